@@ -2,7 +2,8 @@
 # make test       run all tests, and print the coverage of the unit and contract tests
 # make test-unit  the unit tests alone
 # make test-long  the property tests with 2000 random examples each, and all integration tests with
-#                 brokers without tuning, and with brokers in asyncio's reactor
+#                 brokers without tuning, and with brokers in asyncio's reactor, and more kills of
+#                 queries and archives
 # make kernel     compile the kernel in place; make run and make test do so after a change of it
 # make fuzz       compare the forms of the kernel under sanitizers; ARGS='--seconds 600'
 # make lint       ruff, mypy and the form of the changelog's fragments
@@ -46,6 +47,8 @@ test-long: .venv/.installed-dev
 	HYPOTHESIS_PROFILE=long $(BIN)/pytest -q -p no:twisted -m hypothesis tests/unit
 	BROKER_MODE=plain $(BIN)/pytest -q tests/integration
 	BROKER_MODE=asyncio $(BIN)/pytest -q tests/integration
+	PUBSUB_KILLS=40 PUBSUB_ARCHIVE_KILLS=20 $(BIN)/pytest -q -p no:twisted \
+		tests/spark/test_kill.py tests/spark/test_job_commands.py -k killed
 
 kernel: .venv/.installed-dev
 	scripts/kernel

@@ -26,8 +26,8 @@ from pubsub.errors import ConfigurationError, PubSubError
 from pubsub.plugin import ADMIN, installed_protocols
 from pubsub.server.configuration import CommandLine, Config, merge
 from pubsub.server.file_tables import read_file
-from pubsub.server.reload import apply
-from pubsub.server.tap import make_broker
+from pubsub.server.reload import LiveConfiguration
+from pubsub.server.tap import make_broker, tuning_of
 from pubsub.wire.listener_service import ListenerService
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def embed(config: Source, *, secrets: Mapping[str, bytes] | None = None) -> Embe
 def read_config(source: Source, secrets: Mapping[str, bytes]) -> Config:
     """Return the configuration of ``embed``; raises ConfigurationError."""
     document = source if isinstance(source, Mapping) else read_file(os.fspath(source))
-    config = merge(installed_protocols(), CommandLine(), document)
+    config = merge(installed_protocols(), CommandLine(), document, secrets)
     added = [_secret(id, key) for id, key in secrets.items()]
     for secret in added:
         if secret.id in {known.id for known in config.secrets}:
@@ -88,7 +88,7 @@ class EmbeddedBroker(Service):
     def __init__(self, config: Config) -> None:
         self._config = config
         # Made now, so that endpoints with mistakes are refused before the program starts.
-        self._broker = _make(config)
+        self._broker, self._live = _make(config)
         # Whether it may have been stopped, after which it cannot start again; whether it listens.
         self._spent = False
         self._opened = False
@@ -131,8 +131,10 @@ class EmbeddedBroker(Service):
         The rest of ``config`` is used from the next start on. Raises ConfigurationError, and then
         changes nothing.
         """
-        self._config = read_config(config, secrets or {})
-        return apply(self._broker, self._config)
+        new = read_config(config, secrets or {})
+        applied = self._live.apply(new)
+        self._config = new
+        return applied
 
     def addresses(self, protocol: str) -> list[IAddress]:
         """Return where ``protocol`` is served, in the order of its listeners.
@@ -166,7 +168,8 @@ class EmbeddedBroker(Service):
     def _renew(self) -> None:
         """Replace a broker that has been stopped."""
         if self._spent:
-            self._broker, self._spent = _make(self._config), False
+            self._broker, self._live = _make(self._config)
+            self._spent = False
 
     def _guarded(self, start: Callable[[], object]) -> None:
         """Call ``start``; if it fails, close what it has opened and raise its error."""
@@ -188,11 +191,12 @@ class EmbeddedBroker(Service):
         return stopping.addBoth(stopped)
 
 
-def _make(config: Config) -> BrokerService:
+def _make(config: Config) -> tuple[BrokerService, LiveConfiguration]:
     # Importing it installs the default reactor, if the program has not installed another.
     from twisted.internet import reactor
 
-    return make_broker(config, reactor)
+    broker = make_broker(config, reactor)
+    return broker, LiveConfiguration(broker, config, reactor, tuning_of(config))
 
 
 def _scheme(protocol: str, endpoint: str) -> str:

@@ -59,6 +59,18 @@ class NotAuthorized(Refused):
     reason = "not-authorized"
 
 
+class WrongPassword(Refused):
+    """A user that does not exist, or not with this password."""
+
+    reason = "wrong-password"
+
+
+class PasswordsBusy(Refused):
+    """Too many passwords wait for their verification."""
+
+    reason = "passwords-busy"
+
+
 class MessageTooLarge(Refused):
     """A payload that exceeds the limit of the listener or of the protocol."""
 
@@ -126,6 +138,12 @@ class BadToken(Refused):
     """A token that is forged, malformed, expired or not yet valid."""
 
     reason = "bad-token"
+
+
+class AuthenticationRequired(Refused):
+    """The listener serves no anonymous clients, and this one has proved no identity."""
+
+    reason = "authentication-required"
 
 
 class WrongKey(Refused):

@@ -7,15 +7,16 @@ that mention a ``Topic`` are beside it in ``broker/topics.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from twisted.internet.defer import Deferred
 from zope.interface import Attribute, Interface
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch, Page
+    from pubsub.broker.histogram import Histogram
     from pubsub.kernel import Head
     from pubsub.store.parcel import Parcel, TopicCounts
 
@@ -50,6 +51,10 @@ Value: TypeAlias = "bytes | Callable[[], bytes]"
 """A value of the metadata: bytes, or a slow function that makes them and may run in a thread."""
 
 
+CommitWatcher: TypeAlias = Callable[[int, int, float], None]
+"""Called with the messages and bytes of a commit, and the seconds since its first message."""
+
+
 class IStore(Interface):
     """The history: one log of messages, addressed by offset, and a small table of metadata.
 
@@ -66,7 +71,31 @@ class IStore(Interface):
         "Timestamp (µs) of the last message stored before the store was opened; 0: none."
     )
     summary: str = Attribute("One line for the log at start: what is kept, and where.")
+    trouble: str | None = Attribute("Why messages cannot be stored at present; None if they can.")
     gate: PublisherGate = Attribute("Shut while too many bytes wait to be stored.")
+
+    commit_times: Histogram = Attribute("Times from a publish until the message is written.")
+    sync_times: Histogram = Attribute("Times from a publish until the message is on disk.")
+
+    def figures() -> Mapping[str, float]:
+        """Return what the store holds and has done, as far as it has such a thing.
+
+        ``bytes`` of messages, ``segments``, ``index_bytes`` and ``metadata_bytes``, bytes of
+        ``disk_free``, ``commits`` and ``failures`` since the start, ``seconds_since_commit``, and
+        the number of ``damaged_offsets``.
+        """
+
+    def damaged() -> Sequence[tuple[int, int]]:
+        """Return the ranges of offsets (start, stop) that were found damaged or missing, in order.
+
+        Readers and the check after a crash find them; what nobody has read may be damaged too.
+        """
+
+    def watch_commits(watcher: CommitWatcher) -> None:
+        """Call ``watcher`` after each commit of messages; a store in memory has none.
+
+        Called before ``open``.
+        """
 
     def open(run: int) -> None:
         """Open the store; called after the process has forked and given up privileges.
@@ -77,6 +106,10 @@ class IStore(Interface):
 
     def close() -> Deferred[None]:
         """Commit all that was appended and release every resource."""
+
+    def reconfigure(settings: Mapping[str, Any]) -> None:
+        """Apply the broker's settings ``retention``, ``compression``, ``commit-interval`` and
+        ``commit-bytes``, as far as the store has them; may be called before ``open``."""
 
     def append(batch: Batch) -> None:
         """Append the batch's messages and set ``batch.offset`` to the offset of the first.
@@ -161,6 +194,53 @@ class IStore(Interface):
         """Return the keys and values of ``table``."""
 
 
+Envelopes: TypeAlias = "Sequence[tuple[str, bytes]]"
+"""Names of topics, and what another broker has sent for them."""
+
+
+class IBackplane(Interface):
+    """The way to the other brokers: an engine that passes on bytes by topic.
+
+    All methods are called in the reactor thread. What one broker sends arrives at every other one
+    that wants its topic, in the order of sending for each topic and at most once; nothing of it
+    comes back. Interests may be declared before ``open``, and last while the engine is away.
+    """
+
+    summary: str = Attribute("One line for the log at start; without credentials.")
+    trouble: str | None = Attribute("Why the engine is away; None if it is there.")
+    link: int = Attribute("A random number of 64 bits, another one for each connection.")
+    limit: int = Attribute("Bytes of the largest message that the engine takes.")
+    gate: PublisherGate = Attribute("Shut while too many bytes wait for the engine.")
+
+    def open(receive: Callable[[Envelopes], object]) -> None:
+        """Connect; ``receive`` is called with what the other brokers send, in small pieces.
+
+        An engine that cannot be reached is tried again and again. Raises StartError if it answers
+        and cannot be used.
+        """
+
+    def close() -> Deferred[None]:
+        """Send what waits, within a short time, and disconnect."""
+
+    def send(topic: str, data: bytes, count: int) -> str:
+        """Pass ``data`` with ``count`` messages on; return why not, or nothing."""
+
+    def want(topic: str) -> None:
+        """Request what others send for ``topic``; calls are not counted."""
+
+    def unwant(topic: str) -> None:
+        """End ``want``."""
+
+    def want_prefix(prefix: bytes) -> None:
+        """Request what others send for all topics whose names begin with ``prefix``."""
+
+    def unwant_prefix(prefix: bytes) -> None:
+        """End ``want_prefix``."""
+
+    def figures() -> Mapping[str, float]:
+        """Return ``subscriptions``, ``queued_bytes``, and totals such as ``reconnects``."""
+
+
 class RunEncoding(Protocol):
     """Writes batches of one topic for one wire.
 
@@ -221,7 +301,21 @@ class MemoryHolder(Protocol):
 
 
 class Client(Protocol):
-    """A connection as shutdown and housekeeping use it."""
+    """A connection as shutdown, housekeeping and lists use it.
+
+    ``accepted_by`` is the listener that accepted it; None for a connection to another broker.
+    """
+
+    @property
+    def accepted_by(self) -> object: ...
+
+    mark: int
+    """See ``Marked``."""
+    is_session: bool
+    """True for a connection that a client has opened: such are listed (see ``ListedSession``)."""
+
+    def dismiss(self, reason: str) -> None:
+        """Close in order, because an administrator wants so; at once if it is closing already."""
 
     def drain(self) -> None:
         """Stop reading, send what is queued and a goodbye, then close."""

@@ -8,6 +8,7 @@ the file gives TOML values; a kind accepts either and returns the typed value, o
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 
 _Number = TypeVar("_Number", int, float)
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_CREDENTIAL = re.compile(r"\$(CREDENTIALS_DIRECTORY|\{CREDENTIALS_DIRECTORY\})(?=/)")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -24,11 +26,13 @@ class Kind:
     """How a value is parsed, and its ``syntax``, as shown by --help.
 
     A ``repeated`` kind is a list in the file and an option that may be given several times.
+    One that ``is_flag`` is an option without a value, which stands for on.
     """
 
     syntax: str
     parse: Callable[[object], Any]
     repeated: bool = False
+    is_flag: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +161,30 @@ def _networks(value: object) -> tuple[IPv4Network | IPv6Network, ...]:
         raise ValueError(f"expected networks such as 192.0.2.0/24: {error}") from None
 
 
+def _file(value: object) -> str:
+    path = _text(value)
+    match = _CREDENTIAL.match(path)
+    if match is None:
+        return path
+    directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
+    if not directory:
+        raise ValueError(
+            f"{path}: $CREDENTIALS_DIRECTORY is not set; it is in services of systemd that have "
+            "LoadCredential"
+        )
+    return directory + path[match.end() :]
+
+
+def is_credential(path: str) -> bool:
+    """Return whether the service manager protects this file, whatever its mode says."""
+    directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
+    return bool(directory) and path.startswith(directory + "/")
+
+
 BOOLEAN = Kind("on|off", _boolean)
 TEXT = Kind("TEXT", _text)
+FILE = Kind("FILE", _file)
+"""The path of a file; $CREDENTIALS_DIRECTORY at its beginning is that of the service manager."""
 SIZE = Kind("BYTES", parse_size)
 SECONDS = number(0, 86_400 * 365)
 NETWORKS = Kind("NETWORK,...", _networks)

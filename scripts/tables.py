@@ -9,8 +9,12 @@ A page has a place for each, which begins with ``<!-- generated: KIND NAME -->``
 ``frames NAME``      the frames or requests of a protocol, with their fields
 ``filters NAME``     the display filters of a protocol's dissector for Wireshark
 ``errors NAME``      a protocol's answer to each refusal of the broker
+``metrics all``      the metrics of the broker
+``endpoints all``    the endpoints of the HTTP API
 ``api MODULE``       the public names of a module, with signatures and docstrings
 ==================== ==============================================================
+
+It also writes ``docs/deploy/pubsub.toml``, the sample of the configuration file.
 
 With --check nothing is written, and the exit code is 1 if a page is not current.
 """
@@ -30,6 +34,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from pubsub.admin.endpoints import ENDPOINTS, JSON, Endpoint  # noqa: E402
+from pubsub.admin.metric_families import FAMILIES  # noqa: E402
+from pubsub.broker.access_table import ACTIONS  # noqa: E402
 from pubsub.broker.listener import SETTINGS as LISTENER_SETTINGS  # noqa: E402
 from pubsub.dissector.generator import display_filters  # noqa: E402
 from pubsub.plugin import ADMIN, installed_protocols  # noqa: E402
@@ -43,6 +50,8 @@ from pubsub.protocols.rheos import codec as rheos  # noqa: E402
 from pubsub.protocols.rheos import refusals as rheos_refusals  # noqa: E402
 from pubsub.protocols.spot import codec as spot  # noqa: E402
 from pubsub.server.configuration import BROKER_SETTINGS, flag  # noqa: E402
+from pubsub.server.reload_effects import BROKER, EFFECTS, LISTENER  # noqa: E402
+from pubsub.server.sample_configuration import sample  # noqa: E402
 from pubsub.settings import BOOLEAN, Setting  # noqa: E402
 from pubsub.wire.fields import layout  # noqa: E402
 
@@ -67,21 +76,28 @@ def _cell(text: str) -> str:
 
 def settings(name: str) -> str:
     """Return the settings of a protocol, or of all listeners, the broker or the HTTP API."""
-    if name in ("broker", "listener"):
-        found = BROKER_SETTINGS if name == "broker" else LISTENER_SETTINGS
-        rows = [_setting(s, s.name) for s in found]
+    if name in (BROKER, LISTENER):
+        found = BROKER_SETTINGS if name == BROKER else LISTENER_SETTINGS
+        rows = [_setting(s, s.name, name) for s in found]
     else:
         protocol = ADMIN if name == "http" else installed_protocols()[name]
-        rows = [_setting(s, flag(protocol, s)) for s in protocol.settings]
-    return table(("key", "option", "value", "default", "meaning"), rows)
+        rows = [_setting(s, flag(protocol, s), protocol.name) for s in protocol.settings]
+    return table(("key", "option", "value", "default", "reload", "meaning"), rows)
 
 
-def _setting(setting: Setting, option: str) -> Row:
+def _setting(setting: Setting, option: str, scope: str) -> Row:
     default = setting.default
     if setting.kind is BOOLEAN:
         default = "on" if default else "off"
     shown = f"`{default}`" if default not in ("", None) else ""
-    return f"`{setting.name}`", f"`--{option}`", f"`{setting.kind.syntax}`", shown, setting.help
+    return (
+        f"`{setting.name}`",
+        f"`--{option}`",
+        f"`{setting.kind.syntax}`",
+        shown,
+        EFFECTS[scope][setting.name],
+        setting.help,
+    )
 
 
 # Frames
@@ -167,6 +183,48 @@ def errors(name: str) -> str:
     return table(("answer", "reason in counters and logs", "cause"), rows)
 
 
+def metrics(name: str) -> str:
+    """Return the families of metrics, with their names as in queries."""
+    rows = [
+        (
+            f"`{family.shown}`",
+            family.kind,
+            ", ".join(f"`{label}`" for label in family.labels),
+            family.help,
+        )
+        for family in FAMILIES
+    ]
+    return table(("name", "kind", "labels", "meaning"), rows)
+
+
+def endpoints(name: str) -> str:
+    """Return the endpoints of the HTTP API, with their parameters and members of the body."""
+    rows = [
+        (
+            f"`{one.method} {one.shown_path}`",
+            _parameters(one.query, one.required),
+            _body(one),
+            f"`{one.permission}`" if one.permission in ACTIONS else one.permission or "none",
+            one.summary,
+        )
+        for one in ENDPOINTS
+    ]
+    return table(("request", "parameters", "body", "permission", "meaning"), rows)
+
+
+def _parameters(schemas: Iterable[str], required: Iterable[str]) -> str:
+    demanded = set(required)
+    return ", ".join(f"**`{one}`**" if one in demanded else f"`{one}`" for one in schemas)
+
+
+def _body(endpoint: Endpoint) -> str:
+    if endpoint.body is None:
+        return ""
+    if endpoint.body_type != JSON:
+        return "bytes"
+    return "JSON: " + _parameters(endpoint.body["properties"], endpoint.body["required"])
+
+
 def _answer(answer: object) -> str:
     if isinstance(answer, enum.IntEnum):
         return f"{answer.name} (0x{int(answer):02x})"
@@ -232,6 +290,8 @@ _KINDS = {
     "frames": frames,
     "filters": filters,
     "errors": errors,
+    "metrics": metrics,
+    "endpoints": endpoints,
     "api": api,
 }
 
@@ -247,9 +307,20 @@ def pages() -> list[Path]:
     return [page for page in found if _PLACE.search(page.read_text())]
 
 
+def current_sample() -> tuple[Path, str]:
+    """Return the path of the sample of the configuration file, and what it has to be."""
+    return ROOT / "docs/deploy/pubsub.toml", sample(installed_protocols())
+
+
 def main(arguments: list[str]) -> int:
     """Return the exit code."""
     stale = []
+    path, text = current_sample()
+    if not path.exists() or path.read_text() != text:
+        stale.append(path.name)
+        if "--check" not in arguments:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
     for page in pages():
         text = page.read_text()
         current = filled(text)

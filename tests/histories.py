@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from pubsub.broker.batch import Batch, Headers
@@ -141,6 +142,20 @@ def fill(path: Path, messages: int, size: int = 100, topics: int = 10, a_batch: 
         )
         while some := list(islice(batches, 20)):
             file.put_all(some)
+
+
+def fill_mixed(path: Path, messages: int, size: int, topics: int, a_batch: int = 500) -> None:
+    """Write messages of 1 to 2 * ``size`` bytes to topics in turn, in batches of mixed topics."""
+    now = time.time_ns() // 1000 - messages
+    draw = Random(0)
+    with history(path, now) as file:
+        for at in range(0, messages, 20 * a_batch):
+            count = min(20 * a_batch, messages - at)
+            payloads = [os.urandom(draw.randint(1, 2 * size)) for _ in range(count)]
+            file.put_all(
+                file.batch(f"bench/{number}", payloads[number::topics])
+                for number in range(min(topics, count))
+            )
 
 
 def _random(count: int, size: int) -> list[bytes]:

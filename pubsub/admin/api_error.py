@@ -6,6 +6,7 @@ import json
 from http import HTTPStatus
 
 from pubsub.errors import (
+    AuthenticationRequired,
     BadToken,
     HistoryUnavailable,
     InvalidTopicName,
@@ -22,6 +23,7 @@ TIMEOUT, CONFLICT, GONE, TOO_LARGE, UNSUPPORTED, NOT_SATISFIABLE = 408, 409, 410
 UPGRADE_REQUIRED = 426
 TOO_MANY, INTERNAL, NOT_IMPLEMENTED, UNAVAILABLE, VERSION, FULL = 429, 500, 501, 503, 505, 507
 _STATUS: dict[type[Refused], int] = {
+    AuthenticationRequired: UNAUTHORIZED,
     BadToken: UNAUTHORIZED,
     NotAuthorized: FORBIDDEN,
     InvalidTopicName: BAD_REQUEST,

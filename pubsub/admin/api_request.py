@@ -13,14 +13,17 @@ from zope.interface import provider
 from pubsub.admin.api_error import TOO_LARGE, VERSION, ApiError
 from pubsub.admin.client_share import client_of
 from pubsub.admin.request_body import Body
+from pubsub.broker.marks import Marked
 from pubsub.wire.peer_address import address_text, host_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pubsub.admin.shares import Shares
+    from pubsub.broker.identity import Identity
     from pubsub.broker.limits import RateLimiter
     from pubsub.broker.listener import Listener
+    from pubsub.broker.outbox import Outbox
     from pubsub.wire.direct_transport import StreamTransport
 
 JSON = "application/json"
@@ -39,14 +42,22 @@ class ApiServer(Protocol):
         """Answer ``request``, which has arrived completely."""
 
 
+STOPPED = "stopped"
+"""Why a connection ends when the broker stops."""
+
+
 class LongResponse(Protocol):
     """A response that ends only when the client or the broker ends it."""
+
+    @property
+    def outbox(self) -> Outbox:
+        """The messages that wait for the client."""
 
     def sweep(self, now: float) -> None:
         """See ``Client``."""
 
-    def drain(self) -> None:
-        """See ``Client``: end when what is queued has been sent."""
+    def drain(self, reason: str) -> None:
+        """See ``Client``: end when what is queued has been sent, and tell the client why."""
 
     def data_received(self, data: bytes) -> None:
         """The client has sent this after the request, if the response is an upgrade."""
@@ -61,7 +72,7 @@ class LongResponse(Protocol):
         """The client has not taken the last ``nbytes`` bytes; called after ``end``."""
 
 
-class RequestChannel(Protocol):
+class RequestChannel(Marked, Protocol):
     """What a request and its response need of their connection."""
 
     server: ApiServer
@@ -78,8 +89,16 @@ class RequestChannel(Protocol):
     """True if the connection does not speak HTTP any more, but what the long response does."""
 
     @property
+    def identity(self) -> Identity:
+        """What the client has proved by its connection, and not in a request."""
+
+    @property
     def leaving(self) -> bool:
         """True once the connection is on the way to its end."""
+
+    @property
+    def end_reason(self) -> str:
+        """Why the connection ends, once it is on the way to its end."""
 
     @property
     def stream(self) -> StreamTransport:
@@ -168,7 +187,9 @@ class ApiRequest(Request):
     def count_refusal(self, error: ApiError) -> None:
         """Count a refusal of this request."""
         if self.client_left:
-            self._listener.refuse(error.code, self.label, topic=error.topic)
+            self._listener.refuse(
+                error.code, self.label, topic=error.topic, connection=self.channel
+            )
         else:
             self.channel.count_refusal(error.code, error.topic)
 
@@ -191,6 +212,10 @@ class ApiRequest(Request):
     def label(self) -> str:
         """The client's name for counters and logs."""
         return address_text(self.client)
+
+    def log_fields(self) -> dict[str, str]:
+        """See ``Marked``: those of the connection."""
+        return self.channel.log_fields()
 
     def head(self, status: int, headers: dict[str, str], kind: str) -> None:
         """Set the status and the headers of the response."""

@@ -82,7 +82,7 @@ class Follower(LiveResponse):
         self._request.write(b"")
         self.take_channel()
         if self.channel.leaving:
-            self.drain()
+            self.drain(self.channel.end_reason)
         self._outbox.send(self._encoding.begin(start))
         if gap is not None:
             self.tell_gap(*gap)
@@ -112,7 +112,7 @@ class Follower(LiveResponse):
         """See ``Subscriber``."""
         if self._ended or self._may_follow(topic.name):
             return not self._ended
-        self._listener.refuse("revoked", self.label, topic=topic.name)
+        self._listener.refuse("revoked", self.label, topic=topic.name, connection=self.channel)
         self._tell("revoked", topic=topic.name)
         self._followed.discard(topic)
         if not self._followed:
@@ -130,7 +130,7 @@ class Follower(LiveResponse):
     def sweep(self, now: float) -> None:
         """See ``LongResponse``: send a sign of life, end with the token."""
         if not self._access.token_is_valid:
-            self._listener.refuse("bad-token", self.label)
+            self._listener.refuse("bad-token", self.label, connection=self.channel)
             self._finish("token-expired")
         elif now - self._beat >= HEARTBEAT_SECONDS:
             self._beat = now
@@ -141,9 +141,9 @@ class Follower(LiveResponse):
                 at = self._listener.store.next_offset if is_live else None
                 self._outbox.send(self._encoding.heartbeat(at))
 
-    def drain(self) -> None:
+    def drain(self, reason: str) -> None:
         """See ``LongResponse``: send what is queued, then end."""
-        self._end_in_order("stopped")
+        self._end_in_order(reason)
 
     def input_ended(self) -> None:
         """See ``LongResponse``: the client is leaving, as on every other wire."""

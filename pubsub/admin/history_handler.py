@@ -80,6 +80,8 @@ class HistoryHandler:
     async def bounds(self, request: ApiRequest) -> None:
         """GET /v1/bounds"""
         parameters = Parameters.of_url(request, "timestamp")
+        # Anyone may ask, but a client learns early that its token is not valid.
+        request_access(request, self._listener)
         answer: dict[str, object] = {
             "first": self._store.first_offset,
             "next": self._store.committed,
@@ -267,7 +269,9 @@ class _HistoryStream:
             await self._send()
         except Exception:
             if not self._ended:
-                log.failure("http: a stream of the history failed")
+                log.failure(
+                    "http: a stream of the history failed", connection=self._channel.log_fields()
+                )
                 self._cut("internal error")
         finally:
             self._cancel_timeout()
@@ -282,7 +286,7 @@ class _HistoryStream:
             topics = self._range.topics
             parcel = await read_history(
                 self._listener.clock,
-                self._request.label,
+                self._request,
                 partial(self._listener.store.read_parcel, at, stop, topics, _PARCEL_BYTES),
             )
             if self._ended or not self._may_continue(parcel, at):
@@ -356,7 +360,12 @@ class _HistoryStream:
             return
         label = self._request.label
         self._channel.count_refusal("stream-cut")
-        log.info("http: stream to {client} cut: {reason}", client=label, reason=reason)
+        log.info(
+            "http: stream to {client} cut: {reason}",
+            client=label,
+            reason=reason,
+            connection=self._channel.log_fields(),
+        )
         self._end()
         self._channel.abort(reason)
 

@@ -11,6 +11,7 @@ produce more of them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from twisted.internet.interfaces import IHandshakeListener
@@ -21,18 +22,25 @@ from twisted.web.http import RESPONSES, Request
 from zope.interface import implementer
 
 from pubsub.admin.api_error import PROBLEM, TIMEOUT, UNAVAILABLE, ApiError
-from pubsub.admin.api_request import ApiRequest
+from pubsub.admin.api_request import STOPPED, ApiRequest
 from pubsub.admin.leaving_channel import LeavingChannel
+from pubsub.broker.figures import Figures, figures_of
 from pubsub.errors import HandshakeTimeout, Refused
+from pubsub.wire.connection_log import log_closed, log_opened
 from pubsub.wire.life_cycle import Event
 from pubsub.wire.peer_address import host_of
 from pubsub.wire.read_buffer import arrival_seconds
+from pubsub.wire.unsent_bytes import TransportCharge, unsent_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pubsub.admin.api_request import ApiServer, LongResponse
     from pubsub.admin.shares import Shares
     from pubsub.broker.events import ConnectionEvents
     from pubsub.broker.limits import RateLimiter
+    from pubsub.broker.listener import Listener
+    from pubsub.broker.outbox import Outbox
     from pubsub.wire.direct_transport import StreamTransport
 
 # Seconds that a connection without a request stays open.
@@ -54,9 +62,12 @@ class Channel(LeavingChannel):
     """The response that is being sent, if it has no end of its own."""
     upgraded = False
     """The connection does not speak HTTP any more, but what the long response does."""
+    is_session = True
     output_full = False
     """The transport has more than it can send now."""
     _admitted_host: str | None = None
+    # The bytes of a response in the transport, while it is full.
+    _transport_charge: TransportCharge | None = None
     _limiters: tuple[RateLimiter, ...] | None = None
     _last_response: LongResponse | None = None
     _busy = False
@@ -70,6 +81,7 @@ class Channel(LeavingChannel):
         self._arriving = False
         self._arrived = 0
         self._messages = self._nbytes = 0
+        self._messages_sent = self._bytes_sent = 0
 
     @property
     def leaving(self) -> bool:
@@ -77,9 +89,19 @@ class Channel(LeavingChannel):
         return self._departure is not None
 
     @property
+    def end_reason(self) -> str:
+        """Why the connection ends, as the client is told."""
+        return "half-closed" if self._end_reason == _LEFT else self._end_reason
+
+    @property
     def stream(self) -> StreamTransport:
         """The transport, with its type."""
         return cast("StreamTransport", self.transport)
+
+    @property
+    def accepted_by(self) -> object:
+        """See ``Client``."""
+        return self._listener
 
     def limiters(self) -> tuple[RateLimiter, ...]:
         """Return the rate limits of what this connection publishes."""
@@ -93,12 +115,15 @@ class Channel(LeavingChannel):
         """Count the connection, or refuse it."""
         super().connectionMade()
         host = host_of(self.getPeer())
+        self.mark = next(self._listener.marks)
         try:
             self._listener.admit(host)
         except Refused as refused:
             self.refuse(ApiError(UNAVAILABLE, refused.reason, str(refused)))
             return
         self._admitted_host = host
+        if self._listener.logs_connections:
+            log_opened(self._listener, self)
         self._listener.clients.add(self)
         if isinstance(self.transport, ProtocolWrapper):
             self._listener.handshakes.begin(self)
@@ -127,14 +152,13 @@ class Channel(LeavingChannel):
     def _report_connect(self) -> ConnectionEvents | None:
         """Report the connection, unless that has been done."""
         if self._events is None and self._admitted_host is not None:
-            self._events = self._listener.connection_events(self._label)
+            self._events = self._listener.connection_events(self._label, self.mark)
         return self._events
 
     def count_refusal(self, reason: str, topic: str | None = None) -> None:
         """Count a request that is answered with an error, or a stream that is cut."""
-        self._listener.refuse(
-            reason, self._label, topic=topic, connection_events=self._report_connect()
-        )
+        self._report_connect()
+        self._listener.refuse(reason, self._label, topic=topic, connection=self)
 
     def count_published(self, messages: int, nbytes: int) -> None:
         """Count published messages and their payload bytes."""
@@ -155,6 +179,43 @@ class Channel(LeavingChannel):
         lines += [f"{name}: {value}".encode() for name, value in headers.items()]
         self.write(b"\r\n".join([*lines, b"Connection: close", b"", body]))
         self.loseConnection()
+
+    # As a session
+
+    @property
+    def listener(self) -> Listener:
+        """See ``ListedSession``."""
+        return self._listener
+
+    @property
+    def label(self) -> str:
+        """See ``ListedSession``."""
+        return self._label
+
+    @property
+    def peer(self) -> str:
+        """See ``ListedSession``."""
+        return self._label
+
+    def outboxes(self) -> Iterable[Outbox]:
+        """See ``ListedSession``."""
+        return () if self.long_response is None else (self.long_response.outbox,)
+
+    def figures(self) -> Figures:
+        """See ``StreamClient``."""
+        found = figures_of(None, self.outboxes(), self.leaving)
+        return replace(
+            found,
+            messages_in=self._messages,
+            bytes_in=self._nbytes,
+            messages_out=found.messages_out + self._messages_sent,
+            bytes_out=found.bytes_out + self._bytes_sent,
+        )
+
+    def _keep_sent(self, response: LongResponse) -> None:
+        """Keep the figures of a response that ends."""
+        self._messages_sent += response.outbox.messages_out
+        self._bytes_sent += response.outbox.bytes_out
 
     # Requests
 
@@ -202,6 +263,8 @@ class Channel(LeavingChannel):
 
     def response_ended(self) -> None:
         """The long response has ended in order."""
+        if self.long_response is not None:
+            self._keep_sent(self.long_response)
         if self._departure is not None:
             # Some of it may not be taken.
             self._last_response = self.long_response
@@ -219,12 +282,24 @@ class Channel(LeavingChannel):
     def pauseProducing(self) -> None:
         """The transport has more than it can send now."""
         self.output_full = True
+        if self.long_response is None and self.cut is None:
+            # An outbox counts what waits for it, and a stream is charged with all it may take.
+            if self._transport_charge is None:
+                charge = TransportCharge(self.evict, self._listener.memory)
+                self._transport_charge = charge
+            self._transport_charge.set(unsent_bytes(self.stream))
         super().pauseProducing()
 
     def resumeProducing(self) -> None:
         """The transport has sent all it had."""
         self.output_full = False
+        self._uncharge_transport()
         super().resumeProducing()
+
+    def _uncharge_transport(self) -> None:
+        charge, self._transport_charge = self._transport_charge, None
+        if charge is not None:
+            charge.set(0)
 
     def readConnectionLost(self) -> None:
         """The client sends nothing more: it gets the responses to what it has sent."""
@@ -252,14 +327,22 @@ class Channel(LeavingChannel):
 
     def drain(self) -> None:
         """See ``Client``: the current request is answered, but a stream is cut."""
-        if self._departure is None:
-            self._end_reason = "stopped"
+        if self._departure is None and self._end_reason == _LEFT:
+            self._end_reason = STOPPED
         self.persistent = 0
         self._leave().on(Event.DRAIN)
         if self.long_response is not None:
-            self.long_response.drain()
+            self.long_response.drain(self.end_reason)
         elif self.cut is not None:
-            self.cut("the broker stops")
+            self.cut("the broker stops" if self._end_reason == STOPPED else self.end_reason)
+
+    def dismiss(self, reason: str) -> None:
+        """See ``Client``: the current request is answered, but a stream is cut."""
+        if self._departure is not None:
+            self.abort(reason)
+            return
+        self._end_reason = reason
+        self.drain()
 
     def abort(self, reason: str) -> None:
         """See ``Client``."""
@@ -274,11 +357,15 @@ class Channel(LeavingChannel):
     def end(self) -> None:
         """See ``Leaver``."""
         super().end()
+        self._uncharge_transport()
         self._listener.handshakes.done(self)
         response, self.long_response = self.long_response, None
         if response is not None:
             self._last_response = response
             response.end()
+            self._keep_sent(response)
+        if self._listener.logs_connections:
+            log_closed(self._listener, self, self._label, self._end_reason)
         if self._events is not None:
             self._events.end(self._label, self._end_reason, self._messages, self._nbytes)
             self._events = None

@@ -15,9 +15,12 @@ from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel, Request
 from zope.interface import implementer
 
+from pubsub.broker.identity import Identity
+from pubsub.broker.marks import describe
 from pubsub.wire.departure import Departure
 from pubsub.wire.life_cycle import Event
 from pubsub.wire.peer_address import address_text
+from pubsub.wire.transport_identity import identity_of
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
@@ -30,7 +33,10 @@ log = Logger()
 class LeavingChannel(HTTPChannel):
     """The base of the API's connections: a ``Leaver``."""
 
+    mark = 0
+    """The number of the connection (see ``Marked``)."""
     _departure: Departure | None = None
+    _identity: Identity | None = None
     _discards_input = False
 
     def __init__(self, listener: Listener) -> None:
@@ -40,6 +46,17 @@ class LeavingChannel(HTTPChannel):
     @property
     def _label(self) -> str:
         return address_text(self.getPeer())
+
+    def log_fields(self) -> dict[str, str]:
+        """See ``Marked``."""
+        return describe(self.mark, self._listener.protocol, self._label, self._identity)
+
+    @property
+    def identity(self) -> Identity:
+        """What the client has proved by its connection, and not in a request."""
+        if self._identity is None:
+            self._identity = identity_of(self.transport, self._listener.settings["tls-identity"])
+        return self._identity
 
     # Input, until it is discarded
 
@@ -120,6 +137,7 @@ class LeavingChannel(HTTPChannel):
             "http client {client!r} disconnected: did not take what it was sent for {seconds:g} s",
             client=self._label,
             seconds=seconds,
+            connection=self.log_fields(),
         )
 
     def end(self) -> None:

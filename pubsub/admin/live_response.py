@@ -33,7 +33,9 @@ class _ToldOutbox(Outbox):
     __slots__ = ("_response",)
 
     def __init__(self, listener: Listener, response: LiveResponse) -> None:
-        super().__init__(listener.cursors, response.channel.stream, listener.slow, response)
+        super().__init__(
+            listener.cursors, response.channel.stream, listener.slow, response, listener.traffic
+        )
         self._response = response
 
     def missed(self, start: int, stop: int, reason: str) -> None:
@@ -69,6 +71,10 @@ class LiveResponse:
         """See ``Subscriber``."""
         return self._request.label
 
+    def log_fields(self) -> dict[str, str]:
+        """See ``Marked``."""
+        return self.channel.log_fields()
+
     def receives(self, topic: Topic, batch: Batch) -> bool:
         """See ``Subscriber``."""
         return True
@@ -76,12 +82,20 @@ class LiveResponse:
     def evict(self, reason: str) -> None:
         """See ``Subscriber``."""
         if not self._outbox.closed:
-            self._listener.evicted(reason, self.label)
+            self._listener.evicted(reason, self.label, self.channel)
             self.channel.count_refusal("stream-cut")
             log.info(
-                "http: subscriber {client} disconnected: {reason}", client=self.label, reason=reason
+                "http: subscriber {client} disconnected: {reason}",
+                client=self.label,
+                reason=reason,
+                connection=self.log_fields(),
             )
             self.channel.abort(reason)
+
+    @property
+    def outbox(self) -> Outbox:
+        """The messages that wait for the client."""
+        return self._outbox
 
     # The transport
 
@@ -109,7 +123,7 @@ class LiveResponse:
         """See ``LongResponse``."""
         raise NotImplementedError
 
-    def drain(self) -> None:
+    def drain(self, reason: str) -> None:
         """See ``LongResponse``."""
         raise NotImplementedError
 

@@ -24,7 +24,7 @@ from pubsub.admin.request_access import RequestAccess, request_access
 from pubsub.admin.stream_formats import JSONL
 from pubsub.broker.batch import MAX_SENDER, messages_nbytes
 from pubsub.broker.provisional_topics import ProvisionalTopics
-from pubsub.errors import RateLimited, SenderTooLong
+from pubsub.errors import BadToken, RateLimited, SenderTooLong
 from pubsub.wire.replies import UNCONFIRMED, Condition, all_of, confirmed_by_host, stored_in
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class MessagePublisher:
             await wait_for_backpressure(self._listener, (topic,))
             if not self._listener.topics.holds(topic):
                 raise RateLimited("the topic was deleted meanwhile")
-            # A queue key may have been set or rotated in the meantime.
+            # A queue key may have been set or rotated in the meantime, and the token have ended.
             self._check(name, sender, access)
             self._take(messages, sender, limiters)
             batch = self._listener.dispatcher.publish(
@@ -128,6 +128,8 @@ class MessagePublisher:
 
     @staticmethod
     def _check(name: str, sender: bytes, access: RequestAccess) -> None:
+        if not access.token_is_valid:
+            raise BadToken("the token is not valid any more")
         access.require_publish(name)
         if len(sender) > MAX_SENDER:
             raise SenderTooLong(len(sender))

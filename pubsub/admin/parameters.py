@@ -89,20 +89,20 @@ class Parameters:
             return True
         raise invalid(f"{name}: expected 1 or 0")
 
-    def text(self, name: str, default: str | None = None) -> str:
-        """Return text of 1 to 255 bytes."""
+    def text(self, name: str, default: str | None = None, most: int = _MAX_NAME) -> str:
+        """Return text of 1 to ``most`` bytes."""
         value = self._single(name)
         if value is None and default is not None:
             return default
-        return check_name(name, value)
+        return check_name(name, value, most)
 
     def word(self, name: str, *words: str) -> str:
-        """Return one of ``words``, the first by default."""
+        """Return one of ``words``, the first by default, which may be empty."""
         value = self._single(name)
         if value is None:
             return words[0]
         if value not in words:
-            raise invalid(f"{name}: expected {' or '.join(words)}")
+            raise invalid(f"{name}: expected {' or '.join(filter(None, words))}")
         return str(value)
 
     def texts(self, name: str) -> list[str]:
@@ -113,16 +113,16 @@ class Parameters:
         return [check_name(name, one) for one in value]
 
 
-def check_name(parameter: str, value: object) -> str:
-    """Return ``value`` if it is text of 1 to 255 bytes of UTF-8; raises ApiError."""
+def check_name(parameter: str, value: object, most: int = _MAX_NAME) -> str:
+    """Return ``value`` if it is text of 1 to ``most`` bytes of UTF-8; raises ApiError."""
     if isinstance(value, str):
         try:
-            if 1 <= len(value.encode()) <= _MAX_NAME:
+            if 1 <= len(value.encode()) <= most:
                 return value
         except UnicodeEncodeError:
             # A lone surrogate, which JSON can express and UTF-8 cannot.
             pass
-    raise invalid(f"{parameter}: expected text of 1 to {_MAX_NAME} bytes")
+    raise invalid(f"{parameter}: expected text of 1 to {most} bytes")
 
 
 def name_in_path(request: ApiRequest, prefix: bytes, suffix: bytes = b"") -> str:

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from sortedcontainers import SortedDict
 
 from pubsub.admin.api_error import (
     CONFLICT,
@@ -18,11 +22,14 @@ from pubsub.admin.api_error import (
     ApiError,
 )
 from pubsub.admin.flow_control import all_stored
-from pubsub.admin.parameters import Parameters, name_in_path
+from pubsub.admin.paging import PAGING, answer_page, page_request
+from pubsub.admin.parameters import Parameters, invalid, name_in_path
 from pubsub.admin.request_access import request_access
+from pubsub.management.listing import Row, fill
 
 if TYPE_CHECKING:
     from pubsub.admin.api_request import ApiRequest
+    from pubsub.admin.request_access import RequestAccess
     from pubsub.broker.listener import Listener
 
 READERS = "readers"
@@ -31,8 +38,42 @@ OWNED_READERS = "owned-readers"
 """The table with all others; keys are the owner and the name as a JSON list."""
 PREFIX = b"/v1/readers/"
 _READER_BYTES = 1500
+# Readers that one look-up in the sorted list takes.
+_PAGE = 64
+_DIGITS = 4
+# Characters of the text that stands for the topics of a reader.
+_MOST_TOPICS = 64
 Reader: TypeAlias = tuple[str | None, str]
 """The owner of a reader, and its name."""
+
+
+class _Place(NamedTuple):
+    """The place of a reader in lists: by name, then by owner, with "=" before one that exists."""
+
+    name: str
+    owner: str
+
+    @classmethod
+    def of(cls, reader: Reader) -> _Place:
+        owner, name = reader
+        return cls(name, "" if owner is None else f"={owner}")
+
+    @classmethod
+    def parse(cls, key: str) -> _Place:
+        """Return the place with this key; raises ApiError."""
+        length, _, rest = key.partition(" ")
+        if not length.isdecimal() or len(length) > _DIGITS:
+            raise invalid("after: expected the member next of a page")
+        return cls(rest[: int(length)], rest[int(length) :])
+
+    @property
+    def key(self) -> str:
+        """The place as text."""
+        return f"{len(self.name)} {self.name}{self.owner}"
+
+    @property
+    def reader(self) -> Reader:
+        return self.owner[1:] if self.owner else None, self.name
 
 
 class ReaderPositions:
@@ -42,59 +83,99 @@ class ReaderPositions:
         self._listener = listener
         self._store = listener.store
         self._timestamp = listener.wall.timestamp
-        self._known: dict[Reader, dict[str, object]] = {}
+        self._known: SortedDict[_Place, dict[str, object]] = SortedDict()
         # The number of readers of each owner.
         self._counts: Counter[str | None] = Counter()
 
     def restore(self) -> None:
         """Load the stored positions."""
         for name, row in self._store.items(READERS):
-            self._known[None, name] = json.loads(row)
+            self._restore((None, name), row)
         for key, row in self._store.items(OWNED_READERS):
             owner, name = json.loads(key)
-            self._known[owner, name] = json.loads(row)
-        self._counts.update(owner for owner, _ in self._known)
+            self._restore((owner, name), row)
         self._listener.memory.add(_READER_BYTES * len(self._known))
+
+    def _restore(self, reader: Reader, row: bytes) -> None:
+        self._known[_Place.of(reader)] = json.loads(row)
+        self._counts[reader[0]] += 1
 
     async def list(self, request: ApiRequest) -> None:
         """GET /v1/readers"""
+        asked = page_request(Parameters.of_url(request, *PAGING))
         access = request_access(request, self._listener)
-        end = self._store.committed
-        rows = [
-            {"name": name, "owner": owner, **row, "lag": max(end - int(str(row["offset"])), 0)}
-            for (owner, name), row in self._known.items()
-            if owner in (None, access.owner) or access.is_admin
-        ]
-        rows.sort(key=lambda row: (row["name"], row["owner"] or ""))
-        request.answer(200, json.dumps({"readers": rows}, ensure_ascii=False).encode() + b"\n")
+        after = _Place.parse(asked.after) if asked.after else None
+        owners = self._owners_seen(access)
+
+        def row_of(place: _Place) -> Row | None:
+            owner, name = place.reader
+            seen = access.is_admin or owner in owners
+            matches = asked.matches(name) or (owner is not None and asked.matches(owner))
+            return self._row(place) if seen and matches else None
+
+        await answer_page(
+            request,
+            self._listener,
+            asked,
+            lambda page: fill(page, self._after(after), row_of, lambda place: place.key),
+        )
+
+    def _owners_seen(self, access: RequestAccess) -> set[str | None]:
+        """Return the owners whose readers a client sees: itself, and nobody."""
+        return {None, access.owner} if access.may_read_some else set()
+
+    def _after(self, place: _Place | None) -> Iterator[_Place]:
+        """Yield the readers behind ``place``, in order; others may come and go meanwhile."""
+        while True:
+            following = self._known.irange(place, None, inclusive=(False, True))
+            page = list(islice(following, _PAGE))
+            for place in page:
+                if place in self._known:
+                    yield place
+            if len(page) < _PAGE:
+                return
+
+    def _row(self, place: _Place) -> Row:
+        owner, name = place.reader
+        row = self._known[place]
+        lag = max(self._store.committed - int(str(row["offset"])), 0)
+        return {"name": name, "owner": owner, **row, "lag": lag}
 
     async def put(self, request: ApiRequest) -> None:
         """PUT /v1/readers/NAME"""
-        reader = (request_access(request, self._listener).owner, name_in_path(request, PREFIX))
-        parameters = Parameters.of_body(request, "offset", "epoch")
+        access = request_access(request, self._listener)
+        reader = access.owner, name_in_path(request, PREFIX)
+        parameters = Parameters.of_body(request, "offset", "epoch", "quiet_from", "quiet_topics")
         offset = parameters.number("offset")
         epoch = parameters.text("epoch", self._store.epoch)
         if offset > self._store.committed:
             message = f"the history ends at offset {self._store.committed}"
             raise ApiError(NOT_SATISFIABLE, "beyond-end", message, next=self._store.committed)
-        self.report(reader, offset, epoch)
+        access.require_readers()
+        self.report(reader, offset, epoch, _quiet(parameters, offset))
         await self._confirm(request)
 
-    def report(self, reader: Reader, offset: int, epoch: str) -> None:
-        """Store the position of ``reader``; raises ApiError, or MemoryExhausted."""
+    def report(
+        self, reader: Reader, offset: int, epoch: str, quiet: Mapping[str, object] | None = None
+    ) -> None:
+        """Store the position of ``reader``, with what it notes; raises ApiError, or
+        MemoryExhausted.
+        """
         store = self._store
         if not store.continues(epoch, offset):
             message = f"offset {offset} of epoch {epoch} is not part of this history"
             raise ApiError(CONFLICT, "epoch", message, epoch=store.epoch)
-        if reader not in self._known:
+        place = _Place.of(reader)
+        if place not in self._known:
             self._make_room(reader[0])
         row: dict[str, object] = {"offset": offset, "epoch": epoch, "updated": self._timestamp()}
-        self._known[reader] = row
+        row.update(quiet or {})
+        self._known[place] = row
         store.put(*_key(reader), json.dumps(row).encode())
 
     def position(self, reader: Reader) -> str | None:
         """Return the stored position of ``reader`` as ``epoch:offset``; None without one."""
-        row = self._known.get(reader)
+        row = self._known.get(_Place.of(reader))
         return None if row is None else f"{row['epoch']}:{row['offset']}"
 
     def _make_room(self, owner: str | None) -> None:
@@ -115,7 +196,9 @@ class ReaderPositions:
             message = f"permission denied: delete readers of {owner!r}"
             raise ApiError(FORBIDDEN, "not-authorized", message)
         reader = (owner, name_in_path(request, PREFIX))
-        if self._known.pop(reader, None) is not None:
+        if not access.is_admin:
+            access.require_readers()
+        if self._known.pop(_Place.of(reader), None) is not None:
             self._counts[owner] -= 1
             self._listener.memory.free(_READER_BYTES)
             self._store.delete(*_key(reader))
@@ -127,6 +210,19 @@ class ReaderPositions:
             message = "the change is not on disk yet"
             raise ApiError(UNAVAILABLE, "history-unavailable", message)
         request.answer(204, b"")
+
+
+def _quiet(parameters: Parameters, offset: int) -> dict[str, object]:
+    """Return the note that nothing had to be read from an offset up to the position."""
+    if "quiet_from" not in parameters:
+        return {}
+    begin = parameters.number("quiet_from")
+    if begin > offset:
+        raise invalid("quiet_from: expected an offset up to offset")
+    topics = parameters.text("quiet_topics", "")
+    if len(topics) > _MOST_TOPICS:
+        raise invalid(f"quiet_topics: expected at most {_MOST_TOPICS} characters")
+    return {"quiet_from": begin, "quiet_topics": topics}
 
 
 def _key(reader: Reader) -> tuple[str, str]:

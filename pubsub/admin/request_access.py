@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pubsub.admin.api_error import FORBIDDEN, ApiError
 from pubsub.admin.client_share import bearer_token
 from pubsub.broker.access import RESERVED
+from pubsub.broker.identity import ANONYMOUS, SOCKET, Identity, token_identity
 from pubsub.errors import BadToken, RateLimited
 from pubsub.wire.peer_address import is_local
 
@@ -17,27 +18,69 @@ if TYPE_CHECKING:
     from pubsub.broker.slices import Work
     from pubsub.broker.tokens import Token
 
+ADMIN, METRICS = "admin", "metrics"
+"""Actions that belong to no topic."""
+
+
+# What proxies add to the requests that they forward.
+_FORWARDED = (b"forwarded", b"via", b"x-forwarded-for", b"x-real-ip")
+
 
 class RequestAccess:
-    """The access of a client that presents ``token``, or None."""
+    """The access of a client with ``identity``, which presents ``token`` or none."""
 
-    def __init__(self, listener: Listener, token: Token | None, is_local: bool = False) -> None:
+    def __init__(
+        self,
+        listener: Listener,
+        identity: Identity,
+        token: Token | None = None,
+        is_local: bool = False,
+    ) -> None:
         self._listener = listener
+        self._access = listener.access_for(identity)
+        self.identity = identity
         self.token = token
         self._is_local = is_local
 
     @property
     def owner(self) -> str | None:
-        """The owner of what the client stages, commits and reports: the token's subject.
+        """The owner of what the client stages, commits and reports: the name that it has proved.
 
-        None stands for nobody: clients without a token are not told apart.
+        None stands for nobody: anonymous clients are not told apart, nor are the users of a UNIX
+        socket.
         """
-        return None if self.token is None else self.token.subject
+        identity = self.identity
+        return None if identity.proof in (ANONYMOUS, SOCKET) else identity.name
 
     @property
     def is_admin(self) -> bool:
-        """Return whether the token has the permission ``admin``."""
-        return self.token is not None and self.token.permits("admin")
+        """Return whether the client may administer the broker."""
+        return self.may(ADMIN)
+
+    def may(self, action: str) -> bool:
+        """Return whether the client may do what belongs to no topic: ADMIN or METRICS.
+
+        The rules have to allow it, and a token needs the permission as well. Without a token and
+        without rules, clients of the same machine have METRICS, and ADMIN if there is no secret.
+        """
+        if not self._access.may(action):
+            return False
+        if self.token is not None:
+            return self.token.permits(action)
+        if self._listener.has_access_table:
+            return True
+        return self._is_local if action == METRICS else self._is_trusted
+
+    @property
+    def _is_trusted(self) -> bool:
+        """True for clients of the same machine where there is no secret."""
+        return self._is_local and not self._listener.tokens.ring.has_issuers
+
+    def require(self, action: str) -> None:
+        """Raise ApiError unless the client may do this (see ``may``)."""
+        if not self.may(action):
+            message = f"permission denied: this needs the permission {action!r}"
+            raise ApiError(FORBIDDEN, "not-authorized", message)
 
     @property
     def token_is_valid(self) -> bool:
@@ -51,7 +94,19 @@ class RequestAccess:
         A topic with a queue key needs a token with the permission ``history``.
         """
         permitted = self.token is not None and self.token.permits("history")
-        return self._listener.access.may_read(name, permitted)
+        return self._access.may_read(name, permitted)
+
+    @property
+    def may_read_some(self) -> bool:
+        """Return whether the rules let the client read the history of some topic."""
+        return self._access.may_read_some()
+
+    def require_readers(self) -> None:
+        """Raise ApiError unless the client may have readers: a position is one in the history of
+        all topics, and is of use to whoever may read some of it."""
+        if not self.may_read_some:
+            message = "permission denied: readers need the right to read the history of a topic"
+            raise ApiError(FORBIDDEN, "not-authorized", message)
 
     def check_read(self, names: frozenset[str]) -> None:
         """Raise ApiError unless all of these topics may be read."""
@@ -68,7 +123,11 @@ class RequestAccess:
 
     def may_publish(self, name: str) -> bool:
         """Return whether this topic may be published to."""
-        return self._listener.access.may_write(name, self._has_key(name))
+        if not self._access.may_write(name, self._has_key(name)):
+            return False
+        topic = self._listener.topics.get(name)
+        exists = topic is not None and (topic.hosted or topic.upstream is not None)
+        return exists or name.startswith(RESERVED) or self._access.may_create(name)
 
     def require_publish(self, name: str) -> None:
         """Raise ApiError unless this topic may be published to."""
@@ -79,9 +138,8 @@ class RequestAccess:
 
         A topic with a queue key needs the permission ``history``, or ``subscribe`` and the key.
         """
-        if self.may_read(name):
-            return True
-        return self._listener.access.may_read(name, self._has_key(name, "subscribe"))
+        permitted = self.token is not None and self.token.permits("history")
+        return self._access.may_follow(name, permitted or self._has_key(name, "subscribe"))
 
     def check_follow(self, names: Iterable[str]) -> None:
         """Raise ApiError unless all of these topics may be subscribed to."""
@@ -90,24 +148,53 @@ class RequestAccess:
     @property
     def version(self) -> object:
         """Equal to what it was before unless rules or queue keys have changed since."""
-        return self._listener.access, self._listener.queue_keys.version
+        return self._listener.access_version
 
     def check_delete(self, name: str) -> None:
         """Raise ApiError unless the topic or identity ``name`` may be deleted.
 
         A token needs the permission ``delete``, and also ``admin`` or the queue key for a topic
-        that has one. Without secrets, clients of the same machine may delete what they may publish
-        to.
+        that has one. Without secrets and rules, clients of the same machine may delete what they
+        may publish to.
         """
-        listener, token = self._listener, self.token
-        allowed = listener.access.may_write(name, self._has_key(name, "delete"))
+        access, token = self._access, self.token
+        is_admin = token is not None and token.permits("admin")
+        allowed = access.may_write(name, is_admin or self._has_key(name, "delete"), "delete")
         if token is None:
-            allowed = allowed and self._is_local and not any(listener.tokens.ring)
-        elif not token.permits("admin"):
-            allowed = allowed and token.permits("delete")
+            allowed = allowed and (self._listener.has_access_table or self._is_trusted)
         else:
-            allowed = listener.access.may_write(name, proved=True)
+            allowed = allowed and (is_admin or token.permits("delete"))
         self._check([] if allowed else [name], "delete")
+
+    def check_create(self, name: str, key: str | None) -> None:
+        """Raise ApiError unless the topic ``name`` may be created with the queue key ``key``.
+
+        A token needs the permission ``create``, and can only give the key that it has itself; or
+        ``admin``. Without secrets and rules, clients of the same machine may create topics.
+        Reserved topics are the broker's own.
+        """
+        token = self.token
+        may_create = self._access.may_write(name, True, "create")
+        allowed = may_create and not name.startswith(RESERVED)
+        if token is not None and not token.permits(ADMIN):
+            own = key is None or key.encode() == token.queue_key
+            allowed = allowed and own and token.permits("create")
+        elif token is not None or not self._listener.has_access_table:
+            allowed = allowed and self.is_admin
+        self._check([] if allowed else [name], "create")
+
+    def check_rotate(self, name: str) -> None:
+        """Raise ApiError unless the queue key of the topic ``name`` may be replaced.
+
+        A token needs the permission ``rotate`` and the present key, or ``admin``. Without secrets,
+        clients of the same machine may replace it.
+        """
+        has_rules = self._listener.has_access_table
+        allowed = self._access.may("rotate", name)
+        allowed = allowed and (has_rules or self._access.may_write(name, proved=True))
+        if not self.is_admin:
+            allowed = allowed and self._has_key(name, "rotate")
+        self._check([] if allowed else [name], "rotate the queue key of")
 
     def _has_key(self, name: str, permission: str = "publish") -> bool:
         """Return whether the token has the topic's key and ``permission``; for reserved topics,
@@ -137,17 +224,25 @@ def request_access(request: ApiRequest, listener: Listener) -> RequestAccess:
     """
     header = request.requestHeaders.getRawHeaders(b"authorization")
     if header is None:
-        return RequestAccess(listener, None, is_local(request.client))
+        identity = request.channel.identity
+        return RequestAccess(listener, identity, is_local=is_from_here(request))
     raw = bearer_token(header[-1])
     if raw is None:
         raise BadToken("expected Authorization: Bearer TOKEN")
-    return token_access(raw, listener)
+    return token_access(raw, listener, request.address)
 
 
-def token_access(raw: bytes, listener: Listener) -> RequestAccess:
-    """Return the access of a client with this token; raises as ``request_access``."""
+def is_from_here(request: ApiRequest) -> bool:
+    """Return whether the client is on this machine, and no proxy has forwarded its request."""
+    forwarded = any(map(request.requestHeaders.hasHeader, _FORWARDED))
+    return is_local(request.client) and not forwarded
+
+
+def token_access(raw: bytes, listener: Listener, host: str) -> RequestAccess:
+    """Return the access of a client at ``host`` with this token; raises as ``request_access``."""
     if not listener.tokens.known(raw):
         if listener.verifications.available() < 1:
             raise RateLimited("too many unknown tokens; try again later")
         listener.verifications.take(1)
-    return RequestAccess(listener, listener.tokens.check(raw, listener.wall.system()))
+    token = listener.tokens.check(raw, listener.wall.system())
+    return RequestAccess(listener, token_identity(token, host), token)

@@ -13,17 +13,27 @@ from zope.interface import implementer
 
 from pubsub.admin.api_error import BAD_REQUEST, INTERNAL, NOT_FOUND, PROBLEM, ApiError
 from pubsub.admin.api_request import ApiRequest
+from pubsub.admin.dashboard_files import PREFIX as DASHBOARD
+from pubsub.admin.dashboard_files import DashboardFiles
 from pubsub.admin.deletions import IDENTITIES, Deletions
+from pubsub.admin.endpoints import listing
 from pubsub.admin.history_handler import HistoryHandler, RunInThread
 from pubsub.admin.http_channel import Channel
 from pubsub.admin.message_publishing import PROTOCOL, MessagePublisher, PublishHandler
 from pubsub.admin.message_reading import MessageReader
+from pubsub.admin.metrics_page import MetricsPage
+from pubsub.admin.openapi import openapi
+from pubsub.admin.operations import Operations
 from pubsub.admin.parameters import MESSAGES, TOPICS
+from pubsub.admin.reader_leases import LEASES, ReaderLeases
 from pubsub.admin.reader_positions import PREFIX, ReaderPositions
 from pubsub.admin.request_origin import SETTINGS as ORIGIN_SETTINGS
 from pubsub.admin.request_origin import RequestOrigin
+from pubsub.admin.session_handler import SESSIONS, SessionHandler
 from pubsub.admin.shares import Shares
 from pubsub.admin.staging import StagingHandler
+from pubsub.admin.status_handler import StatusHandler
+from pubsub.admin.topic_handler import KEY, TopicHandler
 from pubsub.admin.websocket_handshake import WebSockets
 from pubsub.admin.websocket_requests import RequestParts
 from pubsub.errors import Refused
@@ -65,24 +75,7 @@ _MAX_BODY = 1024**2
 _MAX_BODIES = 64 * 1024**2
 _THREADS = 2
 # Paths that end with a name.
-_WITH_NAME = (PREFIX, TOPICS, IDENTITIES)
-
-_INDEX = b"""pubsub: a broker's history over HTTP
-GET  /v1/bounds              first and next offset; ?timestamp=MICROSECONDS
-GET  /v1/topics              topics with messages; ?start=&stop=
-GET  /v1/history?start=N     messages; &stop= &topic= &format=arrow|jsonl &headers=1
-POST /v1/history             the same, asked for in JSON
-GET  /v1/readers             positions of readers
-PUT  /v1/readers/NAME        {"offset": N}
-POST /v1/topics/NAME/messages  publish the body; or lines of JSON
-GET  /v1/topics/NAME/messages  its messages; ?follow=1: and those that come; &start= &topic=
-GET  /v1/ws                  a WebSocket: subscribe, publish, acknowledge
-DELETE /v1/topics/NAME       end a topic; delete its messages, its queue key
-DELETE /v1/identities/NAME   end an identity of nsd and its subscriptions
-POST /v1/stage?query=&batch= an Arrow stream: messages to publish
-POST /v1/commit              {"query": Q, "batch": B, "parts": [...]}
-POST /v1/abort               {"query": Q, "batch": B}
-"""
+_WITH_NAME = (PREFIX, LEASES, TOPICS, IDENTITIES, SESSIONS, DASHBOARD)
 
 
 @implementer(IProtocolNegotiationFactory)
@@ -98,6 +91,7 @@ class AdminFactory(Factory):
         self.body_shares = Shares(lambda: _MAX_BODIES)
         self._origin = RequestOrigin(listener.settings)
         self._positions = positions = ReaderPositions(listener)
+        leases = ReaderLeases(listener)
         self._staging = staging = StagingHandler(listener, run_in_thread)
         history = HistoryHandler(listener, run_in_thread)
         publisher = MessagePublisher(listener)
@@ -105,26 +99,58 @@ class AdminFactory(Factory):
         sockets = WebSockets(RequestParts(listener, publisher, positions))
         reading = MessageReader(listener, history)
         deletions = Deletions(listener)
+        dashboard = DashboardFiles(listing())
+        operations = Operations(listener)
+        topics = TopicHandler(listener, history)
+        sessions = SessionHandler(listener)
+        status = StatusHandler(listener)
         self._routes: dict[bytes, dict[bytes, Handler]] = {
-            b"/": {b"GET": _index},
+            b"/": {b"GET": dashboard.index},
+            DASHBOARD: {b"GET": dashboard.file},
+            b"/v1": {b"GET": dashboard.listing},
             b"/v1/bounds": {b"GET": history.bounds},
-            b"/v1/topics": {b"GET": history.topics},
+            b"/v1/openapi.json": {b"GET": openapi},
+            b"/healthz": {b"GET": status.healthz},
+            b"/readyz": {b"GET": status.readyz},
+            b"/v1/status": {b"GET": status.status},
+            b"/v1/listeners": {b"GET": status.listeners},
+            b"/v1/store": {b"GET": status.store},
+            b"/v1/peers": {b"GET": status.peers},
+            b"/v1/refusals": {b"GET": status.refusals},
+            b"/v1/audit": {b"GET": status.audit},
+            b"/v1/slow": {b"GET": status.slow},
+            b"/v1/subscriptions": {b"GET": status.subscriptions},
+            b"/v1/sessions": {b"GET": sessions.list},
+            SESSIONS: {b"GET": sessions.one, b"DELETE": sessions.disconnect},
+            b"/v1/topics": {b"GET": topics.list},
+            KEY: {b"POST": topics.rotate},
             b"/v1/history": {b"GET": history.get, b"POST": history.post},
             b"/v1/readers": {b"GET": positions.list},
             PREFIX: {b"PUT": positions.put, b"DELETE": positions.delete},
-            TOPICS: {b"DELETE": deletions.delete_topic},
+            LEASES: {b"PUT": leases.put, b"DELETE": leases.delete},
+            TOPICS: {
+                b"GET": topics.one,
+                b"PUT": topics.create,
+                b"DELETE": deletions.delete_topic,
+            },
             MESSAGES: {b"GET": reading.get, b"POST": publishing.post},
             IDENTITIES: {b"DELETE": deletions.delete_identity},
             b"/v1/ws": {b"GET": sockets.upgrade},
+            b"/metrics": {b"GET": MetricsPage(listener, run_in_thread).get},
+            b"/v1/limits": {b"GET": staging.limits},
             b"/v1/stage": {b"POST": staging.stage},
             b"/v1/commit": {b"POST": staging.commit},
             b"/v1/abort": {b"POST": staging.abort},
+            b"/v1/configuration": {b"GET": operations.configuration},
+            b"/v1/drain": {b"POST": operations.drain},
         }
         listener.when_open(self._restore)
 
     def _restore(self) -> None:
         self._positions.restore()
         self._staging.restore()
+        if not self.listener.tokens.ring.has_issuers and not self.listener.has_access_table:
+            log.info("http: without a secret, clients of this machine may administer the broker")
 
     def acceptableProtocols(self) -> list[bytes]:
         """See IProtocolNegotiationFactory: HTTP/1.1 for clients that offer HTTP/2 as well."""
@@ -154,15 +180,26 @@ class AdminFactory(Factory):
         try:
             _check_headers(request)
             if not self._check_origin(request):
+                self._check_identity(request)
                 await self._handler(request)(request)
         except ApiError as error:
             self._fail(request, error)
         except Refused as refused:
             self._fail(request, ApiError.from_refusal(refused))
         except Exception:
-            log.failure("http: a request failed")
+            log.failure("http: a request failed", connection=request.channel.log_fields())
             message = "internal error; the broker's log has details"
             self._fail(request, ApiError(INTERNAL, "internal", message))
+
+    def _check_identity(self, request: ApiRequest) -> None:
+        """Raise AuthenticationRequired for a request of nobody, where that is not served.
+
+        A WebSocket has its token in its first message. A token is checked when it is used.
+        """
+        path = request.path
+        is_open = path == b"/v1/ws" or not path.startswith((b"/v1/", b"/metrics"))
+        if not is_open and not request.requestHeaders.hasHeader("authorization"):
+            self.listener.check_identity(request.channel.identity)
 
     def _check_origin(self, request: ApiRequest) -> bool:
         """See ``RequestOrigin.check``."""
@@ -173,7 +210,7 @@ class AdminFactory(Factory):
     def _handler(self, request: ApiRequest) -> Handler:
         methods = self._routes.get(_route_of(request.path))
         if methods is None:
-            raise ApiError(NOT_FOUND, "not-found", "no such endpoint; GET / lists them")
+            raise ApiError(NOT_FOUND, "not-found", "no such endpoint; GET /v1 lists them")
         method = b"GET" if request.method == b"HEAD" else request.method
         handler = methods.get(method)
         if handler is None:
@@ -197,6 +234,8 @@ def _route_of(path: bytes) -> bytes:
     """Return what the endpoints of this path are listed under."""
     if _is_messages(path):
         return MESSAGES
+    if path.startswith(TOPICS) and path[len(TOPICS) :].endswith(KEY):
+        return KEY
     return next((one for one in _WITH_NAME if path.startswith(one)), path)
 
 
@@ -222,10 +261,6 @@ def _check_headers(request: ApiRequest) -> None:
                 shown = name.decode(errors="replace")
                 message = f"the header {shown} is not UTF-8"
                 raise ApiError(BAD_REQUEST, "invalid-request", message) from None
-
-
-async def _index(request: ApiRequest) -> None:
-    request.answer(200, _INDEX, "text/plain; charset=utf-8")
 
 
 def make_factory(listener: Listener) -> IProtocolFactory:

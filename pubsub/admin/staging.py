@@ -77,6 +77,19 @@ class StagingHandler:
 
     # Staging
 
+    async def limits(self, request: ApiRequest) -> None:
+        """GET /v1/limits"""
+        # Anyone may ask, but a client learns early that its token is not valid.
+        request_access(request, self._listener)
+        settings = self._listener.settings
+        # Parsing a batch and publishing it have to fit into the memory for one request.
+        fits = self._listener.memory.work_limit // (_PARSING_COST + 1)
+        limits = {
+            "batch_bytes": min(settings["max-batch"], fits),
+            "message_bytes": settings["max-message"],
+        }
+        request.answer(200, json.dumps(limits).encode() + b"\n")
+
     async def stage(self, request: ApiRequest) -> None:
         """POST /v1/stage"""
         parameters = Parameters.of_url(request, "query", "batch", "run")
@@ -86,7 +99,7 @@ class StagingHandler:
         query = (access.owner, name)
         client = client_of(request.requestHeaders, self._listener, request.address)
         self._parts.reserve(client)
-        sender = b"" if access.token is None else access.token.subject.encode()
+        sender = (access.owner or "").encode()
         body = request.keep_body()
         try:
             summary = await self._summarize(body, sender)

@@ -84,7 +84,9 @@ class WebSocketRequests:
             token = members["token"]
             if not isinstance(token, str):
                 raise invalid("token: expected text")
-            access = token_access(token.encode(errors="replace"), listener)
+            host = access.identity.host
+            access = token_access(token.encode(errors="replace"), listener, host)
+        listener.check_identity(access.identity)
         self.sender = given.text("sender", access.owner or "").encode()
         self.access = access
         await listener.slices.finish(self._recheck())
@@ -212,5 +214,6 @@ class WebSocketRequests:
             message = f"the history ends at offset {store.next_offset}"
             raise ApiError(NOT_SATISFIABLE, "beyond-end", message, next=store.next_offset)
         epoch = given.text("epoch", store.epoch)
+        self.access.require_readers()
         self._parts.positions.report((self.access.owner, reader), position, epoch)
         return {"reader": reader, "position": f"{epoch}:{position}"}

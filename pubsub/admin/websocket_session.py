@@ -17,13 +17,13 @@ from websockets.protocol import OPEN, SERVER
 from websockets.protocol import Protocol as Frames
 
 from pubsub.admin.api_error import BAD_REQUEST, INTERNAL, TOO_MANY, UNAVAILABLE, ApiError
+from pubsub.admin.api_request import STOPPED
 from pubsub.admin.live_response import HEARTBEAT_SECONDS, RESPONSE_BYTES, LiveResponse
 from pubsub.admin.parameters import invalid
-from pubsub.admin.request_access import RequestAccess
+from pubsub.admin.request_access import RequestAccess, is_from_here
 from pubsub.admin.websocket_frames import BadRequest, frame, id_of, refusal, reply, request_of, text
 from pubsub.admin.websocket_requests import WebSocketRequests
-from pubsub.errors import HandshakeTimeout, Refused
-from pubsub.wire.peer_address import is_local
+from pubsub.errors import AuthenticationRequired, BadToken, HandshakeTimeout, Refused
 from pubsub.wire.read_buffer import arrival_seconds
 from pubsub.wire.unsent_bytes import TransportCharge
 
@@ -41,6 +41,8 @@ log = Logger()
 BAD_TOKEN, TIMEOUT = 4001, 4008
 """Close codes: the token is not valid, or not any more; the client took too long."""
 _PING = frame(0x89, b"")
+# Bytes of the reason of a close (RFC 6455, 5.5).
+_CLOSE_BYTES = 123
 # Confirmations that a client may be owed before no more is read from it.
 _OWED = 256
 # Bytes of a read: a read of tiny frames is handled within milliseconds. A longer frame is read in
@@ -58,7 +60,9 @@ class WebSocketSession(LiveResponse):
         self._parts = parts
         self._limit: int = listener.settings["max-message"]
         self._frames = Frames(SERVER, state=OPEN, max_size=self._limit, logger=quiet)
-        anonymous = RequestAccess(listener, None, is_local(request.client))
+        anonymous = RequestAccess(
+            listener, request.channel.identity, is_local=is_from_here(request)
+        )
         self._requests = WebSocketRequests(parts, self._outbox, anonymous)
         self._charge = TransportCharge(self.evict, listener.memory)
         self._pieces: list[bytes] = []
@@ -80,7 +84,7 @@ class WebSocketSession(LiveResponse):
         self.take_channel()
         self._listener.handshakes.begin(self)
         if self.channel.leaving:
-            self.drain()
+            self.drain(self.channel.end_reason)
 
     # Input
 
@@ -182,6 +186,10 @@ class WebSocketSession(LiveResponse):
             op = members.pop("op", None)
             if not self._connected and op != "connect":
                 raise ApiError(BAD_REQUEST, "not-connected", "the first request must be connect")
+            if op != "connect" and not self._requests.access.token_is_valid:
+                self._refuse(id, BadToken("the token is not valid any more"))
+                self.close(BAD_TOKEN, "the token has expired")
+                return
             if op == "publish":
                 limiters = self.channel.limiters()
                 submitted = await self._requests.publish(members, payload, limiters)
@@ -223,7 +231,7 @@ class WebSocketSession(LiveResponse):
         if isinstance(problem, Refused):
             problem = ApiError.from_refusal(problem)
         if not isinstance(problem, ApiError):
-            log.failure("http: a request of a WebSocket failed")
+            log.failure("http: a request of a WebSocket failed", connection=self.log_fields())
             message = "internal error; the broker's log has details"
             problem = ApiError(INTERNAL, "internal", message)
         self._request.count_refusal(problem)
@@ -241,7 +249,7 @@ class WebSocketSession(LiveResponse):
         """See ``Subscriber``."""
         if self._requests.may_continue(topic):
             return True
-        self._listener.refuse("revoked", self.label, topic=topic.name)
+        self._listener.refuse("revoked", self.label, topic=topic.name, connection=self.channel)
         self._tell("revoked", topic=topic.name)
         self._requests.forget(topic)
         return False
@@ -287,10 +295,10 @@ class WebSocketSession(LiveResponse):
 
     # The end
 
-    def drain(self) -> None:
+    def drain(self, reason: str) -> None:
         """See ``LongResponse``: answer what is owed, send what is queued, then close."""
         if self._closing is None and not self._ended:
-            self._closing = (CloseCode.GOING_AWAY, "the broker stops")
+            self._closing = (CloseCode.GOING_AWAY, _close_reason(reason))
             self._hold("closing")
             self._outbox.when_drained(self._close_if_done)
 
@@ -327,9 +335,16 @@ class WebSocketSession(LiveResponse):
             self.channel.upgrade_ended()
 
 
+def _close_reason(reason: str) -> str:
+    """Return the text of a close for the reason of a connection's end."""
+    if reason == STOPPED:
+        return "the broker stops"
+    return reason.encode()[:_CLOSE_BYTES].decode(errors="ignore")
+
+
 def _close_code(problem: ApiError) -> int:
     """Return the code with which a client is refused that has not connected."""
-    if problem.code == "bad-token":
+    if problem.code in ("bad-token", AuthenticationRequired.reason):
         return BAD_TOKEN
     if problem.status in (TOO_MANY, UNAVAILABLE):
         return CloseCode.TRY_AGAIN_LATER

@@ -1,8 +1,10 @@
-"""Access rules: the topics that the clients of a listener may publish to and subscribe to."""
+"""Access rules: what a client of a listener may do, on which topics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from contextlib import suppress
+from typing import Protocol
 
 from pubsub.broker.combination_cache import CombinationCache
 from pubsub.errors import NotAuthorized
@@ -36,88 +38,171 @@ class Rule:
         return decision
 
 
-class AccessRules:
-    """The ``allow-publish``, ``allow-subscribe`` and ``grant`` patterns of one listener.
+class Decider(Protocol):
+    """Decides about one action, by the name of a topic; the name is empty for no topic."""
 
-    ``closed`` has the names of topics with a queue key, which need a pattern in ``grant``.
-    ``exclusive`` has the names of topics that no client of this listener may read. Topics that
-    begin with RESERVED are always closed, and only patterns of ``grant`` that begin with it
-    match them.
+    def allows(self, topic: str) -> bool:
+        """Return whether the rules allow it."""
+
+    def waives(self, topic: str) -> bool:
+        """Return whether the rules allow it without the topic's queue key."""
+
+    def allows_some(self) -> bool:
+        """Return whether there may be topics for which the rules allow it."""
+
+
+class View:
+    """What clients with the same rights may do on a listener; their ``AccessRules`` share it.
+
+    ``deciders`` has a Decider for each action. ``grant`` are the patterns of topics whose queue key
+    is not asked for; those that begin with RESERVED open reserved topics. ``open_reserved`` if the
+    deciders look after those. ``combinations`` has decisions about publishing to several topics.
     """
 
-    __slots__ = (
-        "_allowed",
-        "_closed",
-        "_exclusive",
-        "_grant",
-        "_publish",
-        "_reserved",
-        "_subscribe",
-    )
+    __slots__ = ("combinations", "deciders", "grant", "history", "publish", "reserved", "subscribe")
+
+    def __init__(
+        self, deciders: Mapping[str, Decider], grant: Sequence[str], open_reserved: bool
+    ) -> None:
+        self.deciders = deciders
+        self.publish = deciders["publish"]
+        self.subscribe = deciders["subscribe"]
+        self.history = deciders["history"]
+        self.grant = Rule(grant)
+        own = [pattern for pattern in grant if pattern.startswith(RESERVED)]
+        self.reserved = Rule(["*"] if open_reserved else own)
+        self.combinations: CombinationCache[bool] = CombinationCache()
+
+
+class AccessRules:
+    """What one client may do on a listener, by the rules for its identity.
+
+    The object stays the same when the rules change: ``changed`` makes it ask ``view_of`` for the
+    new ``view`` when it is used the next time. ``closed`` has the names of topics with a queue key,
+    which have to be granted. ``exclusive`` has the names of topics that no client of the listener
+    may read. Topics that begin with RESERVED are always closed, and only patterns that begin with
+    it match them.
+    """
+
+    __slots__ = ("__weakref__", "_closed", "_exclusive", "_view_of", "view")
+
+    view: View
 
     def __init__(
         self,
-        publish: Sequence[str],
-        subscribe: Sequence[str],
-        grant: Sequence[str] = (),
+        view_of: Callable[[], View],
         closed: Collection[str] = (),
         exclusive: Container[str] = (),
     ) -> None:
-        self._publish = Rule(publish)
-        self._subscribe = Rule(subscribe)
-        self._grant = Rule(grant)
-        self._reserved = Rule([pattern for pattern in grant if pattern.startswith(RESERVED)])
+        self._view_of = view_of
         self._closed = closed
-        self._allowed: CombinationCache[bool] = CombinationCache()
         self._exclusive = exclusive
 
+    def __getattr__(self, name: str) -> View:
+        # Called only while ``view`` is not set, so that the rules are looked up when they are used
+        # and a check costs no call for it.
+        if name != "view":
+            raise AttributeError(name)
+        self.view = view = self._view_of()
+        return view
+
+    def changed(self) -> None:
+        """The rules have changed."""
+        with suppress(AttributeError):
+            del self.view
+
     def check_publish(self, name: str) -> None:
-        """Raise NotAuthorized unless clients may publish to the topic ``name``."""
-        if not self._publish.allows(name) or self._locked(name):
+        """Raise NotAuthorized unless the client may publish to the topic ``name``."""
+        publish = self.view.publish
+        if not publish.allows(name) or self._locked(name, publish):
             raise NotAuthorized(name)
 
     def may_publish_all(self, names: tuple[str, ...]) -> bool:
-        """True if clients may publish to all these topics and none of them has a queue key.
+        """True if the client may publish to all these topics and none of them has a queue key.
 
-        False does not mean that a client may not: ``check_publish`` tells for each topic.
+        False does not mean that it may not: ``check_publish`` tells for each topic.
         """
-        allowed = self._allowed.get(names)
+        view = self.view
+        allowed = view.combinations.get(names)
         if allowed is None:
             allowed = all(
-                self._publish.allows(name) and not name.startswith(RESERVED) for name in names
+                view.publish.allows(name) and not name.startswith(RESERVED) for name in names
             )
-            self._allowed.put(names, allowed)
+            view.combinations.put(names, allowed)
         closed = self._closed
         return allowed and not (closed and any(name in closed for name in names))
 
     def may_subscribe(self, name: str) -> bool:
-        """Return whether clients may read the topic ``name``."""
-        return (
-            self._subscribe.allows(name) and not self._locked(name) and name not in self._exclusive
-        )
+        """Return whether the client may subscribe to the topic ``name``."""
+        return self.may_follow(name)
 
     def check_subscribe(self, name: str) -> None:
-        """Raise NotAuthorized unless clients may read the topic ``name``."""
+        """Raise NotAuthorized unless the client may subscribe to the topic ``name``."""
         if not self.may_subscribe(name):
             raise NotAuthorized(name)
 
-    def may_read(self, name: str, permitted: bool) -> bool:
-        """Return whether the history of the topic ``name`` may be read.
+    def may_create(self, name: str) -> bool:
+        """Return whether the client may create the topic ``name``."""
+        create = self.view.deciders["create"]
+        return create.allows(name) and not self._locked(name, create)
 
-        ``permitted`` tells whether the client's token permits to read closed topics.
+    def check_create(self, name: str) -> None:
+        """Raise NotAuthorized unless the client may create the topic ``name``."""
+        if not self.may_create(name):
+            raise NotAuthorized(name)
+
+    def may_follow(self, name: str, permitted: bool = False) -> bool:
+        """Return whether the topic ``name`` may be subscribed to.
+
+        ``permitted`` tells whether the client's token permits to read this topic if it is closed.
         """
-        if name in self._exclusive or not self._subscribe.allows(name):
-            return False
-        return permitted or not self._locked(name)
+        return self._may_take(self.view.subscribe, name, permitted)
 
-    def may_write(self, name: str, proved: bool) -> bool:
-        """Return whether the topic ``name`` may be published to.
+    def may_read(self, name: str, permitted: bool = False) -> bool:
+        """Return whether the history of the topic ``name`` may be read; see ``may_follow``."""
+        return self._may_take(self.view.history, name, permitted)
+
+    def may_read_some(self) -> bool:
+        """Return whether there may be topics whose history the rules let the client read."""
+        return self.view.history.allows_some()
+
+    def _may_take(self, decider: Decider, name: str, permitted: bool) -> bool:
+        if name in self._exclusive or not decider.allows(name):
+            return False
+        return permitted or not self._locked(name, decider)
+
+    def may_write(self, name: str, proved: bool, action: str = "publish") -> bool:
+        """Return whether the topic ``name`` may be published to, or deleted with this ``action``.
 
         ``proved`` tells whether the client has presented the topic's queue key.
         """
-        return self._publish.allows(name) and (proved or not self._locked(name))
+        decider = self.view.deciders[action]
+        return decider.allows(name) and (proved or not self._locked(name, decider))
 
-    def _locked(self, name: str) -> bool:
-        if name.startswith(RESERVED) and not self._reserved.allows(name):
+    def may(self, action: str, topic: str = "") -> bool:
+        """Return whether the client may do this to ``topic``, which is empty for no topic.
+
+        A topic with a queue key is closed, as no key is presented here. For ``rotate``, ``admin``
+        and ``metrics`` the rules alone are asked.
+        """
+        match action:
+            case "subscribe":
+                return self.may_follow(topic)
+            case "history":
+                return self.may_read(topic)
+            case "create":
+                return self.may_create(topic)
+            case "publish" | "delete":
+                return self.may_write(topic, False, action)
+        return self.view.deciders[action].allows(topic)
+
+    def check(self, action: str, topic: str) -> None:
+        """Raise NotAuthorized unless ``may`` is true."""
+        if not self.may(action, topic):
+            raise NotAuthorized(topic)
+
+    def _locked(self, name: str, decider: Decider) -> bool:
+        view = self.view
+        if name.startswith(RESERVED) and not view.reserved.allows(name):
             return True
-        return name in self._closed and not self._grant.allows(name)
+        return name in self._closed and not (view.grant.allows(name) or decider.waives(name))

@@ -6,13 +6,16 @@ It never contains a key, secret, token or payload.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from twisted.logger import Logger
 from twisted.python.logfile import LogFile
 
+from pubsub.broker.recent_records import RecentRecords
+from pubsub.broker.visible_text import visible
 from pubsub.errors import ConfigurationError
 
 log = Logger()
@@ -29,35 +32,41 @@ class AuditLog:
     def __init__(self, seconds: Callable[[], float], path: str = "", size: int = 0) -> None:
         self._seconds = seconds
         self._file: LogFile | None = None
-        self.watcher: Callable[[str, dict[str, object]], None] = lambda event, fields: None
+        self.watcher: Callable[[str, dict[str, object]], None] | None = None
         """Called with each record."""
+        self.recent = RecentRecords()
+        self._place = (path, size)
         if path:
-            target = Path(path)
-            try:
-                self._file = LogFile(
-                    target.name,
-                    str(target.parent),
-                    rotateLength=size or None,
-                    maxRotatedFiles=_KEPT_FILES,
-                    defaultMode=0o600,
-                )
-            except OSError as error:
-                raise ConfigurationError(f"audit-log: {path}: {error.strerror}") from None
+            self._file = _open(path, size)
+
+    def reconfigure(self, settings: Mapping[str, Any]) -> None:
+        """Apply ``audit-log`` and ``audit-size``.
+
+        Raises ConfigurationError if the file cannot be opened; the old one is then kept.
+        """
+        place = (settings["audit-log"], settings["audit-size"])
+        if place != self._place:
+            file = _open(*place) if place[0] else None
+            self.close()
+            self._file, self._place = file, place
 
     def record(self, event: str, **fields: object) -> None:
         """Write one line with the time, ``event`` and ``fields``."""
-        self.watcher(event, fields)
-        when = datetime.fromtimestamp(self._seconds(), UTC).isoformat(timespec="milliseconds")
-        line = _visible(json.dumps({"time": when, "event": event, **fields}, ensure_ascii=False))
+        if self.watcher is not None:
+            self.watcher(event, fields)
+        now = self._seconds()
+        self.recent.add(int(now * 1e6), event, fields)
+        when = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds")
+        line = visible(json.dumps({"time": when, "event": event, **fields}, ensure_ascii=False))
         if self._file is None:
-            log.info("audit: {line}", line=line)
+            log.info("audit: {line}", line=line, unlimited=True)
             return
         try:
             self._file.write((line + "\n").encode(errors="backslashreplace"))
             self._file.flush()
         except OSError as error:
             message = "audit-log: cannot write: {reason}; record: {line}"
-            log.error(message, reason=error.strerror, line=line)
+            log.error(message, reason=error.strerror, line=line, unlimited=True)
 
     def close(self) -> None:
         """Close the file."""
@@ -65,8 +74,15 @@ class AuditLog:
             self._file.close()
 
 
-def _visible(line: str) -> str:
-    """Return JSON with escapes for characters that a terminal obeys or does not show."""
-    if line.isprintable():
-        return line
-    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in line)
+def _open(path: str, size: int) -> LogFile:
+    target = Path(path)
+    try:
+        return LogFile(
+            target.name,
+            str(target.parent),
+            rotateLength=size or None,
+            maxRotatedFiles=_KEPT_FILES,
+            defaultMode=0o600,
+        )
+    except OSError as error:
+        raise ConfigurationError(f"audit-log: {path}: {error.strerror}") from None

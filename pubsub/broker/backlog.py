@@ -11,6 +11,7 @@ from pubsub.broker.last_writes import LastWrites
 if TYPE_CHECKING:
     from pubsub.broker.cursor import Cursor
     from pubsub.broker.topics import Source, Topic
+    from pubsub.broker.traffic import Traffic
 
 QueueEntry = tuple[bytes, int, "Source", int]
 """Encoded messages, how many they are, their topics, and the offset of the first."""
@@ -37,10 +38,14 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Owed:
-    """Messages that a client would get if it resumed its session, by topic; ``label`` names it."""
+    """Messages that a client would get if it resumed its session, by topic.
+
+    ``label`` names it, and ``traffic`` is that of its protocol.
+    """
 
     label: str
     counts: Mapping[Topic, int]
+    traffic: Traffic | None = None
 
 
 def first_offsets(queue: Iterable[QueueEntry]) -> dict[Topic, int]:

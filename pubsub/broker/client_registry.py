@@ -1,54 +1,100 @@
-"""The connections of a broker: housekeeping sweeps them, shutdown drains them."""
+"""The connections of a broker: housekeeping sweeps them, shutdown drains them, lists show them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
+from sortedcontainers import SortedDict
 from twisted.internet.defer import Deferred
 
 if TYPE_CHECKING:
     from pubsub.interfaces import Client
 
+# Connections that one look-up in the sorted marks takes.
+_PAGE = 64
+
 
 class ClientRegistry:
-    """All connections that were accepted and are not closed yet."""
+    """All connections that were accepted and are not closed yet, by their marks."""
 
     def __init__(self) -> None:
-        # A dict, as a set takes twice the memory.
-        self._clients: dict[Client, None] = {}
-        self._drained: Deferred[None] | None = None
+        self._clients: SortedDict[int, Client] = SortedDict()
+        self._drains: list[_Drain] = []
 
     def __len__(self) -> int:
         return len(self._clients)
 
     def __iter__(self) -> Iterator[Client]:
-        return iter(tuple(self._clients))
+        return iter(tuple(self._clients.values()))
 
     def __contains__(self, client: object) -> bool:
-        return client in self._clients
+        return self._clients.get(getattr(client, "mark", 0)) is client
 
     def add(self, client: Client) -> None:
-        """Add a connection that was accepted."""
-        self._clients[client] = None
+        """Add a connection that was accepted; it has its mark."""
+        self._clients[client.mark] = client
 
     def discard(self, client: Client) -> None:
         """Remove a connection that was closed."""
-        self._clients.pop(client, None)
-        if self._drained is not None and not self._clients:
-            drained, self._drained = self._drained, None
-            drained.callback(None)
+        if client in self:
+            del self._clients[client.mark]
+        for drain in tuple(self._drains):
+            drain.clients.discard(client)
+            if not drain.clients:
+                self._drains.remove(drain)
+                drain.done.callback(None)
 
-    def drain(self) -> Deferred[None] | None:
-        """Drain every connection; the Deferred fires when all are closed. None if none is left."""
-        for client in self:
+    def get(self, mark: int) -> Client | None:
+        """Return the connection with this mark."""
+        found: Client | None = self._clients.get(mark)
+        return found
+
+    def after(self, mark: int) -> Iterator[Client]:
+        """Yield the connections with higher marks, in order.
+
+        Connections may begin and end meanwhile; new ones are yielded.
+        """
+        while True:
+            following = self._clients.irange(mark, None, inclusive=(False, True))
+            page = list(islice(following, _PAGE))
+            for mark in page:
+                client = self._clients.get(mark)
+                if client is not None:
+                    yield client
+            if len(page) < _PAGE:
+                return
+
+    def of_listener(self, listener: object) -> list[Client]:
+        """Return the connections that ``listener`` has accepted."""
+        return [client for client in self if client.accepted_by is listener]
+
+    def drain(self, clients: Iterable[Client] | None = None) -> Deferred[None] | None:
+        """Drain ``clients``, by default all; the Deferred fires when they are closed.
+
+        None if none is left.
+        """
+        drained = list(self if clients is None else clients)
+        for client in drained:
             client.drain()
-        if not self._clients:
+        left = {client for client in drained if client in self}
+        if not left:
             return None
-        self._drained = Deferred()
-        return self._drained
+        drain = _Drain(left)
+        self._drains.append(drain)
+        return drain.done
 
-    def abort(self, reason: str) -> None:
-        """Close every connection at once."""
-        for client in self:
-            client.abort(reason)
+    def abort(self, reason: str, clients: Iterable[Client] | None = None) -> None:
+        """Close ``clients`` at once, by default every connection."""
+        for client in self if clients is None else clients:
+            if client in self:
+                client.abort(reason)
+
+
+class _Drain:
+    """Connections that are being drained; ``done`` fires when all are closed."""
+
+    def __init__(self, clients: set[Client]) -> None:
+        self.clients = clients
+        self.done: Deferred[None] = Deferred()

@@ -19,6 +19,7 @@ from twisted.python.failure import Failure
 from pubsub.broker.audience import Share
 from pubsub.broker.encoders import BatchEncoder, make_encoder, too_large
 from pubsub.broker.history_reads import PAGE_BYTES, read_history
+from pubsub.broker.marks import log_fields
 from pubsub.broker.positions import Positions
 
 if TYPE_CHECKING:
@@ -54,11 +55,20 @@ class Cursors:
         self._scheduled = False
         # Pages that are being read in threads, which compete with the reactor for the processor.
         self._under_way = 0
+        self.number = 0
+        """Cursors: subscribers that are behind."""
+        self.places = 0
+        """The sum of the offsets at which their next pages begin."""
 
     @property
     def end(self) -> int:
         """The offset of the next message."""
         return self.store.next_offset
+
+    @property
+    def distance(self) -> int:
+        """The sum of the offsets between the places of all cursors and the end of the history."""
+        return max(self.number * self.end - self.places, 0)
 
     def begin(self, outbox: Reader, offset: int) -> Cursor:
         """Return a new cursor, which reads from the end of this tick on."""
@@ -110,6 +120,7 @@ class Cursor:
         "_outbox",
         "_overtaken",
         "_page",
+        "_place",
         "_positions",
         "_stopped",
         "_waiting",
@@ -120,6 +131,9 @@ class Cursor:
         self._cursors = cursors
         self._outbox = outbox
         self._positions = Positions(offset)
+        self._place = offset
+        cursors.number += 1
+        cursors.places += offset
         self.behind: dict[Topic, Encoding] = {}
         """The topics that are delivered from here alone. The others are not published to, and are
         added with the next message."""
@@ -139,6 +153,11 @@ class Cursor:
 
     # Topics
 
+    @property
+    def distance(self) -> int:
+        """The offsets between the next page and the end of the history."""
+        return max(self._cursors.end - self._place, 0)
+
     def position(self, topic: Topic) -> int:
         """Return the offset of the first message of ``topic`` that the outbox was not given."""
         return self._positions.offset_of(topic)
@@ -146,12 +165,14 @@ class Cursor:
     def let_go(self, topic: Topic, encoding: Encoding, offset: int, count: int) -> None:
         """Deliver ``topic`` from ``offset`` on; ``count`` messages of it were in the queue."""
         self._positions.add(topic, offset, self._page is not None).owed = count
+        self._note_place(min(offset, self._place))
         self._suspend(topic, encoding)
 
     def resume(self, topic: Topic, encoding: Encoding, offset: int) -> None:
         """Deliver ``topic`` from ``offset`` on: it is newly subscribed, or again."""
         self._exact = self._exact and offset >= self._cursors.end
         self._positions.add(topic, offset, self._page is not None)
+        self._note_place(min(offset, self._place))
         self._suspend(topic, encoding)
 
     def discard(self, topic: Topic) -> None:
@@ -167,7 +188,7 @@ class Cursor:
             counters.delivered -= number
             encoding = outbox.subscriptions.get(topic) or self.behind.get(topic)
             if encoding is None or not topic.durability:
-                counters.drop(outbox.label, topic.name, "slow-consumer", number)
+                self._drop(topic.name, "slow-consumer", number)
                 continue
             self._positions.of(topic).owed += number
             if topic not in self.behind:
@@ -197,12 +218,13 @@ class Cursor:
         if self._positions.needs_rewind:
             self._positions.rewind()
         self._note_expired()
+        self._note_place(self._positions.offset)
         store, start, names = self._cursors.store, self._positions.offset, self._names()
         # Uncommitted messages are read too: a subscriber sees no offsets and does not outlive the
         # process, and could not reach the end of a busy log without them.
         reading = read_history(
             self._cursors.clock,
-            self._outbox.label,
+            self._outbox,
             lambda: store.read(start, names, PAGE_BYTES, fresh=True),
         )
         page = self._page = ensureDeferred(reading)
@@ -210,6 +232,10 @@ class Cursor:
             self._cursors.page_begun()
             page.addBoth(self._cursors.page_ended)
         page.addCallback(self._deliver).addErrback(self._failed)
+
+    def _note_place(self, offset: int) -> None:
+        self._cursors.places += offset - self._place
+        self._place = offset
 
     def _names(self) -> frozenset[str] | None:
         """Return the topics to read; None if they are too many to be looked for."""
@@ -223,7 +249,7 @@ class Cursor:
         if self._stopped:
             return
         for start, stop in page.damaged:
-            self._cursors.router.counters.drop(self._outbox.label, "*", "damaged", stop - start)
+            self._drop("*", "damaged", stop - start)
             self._exact = False
             self._outbox.missed(start, stop, "damaged")
         for batch in page.batches:
@@ -303,7 +329,7 @@ class Cursor:
         if count < batch.count:
             lost = too_large(encoder, batch)
             for index, number in lost.items():
-                counters.drop(outbox.label, batch.topics[index], "too-large", number)
+                self._drop(batch.topics[index], "too-large", number)
             source = source.without(lost) if isinstance(source, Share) else source
         if count:
             outbox.enqueue(data, count, source, batch.offset)
@@ -313,7 +339,10 @@ class Cursor:
         if self._stopped:
             return
         log.failure(
-            "{client!r} cannot catch up and is disconnected", failure, client=self._outbox.label
+            "{client!r} cannot catch up and is disconnected",
+            failure,
+            client=self._outbox.label,
+            connection=log_fields(self._outbox.connection),
         )
         self._outbox.evict("the history cannot be read")
 
@@ -328,14 +357,20 @@ class Cursor:
         self._outbox.missed(positions.offset, positions.offset + lost, "expired")
         positions.offset += lost
         if not self._exact:
-            self._cursors.router.counters.drop(self._outbox.label, "*", "expired", lost)
+            self._drop("*", "expired", lost)
         elif not self._overtaken:
             self._overtaken = True
             log.warn(
                 "retention has overtaken {client!r}, which is behind: it continues at offset {at}",
                 client=self._outbox.label,
                 at=positions.offset,
+                connection=log_fields(self._outbox.connection),
             )
+
+    def _drop(self, topic: str, reason: str, count: int) -> None:
+        outbox = self._outbox
+        counters = self._cursors.router.counters
+        counters.drop(outbox.label, topic, reason, count, outbox.connection, outbox.traffic)
 
     def owed(self) -> Iterable[tuple[Topic, int]]:
         """Return how many messages of each topic were not delivered; nothing if unknown."""
@@ -343,7 +378,7 @@ class Cursor:
 
     def _count_untaken(self, reason: str) -> None:
         for topic, count in self.owed():
-            self._cursors.router.counters.drop(self._outbox.label, topic.name, reason, count)
+            self._drop(topic.name, reason, count)
 
     # The end
 
@@ -368,6 +403,9 @@ class Cursor:
     def _end(self, reason: str | None) -> None:
         if reason is not None:
             self._count_untaken(reason)
+        if not self._stopped:
+            self._cursors.number -= 1
+            self._cursors.places -= self._place
         self._stopped = True
         for timer in (self._limit, self._later):
             if timer is not None and timer.active():

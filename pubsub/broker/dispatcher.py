@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pubsub.broker.batch import Batch, Headers
 from pubsub.errors import HistoryUnavailable
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import IStore
     from pubsub.kernel import Columns
+
+# Mixes whose messages are counted together; others are settled before.
+_UNSETTLED = 16
 
 
 class Dispatcher:
@@ -37,8 +40,10 @@ class Dispatcher:
         self._store = store
         self._router = router
         self._counters = router.counters
+        self._traffic = router.counters.traffic
         self._timestamp = timestamp
         self._sequence = 0
+        self._unsettled: list[TopicMix] = []
 
     def publish(
         self,
@@ -55,13 +60,23 @@ class Dispatcher:
         HistoryUnavailable; nothing has been published in that case.
         """
         batch = self._batch((topic.name,), columns, sender, protocol, headers)
+        # What is counted is so without calls, as there is a publish for each read.
+        count, nbytes = columns.count, columns.nbytes
         if topic.upstream is None:
             if not topic.hosted:
                 self._topics.claim(topic)
             self._store_and_route(topic, batch)
+            topic.messages += count
+            topic.nbytes += nbytes
+            topic.last_timestamp = batch.timestamp
+            if self._router.forwarding is not None:
+                self._router.forwarding.published((topic,), batch)
         else:
             topic.upstream.publish(topic, batch)
-        self._count(columns)
+        self._sequence += count
+        traffic = self._traffic[protocol]
+        traffic.messages_in += count
+        traffic.bytes_in += nbytes
         return batch
 
     def publish_mixed(
@@ -86,13 +101,17 @@ class Dispatcher:
         else:
             batch.offset = self._store.next_offset
         self._router.route_mixed(mix, batch)
-        self._count(columns)
+        if not mix.last_timestamp:
+            self._begin_count(mix)
+        mix.count(columns, batch.timestamp)
+        if self._router.forwarding is not None:
+            self._router.forwarding.published(mix.topics, batch)
+        count, nbytes = columns.count, columns.nbytes
+        self._sequence += count
+        traffic = self._traffic[protocol]
+        traffic.messages_in += count
+        traffic.bytes_in += nbytes
         return batch
-
-    def _count(self, columns: Columns) -> None:
-        self._sequence += columns.count
-        self._counters.published += columns.count
-        self._counters.published_bytes += columns.nbytes
 
     def copy(
         self, topic: Topic, columns: Columns, sender: bytes, protocol: str, live: bool
@@ -104,6 +123,7 @@ class Dispatcher:
         batch = self._batch((topic.name,), columns, sender, protocol, None)
         self._store.append(batch)
         self._sequence += columns.count
+        topic.count(columns.count, columns.nbytes, batch.timestamp)
         if live and topic.groups:
             self._router.route(topic, batch)
 
@@ -112,6 +132,7 @@ class Dispatcher:
         batch = self._batch((topic.name,), columns, sender, protocol, None)
         self._sequence += columns.count
         batch.offset = self._store.next_offset
+        topic.count(columns.count, columns.nbytes, batch.timestamp)
         if topic.groups:
             self._router.route(topic, batch)
 
@@ -121,15 +142,81 @@ class Dispatcher:
         They come from the broker that hosts ``topic``, or from this broker itself. They are not
         counted as published and never forwarded.
         """
-        batch = self._batch((topic.name,), columns, sender, protocol, None)
-        self._sequence += columns.count
+        self._receive(topic, self._batch((topic.name,), columns, sender, protocol, None))
+
+    def receive(
+        self,
+        topics: Sequence[Topic],
+        columns: Columns,
+        sender: bytes,
+        protocol: str,
+        headers: Sequence[Headers] | None = None,
+    ) -> None:
+        """Store and route messages that a client of another broker has published there.
+
+        The indexes of ``columns`` are those of ``topics``. The messages are not counted as
+        published and never forwarded. No publisher can be held: while the history is behind, they
+        are delivered without being stored, and counted.
+        """
+        for topic in topics:
+            if not topic.hosted:
+                self._topics.claim(topic)
+        if len(topics) == 1:
+            batch = self._batch((topics[0].name,), columns, sender, protocol, headers)
+            self._receive(topics[0], batch, self._store.gate.shut)
+            return
+        mix = self._router.mix(topics)
+        places = {topic: index for index, topic in enumerate(mix.topics)}
+        columns = columns.remap([places[topic] for topic in topics])
+        batch = self._batch(mix.names, columns, sender, protocol, headers)
+        stored = mix.topics[0].durability > 0
+        if any((topic.durability > 0) is not stored for topic in mix.topics) or (
+            stored and (self._store.trouble is not None or self._store.gate.shut)
+        ):
+            for index, run in batch.runs():
+                self._receive(mix.topics[index], run, self._store.gate.shut)
+            return
+        if stored:
+            self._store.append(batch)
+        else:
+            batch.offset = self._store.next_offset
+        self._sequence += batch.count
+        for topic in mix.topics:
+            topic.idle_since = None
+        if not mix.last_timestamp:
+            self._begin_count(mix)
+        mix.count(columns, batch.timestamp)
+        self._router.route_mixed(mix, batch)
+
+    def _receive(self, topic: Topic, batch: Batch, is_behind: bool = False) -> None:
+        """Store and route messages of one topic for which no client waits for a reply.
+
+        They are not stored if the history ``is_behind``.
+        """
+        batch.sequence = self._sequence
+        self._sequence += batch.count
+        topic.count(batch.count, batch.nbytes, batch.timestamp)
         try:
+            if topic.durability and is_behind:
+                raise HistoryUnavailable("the history is behind")
             self._store_and_route(topic, batch)
         except HistoryUnavailable as unavailable:
-            # No client waits for a reply here, and live subscribers still get the messages.
-            self._counters.drop("history", topic.name, unavailable.reason, columns.count)
+            # Live subscribers still get the messages.
+            self._counters.drop("history", topic.name, unavailable.reason, batch.count)
             batch.offset = self._store.next_offset
             self._router.route(topic, batch)
+
+    def settle(self) -> None:
+        """Bring the figures of the topics up to date, which mixed reads do not for each read."""
+        unsettled, self._unsettled = self._unsettled, []
+        for mix in unsettled:
+            mix.settle()
+
+    def _begin_count(self, mix: TopicMix) -> None:
+        """Have ``mix`` settled; at once those that wait if they are many, as mixes come and go."""
+        if len(self._unsettled) >= _UNSETTLED:
+            self.settle()
+        self._unsettled.append(mix)
 
     def _batch(
         self,
@@ -158,3 +245,16 @@ class Dispatcher:
             batch.offset = self._store.next_offset
         if topic.groups or topic.behind:
             self._router.route(topic, batch)
+
+
+class DispatcherMaker(Protocol):
+    """Makes the dispatcher of a broker, as the class does."""
+
+    def __call__(
+        self,
+        topics: TopicRegistry,
+        store: IStore,
+        router: Router,
+        timestamp: Callable[[], int],
+        run_id: int,
+    ) -> Dispatcher: ...

@@ -27,16 +27,23 @@ class Durability(IntEnum):
 _WORDS = {one.name.lower(): one for one in Durability}
 
 
+STATS = "$SYS/stats"
+"""The topic of the broker's figures, which is NONE whatever the rules say."""
+
+
 class DurabilityRules:
     """Durability by topic pattern. The first match applies; the default is ASYNC."""
 
     def __init__(self, rules: Sequence[tuple[str, Durability]] = ()) -> None:
+        self.rules = tuple(rules)
         self._rules: list[tuple[Callable[[str], bool], Durability]] = [
             (matcher([pattern]), durability) for pattern, durability in rules
         ]
 
     def durability(self, name: str) -> Durability:
         """Return the durability of the topic ``name``."""
+        if name == STATS:
+            return Durability.NONE
         return next((d for matches, d in self._rules if matches(name)), Durability.ASYNC)
 
 

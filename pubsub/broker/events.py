@@ -16,6 +16,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
 
 from pubsub.broker.limits import TokenBucket
+from pubsub.broker.marks import mark_text
 from pubsub.broker.tokens import TOKEN_START
 
 TOPIC = "$SYS/events"
@@ -31,6 +32,8 @@ _LOOKAHEAD = 64
 # A token is JSON in base64, and nsd sends whole requests so. Both may begin with white space.
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{8,}")
 _OBJECT = re.compile(rb"\{\s*\"[\w\\]")
+# The fields of a request of HTTP that prove who sends it; any wire may get one by mistake.
+_HTTP = rb"(?i:authorization|cookie) *:"
 _TO_STANDARD = bytes.maketrans(b"-_", b"+/")
 
 Fields = dict[str, str | int | None]
@@ -38,7 +41,8 @@ Fields = dict[str, str | int | None]
 
 def secret_pattern(patterns: Sequence[bytes]) -> re.Pattern[bytes]:
     """Return what matches the start of a token or of a secret that ``patterns`` describe."""
-    return re.compile(b"|".join(b"(?:%s)" % each for each in (re.escape(TOKEN_START), *patterns)))
+    every = (re.escape(TOKEN_START), _HTTP, *patterns)
+    return re.compile(b"|".join(b"(?:%s)" % each for each in every))
 
 
 def redacted_frame(frame: bytes, secret: re.Pattern[bytes]) -> str | None:
@@ -79,7 +83,7 @@ class EventSource(Protocol):
 
 
 class ConnectionEvents:
-    """The events of one connection; all have the same ``session``, which identifies it."""
+    """The events of one connection; all have its mark as their ``session``."""
 
     __slots__ = ("_events", "_listener", "session")
 
@@ -105,8 +109,8 @@ class ConnectionEvents:
 class Events:
     """Collects events and publishes them once a tick.
 
-    ``publish`` takes the payloads of one batch; ``draw`` returns random bits. ``suppressed`` counts
-    the events that were not published and not reported yet. ``redacted`` has the patterns of all
+    ``publish`` takes the payloads of one batch. ``suppressed`` counts the events that were not
+    published and not reported yet. ``redacted`` has the patterns of all
     protocols (see ``IWireProtocol``).
     """
 
@@ -115,24 +119,24 @@ class Events:
         seconds: Callable[[], float],
         at_tick_end: Callable[[Callable[[], None]], object],
         publish: Callable[[list[bytes]], None],
-        draw: Callable[[int], int],
         redacted: Sequence[bytes] = (),
     ) -> None:
         self._at_tick_end = at_tick_end
         self._publish = publish
-        self._draw = draw
         self._secret = secret_pattern(redacted)
         self._bucket = TokenBucket(RATE, seconds)
         self._pending: list[Fields] = []
         self._countable: dict[Hashable, Fields] = {}
         self._scheduled = False
         self.suppressed = 0
+        self.enabled = True
+        """False once events were turned off: connections that began before report no end."""
 
     # What happens
 
-    def connected(self, listener: EventSource, client: str) -> ConnectionEvents:
-        """Report that a connection was accepted; the result reports its further events."""
-        return ConnectionEvents(self, listener, f"{self._draw(64):016x}", client)
+    def connected(self, listener: EventSource, client: str, mark: int) -> ConnectionEvents:
+        """Report that a connection was accepted; the result reports its end."""
+        return ConnectionEvents(self, listener, mark_text(mark), client)
 
     def add(
         self, event: str, listener: EventSource | None, client: str, **fields: str | int | None
@@ -225,6 +229,8 @@ class Events:
 
     def _admit(self) -> bool:
         """Return whether the rate allows another event; count it as suppressed if not."""
+        if not self.enabled:
+            return False
         if self._bucket.available() < 1:
             self.suppressed += 1
             return False

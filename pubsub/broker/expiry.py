@@ -7,8 +7,8 @@ expires when no request has named it for some time and its own topic holds no me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Container, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted.internet.defer import ensureDeferred
 from twisted.internet.interfaces import IReactorTime
@@ -27,6 +27,14 @@ log = Logger()
 # Passes over all topics and identities in the time after which they expire.
 _PASSES = 4
 _SHORTEST, _LONGEST = 1.0, 3600.0
+
+
+def topic_seconds(expiry: float, resume_window: float) -> float:
+    """Return the seconds after which unused topics expire; zero if never.
+
+    A session that is kept names its topics, so that these are at least the seconds for which it is.
+    """
+    return max(expiry, resume_window) if expiry else 0
 
 
 class IdentityKeeper(Protocol):
@@ -70,11 +78,23 @@ class Expiry:
         self._topic_seconds = topic_seconds
         self._identity_seconds = identity_seconds
         topics.expire = topic_seconds > 0
+        self._started = False
         self._caller = LoopingCall(lambda: ensureDeferred(self._pass()))
         self._caller.clock = clock
 
+    def reconfigure(self, settings: Mapping[str, Any]) -> None:
+        """Apply ``topic-expiry`` and ``identity-expiry``."""
+        before = self._topic_seconds, self._identity_seconds
+        self._topic_seconds = topic_seconds(settings["topic-expiry"], settings["resume-window"])
+        self._identity_seconds = settings["identity-expiry"]
+        self._topics.expire = self._topic_seconds > 0
+        if self._started and before != (self._topic_seconds, self._identity_seconds):
+            self.stop()
+            self.start()
+
     def start(self) -> None:
         """Look for what has expired from time to time."""
+        self._started = True
         times = [time for time in (self._topic_seconds, self._identity_seconds) if time]
         if times:
             interval = max(min(min(times) / _PASSES, _LONGEST), _SHORTEST)
@@ -82,6 +102,7 @@ class Expiry:
 
     def stop(self) -> None:
         """End nothing any more."""
+        self._started = False
         if self._caller.running:
             self._caller.stop()
 

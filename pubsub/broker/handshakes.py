@@ -25,34 +25,46 @@ class Handshakes:
     def __init__(self, clock: IReactorTime, seconds: float) -> None:
         self._clock = clock
         self._seconds = seconds
-        # The time at which each is overdue, in this order, as all have the same time.
-        self._due: dict[Shaking, float] = {}
+        # The time at which each has begun, in this order.
+        self._begun: dict[Shaking, float] = {}
         self._timer: IDelayedCall | None = None
 
     def __len__(self) -> int:
-        return len(self._due)
+        return len(self._begun)
+
+    def reconfigure(self, seconds: float) -> None:
+        """Give ``seconds`` to every handshake, also to those that have begun."""
+        self._seconds = seconds
+        if not seconds:
+            self._begun.clear()
+        self._stop_timer()
+        self._check()
 
     def begin(self, connection: Shaking) -> None:
         """The time of ``connection`` begins now, unless it has begun before."""
-        if self._seconds and connection not in self._due:
-            self._due[connection] = self._clock.seconds() + self._seconds
+        if self._seconds and connection not in self._begun:
+            self._begun[connection] = self._clock.seconds()
             if self._timer is None:
                 self._timer = self._clock.callLater(self._seconds, self._check)
 
     def done(self, connection: Shaking) -> None:
         """The handshake is done, or the connection has ended."""
-        if self._due.pop(connection, None) is not None and not self._due:
-            timer, self._timer = self._timer, None
-            if timer is not None:
-                timer.cancel()
+        if self._begun.pop(connection, None) is not None and not self._begun:
+            self._stop_timer()
+
+    def _stop_timer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
 
     def _check(self) -> None:
         self._timer = None
         now = self._clock.seconds()
-        while self._due:
-            connection, due = next(iter(self._due.items()))
-            if due > now:
-                self._timer = self._clock.callLater(due - now, self._check)
+        while self._begun:
+            connection, begun = next(iter(self._begun.items()))
+            left = begun + self._seconds - now
+            if left > 0:
+                self._timer = self._clock.callLater(left, self._check)
                 return
-            del self._due[connection]
+            del self._begun[connection]
             connection.handshake_overdue()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
+
+from pubsub.broker.marks import log_fields
 
 log = Logger()
 PAGE_BYTES = 256 * 1024
@@ -19,13 +21,21 @@ _SHORTEST_DELAY, _LONGEST_DELAY = 0.1, 5.0
 _Result = TypeVar("_Result")
 
 
+class Labelled(Protocol):
+    """A connection, or an outbox with its ``connection``."""
+
+    @property
+    def label(self) -> str:
+        """The client's name for the log."""
+
+
 async def read_history(
-    clock: IReactorTime, label: str, read: Callable[[], Deferred[_Result]]
+    clock: IReactorTime, client: Labelled, read: Callable[[], Deferred[_Result]]
 ) -> _Result:
     """Return the result of ``read``, which is called again while it fails.
 
     Raises its exception when it has failed for RETRY_SECONDS, and TimeoutError if it takes longer
-    than that. ``label`` is the client's name for the log.
+    than that. ``client`` is named in the log.
     """
     ends, delay = clock.seconds() + RETRY_SECONDS, _SHORTEST_DELAY
     while True:
@@ -41,9 +51,10 @@ async def read_history(
                 raise
             log.warn(
                 "cannot read the history for {client!r}: {problem}; trying again in {delay:g} s",
-                client=label,
+                client=client.label,
                 problem=problem,
                 delay=delay,
+                connection=log_fields(getattr(client, "connection", client)),
             )
         await deferLater(clock, delay)
         delay = min(2 * delay, _LONGEST_DELAY)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pubsub.broker.router import Router
     from pubsub.broker.sessions import SessionRegistry
     from pubsub.broker.slices import SlicedWork, Slices, Work
+    from pubsub.broker.topic_lifecycle import TopicLifecycle
     from pubsub.broker.wall_clock import WallClock
 
 log = Logger()
@@ -38,7 +40,7 @@ class Housekeeping:
         sessions: SessionRegistry,
         clients: ClientRegistry,
         slices: Slices,
-        events: Events | None,
+        topic_lifecycle: TopicLifecycle,
         memory: MemoryBudget,
         memory_seconds: float,
     ) -> None:
@@ -49,12 +51,17 @@ class Housekeeping:
         self._clients = clients
         self._slices = slices
         self._sweeping: SlicedWork | None = None
-        self._events = events
+        self.events: Events | None = None
+        self._topic_lifecycle = topic_lifecycle
         self._memory = memory
         self._memory_seconds = memory_seconds
         self._full_since: float | None = None
         self._sweeper = LoopingCall(self._sweep)
         self._sweeper.clock = clock
+
+    def reconfigure(self, settings: Mapping[str, Any]) -> None:
+        """Apply the setting ``memory-seconds``."""
+        self._memory_seconds = settings["memory-seconds"]
 
     def start(self) -> None:
         """Sweep every second, for the first time in a second."""
@@ -73,8 +80,9 @@ class Housekeeping:
             self._router.sweep()
             if self._sweeping is None:
                 self._sweeping = self._slices.run(self._sweep_all(now))
-            if self._events is not None:
-                self._events.flush()
+            if self.events is not None:
+                self.events.flush()
+            self._topic_lifecycle.sweep()
             self._sweep_memory(now)
         except Exception:
             # A single defect must not end housekeeping permanently.
@@ -84,7 +92,8 @@ class Housekeeping:
         """Sweep the sessions and the clients, of which there may be many."""
         try:
             yield from self._sessions.expire()
-            clients = iter(self._clients)
+            # In pages: a copy of 100,000 connections would hold the reactor up.
+            clients = self._clients.after(-1)
             while some := list(islice(clients, _CLIENTS)):
                 for client in some:
                     # It may have ended since.

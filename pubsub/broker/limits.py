@@ -117,13 +117,21 @@ class RateLimiter:
 
 
 class ConnectionQuota:
-    """Limits a listener's connections, in total and from one address; zero means no limit."""
+    """Limits a listener's connections, in total and from one address; zero means no limit.
+
+    The addresses are always counted, so that a limit can be set while there are connections.
+    """
 
     def __init__(self, total: int, per_address: int) -> None:
         self._total = total
         self._per_address = per_address
         self._addresses: Counter[str] = Counter()
         self.open = 0
+
+    def reconfigure(self, total: int, per_address: int) -> None:
+        """Admit by these limits from now on; connections beyond them stay."""
+        self._total = total
+        self._per_address = per_address
 
     def admit(self, address: str) -> None:
         """Count a new connection; raises LimitReached."""
@@ -132,16 +140,14 @@ class ConnectionQuota:
         if self._per_address and self._addresses[address] >= self._per_address:
             raise LimitReached("connections from this address")
         self.open += 1
-        if self._per_address:
-            self._addresses[address] += 1
+        self._addresses[address] += 1
 
     def leave(self, address: str) -> None:
         """Remove an admitted connection from the count."""
         self.open -= 1
-        if self._per_address:
-            self._addresses[address] -= 1
-            if not self._addresses[address]:
-                del self._addresses[address]
+        self._addresses[address] -= 1
+        if not self._addresses[address]:
+            del self._addresses[address]
 
 
 class Gate:

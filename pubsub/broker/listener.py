@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+import re
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pubsub.broker.access import AccessRules
+from pubsub.broker.anonymous_policy import ALLOW_ANONYMOUS, OFF, admits_anonymous, is_exposed
+from pubsub.broker.anonymous_policy import AUTO as AUTO_ANONYMOUS
+from pubsub.broker.handshake_rates import HandshakeRates
 from pubsub.broker.handshakes import Handshakes
+from pubsub.broker.identity import NOBODY, Identity
 from pubsub.broker.limits import CONNECTION_BYTES, ConnectionQuota, Rate, RateLimiter
+from pubsub.broker.listener_access import ListenerAccess
+from pubsub.broker.marks import log_fields, mark_text
 from pubsub.broker.outbox import Outbox
 from pubsub.broker.publisher import Publisher
+from pubsub.broker.refused_attempts import REASONS
 from pubsub.broker.slow_policy import AUTO, DISCONNECT, DROP, PAUSE, SlowPolicy
+from pubsub.broker.tls_settings import TLS, TLS_SETTINGS
+from pubsub.errors import AuthenticationRequired
 from pubsub.settings import COUNT, PATTERNS, SECONDS, SIZE, Setting, choice
 
 if TYPE_CHECKING:
+    from pubsub.broker.access import AccessRules
+    from pubsub.broker.access_table import AccessTable
     from pubsub.broker.events import ConnectionEvents
+    from pubsub.broker.marks import Marked
     from pubsub.broker.parts import BrokerParts
     from pubsub.broker.publisher import PublishingConnection
     from pubsub.broker.topics import Subscriber, Topic
+    from pubsub.broker.traffic import Traffic
     from pubsub.interfaces import Consumer
 
 SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        "allow-anonymous",
+        ALLOW_ANONYMOUS,
+        AUTO_ANONYMOUS,
+        "whether clients are served that prove no identity; auto: those of this machine, and a "
+        "listener that others can reach does not start",
+    ),
     Setting("allow-publish", PATTERNS, "*", "topics that clients may publish to"),
     Setting("allow-subscribe", PATTERNS, "*", "topics that clients may read"),
     Setting("grant", PATTERNS, "", "topics with a queue key that are open on this listener"),
@@ -48,20 +68,30 @@ SETTINGS: tuple[Setting, ...] = (
         "seconds for a frame to arrive, and one more for each 64 KiB of it; 0: no limit",
     ),
     Setting("handshake-seconds", SECONDS, 10, "seconds for a handshake; 0: no limit"),
+    Setting(
+        "handshake-rate",
+        COUNT,
+        100,
+        "TLS and CURVE handshakes/s of one address, those of ten seconds at once; 0: no limit",
+    ),
+    *TLS_SETTINGS,
 )
 """The settings that every listener has, whatever its protocol."""
+_SSL = re.compile(r"(haproxy:)?ssl:")
 
 
 class Listener:
     """One listener, as its protocol and its connections use it.
 
-    ``settings`` has the values of SETTINGS and of the protocol's own settings by name. ``endpoint``
-    distinguishes the listeners of one protocol. ``event_protocol`` is the protocol's name in
-    events, by default the same as in the settings.
+    ``settings`` has the values of SETTINGS and of the protocol's own settings by name, and what was
+    read from the files of TLS (see ``tls_settings.py``). ``endpoint`` distinguishes the listeners
+    of one protocol. ``event_protocol`` is the protocol's name in events, by default the same as in
+    the settings.
 
-    A protocol needs ``topics``, ``router``, ``access``, ``publisher`` and ``outbox``; the other
-    parts of the broker (see ``BrokerParts``) are there for protocols with sessions, tokens or
-    metadata of their own.
+    A protocol needs ``topics``, ``router``, ``publisher`` and ``outbox``, and the ``access`` of its
+    connections; the other parts of the broker (see ``BrokerParts``) are there for protocols with
+    sessions, tokens or metadata of their own. ``access`` here is that of a client of which nothing
+    is known, not even its address.
     """
 
     def __init__(
@@ -88,49 +118,83 @@ class Listener:
         self.clients = parts.clients
         self.dispatcher = parts.dispatcher
         self.tokens = parts.tokens
+        self.passwords = parts.passwords
         self.verifications = parts.verifications
         self.queue_keys = parts.queue_keys
         self.topic_lifecycle = parts.topic_lifecycle
         self.audit = parts.audit
+        self.attempts = parts.attempts
         self.slices = parts.slices
         self.expiry = parts.expiry
         self.events = parts.events
+        self.marks = parts.marks
+        self.statistics = parts.statistics
+        self.drainage = parts.drainage
+        self.readiness = parts.readiness
+        self.configuration = parts.configuration
         self.services = parts.services
         self.at_tick_end = parts.at_tick_end
         self.when_open = parts.when_open
         self.shared = parts.shared
 
-        self._checks_keys = False
-        self.access = self._make_access()
+        self._authenticates: Callable[[Mapping[str, Any]], bool] = lambda settings: False
+        self._access = ListenerAccess(
+            protocol, settings, parts.access_table, self._grants_anonymous
+        )
+        self._access.close(self.queue_keys.names, self.queue_keys.exclusive)
+        self.access = self.access_for(NOBODY)
         self.quota = ConnectionQuota(
             settings["max-connections"], settings["max-connections-per-address"]
         )
         self._common_rate = Rate()
         self.limiter: RateLimiter | None = None
         self._set_rates()
-        self.slow = SlowPolicy(
-            settings["slow-consumer"],
-            settings["slow-bytes"],
-            settings["slow-seconds"],
-            settings["catch-up-seconds"],
+        self.logs_connections = False
+        """Whether the log has lines for connections that begin and end."""
+        self._handshake_rates = parts.shared(
+            HandshakeRates, lambda: HandshakeRates(parts.clock.seconds)
         )
-        self.idle_timeout: float = settings["idle-timeout"]
-        self.frame_seconds: float = settings["frame-seconds"]
         self.handshakes = Handshakes(self.clock, settings["handshake-seconds"])
+        self._set_times()
         self._session_kinds: dict[Hashable, Hashable] = {}
+        self._when_added: list[Callable[[], object]] | None = []
+
+    @property
+    def tls(self) -> bool:
+        """Whether new connections are served over TLS."""
+        return self.settings.get(TLS) is not None or bool(_SSL.match(self.endpoint))
+
+    def when_added(self, call: Callable[[], object]) -> None:
+        """Call ``call`` once the broker has this listener; a listener may be made in vain."""
+        if self._when_added is None:
+            call()
+        else:
+            self._when_added.append(call)
+
+    def added(self) -> None:
+        """The broker has this listener from now on."""
+        calls, self._when_added = self._when_added or [], None
+        for call in calls:
+            call()
 
     # Rules
 
     def check_keys_itself(self) -> None:
         """The protocol checks queue keys itself: the rules do not close topics that have one."""
-        self._checks_keys = True
-        self.access = self._make_access()
+        self._access.close((), ())
+        self.access = self.access_for(NOBODY)
 
-    def reconfigure(self, settings: Mapping[str, Any]) -> None:
-        """Apply new settings: access rules at once, rates to connections from now on."""
+    def reconfigure(self, settings: Mapping[str, Any], table: AccessTable | None = None) -> None:
+        """Apply new settings: ``pubsub/server/reload_effects.py`` says from when on each counts.
+
+        ``table`` are the access rules of the broker, unless they stay.
+        """
         self.settings = settings
-        self.access = self._make_access()
+        self._access.replace(settings, table)
         self._set_rates()
+        self._set_times()
+        self.quota.reconfigure(settings["max-connections"], settings["max-connections-per-address"])
+        self.handshakes.reconfigure(settings["handshake-seconds"])
 
     def _set_rates(self) -> None:
         settings = self.settings
@@ -141,14 +205,73 @@ class Listener:
             self._common_rate = common
             self.limiter = common.limiter(self.clock.seconds)
 
-    def _make_access(self) -> AccessRules:
-        return AccessRules(
-            self.settings["allow-publish"],
-            self.settings["allow-subscribe"],
-            self.settings["grant"],
-            () if self._checks_keys else self.queue_keys.names,
-            () if self._checks_keys else self.queue_keys.exclusive,
+    def _set_times(self) -> None:
+        settings = self.settings
+        self.slow = SlowPolicy(
+            settings["slow-consumer"],
+            settings["slow-bytes"],
+            settings["slow-seconds"],
+            settings["catch-up-seconds"],
         )
+        self.idle_timeout: float = settings["idle-timeout"]
+        self.frame_seconds: float = settings["frame-seconds"]
+
+    def authenticates_requests(
+        self, when: Callable[[Mapping[str, Any]], bool] = lambda settings: True
+    ) -> None:
+        """The protocol has every client prove who it is, with settings for which ``when`` is true:
+        no client is anonymous.
+        """
+        self._authenticates = when
+
+    @property
+    def _is_anonymous_possible(self) -> bool:
+        return not self._authenticates(self.settings)
+
+    @property
+    def serves_anonymous(self) -> bool:
+        """Whether there are addresses at which anonymous clients are served."""
+        return self._is_anonymous_possible and self.settings["allow-anonymous"] != OFF
+
+    def admits_anonymous(self, host: str) -> bool:
+        """Return whether anonymous clients at the address ``host`` may do anything here."""
+        return not self._is_anonymous_possible or admits_anonymous(self.settings, host)
+
+    def _grants_anonymous(self, host: str) -> bool:
+        """Return whether the rules hold for an anonymous client at the address ``host``.
+
+        Where every client has to prove who it is, one that connected before that was demanded has
+        no rights.
+        """
+        return self._is_anonymous_possible and admits_anonymous(self.settings, host)
+
+    def check_identity(self, identity: Identity) -> None:
+        """Raise AuthenticationRequired for an anonymous client that is not served."""
+        if identity.is_anonymous and not self.admits_anonymous(identity.host):
+            raise AuthenticationRequired("anonymous clients are not served; present a token")
+
+    def is_exposed(self, host: str) -> bool:
+        """Return whether listening at ``host`` would admit anonymous clients of other machines,
+        and nothing says that it should.
+        """
+        return self._is_anonymous_possible and is_exposed(self.settings, host)
+
+    def access_for(self, identity: Identity) -> AccessRules:
+        """Return what a client with ``identity`` may do here.
+
+        The result follows changes of the rules for as long as it is kept.
+        """
+        return self._access.rules_for(identity)
+
+    @property
+    def has_access_table(self) -> bool:
+        """True if rules are configured: then a client may do only what they allow."""
+        return self._access.has_table
+
+    @property
+    def access_version(self) -> object:
+        """Equal to what it was before unless rules or queue keys have changed since."""
+        return self._access.version, self.queue_keys.version
 
     # Connections
 
@@ -162,6 +285,10 @@ class Listener:
             raise
         self.counters.connections += 1
 
+    def admit_handshake(self, address: str) -> bool:
+        """Return whether the client at ``address`` may do a handshake of TLS or CURVE now."""
+        return self._handshake_rates.admit(address, self.settings["handshake-rate"])
+
     def leave(self, address: str) -> None:
         """Remove an admitted connection from the counts."""
         self.quota.leave(address)
@@ -174,7 +301,11 @@ class Listener:
         return tuple(limiter for limiter in limiters if limiter is not None)
 
     def publisher(self, connection: PublishingConnection | None, sender: bytes) -> Publisher:
-        """Return the publishing side of a connection; None for one that cannot be held."""
+        """Return the publishing side of a connection; None for one that cannot be held.
+
+        Such a publisher, of a sender of datagrams, has the rights of a client of which nothing is
+        known until its ``access`` is set.
+        """
         publisher = Publisher(self, self.dispatcher, self.limiters(), connection, sender)
         if connection is not None:
             connection.publisher = publisher
@@ -183,24 +314,41 @@ class Listener:
     def outbox(self, consumer: Consumer, subscriber: Subscriber, forwards: bool = False) -> Outbox:
         """Return the receiving side of a connection; ``forwards`` for one to a topic's host."""
         policy = self.slow.for_forwarding if forwards else self.slow
-        return Outbox(self.cursors, consumer, policy, subscriber)
+        return Outbox(self.cursors, consumer, policy, subscriber, self.traffic)
+
+    @property
+    def traffic(self) -> Traffic:
+        """The totals of the listeners of this protocol."""
+        return self.counters.traffic[self.event_protocol]
+
+    @property
+    def session_count(self) -> int:
+        """Sessions of this listener, of connections or kept for their clients."""
+        numbers = self.sessions.numbers
+        return sum(numbers[kind] for kind in self._session_kinds.values())
 
     def session_kind(self, role: Hashable) -> Hashable:
         """Return the ``kind`` of the sessions of clients in this role: one object for all."""
         return self._session_kinds.setdefault(role, (self, role))
 
-    def may_continue(self, client: str, topic: Topic) -> bool:
+    def may_continue(
+        self,
+        client: str,
+        topic: Topic,
+        connection: Marked | None = None,
+        access: AccessRules | None = None,
+    ) -> bool:
         """Return whether ``client`` may still read ``topic``; count a refusal if not."""
-        if self.access.may_subscribe(topic.name):
+        if (access or self.access).may_subscribe(topic.name):
             return True
-        self.refuse("revoked", client)
+        self.refuse("revoked", client, connection=connection)
         return False
 
     # Counters and events
 
-    def connection_events(self, client: str) -> ConnectionEvents | None:
-        """Report a new connection, if events are on; the result reports its further events."""
-        return None if self.events is None else self.events.connected(self, client)
+    def connection_events(self, client: str, mark: int) -> ConnectionEvents | None:
+        """Report a new connection, if events are on; the result reports its end."""
+        return None if self.events is None else self.events.connected(self, client, mark)
 
     def refuse(
         self,
@@ -209,27 +357,38 @@ class Listener:
         count: int = 1,
         *,
         topic: str | None = None,
-        connection_events: ConnectionEvents | None = None,
+        connection: Marked | None = None,
         frame: bytes | None = None,
     ) -> None:
         """Count requests of ``client`` that were answered with an error.
 
-        ``topic`` is the topic of the requests, if known. ``frame`` is given for a malformed frame;
+        ``topic`` is the topic of the requests, if known. ``connection`` is that of the client, if
+        it has one. ``frame`` is given for a malformed frame;
         it is empty where the frame may contain a token or a key.
         """
-        self.counters.refuse(self.protocol, reason, client, count)
+        timestamp = int(self.wall.system() * 1e6)
+        self.counters.refuse(self.protocol, reason, client, count, connection, timestamp)
+        # Nobody is to be suspected for an address that somebody else may have written.
+        if reason in REASONS and getattr(connection, "proves_address", True):
+            peer = log_fields(connection).get("peer", client)
+            self.attempts.refused(self.event_protocol, reason, peer, count)
         events = self.events
         if events is not None:
-            session = None if connection_events is None else connection_events.session
+            session = None if connection is None else mark_text(connection.mark)
             if frame is None:
                 events.refused(self, client, reason, count, topic, session)
             else:
                 events.malformed(self, client, reason, frame, session)
 
-    def evicted(
-        self, reason: str, client: str, connection_events: ConnectionEvents | None = None
+    def drop(
+        self, client: str, topic: str, reason: str, count: int, connection: Marked | None = None
     ) -> None:
+        """Count ``count`` messages on ``topic`` that ``client`` does not get."""
+        self.counters.drop(client, topic, reason, count, connection, self.traffic)
+
+    def evicted(self, reason: str, client: str, connection: Marked | None = None) -> None:
         """Report that ``client`` is disconnected to protect the others."""
+        self.counters.evict(reason)
         if self.events is not None:
-            session = None if connection_events is None else connection_events.session
+            session = None if connection is None else mark_text(connection.mark)
             self.events.add("evicted", self, client, reason=reason, session=session)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from sys import maxsize
+from typing import Any
 
 from pubsub.errors import MemoryExhausted
 from pubsub.interfaces import Holdable, MemoryHolder
+
+SUBSCRIBERS, INPUT, OUTPUT = "subscribers", "input", "output"
+"""Accounts of ``MemoryBudget.charge``: messages that wait for subscribers, partial frames, and
+other bytes in transports."""
 
 
 class MemoryBudget:
@@ -23,8 +28,17 @@ class MemoryBudget:
         self.used = 0
         self._aside = 0
         self.holders: set[MemoryHolder] = set()
+        self.held = {SUBSCRIBERS: 0, INPUT: 0, OUTPUT: 0}
+        """The bytes of holders by account."""
         self._caches: list[CacheAccount] = []
         self._waiting: set[Holdable] = set()
+
+    def reconfigure(self, settings: Mapping[str, Any]) -> None:
+        """Apply the setting ``max-memory``."""
+        self.limit = settings["max-memory"]
+        # Caches are emptied if this is the bound, and publishers released if it is not.
+        self.add(0)
+        self.free(0)
 
     @property
     def full(self) -> bool:
@@ -49,6 +63,16 @@ class MemoryBudget:
         account = CacheAccount(self, limit, forget)
         self._caches.append(account)
         return account
+
+    @property
+    def aside(self) -> int:
+        """Bytes that were set aside."""
+        return self._aside
+
+    @property
+    def cached(self) -> int:
+        """Bytes of all caches."""
+        return sum(cache.nbytes for cache in self._caches)
 
     def set_aside(self, nbytes: int) -> None:
         """Count ``nbytes`` that are never returned."""
@@ -85,11 +109,14 @@ class MemoryBudget:
             for publisher in waiting:
                 publisher.release(self)
 
-    def charge(self, holder: MemoryHolder, before: int, now: int, mark: int) -> None:
-        """Count a change of ``holder`` from ``before`` to ``now`` bytes.
+    def charge(
+        self, holder: MemoryHolder, before: int, now: int, mark: int, account: str = INPUT
+    ) -> None:
+        """Count a change of ``holder`` from ``before`` to ``now`` bytes, in ``account``.
 
         With more than ``mark`` bytes the holder can be evicted.
         """
+        self.held[account] += now - before
         if now > mark:
             self.holders.add(holder)
         else:

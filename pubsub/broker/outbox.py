@@ -36,6 +36,11 @@ class Outbox(OutboxQueue):
         """The client's name for counters and logs."""
         return self._subscriber.label
 
+    @property
+    def connection(self) -> object:
+        """The client's connection, for log lines (see ``log_fields``)."""
+        return self._subscriber
+
     def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
         """See ``Subscriber``."""
         return self._subscriber.recheck(topic, change)
@@ -67,8 +72,13 @@ class Outbox(OutboxQueue):
     def deliver_now(self, data: bytes, count: int, source: Source, offset: int) -> None:
         """Do as ``deliver`` and ``flush`` together, if no other messages wait in this tick."""
         if not self._ready:
+            # The router counts for all that it has been written; here only the flush knows.
+            self.traffic.messages_out -= count
+            self.traffic.bytes_out -= len(data)
             self.deliver(data, count, source, offset)
             return
+        self.messages_out += count
+        self.bytes_out += len(data)
         self._consumer.write(data)
         # The write itself may have paused this outbox: then the transport holds the data.
         if self._state:
@@ -83,6 +93,21 @@ class Outbox(OutboxQueue):
     def cursor(self) -> Cursor | None:
         """The cursor of a subscriber that is behind."""
         return None if self._backlog is None else self._backlog.cursor
+
+    @property
+    def behind(self) -> int:
+        """The offsets between the cursor's place and the end of the history; 0 while live."""
+        return 0 if self.cursor is None else self.cursor.distance
+
+    @property
+    def subscription_count(self) -> int:
+        """Topics that are subscribed, live or behind."""
+        return len(self.subscriptions) + (0 if self.cursor is None else len(self.cursor.behind))
+
+    def topics(self) -> tuple[Topic, ...]:
+        """See ``Recipient``."""
+        cursor = self.cursor
+        return (*self.subscriptions, *(() if cursor is None else cursor.behind))
 
     def is_behind(self, topic: Topic) -> bool:
         """See ``Recipient``."""
@@ -147,7 +172,9 @@ class Outbox(OutboxQueue):
             if topic.durability and encoding is not None:
                 cursor.let_go(topic, encoding, first[topic], count)
             else:
-                router.counters.drop(self.label, topic.name, "slow-consumer", count)
+                router.counters.drop(
+                    self.label, topic.name, "slow-consumer", count, self.connection, self.traffic
+                )
 
     # Limits
 
@@ -169,7 +196,7 @@ class Outbox(OutboxQueue):
             backlog.cursor.pass_over(source, count)
             return False
         if waiting > policy.nbytes:
-            self._router.dropped(self.label, source, "slow-consumer", count)
+            self._router.dropped(self, source, "slow-consumer", count)
             if policy.action not in (AUTO, DROP):
                 self.evict(f"slow consumer: over {policy.nbytes} bytes behind")
             return False
@@ -226,7 +253,7 @@ class Outbox(OutboxQueue):
             if reason is None:
                 self._router.counters.delivered -= count
             else:
-                self._router.dropped(self.label, source, reason, count)
+                self._router.dropped(self, source, reason, count)
         self.queued = 0
         backlog = self._backlog
         if backlog is not None:
@@ -248,7 +275,7 @@ class Outbox(OutboxQueue):
         backlog, self._backlog = self._backlog, None
         if backlog is not None:
             for topic, count in backlog.last_writes.messages_in(nbytes).items():
-                self._router.dropped(self.label, topic, "disconnected", count)
+                self._router.dropped(self, topic, "disconnected", count)
 
     def owed(self) -> Owed | None:
         """Return what the client is owed, as far as that is known; None if that is nothing."""
@@ -257,7 +284,7 @@ class Outbox(OutboxQueue):
         if self.cursor is not None:
             for topic, count in self.cursor.owed():
                 counts[topic] = counts.get(topic, 0) + count
-        return Owed(self.label, counts) if counts else None
+        return Owed(self.label, counts, self.traffic) if counts else None
 
     def shut_and_get_offsets(self) -> dict[Topic, int]:
         """Shut the outbox of a client that may resume; return the offset to resume at, by topic.

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 from pubsub.broker.audience import WRITE_BYTES
 from pubsub.broker.backlog import Backlog, QueueEntry
 from pubsub.broker.compact_map import EMPTY_MAP
+from pubsub.broker.memory_budget import SUBSCRIBERS
 
 if TYPE_CHECKING:
     from pubsub.broker.cursor import Cursors
     from pubsub.broker.slow_policy import SlowPolicy
     from pubsub.broker.topics import Source, Subscriber, Topic
+    from pubsub.broker.traffic import Traffic
     from pubsub.interfaces import Consumer, Encoding
 
 # Bits of the state. A closed outbox stays paused permanently.
@@ -35,19 +37,30 @@ class OutboxQueue:
         "_router",
         "_state",
         "_subscriber",
+        "bytes_out",
+        "messages_out",
         "policy",
         "queued",
         "subscriptions",
+        "traffic",
     )
 
     def __init__(
-        self, cursors: Cursors, consumer: Consumer, policy: SlowPolicy, subscriber: Subscriber
+        self,
+        cursors: Cursors,
+        consumer: Consumer,
+        policy: SlowPolicy,
+        subscriber: Subscriber,
+        traffic: Traffic,
     ) -> None:
         self._router = cursors.router
         self._cursors = cursors
         self._consumer = consumer
         self._subscriber = subscriber
         self.policy = policy
+        self.traffic = traffic
+        # Written to the transport; the bytes are those of messages as frames.
+        self.messages_out = self.bytes_out = 0
         self.subscriptions: Mapping[Topic, Encoding] = EMPTY_MAP
         # Created when first needed: most are not, and an empty deque would take 700 bytes.
         self._queue: list[QueueEntry] | None = None
@@ -73,6 +86,7 @@ class OutboxQueue:
             data = entries[0][0] if len(entries) == 1 else b"".join([one[0] for one in entries])
             self.queued -= len(data)
             self._consumer.write(data)
+            self._count_written(entries, len(data))
             # The write itself may have paused this outbox: then the transport holds the data.
             if self._state & PAUSED:
                 backlog = self._get_backlog()
@@ -84,11 +98,29 @@ class OutboxQueue:
         if not self._queue and not self._state & PAUSED:
             self._queue_sent()
 
+    def _count_written(self, entries: list[QueueEntry], nbytes: int) -> None:
+        number = entries[0][1] if len(entries) == 1 else sum([one[1] for one in entries])
+        if not number:
+            # Requests to the host of a topic, which are queued among the messages.
+            return
+        self.messages_out += number
+        self.bytes_out += nbytes
+        traffic = self.traffic
+        traffic.messages_out += number
+        traffic.bytes_out += nbytes
+
     def send(self, data: bytes) -> None:
         """Write control frames after earlier deliveries, but not behind a backlog."""
         if self._queue:
             self.flush()
         self._consumer.write(data)
+
+    def count_unsent(self, nbytes: int) -> None:
+        """The transport, which is full, holds ``nbytes`` bytes, control frames among them."""
+        if self._state & PAUSED and not self.closed:
+            backlog = self._get_backlog()
+            backlog.inflight = max(backlog.inflight, nbytes)
+            self._charge(self.queued + backlog.inflight)
 
     def _next_write(self, queue: list[QueueEntry]) -> list[QueueEntry]:
         """Remove and return what to write next."""
@@ -208,7 +240,7 @@ class OutboxQueue:
         before = self.held
         if nbytes != before:
             self._get_backlog().charged = nbytes
-            self._router.memory.charge(self, before, nbytes, HOLDER_MARK)
+            self._router.memory.charge(self, before, nbytes, HOLDER_MARK, SUBSCRIBERS)
 
     def evict(self, reason: str) -> None:
         """Evict the subscriber: its connection is closed with ``reason``. Happens once."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -10,19 +10,26 @@ from twisted.application.service import IServiceCollection
 from twisted.internet.interfaces import IReactorTime
 
 if TYPE_CHECKING:
+    from pubsub.broker.access_table import AccessTable
     from pubsub.broker.audit import AuditLog
     from pubsub.broker.client_registry import ClientRegistry
     from pubsub.broker.counters import Counters
     from pubsub.broker.cursor import Cursors
     from pubsub.broker.dispatcher import Dispatcher
+    from pubsub.broker.drainage import Drainage
     from pubsub.broker.events import Events
     from pubsub.broker.expiry import Expiry
     from pubsub.broker.limits import TokenBucket
     from pubsub.broker.memory_budget import MemoryBudget
+    from pubsub.broker.passwords import PasswordVerifier
     from pubsub.broker.queue_keys import QueueKeys
+    from pubsub.broker.readiness import Readiness
+    from pubsub.broker.refused_attempts import RefusedAttempts
     from pubsub.broker.router import Router
     from pubsub.broker.sessions import SessionRegistry
+    from pubsub.broker.shown_configuration import ShownConfiguration
     from pubsub.broker.slices import Slices
+    from pubsub.broker.statistics import Statistics
     from pubsub.broker.tokens import TokenVerifier
     from pubsub.broker.topic_lifecycle import TopicLifecycle
     from pubsub.broker.topic_registry import TopicRegistry
@@ -48,7 +55,9 @@ class BrokerParts:
     connections of all protocols, because a client can open many. ``at_tick_end`` runs a call after
     the events of the current reactor tick; ``slices`` does work that takes long. ``when_open`` runs
     a call when the store is open, before any client is served. ``shared`` has the state that the
-    listeners of one protocol share. ``services`` is the parent for services of a protocol.
+    listeners of one protocol share. ``services`` is the parent for services of a
+    protocol. ``marks`` has the marks of new connections. ``access_table`` has the access rules that
+    are configured for all listeners.
     """
 
     clock: IReactorTime
@@ -63,13 +72,21 @@ class BrokerParts:
     clients: ClientRegistry
     dispatcher: Dispatcher
     tokens: TokenVerifier
+    passwords: PasswordVerifier
     verifications: TokenBucket
     queue_keys: QueueKeys
     audit: AuditLog
+    attempts: RefusedAttempts
     slices: Slices
     topic_lifecycle: TopicLifecycle
     expiry: Expiry
     events: Events | None
+    access_table: AccessTable
+    marks: Iterator[int]
+    statistics: Statistics
+    drainage: Drainage
+    readiness: Readiness
+    configuration: ShownConfiguration
     services: IServiceCollection
     at_tick_end: Callable[[Callable[[], None]], object]
     when_open: Callable[[Callable[[], object]], None]

@@ -14,25 +14,31 @@ if TYPE_CHECKING:
     from pubsub.broker.dispatcher import Dispatcher
     from pubsub.broker.limits import RateLimiter
     from pubsub.broker.memory_budget import MemoryBudget
+    from pubsub.broker.router import Router
     from pubsub.broker.topic_mix import TopicMix
     from pubsub.broker.topics import Topic
-    from pubsub.interfaces import Holdable, IStore
+    from pubsub.interfaces import IStore
     from pubsub.kernel import Columns
 
 
 class PublishingRules(Protocol):
-    """What a publisher asks its listener; access rules may change while it publishes."""
+    """What a publisher asks its listener."""
 
     protocol: str
     access: AccessRules
     memory: MemoryBudget
     store: IStore
+    router: Router
 
 
 class PublishingConnection(Protocol):
     """A connection that publishes; ``publisher`` is set by ``Listener.publisher``."""
 
     publisher: Publisher | None
+
+    @property
+    def access(self) -> AccessRules | None:
+        """What the client may do; None for what a client may of which nothing is known."""
 
     def hold(self, reason: object) -> None: ...
 
@@ -45,7 +51,9 @@ class Publisher:
     ``connection`` is held while a topic that it publishes to is blocked by a slow subscriber, while
     the process is at its memory bound, or while the history is behind. With None (the sender of a
     datagram cannot be held) such messages are refused as RateLimited instead.
-    ``messages`` and ``nbytes`` count what was accepted, and the bytes of its payloads.
+    ``messages`` and ``nbytes`` count what was accepted, and the bytes of its payloads. ``access``
+    is that of the connection, which is asked for it with the first message: a handshake may be what
+    tells who the client is.
     """
 
     __slots__ = (
@@ -53,17 +61,20 @@ class Publisher:
         "_dispatcher",
         "_limiters",
         "_rules",
+        "access",
         "messages",
         "nbytes",
         "sender",
     )
+
+    access: AccessRules
 
     def __init__(
         self,
         rules: PublishingRules,
         dispatcher: Dispatcher,
         limiters: tuple[RateLimiter, ...],
-        connection: Holdable | None,
+        connection: PublishingConnection | None,
         sender: bytes,
     ) -> None:
         self.sender = sender
@@ -72,6 +83,15 @@ class Publisher:
         self._dispatcher = dispatcher
         self._limiters = limiters
         self._connection = connection
+
+    def __getattr__(self, name: str) -> AccessRules:
+        # Called only while ``access`` is not set, so that looking it up costs no message a call.
+        if name != "access":
+            raise AttributeError(name)
+        connection = self._connection
+        access = None if connection is None else connection.access
+        self.access = access = access or self._rules.access
+        return access
 
     def publish(
         self,
@@ -87,7 +107,10 @@ class Publisher:
         HistoryUnavailable, TopicUnreachable, or RateLimited if no message was accepted.
         """
         rules = self._rules
-        rules.access.check_publish(topic.name)
+        self.access.check_publish(topic.name)
+        if not topic.hosted and topic.upstream is None:
+            # The first message creates the topic.
+            self.access.check_create(topic.name)
         if sender is None:
             sender = self.sender
         if len(sender) > MAX_SENDER:
@@ -111,6 +134,9 @@ class Publisher:
                 rules.memory.wait(self._connection)
             if topic.durability and rules.store.gate.shut:
                 rules.store.gate.wait(self._connection)
+            forwarding = rules.router.forwarding
+            if forwarding is not None and forwarding.gate.shut:
+                forwarding.gate.wait(self._connection)
         return batch
 
     def publish_mixed(
@@ -123,7 +149,7 @@ class Publisher:
         published one topic after another, in their order. This broker hosts all of the topics.
         """
         rules, connection = self._rules, self._connection
-        if connection is None or not rules.access.may_publish_all(mix.names):
+        if connection is None or not self.access.may_publish_all(mix.names):
             return None
         if sender is None:
             sender = self.sender
@@ -152,6 +178,8 @@ class Publisher:
             rules.memory.wait(connection)
         if stored and rules.store.gate.shut:
             rules.store.gate.wait(connection)
+        if rules.router.forwarding is not None and rules.router.forwarding.gate.shut:
+            rules.router.forwarding.gate.wait(connection)
         return batch
 
     def _admit(self, columns: Columns, sender: bytes, headers: Sequence[Headers] | None) -> int:

@@ -29,6 +29,7 @@ KEYS = "queue-keys"
 """The table of the store's metadata with the hashed keys; ``SALT`` has their salt."""
 SALT = "queue-keys-salt"
 _UNKNOWN = b""
+_PROOF = b"pubsub backplane: "
 
 
 class QueueKeys:
@@ -80,6 +81,19 @@ class QueueKeys:
             self._keys[topic.name] = key
             del self._hashes[topic.name]
         return hmac.compare_digest(self._keys.get(topic.name, b""), key) and bool(key)
+
+    def proof(self, topic: str) -> bytes | None:
+        """Return what shows another broker that it has the same key for ``topic``, but not the key.
+
+        Empty for a topic without a key; None if the key is unknown, or the topic exclusive: its
+        messages are for nobody else.
+        """
+        if topic in self.exclusive:
+            return None
+        key = self._keys.get(topic)
+        if key is None:
+            return b""
+        return hmac.digest(key, _PROOF + topic.encode(), "sha256") if key else None
 
     def close(self, topic: Topic, key: bytes, subject: str, client: str) -> None:
         """Set the key of a topic that has none; subscriptions without it end."""

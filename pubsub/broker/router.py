@@ -20,12 +20,14 @@ from pubsub.broker.combination_cache import CombinationCache
 from pubsub.broker.compact_map import EMPTY_MAP, with_item, without_item
 from pubsub.broker.counters import Counters
 from pubsub.broker.encoders import too_large
+from pubsub.broker.histogram import Histogram
 from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.broker.topic_mix import TopicMix
 from pubsub.broker.topics import SubscriberGroup
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
+    from pubsub.broker.forwarding import Forwarding
     from pubsub.broker.slices import Slices, Work
     from pubsub.broker.topics import Delivery, KeyChange, Recipient, Source, Topic
     from pubsub.interfaces import Encoding
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 _TOPICS = 32
 # Subscriptions that are ended at once, rather than in slices.
 _FEW = 64
+# Flushes that are timed in each second, and of how many one is after that.
+_TIMED, _SAMPLE = 100, 16
 
 
 class Router:
@@ -42,6 +46,9 @@ class Router:
     ``at_tick_end`` runs a call after the events of the current tick; ``seconds`` is the reactor's
     clock. ``dirty`` has the outboxes to flush at the end of the tick, ``slow`` those whose
     subscribers are slow. ``behind`` has the topics that have subscribers behind.
+
+    ``flush_times`` has the time from the first message of a tick to the flush at its end: of the
+    first _TIMED ticks of each second, and of one of _SAMPLE after them.
     """
 
     def __init__(
@@ -56,6 +63,9 @@ class Router:
         self.memory = memory
         self.seconds = seconds
         self.at_tick_end = at_tick_end
+        self.flush_times = Histogram()
+        self._timed = self._skip = 0
+        self._since: float | None = None
         self._scheduled = False
         self._pending: list[Audience] = []
         self._order = 0
@@ -65,8 +75,12 @@ class Router:
         # Outboxes that are shut and whose subscriptions are being ended in slices.
         self._gone: set[Recipient] = set()
         self.dirty: list[Recipient] = []
+        self.subscriptions = 0
+        """Subscriptions of outboxes, live or behind."""
         self.slow: set[Recipient] = set()
         self.behind: set[Topic] = set()
+        self.forwarding: Forwarding | None = None
+        """Set if messages are shared with other brokers."""
 
     def mix(self, topics: Iterable[Topic]) -> TopicMix:
         """Return the mix of distinct ``topics``, in an order of its own."""
@@ -116,6 +130,10 @@ class Router:
         """Flush at the end of the reactor tick."""
         if not self._scheduled:
             self._scheduled = True
+            if self._skip:
+                self._skip -= 1
+            else:
+                self._since = self.seconds()
             self.at_tick_end(self.flush)
 
     def flush(self) -> None:
@@ -132,13 +150,32 @@ class Router:
             for _order, data, count, offset, source in joined(pending):
                 for recipient in targets:
                     recipient.deliver_now(data, count, source, offset)
-                self.counters.delivered += count * len(targets)
+                if targets:
+                    number = len(targets)
+                    self.counters.delivered += count * number
+                    # Of one protocol, as all have the same encoding.
+                    traffic = targets[0].traffic
+                    traffic.messages_out += count * number
+                    traffic.bytes_out += len(data) * number
         else:
             self.hand_over()
         self._delivering = False
         dirty, self.dirty = self.dirty, []
         for outbox in dirty:
             outbox.flush()
+        if self._since is not None:
+            self._time_flush(self._since)
+
+    def _time_flush(self, since: float) -> None:
+        self.flush_times.observe(self.seconds() - since)
+        self._since = None
+        self._timed += 1
+        self._skip = 0 if self._timed < _TIMED else _SAMPLE - 1
+
+    def mark_second(self) -> None:
+        """A second has passed, for ``flush_times``."""
+        self.flush_times.mark()
+        self._timed = self._skip = 0
 
     def hand_over(self) -> None:
         """Deliver to the outboxes what the audiences have, in the order of publishing."""
@@ -180,8 +217,7 @@ class Router:
         topic.idle_since = None
         if not outbox.starts_behind(topic, encoding, offset):
             self._join(outbox, topic, encoding)
-        if topic.upstream is not None:
-            topic.upstream.want(topic)
+        self._reader_came(topic)
         return True
 
     def _join(self, outbox: Recipient, topic: Topic, encoding: Encoding) -> None:
@@ -189,6 +225,7 @@ class Router:
         if group is None:
             group = topic.groups[encoding] = SubscriberGroup(topic, encoding)
         group.add(outbox)
+        self.subscriptions += 1
         outbox.subscriptions = with_item(outbox.subscriptions, group.only_subscription)
         topic.subscription_changed(outbox)
 
@@ -215,7 +252,9 @@ class Router:
         if topic.behind is None:
             topic.behind = set()
             self.behind.add(topic)
-        topic.behind.add(outbox)
+        if outbox not in topic.behind:
+            topic.behind.add(outbox)
+            self.subscriptions += 1
         encoding = outbox.subscriptions.get(topic)
         if encoding is not None:
             outbox.subscriptions = without_item(outbox.subscriptions, topic)
@@ -223,8 +262,9 @@ class Router:
 
     def leave_behind(self, outbox: Recipient, topic: Topic) -> None:
         """End ``fall_behind``."""
-        if topic.behind is not None:
+        if topic.behind is not None and outbox in topic.behind:
             topic.behind.discard(outbox)
+            self.subscriptions -= 1
             if not topic.behind:
                 topic.behind = None
                 self.behind.discard(topic)
@@ -238,6 +278,7 @@ class Router:
 
     def _leave(self, outbox: Recipient, topic: Topic, encoding: Encoding) -> None:
         """Deliver ``topic`` to ``outbox`` no more, whose subscription has ended."""
+        self.subscriptions -= 1
         group = topic.groups.get(encoding)
         if group is not None:
             self.hand_over()
@@ -273,17 +314,36 @@ class Router:
     def read_history(self, topic: Topic) -> None:
         """Count a reader without an outbox, which reads ``topic`` from the history."""
         topic.history_readers += 1
-        if topic.upstream is not None:
-            topic.upstream.want(topic)
+        self._reader_came(topic)
 
     def leave_history(self, topic: Topic) -> None:
         """End one ``read_history``."""
         topic.history_readers = max(topic.history_readers - 1, 0)
         self._reader_left(topic)
 
+    def _reader_came(self, topic: Topic) -> None:
+        if topic.upstream is not None:
+            topic.upstream.want(topic)
+        elif self.forwarding is not None:
+            self.forwarding.wanted(topic)
+
     def _reader_left(self, topic: Topic) -> None:
-        if topic.upstream is not None and not topic.has_readers:
+        if topic.has_readers:
+            return
+        if topic.upstream is not None:
             topic.upstream.unwant(topic)
+        elif self.forwarding is not None:
+            self.forwarding.unwanted(topic)
+
+    def read_prefix(self, prefix: bytes) -> None:
+        """A client begins to read every topic with ``prefix``, and no other does so yet."""
+        if self.forwarding is not None:
+            self.forwarding.prefix_wanted(prefix)
+
+    def leave_prefix(self, prefix: bytes) -> None:
+        """End one ``read_prefix``."""
+        if self.forwarding is not None:
+            self.forwarding.prefix_unwanted(prefix)
 
     def forget(self, outbox: Recipient) -> None:
         """End every subscription of ``outbox``, which is being shut.
@@ -336,6 +396,17 @@ class Router:
                         yield
             yield
 
+    def recheck_subscriber(self, outbox: Recipient) -> Work:
+        """Recheck every subscription of ``outbox``, one a step: its client has other rights now."""
+        # Messages published before are for the client as it was then.
+        self.flush()
+        for topic in outbox.topics():
+            if topic not in outbox.subscriptions and not outbox.is_behind(topic):
+                continue
+            if not outbox.recheck(topic, None):
+                self.unsubscribe(outbox, topic)
+            yield
+
     def end(self, topic: Topic) -> None:
         """End every subscription to ``topic`` and release its publishers."""
         self.flush()
@@ -344,11 +415,12 @@ class Router:
         for blocker in tuple(topic.blockers):
             topic.unblock(blocker)
 
-    def dropped(self, label: str, source: Source, reason: str, count: int) -> None:
+    def dropped(self, outbox: Recipient, source: Source, reason: str, count: int) -> None:
         """Count ``count`` messages as dropped that were counted as delivered before."""
+        label, connection = outbox.label, outbox.connection
         self.counters.delivered -= count
         for topic, number in source.counts(count):
-            self.counters.drop(label, topic.name, reason, number)
+            self.counters.drop(label, topic.name, reason, number, connection, outbox.traffic)
 
     def undeliverable(self, outbox: Recipient, source: Source, count: int) -> None:
         """Count ``count`` messages for ``outbox``, which is shut.
@@ -358,7 +430,7 @@ class Router:
         if outbox in self._gone:
             self.counters.delivered -= count
         else:
-            self.dropped(outbox.label, source, "disconnected", count)
+            self.dropped(outbox, source, "disconnected", count)
 
     def sweep(self) -> None:
         """Give up the subscribers that have been slow for longer than their policy allows."""
@@ -371,7 +443,14 @@ class Router:
         lost = too_large(audience.encoder, batch)
         for index, count in lost.items():
             for outbox in audience.targets:
-                self.counters.drop(outbox.label, batch.topics[index], "too-large", count)
+                self.counters.drop(
+                    outbox.label,
+                    batch.topics[index],
+                    "too-large",
+                    count,
+                    outbox.connection,
+                    outbox.traffic,
+                )
         return source.without(lost) if isinstance(source, Share) else source
 
 

@@ -8,34 +8,46 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from twisted.application.service import IService, IServiceCollection, MultiService
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from pubsub.broker.access_table import AccessTable
 from pubsub.broker.audit import AuditLog
 from pubsub.broker.client_registry import ClientRegistry
 from pubsub.broker.counters import Counters
 from pubsub.broker.cursor import Cursors
-from pubsub.broker.dispatcher import Dispatcher
+from pubsub.broker.dispatcher import Dispatcher, DispatcherMaker
+from pubsub.broker.drainage import Drainage
 from pubsub.broker.durability import DurabilityRules
 from pubsub.broker.events import PROTOCOL as EVENTS_PROTOCOL
 from pubsub.broker.events import TOPIC as EVENTS_TOPIC
 from pubsub.broker.events import Events
-from pubsub.broker.expiry import Expiry
+from pubsub.broker.expiry import Expiry, topic_seconds
 from pubsub.broker.housekeeping import Housekeeping
+from pubsub.broker.key_refresh import Fetch, KeyRefresh
 from pubsub.broker.limits import BrokerLimits, TokenBucket
 from pubsub.broker.listener import Listener
+from pubsub.broker.marks import make_marks
 from pubsub.broker.master_secrets import SecretRing
 from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.broker.parts import BrokerParts
+from pubsub.broker.passwords import PasswordVerifier, call_at_once
 from pubsub.broker.queue_keys import QueueKeys
+from pubsub.broker.readiness import Readiness
+from pubsub.broker.reconfiguration import Reconfiguration, durability_part
+from pubsub.broker.refused_attempts import RefusedAttempts
 from pubsub.broker.router import Router
 from pubsub.broker.sessions import SessionRegistry
+from pubsub.broker.shown_configuration import ShownConfiguration
 from pubsub.broker.slices import Slices
+from pubsub.broker.statistics import Sources, Statistics
+from pubsub.broker.stats_topic import StatsTopic
 from pubsub.broker.token_throttle import VERIFICATIONS
 from pubsub.broker.tokens import TokenVerifier
 from pubsub.broker.topic_lifecycle import TopicLifecycle
@@ -59,7 +71,9 @@ class BrokerService(MultiService):
 
     With ``events`` the broker publishes events (see ``Events``), in which malformed frames are cut
     at the patterns in ``redacted`` (see ``IWireProtocol``). ``at_tick_end`` runs a call after the
-    events of the current reactor tick; by default a delayed call without delay.
+    events of the current reactor tick; by default a delayed call without delay. ``passwords`` has
+    the users; by default there are none. ``access`` has the access rules of all listeners.
+    ``fetch_keys`` fetches the public keys of an issuer of tokens (see ``KeyRefresh``).
     """
 
     def __init__(
@@ -75,12 +89,18 @@ class BrokerService(MultiService):
         events: bool = False,
         at_tick_end: Callable[[Callable[[], None]], object] | None = None,
         redacted: Sequence[bytes] = (),
+        passwords: PasswordVerifier | None = None,
+        make_dispatcher: DispatcherMaker = Dispatcher,
+        access: AccessTable | None = None,
+        fetch_keys: Fetch | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._clock = clock
         self._wall = wall
+        self._access_table = access or AccessTable()
         self._limits = limits = limits or BrokerLimits()
         self._audit = audit or AuditLog(wall.system)
+        self._attempts = RefusedAttempts(self._audit.record, clock)
         at_tick_end = at_tick_end or partial(clock.callLater, 0)
         self.store = store
         self.counters = Counters()
@@ -92,6 +112,10 @@ class BrokerService(MultiService):
         self.router = Router(self.counters, self.memory, clock.seconds, at_tick_end, self.slices)
         self.cursors = Cursors(clock, store, self.topics, self.router)
         self.tokens = TokenVerifier(ring or SecretRing())
+        self.key_refresh = KeyRefresh(
+            clock, self.tokens, fetch_keys, self._recheck_all, self._audit.record
+        )
+        self.passwords = PasswordVerifier(clock, call_at_once) if passwords is None else passwords
         self.queue_keys = QueueKeys(self.router, self.tokens, self._audit, store)
         self.topic_lifecycle = TopicLifecycle(
             self.topics, store, self.router, self.queue_keys, durability or DurabilityRules()
@@ -99,14 +123,32 @@ class BrokerService(MultiService):
         self.expiry = self._make_expiry()
         self.sessions = self._make_sessions(draw)
         self.clients = ClientRegistry()
-        self.dispatcher = Dispatcher(self.topics, store, self.router, wall.timestamp, draw(60))
+        self.dispatcher = make_dispatcher(self.topics, store, self.router, wall.timestamp, draw(60))
         self._at_tick_end = at_tick_end
-        self._events = self._make_events(draw, redacted) if events else None
+        self._events = self._make_events(redacted)
+        self._marks = make_marks(wall.timestamp)
         self._housekeeping = self._make_housekeeping()
+        self.configuration = ShownConfiguration()
         self.listeners: list[Listener] = []
+        self.statistics = self._make_statistics()
+        self.statistics.each_second.append(self.dispatcher.settle)
+        self._services: dict[Listener, IService] = {}
+        self.drainage = Drainage(
+            clock,
+            self.router,
+            self.clients,
+            limits.stop_seconds,
+            self.listeners,
+            self.remove_listener,
+        )
+        self._stats_topic = StatsTopic(self.topics, self.dispatcher, self.statistics)
+        self._logs_connections = False
+        self.readiness = Readiness(store, self.drainage, self.listeners, self.service_of)
         self._shared: dict[Hashable, Any] = {}
         self._when_open: list[Callable[[], object]] | None = []
         self._parts = self._make_parts()
+        self._turn_events(events)
+        self._reconfiguration = self._make_reconfiguration()
 
     # Parts
 
@@ -119,8 +161,7 @@ class BrokerService(MultiService):
             self.topics,
             self.topic_lifecycle,
             self.queue_keys,
-            # A session that is kept names its topics.
-            max(limits.topic_expiry, limits.resume_window) if limits.topic_expiry else 0,
+            topic_seconds(limits.topic_expiry, limits.resume_window),
             limits.identity_expiry,
         )
 
@@ -134,13 +175,51 @@ class BrokerService(MultiService):
             self.counters.drop,
         )
 
-    def _make_events(self, draw: Callable[[int], int], redacted: Sequence[bytes]) -> Events:
-        events = Events(
-            self._clock.seconds, self._at_tick_end, self._publish_events, draw, redacted
+    def _make_events(self, redacted: Sequence[bytes]) -> Events:
+        return Events(self._clock.seconds, self._at_tick_end, self._publish_events, redacted)
+
+    def _make_reconfiguration(self) -> Reconfiguration:
+        return Reconfiguration(
+            self._audit,
+            self.tokens,
+            self.listeners,
+            self._recheck_all,
+            [
+                self.memory.reconfigure,
+                self.topics.reconfigure,
+                self.sessions.reconfigure,
+                self.expiry.reconfigure,
+                self._housekeeping.reconfigure,
+                self.store.reconfigure,
+                durability_part(self.topic_lifecycle, self.slices),
+                self.drainage.reconfigure,
+                self._change_events,
+                self.key_refresh.reconfigure,
+            ],
         )
-        self.counters.watcher = events.dropped
-        self._audit.watcher = events.audited
-        return events
+
+    def _change_events(self, settings: Mapping[str, Any]) -> None:
+        if settings["events"] is self._events_are_on:
+            return
+        if settings["events"] and self.running:
+            try:
+                self._create_events_topic()
+            except StartError as error:
+                log.error("{reason}", reason=error)
+                return
+        self._events.flush()
+        self._turn_events(settings["events"])
+
+    def _turn_events(self, on: bool) -> None:
+        """Publish events from now on, or stop doing so."""
+        events = self._events
+        self._events_are_on = events.enabled = on
+        self.counters.watcher = events.dropped if on else None
+        self._audit.watcher = events.audited if on else None
+        self._housekeeping.events = events if on else None
+        self._parts = replace(self._parts, events=events if on else None)
+        for listener in self.listeners:
+            listener.events = self._parts.events
 
     def _make_housekeeping(self) -> Housekeeping:
         return Housekeeping(
@@ -150,10 +229,27 @@ class BrokerService(MultiService):
             self.sessions,
             self.clients,
             self.slices,
-            self._events,
+            self.topic_lifecycle,
             self.memory,
             self._limits.memory_seconds,
         )
+
+    def _make_statistics(self) -> Statistics:
+        sources = Sources(
+            clock=self._clock,
+            wall=self._wall,
+            store=self.store,
+            counters=self.counters,
+            memory=self.memory,
+            topics=self.topics,
+            router=self.router,
+            cursors=self.cursors,
+            sessions=self.sessions,
+            tokens=self.tokens,
+            issuers=self.key_refresh.figures,
+            listeners=self.listeners,
+        )
+        return Statistics(sources)
 
     def _make_parts(self) -> BrokerParts:
         return BrokerParts(
@@ -169,13 +265,21 @@ class BrokerService(MultiService):
             clients=self.clients,
             dispatcher=self.dispatcher,
             tokens=self.tokens,
+            passwords=self.passwords,
             verifications=TokenBucket(VERIFICATIONS, self._clock.seconds),
             queue_keys=self.queue_keys,
             audit=self._audit,
+            attempts=self._attempts,
             topic_lifecycle=self.topic_lifecycle,
             slices=self.slices,
             expiry=self.expiry,
-            events=self._events,
+            events=None,
+            access_table=self._access_table,
+            marks=self._marks,
+            statistics=self.statistics,
+            drainage=self.drainage,
+            readiness=self.readiness,
+            configuration=self.configuration,
             services=IServiceCollection(self),
             at_tick_end=self._at_tick_end,
             when_open=self._call_when_open,
@@ -191,10 +295,47 @@ class BrokerService(MultiService):
         return Listener(self._parts, protocol, settings, endpoint)
 
     def add_listener(self, listener: Listener, service: IService | None = None) -> None:
-        """Reconfigure ``listener`` with the broker, start and stop its ``service``."""
+        """Reconfigure ``listener`` with the broker, start and stop its ``service``.
+
+        If the broker runs, the service is started at once; this raises StartError, and the listener
+        is then not added.
+        """
+        listener.logs_connections = self._logs_connections
         self.listeners.append(listener)
-        if service is not None:
+        listener.added()
+        # The rules may have changed, and events been turned on or off, since it was made.
+        listener.reconfigure(listener.settings, self._parts.access_table)
+        listener.events = self._parts.events
+        if service is None:
+            return
+        self._services[listener] = service
+        try:
             service.setServiceParent(self)
+        except StartError:
+            self._forget_listener(listener)
+            raise
+
+    @property
+    def draining(self) -> bool:
+        """True when the broker stops, or when a request has drained every protocol."""
+        return self.drainage.draining
+
+    def service_of(self, listener: Listener) -> IService | None:
+        """Return the service that was added with ``listener``."""
+        return self._services.get(listener)
+
+    def remove_listener(self, listener: Listener) -> Deferred[None]:
+        """Drain the connections of ``listener``, and accept none; fires when its port is closed.
+
+        Connections that are left at the deadline for a stop are aborted.
+        """
+        self.drainage.drain(self.clients.of_listener(listener))
+        return self._forget_listener(listener)
+
+    def _forget_listener(self, listener: Listener) -> Deferred[None]:
+        self.listeners.remove(listener)
+        service = self._services.pop(listener, None)
+        return succeed(None) if service is None else maybeDeferred(service.disownServiceParent)
 
     def _get_shared(self, key: Hashable, make: Callable[[], _Shared]) -> _Shared:
         if key not in self._shared:
@@ -210,39 +351,47 @@ class BrokerService(MultiService):
 
     # Reconfiguration
 
+    def log_connections(self, shown: bool) -> None:
+        """Log connections that begin and end from now on, or do not."""
+        self._logs_connections = shown
+        for listener in self.listeners:
+            listener.logs_connections = shown
+
     def reconfigure(
-        self, ring: SecretRing, settings: Mapping[tuple[str, str], Mapping[str, Any]]
+        self,
+        ring: SecretRing,
+        settings: Mapping[tuple[str, str], Mapping[str, Any]],
+        whole: Mapping[str, Any] | None = None,
     ) -> Deferred[tuple[int, int]]:
         """Replace the secrets and the settings of listeners, by protocol and endpoint.
 
-        Every live subscription is rechecked, in slices; fires with how many stay and how many end.
-        A listener that ``settings`` does not mention keeps its own.
+        ``whole`` has the settings of the broker, if these are replaced too. Every live subscription
+        is rechecked, in slices; fires with how many stay and how many end. A listener that
+        ``settings`` does not mention keeps its own. Raises ConfigurationError if the audit log
+        cannot be opened; nothing has changed in that case.
         """
-        before = self.tokens.ring
-        self.tokens.replace(ring)
+        return self._reconfiguration.apply(ring, settings, whole)
+
+    def put_back(
+        self,
+        ring: SecretRing,
+        settings: Mapping[tuple[str, str], Mapping[str, Any]],
+        whole: Mapping[str, Any],
+    ) -> None:
+        """Bring back what was there before a ``reconfigure`` that has failed."""
+        self._reconfiguration.put_back(ring, settings, whole)
+
+    def set_access(self, table: AccessTable) -> None:
+        """Replace the access rules of all listeners; ``reconfigure`` rechecks subscriptions."""
+        self._parts = replace(self._parts, access_table=table)
         for listener in self.listeners:
-            new = settings.get((listener.protocol, listener.endpoint))
-            if new is not None:
-                listener.reconfigure(new)
-        return self._recheck_all().addCallback(self._record_reload, before, ring)
+            listener.reconfigure(listener.settings, table)
 
     def _recheck_all(self) -> Deferred[tuple[int, int]]:
+        """Recheck every live subscription; fires with how many stay and how many end."""
         results: Counter[bool] = Counter()
         work = self.router.recheck_all(self.topics.with_prefix(b""), results)
         return self.slices.finish(work).addCallback(lambda _: (results[True], results[False]))
-
-    def _record_reload(
-        self, counts: tuple[int, int], before: SecretRing, ring: SecretRing
-    ) -> tuple[int, int]:
-        kept, removed = counts
-        self._audit.record(
-            "reload",
-            secrets_added=sorted(secret.id for secret in ring if secret not in before),
-            secrets_removed=sorted(secret.id for secret in before if secret not in ring),
-            kept=kept,
-            removed=removed,
-        )
-        return counts
 
     # Start
 
@@ -250,8 +399,9 @@ class BrokerService(MultiService):
         """Open the store, start the listeners and the housekeeping; raises StartError."""
         self.store.open(self.dispatcher.run_id)
         self._start_clock()
-        if self._events is not None:
+        if self._events_are_on:
             self._create_events_topic()
+        self._stats_topic.start()
         if self.store.durable:
             self.topic_lifecycle.restore()
         calls, self._when_open = self._when_open or [], None
@@ -260,7 +410,10 @@ class BrokerService(MultiService):
         super().startService()  # type: ignore[no-untyped-call]
         log.info("{summary}", summary=self.store.summary)
         self._housekeeping.start()
+        self.statistics.start()
         self.expiry.start()
+        self.key_refresh.start()
+        self.readiness.started = True
 
     def _start_clock(self) -> None:
         remembered = dict(self.store.items(CLOCK)).get("", b"").decode(errors="replace")
@@ -284,38 +437,33 @@ class BrokerService(MultiService):
 
     def stopService(self) -> Deferred[None]:
         """Stop accepting, flush, send goodbyes, close; abort connections at the deadline."""
+        self.drainage.draining = True
         self._housekeeping.stop()
+        self.statistics.stop()
         self.expiry.stop()
+        self.key_refresh.stop()
+        self.passwords.stop()
         stopped: Deferred[None] = maybeDeferred(super().stopService)
-        stopped.addCallback(lambda _: self._drain()).addCallback(lambda _: self._close_store())
+        stopped.addCallback(lambda _: self._drain_all()).addCallback(lambda _: self._close_store())
         return stopped.addCallback(self._log_totals)
 
-    def _drain(self) -> Deferred[None] | None:
+    def _drain_all(self) -> Deferred[None] | None:
         self.router.flush()
         self.sessions.stop()
-        drained = self.clients.drain()
-        if drained is None:
-            return None
-        deadline = self._clock.callLater(self._limits.stop_seconds, self.abort_clients)
-
-        def cancel(result: None) -> None:
-            if deadline.active():
-                deadline.cancel()
-
-        return drained.addCallback(cancel)
+        return self.drainage.drain(self.clients)
 
     def abort_clients(self) -> None:
         """Close every remaining connection at once; for a broker that is stopping."""
-        log.warn("{count} connections did not close in time", count=len(self.clients))
-        self.clients.abort("the broker stops")
+        self.drainage.abort(self.clients)
 
     def _close_store(self) -> Deferred[None]:
-        if self._events is not None:
+        if self._events_are_on:
             self._events.close()
         return self.store.close()
 
     def _log_totals(self, result: None) -> None:
         counters = self.counters
+        self._attempts.close()
         self._audit.close()
         log.info(
             "stopped: {published} published, {delivered} delivered, {dropped} dropped, "

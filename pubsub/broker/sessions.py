@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pubsub.broker.compact_map import EMPTY_MAP
 from pubsub.errors import LimitReached, SessionUnknown
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pubsub.broker.memory_budget import MemoryBudget
     from pubsub.broker.slices import Work
     from pubsub.broker.topics import Topic
+    from pubsub.broker.traffic import Traffic
 
 # Estimated cost of a session and of a topic of a detached one, for the memory budget.
 SESSION_BYTES = 768
@@ -65,7 +66,7 @@ class SessionRegistry:
         window: float,
         limit: int,
         memory: MemoryBudget,
-        drop: Callable[[str, str, str, int], None],
+        drop: Callable[[str, str, str, int, object, Traffic | None], None],
     ) -> None:
         self._drop = drop
         self._draw = draw
@@ -74,13 +75,22 @@ class SessionRegistry:
         self.limit = limit
         self._memory = memory
         self._sessions: dict[int, Session] = {}
-        # Expiry times. Insertion order is expiry order, because the window is the same for all.
+        # When each was detached. Insertion order is expiry order, as the window is that of all.
         # Not a dict: finding its first item takes longer the more items before it were deleted.
         self._detached: OrderedDict[Session, float] = OrderedDict()
         self._absent: dict[tuple[Hashable, bytes], Session] = {}
+        self.numbers: Counter[Hashable] = Counter()
+        """The sessions of each kind."""
+        self.nbytes = 0
+        """Bytes of the memory budget that all sessions are charged with."""
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def reconfigure(self, settings: Mapping[str, Any]) -> None:
+        """Apply ``max-sessions`` and ``resume-window``, the latter also to lost sessions."""
+        self.limit = settings["max-sessions"]
+        self.window = settings["resume-window"]
 
     def open(self, kind: Hashable, client: bytes, owner: Owner) -> Session:
         """Return a new session; raises LimitReached or MemoryExhausted."""
@@ -91,6 +101,8 @@ class SessionRegistry:
         while not number or number in self._sessions:
             number = self._draw()
         session = self._sessions[number] = Session(number, kind, client, owner)
+        self.numbers[kind] += 1
+        self.nbytes += SESSION_BYTES
         return session
 
     def find(self, number: int, kind: Hashable, client: bytes) -> Session:
@@ -136,7 +148,8 @@ class SessionRegistry:
         topics = len(subscriptions) + (0 if owed is None else len(owed.counts))
         session.charged = state_bytes + TOPIC_BYTES * topics
         self._memory.add(session.charged)
-        self._detached[session] = self._seconds() + self.window
+        self.nbytes += session.charged
+        self._detached[session] = self._seconds()
         self._absent[session.kind, session.client] = session
 
     def close(self, session: Session) -> None:
@@ -145,9 +158,13 @@ class SessionRegistry:
         self._attach(session)
         if owed is not None:
             for topic, count in owed.counts.items():
-                self._drop(owed.label, topic.name, "expired", count)
+                self._drop(owed.label, topic.name, "expired", count, None, owed.traffic)
         if self._sessions.pop(session.id, None) is not None:
             self._memory.free(SESSION_BYTES)
+            self.nbytes -= SESSION_BYTES
+            self.numbers[session.kind] -= 1
+            if not self.numbers[session.kind]:
+                del self.numbers[session.kind]
 
     def _attach(self, session: Session) -> None:
         """Remove ``session`` from the detached ones."""
@@ -155,6 +172,7 @@ class SessionRegistry:
         session.owed = None
         nbytes, session.charged = session.charged, 0
         self._memory.free(nbytes)
+        self.nbytes -= nbytes
         key = (session.kind, session.client)
         if self._absent.get(key) is session:
             del self._absent[key]
@@ -172,8 +190,8 @@ class SessionRegistry:
 
     def _close_expired(self, session: Session) -> bool:
         """Close ``session`` if its window has passed; return whether it has."""
-        ends = self._detached.get(session)
-        if ends is None or ends > self._seconds():
+        detached = self._detached.get(session)
+        if detached is None or detached + self.window > self._seconds():
             return False
         self.close(session)
         return True

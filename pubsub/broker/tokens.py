@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import Any
@@ -15,14 +16,15 @@ from typing import Any
 import jwt
 from jwt.warnings import InsecureKeyLengthWarning
 
-from pubsub.broker.master_secrets import Secret, SecretRing
+from pubsub.broker.master_secrets import PUBLIC_ALGORITHMS, Secret, SecretRing
 from pubsub.errors import BadToken
 
 CACHED = 10_000
 TOKEN_START = b"eyJ"
 """The first bytes of every JSON Web Token: an object in JSON, in base64."""
-EVERYTHING = frozenset({"*", "admin"})
-# exp and nbf are checked at every use, with the broker's clock; the other claims are not used.
+ALL, ADMIN = "*", "admin"
+"""Permissions that include the others: all that the issuer may give, and all there are."""
+# exp and nbf are checked at every use, with the broker's clock; iss, aud and jti by the ring.
 _OPTIONS: Any = {
     f"verify_{claim}": False for claim in ("exp", "nbf", "iat", "aud", "iss", "sub", "jti")
 }
@@ -40,10 +42,18 @@ class Token:
     expires: float
     not_before: float
     secret: Secret
+    id: str = ""
+    issuer: str = ""
+    audience: frozenset[str] = frozenset()
 
     def permits(self, permission: str) -> bool:
-        """Return whether the token grants ``permission``."""
-        return permission in self.permissions or not EVERYTHING.isdisjoint(self.permissions)
+        """Return whether the token grants ``permission``, which its issuer has to be allowed to."""
+        claimed, allowed = self.permissions, self.secret.actions
+        if allowed is not None and permission not in allowed:
+            return False
+        if permission in claimed or ALL in claimed:
+            return True
+        return ADMIN in claimed and (allowed is None or ADMIN in allowed)
 
 
 class TokenVerifier:
@@ -54,6 +64,8 @@ class TokenVerifier:
         self._verified: dict[bytes, Token] = {}
         self.version = 0
         """Changes when the secrets do."""
+        self.key_missing: Callable[[], object] = lambda: None
+        """Called when a token names a public key that is not in the ring. The token is refused."""
         self.hits = 0
         self.misses = 0
 
@@ -81,6 +93,9 @@ class TokenVerifier:
         if token is None:
             self.misses += 1
             token = self._verify(raw, now)
+            problem = self._ring.problem(token)
+            if problem:
+                raise BadToken(problem)
             self._check_time(token, now)
             self._remember(raw, token)
         else:
@@ -93,7 +108,12 @@ class TokenVerifier:
         return token.not_before <= now < self.end(token)
 
     def end(self, token: Token) -> float:
-        """Return when a verified token ends, by its own claim or with its secret."""
+        """Return when a verified token ends, by its own claim or with its secret.
+
+        That is minus infinity if it is not accepted any more.
+        """
+        if self._ring.problem(token):
+            return -inf
         return min(token.expires, self._ring.end(token.secret))
 
     def forget_key(self, queue_key: bytes) -> None:
@@ -120,8 +140,11 @@ class TokenVerifier:
             header = jwt.get_unverified_header(raw)
         except (jwt.InvalidTokenError, UnicodeError):
             raise BadToken("malformed token") from None
-        kid = header.get("kid")
-        for secret in self._ring.candidates(kid, header.get("alg"), now):
+        kid, algorithm = header.get("kid"), header.get("alg")
+        candidates = self._ring.candidates(kid, algorithm, now)
+        if kid is not None and not candidates and algorithm in PUBLIC_ALGORITHMS:
+            self.key_missing()
+        for secret in candidates:
             try:
                 # The secret determines the algorithm; the header must agree with it.
                 claims = jwt.decode(raw, secret.key, [secret.algorithm], options=_OPTIONS)
@@ -152,6 +175,18 @@ def _token(claims: dict[str, Any], secret: Secret) -> Token:
         _time(claims, "exp", inf),
         _time(claims, "nbf", -inf),
         secret,
+        str(claims.get("jti", "")),
+        str(claims.get("iss", "")),
+        _audience(claims.get("aud", [])),
+    )
+
+
+def _audience(value: object) -> frozenset[str]:
+    listed = [value] if isinstance(value, str) else value
+    return (
+        frozenset(one for one in listed if isinstance(one, str))
+        if isinstance(listed, list)
+        else frozenset()
     )
 
 

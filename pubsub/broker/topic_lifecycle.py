@@ -43,11 +43,50 @@ class TopicLifecycle:
         self._router = router
         self._queue_keys = queue_keys
         self._rules = rules
+        # Topics that are SYNC whatever the rules say.
+        self._always_sync: set[str] = set()
+        # Topics that are stored until nobody reads them from the history any more.
+        self._still_read: set[Topic] = set()
         topics.watch(self._apply_rules)
         topics.claimed = self._record
 
     def _apply_rules(self, topic: Topic) -> None:
         topic.durability = self._rules.durability(topic.name)
+
+    @property
+    def rules(self) -> DurabilityRules:
+        """The durability of topics."""
+        return self._rules
+
+    def reconfigure(self, rules: DurabilityRules) -> Work:
+        """Return the work that applies other rules to the topics that exist.
+
+        They are applied to new topics from now on.
+        """
+        self._rules = rules
+        return self._change_all()
+
+    def _change_all(self) -> Work:
+        for topic in self._topics.with_prefix(b""):
+            self._change(topic)
+            yield
+
+    def sweep(self) -> None:
+        """Look again at the topics whose new durability had to wait; called once a second."""
+        waiting, self._still_read = self._still_read, set()
+        for topic in waiting:
+            if self._topics.holds(topic):
+                self._change(topic)
+
+    def _change(self, topic: Topic) -> None:
+        if topic.name in self._always_sync:
+            return
+        durability = self._rules.durability(topic.name)
+        if durability is Durability.NONE and topic.behind:
+            # The history has messages that these subscribers have not read yet.
+            self._still_read.add(topic)
+        else:
+            topic.durability = durability
 
     def _record(self, topic: Topic) -> None:
         self._store.put(TOPICS, topic.name, b"")
@@ -59,6 +98,10 @@ class TopicLifecycle:
         its creator's connection; after a crash it is removed at the next start.
         """
         topic.durability = Durability.SYNC if sync else self._rules.durability(topic.name)
+        if sync:
+            self._always_sync.add(topic.name)
+        else:
+            self._always_sync.discard(topic.name)
         requirements = (_SYNC if sync else b"") + (_EXCLUSIVE if exclusive else b"")
         self._store.put(TOPICS, topic.name, requirements)
 
@@ -91,6 +134,7 @@ class TopicLifecycle:
         self._delete(topic.name)
 
     def _delete(self, name: str) -> None:
+        self._always_sync.discard(name)
         self._queue_keys.drop(name)
         self._store.delete(TOPICS, name)
         self._store.forget(name)
@@ -110,3 +154,4 @@ class TopicLifecycle:
                 topic.hosted = True
                 if _SYNC in requirements:
                     topic.durability = Durability.SYNC
+                    self._always_sync.add(name)

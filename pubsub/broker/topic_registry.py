@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from sortedcontainers import SortedDict
@@ -36,11 +36,17 @@ class TopicRegistry:
         self._sorted: SortedDict[bytes, Topic] = SortedDict()
         # Topics that only groups of messages have asked for which may be refused, and how many.
         self._provisional: dict[str, int] = {}
+        self.own = 0
+        """Topics of the broker itself (see ``create_own``)."""
         self._watchers: list[Callable[[Topic], None]] = []
         self._removal_watchers: list[Callable[[Topic], None]] = []
         self.claim_checks: list[Callable[[str], None]] = []
         self.claimed: Callable[[Topic], None] = lambda topic: None
         """Called with every topic that this broker begins to host."""
+
+    def reconfigure(self, settings: Mapping[str, Any]) -> None:
+        """Apply the setting ``max-topics``; topics beyond it stay."""
+        self.limit = settings["max-topics"]
 
     def watch(self, watcher: Callable[[Topic], None]) -> None:
         """Call ``watcher`` with every topic created from now on, before it is used."""
@@ -96,11 +102,29 @@ class TopicRegistry:
             if hosted:
                 self.claim(topic)
             return topic
-        if len(self._by_name) >= self.limit:
+        if len(self._by_name) - self.own >= self.limit:
             raise LimitReached("topics")
         if hosted:
             self.check_claim(name)
         self._memory.reserve(TOPIC_BYTES)
+        topic = self._add(name, hosted)
+        if hosted:
+            self.claimed(topic)
+        return topic
+
+    def create_own(self, name: str) -> Topic:
+        """Create a topic of the broker itself: no client's limits apply to it.
+
+        It may exist already, as the configuration of a listener can name it.
+        """
+        topic = self._by_name.get(name)
+        if topic is None:
+            self.own += 1
+            topic = self._add(name, hosted=True)
+        topic.hosted = topic.configured = True
+        return topic
+
+    def _add(self, name: str, hosted: bool) -> Topic:
         topic = Topic(name)
         topic.hosted = hosted
         self._by_name[name] = topic
@@ -109,8 +133,6 @@ class TopicRegistry:
         self._sorted[name.encode()] = topic
         for watcher in self._watchers:
             watcher(topic)
-        if hosted:
-            self.claimed(topic)
         return topic
 
     def create_provisional(self, name: str) -> Topic:
@@ -177,7 +199,13 @@ class TopicRegistry:
         Topics may be created and removed meanwhile; a new one is yielded if its place is not
         passed yet.
         """
-        first, stop, start_too = prefix, _after(prefix), True
+        yield from self._walk(prefix, _after(prefix), True)
+
+    def after(self, name: bytes) -> Iterator[Topic]:
+        """Yield the topics whose names come after ``name``, as ``with_prefix`` does."""
+        yield from self._walk(name, None, False)
+
+    def _walk(self, first: bytes, stop: bytes | None, start_too: bool) -> Iterator[Topic]:
         while True:
             names = self._sorted.irange(first, stop, inclusive=(start_too, False))
             page = [(name, self._sorted[name]) for name in islice(names, _PAGE)]

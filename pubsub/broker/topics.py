@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from pubsub.broker.batch import Batch
+    from pubsub.broker.traffic import Traffic
     from pubsub.interfaces import Encoding, Holdable
 
 MAX_NAME = 255
@@ -140,10 +141,16 @@ class Recipient(Protocol):
 
     subscriptions: Mapping[Topic, Encoding]
     """The topics that are delivered live."""
+    traffic: Traffic
+    """The totals of its protocol."""
 
     @property
     def label(self) -> str:
         """The client's name for counters and logs."""
+
+    @property
+    def connection(self) -> object:
+        """The client's connection, for log lines (see ``log_fields``)."""
 
     def deliver(self, data: bytes, count: int, source: Source, offset: int) -> None:
         """Queue ``count`` encoded messages until ``flush``; ``offset`` is that of the first."""
@@ -156,6 +163,9 @@ class Recipient(Protocol):
 
     def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
         """Return whether the subscription to ``topic`` may continue after ``change``."""
+
+    def topics(self) -> tuple[Topic, ...]:
+        """Return the topics that are subscribed, live or behind."""
 
     def is_behind(self, topic: Topic) -> bool:
         """Return whether ``topic`` is subscribed and delivered from the history."""
@@ -206,6 +216,8 @@ class Topic:
 
     ``behind`` are the subscribers that read the topic from the history until they have caught up
     (see ``Cursor``). ``passed`` counts the messages that were published while there was one.
+    ``messages`` and ``nbytes`` count those that came since the start of the broker and the bytes of
+    their payloads; ``last_timestamp`` is the time of the last, in µs.
     """
 
     __slots__ = (
@@ -219,7 +231,10 @@ class Topic:
         "hosted",
         "id",
         "idle_since",
+        "last_timestamp",
+        "messages",
         "name",
+        "nbytes",
         "passed",
         "upstream",
         "waiting",
@@ -238,6 +253,7 @@ class Topic:
         self.idle_since: float | None = None
         self.behind: set[Recipient] | None = None
         self.passed = 0
+        self.messages = self.nbytes = self.last_timestamp = 0
         self._observers: set[ReferenceType[SubscriptionObserver]] | None = None
         self.durability = Durability.ASYNC
 
@@ -266,6 +282,13 @@ class Topic:
                 if observer is not None:
                     observer.subscription_changed(recipient)
 
+    def count(self, messages: int, nbytes: int, timestamp: int) -> None:
+        """Count messages that have come, the last of them at ``timestamp``."""
+        self.messages += messages
+        self.nbytes += nbytes
+        if timestamp > self.last_timestamp:
+            self.last_timestamp = timestamp
+
     @property
     def topics(self) -> tuple[Topic]:
         """See ``Source``: a topic is that of deliveries of its own."""
@@ -285,6 +308,11 @@ class Topic:
         """All subscribers, live or behind."""
         live = [recipient for group in self.groups.values() for recipient in group]
         return (*live, *(self.behind or ()))
+
+    @property
+    def subscriber_count(self) -> int:
+        """How many subscribers there are, live or behind."""
+        return sum([len(group) for group in self.groups.values()]) + len(self.behind or ())
 
     @property
     def in_use(self) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
@@ -26,7 +28,8 @@ from pubsub.client.runtime import Runtime
 from pubsub.client.subscribing_link import SubscribingLink
 from pubsub.client.subscription import Subscription
 from pubsub.client.tickets import Ticket
-from pubsub.errors import InvalidTopicName
+from pubsub.client.topic_durability import TopicDurability
+from pubsub.errors import ConfigurationError, InvalidTopicName
 from pubsub.kernel import Columns
 from pubsub.wire.client_events import Interest, Level
 from pubsub.wire.client_wire import ClientWire, Headers
@@ -53,6 +56,7 @@ class Client:
         self._reading: list[LinkDriver] = []
         # Of subscriptions that were closed, until their connections have ended.
         self._leaving: list[LinkDriver] = []
+        self._durability: TopicDurability | None = None
         self._closed = False
 
     def __repr__(self) -> str:
@@ -83,8 +87,8 @@ class Client:
         """Publish a message; text is sent as UTF-8.
 
         Returns when the message is queued, or with ``confirm`` when the broker has confirmed it:
-        then the level that was reached. A ``Level`` as ``confirm`` is the least that will do.
-        Raises ClientError.
+        then the level that was reached. A ``Level`` as ``confirm`` is the least that will do; True
+        is what the topic's durability demands, as far as that is known. Raises ClientError.
         """
         columns = Columns.one(_bytes(payload))
         return await self._publish(topic, columns, confirm, sender, headers)
@@ -116,6 +120,8 @@ class Client:
         self._check_topic(topic)
         self._check_message(columns, sender, headers)
         self._check_level(confirm)
+        if confirm is True and self._wire.traits.level < Level.STORED:
+            await self._check_durability(topic)
         driver = self._publisher()
         link = driver.link
         assert isinstance(link, PublishingLink)
@@ -248,8 +254,7 @@ class Client:
                 "api= or PUBSUB_API, such as http://127.0.0.1:7080"
             )
         target = parse_url(options.api)
-        token = None if options.token is None else options.token.reveal()
-        return target.wire((options.client_id or "").encode(), token), target
+        return target.wire((options.client_id or "").encode(), self._token()), target
 
     # Links
 
@@ -281,7 +286,17 @@ class Client:
 
     def _drive(self, link: PublishingLink | SubscribingLink, target: Target) -> LinkDriver:
         tls = self._options.tls if target.tls else None
-        return LinkDriver(self._runtime, link, target.host, target.port, tls)
+        renew = partial(self._renew_token, link.wire)
+        return LinkDriver(self._runtime, link, target.host, target.port, tls, renew)
+
+    def _renew_token(self, wire: ClientWire) -> None:
+        """Use the token that is in the file now, if it comes from one."""
+        secret = self._options.token
+        if secret is not None:
+            secret.renew()
+            # One that the wire cannot use does not replace one that it could.
+            with suppress(ConfigurationError):
+                wire.use_token(secret.reveal())
 
     def _start(self, driver: LinkDriver) -> None:
         if any(one.link.proved for one in self._drivers()):
@@ -333,6 +348,31 @@ class Client:
                 "nsd, rheos and http do"
             )
 
+    async def _check_durability(self, topic: str) -> None:
+        """Raise Unconfirmable if ``topic`` is known to demand what the wire cannot confirm."""
+        options = self._options
+        if options.api is None:
+            return
+        if self._durability is None:
+            target = parse_url(options.api)
+            if target.name != "http":
+                return
+            seconds = min(options.timeout, options.timing.connect)
+            self._durability = TopicDurability(
+                self._runtime, target, options.tls, self._token, seconds
+            )
+        if await self._outcome(self._durability.of(topic)) == "sync":
+            raise Unconfirmable(
+                f"{topic!r} is on disk before it is confirmed (durability sync), and "
+                f"{self._wire.name} confirms only that a message was handled; use nsd, rheos or "
+                "http, or confirm=Level.HANDLED"
+            )
+        self._check_open()
+
+    def _token(self) -> str | None:
+        secret = self._options.token
+        return None if secret is None else secret.reveal()
+
     # Notices and the end
 
     def _report(self, notice: Notice) -> None:
@@ -356,6 +396,8 @@ class Client:
         if self._closed:
             return
         self._closed = True
+        if self._durability is not None:
+            self._durability.close()
         try:
             if flush:
                 await self.flush()

@@ -2,7 +2,8 @@
 
     cafe://host:7070?channels=0-15,40:orders    nsd+tls://host    https://host:7080
 
-Credentials are never part of a URL, because URLs are logged.
+A user and a password, with % escapes, may stand before the host, where the protocol has passwords.
+They are kept apart from the rest, which is what is shown and logged. A token is never part of it.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pubsub.client.client_errors import InvalidUrl
 from pubsub.errors import ConfigurationError
 from pubsub.settings import read_all
 from pubsub.wire.client_side import ClientSide, TokenUse
-from pubsub.wire.client_wire import ClientWire, WireOptions
+from pubsub.wire.client_wire import ClientWire, UserLogin, WireOptions
 
 _TLS = "+tls"
 WIRES = ("cafe", "fast", "nsd", "rheos", "spot", "http")
@@ -34,6 +35,7 @@ class Target:
     tls: bool
     side: ClientSide
     values: dict[str, Any]
+    login: UserLogin | None = None
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -48,7 +50,9 @@ class Target:
         used = None if self.side.token is TokenUse.NONE else token
         try:
             return self.side.make_wire(
-                WireOptions(client_id, used, self.values, self.host, self.port, self.tls)
+                WireOptions(
+                    client_id, used, self.values, self.host, self.port, self.tls, self.login
+                )
             )
         except ConfigurationError as error:
             raise InvalidUrl(str(error)) from None
@@ -61,18 +65,29 @@ def parse_url(url: str, options: dict[str, object] | None = None) -> Target:
         port = parts.port
     except ValueError:
         raise InvalidUrl("the URL is malformed") from None
-    if parts.username is not None or parts.password is not None:
-        raise InvalidUrl("a URL contains no credentials: give token= or token_file=")
     name, tls = parts.scheme.removesuffix(_TLS), parts.scheme.endswith(_TLS)
     if name == "https":
         name, tls = "http", True
     side = find_side(name)
+    login = _login(name, side, parts.username, parts.password)
     if not parts.hostname:
         raise InvalidUrl(f"the URL has no host; write {parts.scheme}://HOST:PORT")
     if parts.path not in ("", "/") or parts.fragment:
         raise InvalidUrl(f"the URL of a broker has no path: {parts.scheme}://HOST:PORT")
     given = dict(parse_qsl(parts.query, keep_blank_values=True)) | (options or {})
-    return Target(name, parts.hostname, port or side.port, tls, side, _values(name, side, given))
+    values = _values(name, side, given)
+    return Target(name, parts.hostname, port or side.port, tls, side, values, login)
+
+
+def _login(name: str, side: ClientSide, user: str | None, password: str | None) -> UserLogin | None:
+    """Return the user and the password of a URL; raises InvalidUrl."""
+    if user is None and password is None:
+        return None
+    if not side.logs_in:
+        raise InvalidUrl(f"a URL of {name} contains no credentials: give token= or token_file=")
+    if not user or not password:
+        raise InvalidUrl(f"a URL with a user has a password: {name}://USER:PASSWORD@HOST")
+    return UserLogin(unquote(user), unquote(password))
 
 
 def _values(name: str, side: ClientSide, given: dict[str, object]) -> dict[str, Any]:

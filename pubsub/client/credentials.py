@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from pubsub.client.client_errors import InvalidUrl
@@ -24,8 +25,27 @@ class Secret:
         """Return the text."""
         return self._text
 
+    def renew(self) -> None:
+        """Read the text again, if it comes from a file; it stays if that cannot be read."""
+
     def __repr__(self) -> str:
         return "Secret(...)"
+
+
+class FileSecret(Secret):
+    """The first line of the file ``path``. The constructor raises InvalidUrl."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(_first_line(path))
+        self._path = path
+
+    def renew(self) -> None:
+        """See ``Secret``."""
+        # A file that is being replaced may be incomplete; there will be another connection.
+        with suppress(InvalidUrl):
+            self._text = _first_line(self._path)
 
 
 def read_token(
@@ -42,7 +62,7 @@ def read_token(
     if len(given) > 1:
         raise InvalidUrl("give one of token, password and token_file")
     if token_file is not None:
-        return Secret(_first_line(Path(token_file)))
+        return FileSecret(Path(token_file))
     text = token if token is not None else password
     if text is None:
         text = environment.get(VARIABLE) or None

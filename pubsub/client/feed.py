@@ -17,6 +17,8 @@ from pubsub.wire.client_events import Interest
 
 # Counted for each batch in addition to its payloads, and for each message.
 _BATCH_BYTES, _MESSAGE_BYTES = 400, 16
+NOTICES = 1000
+"""Notices that are queued for a subscription that does not get them."""
 Item = MessageBatch | Notice
 
 
@@ -39,6 +41,9 @@ class Feed:
         self._limit = limit
         self._events = events
         self._items: deque[Item] = deque()
+        self._notices = 0
+        # There is a Gap behind the last batch.
+        self._ends_with_gap = False
         self._missing = set(interests)
         self._last_offset: int | None = None
         self._last_timestamp: int | None = None
@@ -62,14 +67,24 @@ class Feed:
         self._last_offset = batch.last_offset()
         self._last_timestamp = batch.last_timestamp()
         self.nbytes += _size(batch)
+        self._ends_with_gap = False
         self._items.append(batch)
         self._changed()
 
     def tell(self, notice: Notice) -> None:
-        """Add a notice, if the subscription takes them."""
-        if self._events:
-            self._items.append(notice)
-            self._changed()
+        """Add a notice, if the subscription takes them.
+
+        If nobody gets them, no more than NOTICES are kept, and one Gap behind each batch.
+        """
+        if not self._events:
+            return
+        is_gap = isinstance(notice, Gap)
+        if self._notices >= NOTICES and (not is_gap or self._ends_with_gap):
+            return
+        self._ends_with_gap |= is_gap
+        self._notices += 1
+        self._items.append(notice)
+        self._changed()
 
     def gap(self, reason: str) -> Gap:
         """Return that messages may be missing after those that were put so far."""
@@ -104,6 +119,8 @@ class Feed:
                 self.nbytes -= _size(item)
                 if was_full and not self.full and self.on_room is not None:
                     self.on_room()
+            else:
+                self._notices -= 1
             return item
         if self.error is not None:
             raise self.error
@@ -112,7 +129,8 @@ class Feed:
     def clear(self) -> None:
         """Forget what is queued."""
         self._items.clear()
-        self.nbytes = 0
+        self.nbytes = self._notices = 0
+        self._ends_with_gap = False
 
 
 def _size(batch: MessageBatch) -> int:

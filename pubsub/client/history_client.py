@@ -29,6 +29,8 @@ _FIRST_DELAY, _LONGEST_DELAY = 0.1, 5.0
 _TOKEN_PATTERN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 # The end-of-stream marker of an Arrow IPC stream. Arrow accepts a stream without one.
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+# Readers in a response, the most that there may be.
+_ROWS = 1000
 # HTTP statuses that can change when the request is repeated.
 _RETRIED_STATUSES = (408, 429, 503)
 
@@ -65,10 +67,19 @@ class HistoryBounds:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerLimits:
+    """What the broker takes: the bytes of a batch with all its parts, and of a message."""
+
+    batch_bytes: int
+    message_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Reader:
     """The position of a reader. ``updated`` is in µs since the Unix epoch.
 
-    ``owner`` is the subject of the token that reported it, or None.
+    ``owner`` is the subject of the token that reported it, or None. ``quiet`` is what was reported
+    as such.
     """
 
     name: str
@@ -77,6 +88,7 @@ class Reader:
     updated: int
     lag: int
     owner: str | None = None
+    quiet: tuple[int, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +151,7 @@ class HistoryClient:
         self, start: int | None = None, stop: int | None = None
     ) -> dict[str, dict[str, int]]:
         """Return the messages and bytes of each topic that has messages in a range of offsets."""
-        given = {"start": start, "stop": stop}
+        given = {"start": start or 0, "stop": stop}
         rows = self._json("GET", "/v1/topics", {k: v for k, v in given.items() if v is not None})
         return {
             row["name"]: {"messages": row["messages"], "bytes": row["bytes"]}
@@ -198,13 +210,32 @@ class HistoryClient:
 
     def readers(self) -> list[Reader]:
         """Return the position of every reader."""
-        return [Reader(**row) for row in self._json("GET", "/v1/readers")["readers"]]
+        rows: list[Reader] = []
+        query: dict[str, object] = {"limit": _ROWS}
+        while True:
+            page = self._json("GET", f"/v1/readers?{urlencode(query)}")
+            rows += [_reader(row) for row in page["items"]]
+            if page["next"] is None:
+                return rows
+            query["after"] = page["next"]
 
-    def report_position(self, name: str, offset: int, epoch: str | None = None) -> None:
+    def report_position(
+        self,
+        name: str,
+        offset: int,
+        epoch: str | None = None,
+        *,
+        quiet: tuple[int, str] | None = None,
+    ) -> None:
         """Store the position of the reader ``name``, which has read every message before
         ``offset``.
+
+        ``quiet`` is a note for later: an offset from which on the reader had nothing to read, and
+        a short text that stands for what it reads.
         """
         body: dict[str, Any] = {"offset": offset}
+        if quiet is not None:
+            body["quiet_from"], body["quiet_topics"] = quiet
         if epoch is not None:
             body["epoch"] = epoch
         self._json("PUT", f"/v1/readers/{quote(name, safe='')}", body=body)
@@ -213,7 +244,24 @@ class HistoryClient:
         """Delete the position of the reader ``name``."""
         self._json("DELETE", f"/v1/readers/{quote(name, safe='')}")
 
+    def hold_reader(self, name: str, holder: str) -> float:
+        """Hold the reader ``name`` for ``holder``, and return for how many seconds.
+
+        Raises HistoryError with the code "reader-in-use" while another holds it.
+        """
+        reply = self._json("PUT", f"/v1/leases/{quote(name, safe='')}", body={"holder": holder})
+        return float(reply["seconds"])
+
+    def release_reader(self, name: str, holder: str) -> None:
+        """End what ``hold_reader`` began, if ``holder`` still holds the reader."""
+        self._json("DELETE", f"/v1/leases/{quote(name, safe='')}", {"holder": holder})
+
     # Writing
+
+    def limits(self) -> BrokerLimits:
+        """Return the limits of what is written."""
+        found = self._json("GET", "/v1/limits")
+        return BrokerLimits(found["batch_bytes"], found["message_bytes"])
 
     def stage(self, query: str, batch: int, data: pa.Table | pa.RecordBatch, run: str = "") -> str:
         """Stage messages until ``commit`` and return the id of the part.
@@ -294,6 +342,11 @@ class HistoryClient:
         if failures >= self._attempts:
             raise HistoryUnreachable(f"{self._url} cannot be reached: {error}") from error
         self._sleep(min(_FIRST_DELAY * 2 ** (failures - 1), _LONGEST_DELAY))
+
+
+def _reader(row: dict[str, Any]) -> Reader:
+    begin, topics = row.pop("quiet_from", None), row.pop("quiet_topics", None)
+    return Reader(**row, quiet=None if begin is None else (begin, topics))
 
 
 class _BodyFile:

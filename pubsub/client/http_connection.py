@@ -163,10 +163,13 @@ class HttpConnection(WireConnection):
         received = self._frames.close_rcvd
         code, reason = (0, "") if received is None else (received.code, received.reason)
         why = reason or f"close code {code}"
+        if code == 1009:
+            # The same message would end the next connection too.
+            why = "a message is larger than the max-message of the broker"
         if code == 1001:
-            self._end(Closing("the broker stops"), events)
+            self._end(Closing(reason or "the broker stops"), events)
         else:
-            self._end(Rejected(why, permanent=code in (1008, 4001)), events)
+            self._end(Rejected(why, permanent=code in (1008, 1009, 4001)), events)
 
     def _handle(self, found: Any, payload: bytes | None, events: list[WireEvent]) -> None:
         if found.get("id") is not None:

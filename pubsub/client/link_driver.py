@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from pubsub.client.client_tls import TlsOptions
 from pubsub.client.link import Command, Link
@@ -14,14 +15,24 @@ _log = logging.getLogger("pubsub.client")
 
 
 class LinkDriver:
-    """Connects ``link`` to ``host`` and ``port``. ``step`` follows each request to the link."""
+    """Connects ``link`` to ``host`` and ``port``. ``step`` follows each request to the link.
+
+    ``renew`` is called before each attempt to connect.
+    """
 
     def __init__(
-        self, runtime: Runtime, link: Link, host: str, port: int, tls: TlsOptions | None
+        self,
+        runtime: Runtime,
+        link: Link,
+        host: str,
+        port: int,
+        tls: TlsOptions | None,
+        renew: Callable[[], None] = lambda: None,
     ) -> None:
         self.runtime = runtime
         self.link = link
         self._host, self._port, self._tls = host, port, tls
+        self._renew = renew
         self._attempt: _Attempt | None = None
         self._timer: Cancel | None = None
         self._timer_at = 0.0
@@ -60,6 +71,7 @@ class LinkDriver:
         self.step()
 
     def _connect(self) -> None:
+        self._renew()
         self._attempt = attempt = _Attempt(self)
         attempt.cancel = self.runtime.connect(self._host, self._port, self._tls, attempt)
 

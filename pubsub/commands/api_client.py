@@ -18,11 +18,15 @@ from pubsub.commands.destination import Destination
 from pubsub.errors import PubSubError
 
 _SECONDS = 30.0
+_PAGE = 1000
 _PORT = 7080
 _ADVICE = {
     "bad-token": "give a valid token with --token-file or PUBSUB_TOKEN",
     "not-authorized": "give a token that permits it with --token-file or PUBSUB_TOKEN",
     "unknown-topic": "pubsub topics lists those that exist",
+    "unknown-session": "pubsub sessions lists those that are connected",
+    "topic-exists": "pubsub topics rotate replaces the key",
+    "no-queue-key": "pubsub topics create sets one",
     "host": "name this host in the broker's setting http-hosts",
 }
 
@@ -54,10 +58,30 @@ class Api:
         with self._request("GET", path, query) as response:
             return json.loads(self._read(response))
 
-    def delete(self, path: str) -> None:
+    def post(self, path: str, content: object) -> Any:
+        """Send ``content`` as JSON; return the JSON body of the reply."""
+        with self._request("POST", path, body=json.dumps(content).encode()) as response:
+            return json.loads(self._read(response))
+
+    def put(self, path: str, content: object) -> Any:
+        """Send ``content`` as JSON with PUT; return the JSON body of the reply."""
+        with self._request("PUT", path, body=json.dumps(content).encode()) as response:
+            return json.loads(self._read(response))
+
+    def delete(self, path: str, query: Mapping[str, object] | None = None) -> None:
         """Send DELETE."""
-        with self._request("DELETE", path):
+        with self._request("DELETE", path, query):
             pass
+
+    def items(self, path: str, query: Mapping[str, object]) -> Iterator[dict[str, Any]]:
+        """Yield the items of a list, page by page."""
+        asked = {**query, "limit": _PAGE}
+        while True:
+            page = self.get(path, asked)
+            yield from page["items"]
+            if page["next"] is None:
+                return
+            asked["after"] = page["next"]
 
     def lines(self, path: str, query: Mapping[str, object]) -> Iterator[dict[str, Any]]:
         """Yield the JSON object of each line of a reply."""
@@ -86,7 +110,11 @@ class Api:
         return CutOff(f"{self._url}: the reply was cut off: {why}; try again")
 
     def _request(
-        self, method: str, path: str, query: Mapping[str, object] | None = None
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, object] | None = None,
+        body: bytes | None = None,
     ) -> HTTPResponse:
         connection = self._connection()
         target = self._parts.path.rstrip("/") + path
@@ -94,7 +122,7 @@ class Api:
             target += "?" + urlencode(query, doseq=True)
         headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
         try:
-            connection.request(method, target, headers=headers)
+            connection.request(method, target, body=body, headers=headers)
             response = connection.getresponse()
         except (OSError, HTTPException) as error:
             raise ApiError(
@@ -146,6 +174,11 @@ def _tls_context(destination: Destination) -> ssl.SSLContext:
 def topic_path(name: str) -> str:
     """Return the path of a topic."""
     return f"/v1/topics/{quote(name, safe='')}"
+
+
+def session_path(mark: str) -> str:
+    """Return the path of a session."""
+    return f"/v1/sessions/{quote(mark, safe='')}"
 
 
 def _reason(error: Exception) -> str:

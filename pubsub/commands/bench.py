@@ -11,7 +11,7 @@ from dataclasses import replace
 import click
 
 from pubsub.commands.bench_run import LEAST_BYTES, Load, Results, Run
-from pubsub.commands.destination import Destination, check_url, destination, destination_options
+from pubsub.commands.destination import Destination, destination, destination_options, split_user
 from pubsub.commands.latency_histogram import draw, duration
 
 _BAR = 40
@@ -70,8 +70,9 @@ def bench(
 def _subscribers_at(where: Destination, sub_url: str | None) -> Destination:
     if sub_url is None:
         return where
-    check_url(sub_url)
-    return replace(where, url=sub_url)
+    # A wire without passwords would refuse the user of the other one.
+    url, user = split_user(sub_url)
+    return replace(where, url=url, user=user)
 
 
 def report(load: Load, results: Results) -> Iterator[str]:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pubsub.commands.destination import Destination
@@ -50,10 +51,13 @@ async def connected(where: Destination, on_event: OnEvent | None = None) -> Asyn
     from pubsub.client import connect
 
     with advice(where):
+        token, file = where.token(), where.token_file
         async with connect(
-            where.url,
+            where.login_url(),
             client_id=where.client_id,
-            token=where.token(),
+            # A file is read again for each connection.
+            token=token if file is None else None,
+            token_file=None if file is None else Path(file).expanduser(),
             api=where.api,
             tls_ca=where.tls_ca,
             tls_cert=where.tls_cert,

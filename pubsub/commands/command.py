@@ -24,7 +24,10 @@ _SUBCOMMANDS = {
     "pub": Subcommand("pubsub.commands.pub", "publish messages"),
     "sub": Subcommand("pubsub.commands.sub", "print the messages of topics as they come"),
     "tail": Subcommand("pubsub.commands.tail", "print the last messages of topics"),
-    "topics": Subcommand("pubsub.commands.topics", "list and delete topics"),
+    "topics": Subcommand("pubsub.commands.topics", "list, create and delete topics"),
+    "status": Subcommand("pubsub.commands.status", "show how a broker fares"),
+    "sessions": Subcommand("pubsub.commands.sessions", "list the connections of clients"),
+    "disconnect": Subcommand("pubsub.commands.disconnect", "disconnect clients"),
     "replay": Subcommand(
         "pubsub.commands.replay", "publish messages of the history again, or write them to a file"
     ),
@@ -33,11 +36,19 @@ _SUBCOMMANDS = {
     "secret": Subcommand(
         "pubsub.commands.secret", "write a new master secret to a file for its owner only"
     ),
+    "passwd": Subcommand("pubsub.commands.passwd", "set and delete passwords of users"),
+    "access": Subcommand("pubsub.commands.access", "explain what access rules decide"),
+    "curve-key": Subcommand("pubsub.commands.curve_key", "write a key pair for spot with CURVE"),
     "token": Subcommand("pubsub.commands.token", "make and inspect tokens"),
     "history": Subcommand(
         "pubsub.commands.history",
         "check, repair, back up, restore, dump or migrate the history of a broker",
     ),
+    "check-config": Subcommand(
+        "pubsub.commands.check_config", "check a configuration file, and what a reload would change"
+    ),
+    "config": Subcommand("pubsub.commands.config", "print a sample of the configuration file"),
+    "drain": Subcommand("pubsub.commands.drain", "drain a broker or one of its listeners"),
     "pipeline": Subcommand(
         "pubsub.commands.pipeline", "run a job of the Spark pipeline, or make a report"
     ),
@@ -49,12 +60,31 @@ _SUBCOMMANDS = {
     ),
 }
 
+# The parts of the list of commands; those that are in none of them are in the second.
+_GROUPS = {
+    "Messages": ("pub", "sub", "tail", "replay", "bench"),
+    "Brokers": (),
+    "Security": ("secret", "passwd", "token", "access", "curve-key"),
+    "Tools": ("context", "pipeline", "dissector", "completion"),
+}
+# The line with \b keeps click from joining the lines.
+_EXAMPLES = """\b
+Examples:
+  pubsub pub greetings hello
+  pubsub sub greetings --from earliest --count 1
+  pubsub pub --url cafe://127.0.0.1:7070 cafe/7 hello
+  pubsub tail greetings
+  pubsub COMMAND --help
+"""
+
 
 @click.group(
     cls=LazyGroup,
     subcommands=_SUBCOMMANDS,
+    groups=_GROUPS,
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=_EXAMPLES,
 )
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=print_version,

@@ -6,7 +6,7 @@ imports no command.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -21,11 +21,22 @@ class Subcommand(NamedTuple):
 
 
 class LazyGroup(click.Group):
-    """A group of ``Subcommand``s; ``--help`` lists them in the order of the table."""
+    """A group of ``Subcommand``s.
 
-    def __init__(self, *args: Any, subcommands: Mapping[str, Subcommand], **kwargs: Any) -> None:
+    ``--help`` lists them in ``groups``, those that are in none in the one that is empty, and in
+    the order of the table.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        subcommands: Mapping[str, Subcommand],
+        groups: Mapping[str, Sequence[str]],
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self._subcommands = subcommands
+        self._groups = groups
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """See click.Group."""
@@ -50,8 +61,16 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See click.Group."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, one.help) for name, one in self._subcommands.items()])
+        # All descriptions begin in one column.
+        widest = max(map(len, self._subcommands))
+        named = {name for names in self._groups.values() for name in names}
+        others = [name for name in self._subcommands if name not in named]
+        for group, names in self._groups.items():
+            with formatter.section(group):
+                rows = [
+                    (name.ljust(widest), self._subcommands[name].help) for name in names or others
+                ]
+                formatter.write_dl(rows)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         """See click.Command."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from pubsub.commands.contexts import Context, check_name, load
-from pubsub.commands.destination import check_url, complete_context
+from pubsub.commands.destination import complete_context, split_user
 from pubsub.errors import ConfigurationError
 
 
@@ -25,22 +25,26 @@ def context() -> None:
 @click.option("--api", metavar="URL", help="The broker's HTTP API, for its history.")
 @click.option("--client-id", metavar="ID", help="The name or id of this client on the wire.")
 @click.option("--token-file", metavar="FILE", help="File with the token; read when it is needed.")
+@click.option("--user", metavar="NAME", help="The user, where the wire has passwords.")
+@click.option("--password-file", metavar="FILE", help="File with the user's password.")
 @click.option("--tls-ca", metavar="FILE", help="Certificates of the authorities to trust, in PEM.")
 @click.option("--tls-cert", metavar="FILE", help="The client's certificate, in PEM.")
 @click.option("--tls-key", metavar="FILE", help="The key of the certificate, in PEM.")
 @click.option("--replace", is_flag=True, help="Replace a context of this name.")
 def add(
-    name: str, url: str, api: str | None, client_id: str | None, replace: bool, **files: str | None
-) -> None:
+    name: str, url: str, api: str | None, client_id: str | None, user: str | None, replace: bool,
+    **files: str | None,
+) -> None:  # fmt: skip
     """Add the broker at URL as NAME. The first context is used at once."""
     check_name(name)
-    for one in (url, *([api] if api else [])):
-        check_url(one)
+    url, own = split_user(url)
+    if api and split_user(api)[1] is not None:
+        raise ConfigurationError("the URL of the API has no user; clients give a token there")
     contexts = load(os.environ)
     if name in contexts.named and not replace:
         raise ConfigurationError(f"the context {name!r} exists; replace it with --replace")
     paths = {option: _absolute(path) for option, path in files.items()}
-    contexts.named[name] = Context(url, api, client_id, **paths)
+    contexts.named[name] = Context(url, api, client_id, user=own or user, **paths)
     if contexts.current is None:
         contexts.current = name
     contexts.save()

@@ -1,7 +1,7 @@
 """The contexts of a user: named brokers, in a file that only its owner can read.
 
 The file is ``pubsub/contexts.json`` in ``XDG_CONFIG_HOME``, by default in ``~/.config``. It has the
-paths of token files, never tokens.
+paths of files with tokens and passwords, never those themselves.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class Context:
     tls_ca: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
+    user: str | None = None
+    password_file: str | None = None
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import click
 
@@ -15,7 +15,9 @@ from pubsub.commands.contexts import Context, load
 from pubsub.errors import ConfigurationError
 
 DEFAULT_URL = "http://127.0.0.1:7080"
-_CHANGED = ("api", "client_id", "token_file", "tls_ca", "tls_cert", "tls_key")
+_CHANGED = (
+    "api", "client_id", "token_file", "tls_ca", "tls_cert", "tls_key", "user", "password_file",
+)  # fmt: skip
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -35,6 +37,8 @@ class Destination:
     tls_cert: str | None
     tls_key: str | None
     given: bool
+    user: str | None = None
+    password_file: str | None = None
 
     def token(self, environment: Mapping[str, str] = os.environ) -> str | None:
         """Return the token of the file, else that of ``PUBSUB_TOKEN``. Raises OSError."""
@@ -44,6 +48,26 @@ class Destination:
         if not text:
             raise ConfigurationError(f"{self.token_file}: the file is empty; write a token to it")
         return text
+
+    def login_url(self, environment: Mapping[str, str] = os.environ) -> str:
+        """Return the URL with the user and the password, if there is a user.
+
+        It is for the client library alone, which shows neither. The password is that of the file,
+        else that of ``PUBSUB_PASSWORD``. Raises ConfigurationError, OSError.
+        """
+        if self.user is None:
+            return self.url
+        password = environment.get("PUBSUB_PASSWORD", "")
+        if self.password_file is not None:
+            lines = Path(self.password_file).expanduser().read_text().splitlines()
+            password = lines[0] if lines else ""
+        if not password:
+            raise ConfigurationError(
+                f"the user {self.user!r} has no password here; write it to the first line of a "
+                "file for --password-file, or set PUBSUB_PASSWORD"
+            )
+        login = f"{quote(self.user, safe='')}:{quote(password, safe='')}"
+        return self.url.replace("://", f"://{login}@", 1)
 
     def api_url(self) -> str:
         """Return the URL of the HTTP API. Raises ConfigurationError if it is not known."""
@@ -75,6 +99,8 @@ def destination_options(command: _Command) -> _Command:
     option("--tls-cert", "The client's certificate, in PEM.", "FILE")
     option("--tls-ca", "Certificates of the authorities to trust, in PEM.", "FILE")
     option("--client-id", "The name or id of this client on the wire.", "ID")
+    option("--password-file", "File with the user's password (default: PUBSUB_PASSWORD).", "FILE")
+    option("--user", "The user, where the wire has passwords.", "NAME")
     option("--token-file", "File with the token (default: PUBSUB_TOKEN).", "FILE")
     option("--api", "The broker's HTTP API, for its history (default: PUBSUB_API).", "URL")
     option("--context", "A context, as pubsub context list shows them.", "NAME")
@@ -113,7 +139,8 @@ def resolve(options: Mapping[str, str | None], environment: Mapping[str, str]) -
     base, given = _base(options, environment)
     changed = {name: options[name] for name in _CHANGED if options[name] is not None}
     base = replace(base, **changed)  # type: ignore[arg-type]
-    check_url(base.url)
+    url, user = split_user(base.url)
+    base = replace(base, url=url, user=base.user if user is None else user)
     api = base.api or environment.get("PUBSUB_API") or None
     if api is None and urlsplit(base.url).scheme.partition("+")[0] in ("http", "https"):
         api = base.url
@@ -136,10 +163,11 @@ def _base(
     return Context(DEFAULT_URL), False
 
 
-def check_url(url: str) -> None:
-    """Raise ConfigurationError for a URL without a scheme or host, or with a password.
+def split_user(url: str) -> tuple[str, str | None]:
+    """Return ``url`` without its user, and the user, None without one.
 
-    A URL can be seen in lists of processes and in logs.
+    Raises ConfigurationError for a URL without a scheme or host, or with a password: it can be seen
+    in lists of processes and in logs.
     """
     try:
         parts = urlsplit(url)
@@ -147,11 +175,15 @@ def check_url(url: str) -> None:
         _ = parts.port
     except ValueError as error:
         raise ConfigurationError(f"the URL cannot be used: {error}") from None
-    if parts.username is not None or parts.password is not None:
+    if parts.password is not None or parts.username == "":
         raise ConfigurationError(
-            "a URL has no user and no password here; use --token-file or PUBSUB_TOKEN"
+            "a URL has no password here; use --password-file or PUBSUB_PASSWORD, and for tokens "
+            "--token-file or PUBSUB_TOKEN"
         )
+    if parts.username is not None:
+        url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     if not parts.scheme or not host:
         raise ConfigurationError(
             f"{url}: expected a URL such as {DEFAULT_URL} or cafe://127.0.0.1:7070"
         )
+    return url, None if parts.username is None else unquote(parts.username)

@@ -1,4 +1,5 @@
-"""``pubsub pipeline``: the jobs of the Spark pipeline, and the report.
+"""``pubsub pipeline``: the jobs of the Spark pipeline, and what needs no Spark: the report, and the
+migration of older tables.
 
 The options of a job are defined once, with argparse, because ``spark-submit`` has them too; click
 passes the arguments on.
@@ -15,7 +16,8 @@ import click
 from pubsub.errors import StartError
 from pubsub.pipeline import arguments
 
-_EXTRA = ("pyspark", "py4j", "pyarrow", "deltalake", "plotly", "urllib3", "arro3")
+_EXTRA = ("pyspark", "py4j", "pyarrow", "deltalake", "urllib3", "arro3")
+_ICEBERG = ("pyiceberg", "sqlalchemy")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -26,11 +28,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 class JobCommand(click.Command):
-    """A job or the report; ``name`` is that of the job."""
+    """A job; ``name`` is its name. ``module`` has its function ``run`` if it needs no Spark."""
 
-    def __init__(self, name: str, job: arguments.Job) -> None:
+    def __init__(self, name: str, job: arguments.Job, module: str | None = None) -> None:
         super().__init__(name, short_help=job.description, add_help_option=False)
         self._job = job
+        self._module = module
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None,
@@ -45,7 +48,7 @@ class JobCommand(click.Command):
         """Return the parser of the job."""
         description = self._job.description
         parser = _Parser(prog=prog, description=description)
-        if self._job is arguments.REPORT:
+        if self._module is not None:
             self._job.add_options(parser)
         else:
             arguments.define(str(self.name), parser)
@@ -55,8 +58,8 @@ class JobCommand(click.Command):
         """See click.Command."""
         with ctx.scope(cleanup=False):
             options = self.parser(ctx.command_path).parse_args(ctx.args)
-        if self._job is arguments.REPORT:
-            return _run("pubsub.pipeline.report", "run", options)
+        if self._module is not None:
+            return _run(self._module, "run", options)
         return _run("pubsub.pipeline.job_runner", "launch", self.name, options)
 
     def get_usage(self, ctx: click.Context) -> str:
@@ -77,12 +80,14 @@ class JobCommand(click.Command):
 
 @click.group("pipeline", no_args_is_help=False)
 def pipeline() -> None:
-    """Run a job of the Spark pipeline, or make a report."""
+    """Run a job of the Spark pipeline, prepare its start, make a report, or migrate a table."""
 
 
 for _name, _job in arguments.JOBS.items():
     pipeline.add_command(JobCommand(_name, _job))
-pipeline.add_command(JobCommand("report", arguments.REPORT))
+pipeline.add_command(JobCommand("report", arguments.REPORT, "pubsub.pipeline.report"))
+pipeline.add_command(JobCommand("migrate", arguments.MIGRATE, "pubsub.pipeline.tables.migrate"))
+pipeline.add_command(JobCommand("prepare", arguments.PREPARE, "pubsub.pipeline.class_data"))
 
 
 def _run(module: str, function: str, *given: object) -> int | None:
@@ -91,10 +96,11 @@ def _run(module: str, function: str, *given: object) -> int | None:
         found = getattr(importlib.import_module(module), function)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
-        if missing not in _EXTRA:
+        if missing not in (*_EXTRA, *_ICEBERG):
             raise
+        extra = "spark,iceberg" if missing in _ICEBERG else "spark"
         raise StartError(
-            f"{missing} is not installed; run: pip install 'pubsub-broker[spark]'"
+            f"{missing} is not installed; run: pip install 'pubsub-broker[{extra}]'"
         ) from None
     code: int | None = found(*given)
     return code

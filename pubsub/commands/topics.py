@@ -1,4 +1,4 @@
-"""``pubsub topics``: lists topics, and deletes them."""
+"""``pubsub topics``: lists topics, creates and deletes them, and replaces queue keys."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from pubsub.commands.destination import destination, destination_options
+from pubsub.commands.tables import Column, number, print_rows, size, time_text
 from pubsub.errors import ConfigurationError
 
 
@@ -18,7 +19,9 @@ from pubsub.errors import ConfigurationError
 @destination_options
 @click.pass_context
 def topics(context: click.Context, as_json: bool) -> None:
-    """List the topics that have messages in the history, or delete topics.
+    """List the topics that have messages in the history, or change topics.
+
+    "pubsub topics list" lists those that exist now, with their subscribers.
 
     Without a terminal, the name, the messages and the bytes of a topic are separated by tabs.
     """
@@ -26,7 +29,7 @@ def topics(context: click.Context, as_json: bool) -> None:
         return
     from pubsub.commands.api_client import Api
 
-    rows = Api(destination(context)).get("/v1/topics")["topics"]
+    rows = Api(destination(context)).get("/v1/topics", {"start": 0})["topics"]
     if as_json:
         for row in rows:
             click.echo(json.dumps(row, ensure_ascii=False))
@@ -48,6 +51,67 @@ def _print_table(rows: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         table.add_row(Text(row["name"]), f"{row['messages']:,}", f"{row['bytes']:,}")
     Console().print(table)
+
+
+_COLUMNS = (
+    Column("topic", "name"),
+    Column("durability", "durability"),
+    number("subscribers", "subscribers"),
+    number("messages", "messages"),
+    size("bytes", "bytes"),
+    Column("last message", "last_timestamp", time_text),
+)
+
+
+@topics.command("list")
+@click.option("--match", metavar="PATTERN", help="Topics whose names match a shell pattern.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each topic.")
+@destination_options
+@click.pass_context
+def list_topics(context: click.Context, match: str | None, as_json: bool) -> None:
+    """List the topics that exist: their subscribers, and what came since the broker started."""
+    from pubsub.commands.api_client import Api
+
+    query = {} if match is None else {"match": match}
+    print_rows(_COLUMNS, Api(destination(context)).items("/v1/topics", query), as_json)
+
+
+@topics.command("create")
+@click.argument("name", metavar="TOPIC")
+@click.option("--queue-key", metavar="KEY", help="Close the topic with this key.")
+@click.option("--sync", is_flag=True, help="Acknowledge its messages when they are on disk.")
+@click.option("--json", "as_json", is_flag=True, help="Print the topic as a JSON object.")
+@destination_options
+@click.pass_context
+def create(
+    context: click.Context, name: str, queue_key: str | None, sync: bool, as_json: bool
+) -> None:
+    """Create a topic, or change one that exists."""
+    from pubsub.commands.api_client import Api, topic_path
+
+    body: dict[str, object] = {"sync": sync}
+    if queue_key is not None:
+        body["queue_key"] = queue_key
+    row = Api(destination(context)).put(topic_path(name), body)
+    if as_json:
+        click.echo(json.dumps(row, ensure_ascii=False))
+
+
+@topics.command("rotate")
+@click.argument("name", metavar="TOPIC")
+@click.option("--queue-key", metavar="KEY", required=True, help="The new key.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@destination_options
+@click.pass_context
+def rotate(context: click.Context, name: str, queue_key: str, as_json: bool) -> None:
+    """Replace the queue key of a topic; subscriptions without the new key end."""
+    from pubsub.commands.api_client import Api, topic_path
+
+    found = Api(destination(context)).post(topic_path(name) + "/key", {"queue_key": queue_key})
+    if as_json:
+        click.echo(json.dumps(found))
+    else:
+        click.echo(f"{found['kept']} subscriptions stay, {found['ended']} end")
 
 
 @topics.command("delete")

@@ -11,11 +11,9 @@ def print_version(context: click.Context, _option: click.Parameter, given: bool)
     """Print the version and end, if ``--version`` was given."""
     if not given or context.resilient_parsing:
         return
-    from importlib.metadata import version
+    from pubsub.build_info import build_kind, version
 
-    from pubsub.build_info import build_kind
-
-    click.echo(f"pubsub {version('pubsub-broker')}, {build_kind()}")
+    click.echo(f"pubsub {version()}, {build_kind()}")
     context.exit()
 
 

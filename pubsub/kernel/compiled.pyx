@@ -8,6 +8,7 @@ read only through ``data`` objects that are held, at offsets that were compared 
 
 from secrets import randbits as getrandbits
 
+from cpython.bytearray cimport PyByteArray_AsString, PyByteArray_Size
 from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize, PyBytes_Size
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
@@ -344,6 +345,19 @@ cdef class Columns:
             return [(i, counts[i], sums[i]) for i in range(most + 1) if counts[i]]
         finally:
             free(counts)
+
+    def add_totals(self, bytearray tallies not None):
+        """See ``interpreted.Columns.add_totals``."""
+        cdef Py_ssize_t i, places = PyByteArray_Size(tallies) // 16
+        cdef int64_t *sums = <int64_t *>PyByteArray_AsString(tallies)
+        cdef int64_t *tally
+        for i in range(self.count):
+            if self.messages[i].index >= places:
+                raise ValueError("an index has no tally")
+        for i in range(self.count):
+            tally = sums + 2 * self.messages[i].index
+            tally[0] += 1
+            tally[1] += self.messages[i].size
 
     @staticmethod
     def count_each(bytes sizes not None, bytes indexes not None):

@@ -150,6 +150,19 @@ class Columns:
             totals[index] = (count + 1, nbytes + len(payload))
         return [(index, *totals[index]) for index in sorted(totals)]
 
+    def add_totals(self, tallies: bytearray) -> None:
+        """Add what ``totals`` returns to ``tallies``: int64 count and int64 bytes for each index.
+
+        Raises ValueError if an index has no place there; nothing has been added then.
+        """
+        totals = self.totals()
+        if totals and totals[-1][0] >= len(tallies) // 16:
+            raise ValueError("an index has no tally")
+        with memoryview(tallies) as view, view.cast("q") as sums:
+            for index, count, nbytes in totals:
+                sums[2 * index] += count
+                sums[2 * index + 1] += nbytes
+
     @staticmethod
     def count_each(sizes: bytes, indexes: bytes) -> list[tuple[int, int, int]]:
         """Return index, number of messages and bytes of each index, in order.

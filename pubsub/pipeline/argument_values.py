@@ -7,6 +7,7 @@ import re
 from datetime import datetime
 
 from pubsub.errors import ConfigurationError
+from pubsub.settings import parse_size
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _MASTER = re.compile(r"local(\[[\d*,]+\])?|local-cluster\[[\d, ]+\]|(spark|k8s)://\S+|yarn")
@@ -28,6 +29,17 @@ def parse_positive(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, not {text!r}")
     return int(text)
+
+
+def parse_bytes(text: str) -> int:
+    """Return the bytes in a size such as 500k, 64m or 1g."""
+    try:
+        found = parse_size(text)
+    except ValueError:
+        found = 0
+    if not found:
+        raise argparse.ArgumentTypeError(f"expected bytes such as 500k, 64m or 1g, not {text!r}")
+    return found
 
 
 def parse_setting(text: str) -> tuple[str, str]:

@@ -11,11 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pubsub.pipeline.argument_values import (
+    parse_bytes,
     parse_master,
     parse_positive,
     parse_seconds,
     parse_setting,
 )
+from pubsub.pipeline.table_arguments import add_catalog, add_storage, add_table
 
 DEFAULT_URL = "http://127.0.0.1:7080"
 METRICS_TOPIC = "$SYS/pipeline/metrics"
@@ -46,12 +48,12 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         help="setting for Spark; may be repeated",
     )
     group.add_argument(
-        "--verbose", action="store_true", help="show warnings of Spark, and stack traces of errors"
+        "--debug",
+        "--verbose",
+        dest="verbose",
+        action="store_true",
+        help="show warnings of Spark, and errors with their stacks",
     )
-
-
-def _add_table(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--to", required=True, metavar="DIR", help="directory of the Delta table")
 
 
 def _add_token_file(parser: argparse._ActionsContainer) -> None:
@@ -94,6 +96,15 @@ def _add_source(parser: argparse.ArgumentParser, topics: bool) -> None:
         default=2_000_000,
         help="most messages in a batch (default 2000000)",
     )
+    _add_max_bytes(
+        group,
+        "most bytes of messages in a batch, such as 64m (default: no limit; derive to a topic: a "
+        "quarter of what the broker takes)",
+    )
+
+
+def _add_max_bytes(parser: argparse._ActionsContainer, text: str) -> None:
+    parser.add_argument("--max-bytes", type=parse_bytes, metavar="SIZE", help=text)
 
 
 def _add_streaming(parser: argparse.ArgumentParser, trigger: str) -> None:
@@ -123,8 +134,15 @@ def _add_window(parser: argparse.ArgumentParser, window: str) -> None:
 
 
 def _define_archive(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--to", required=True, metavar="DIR", help="directory of the table")
-    parser.add_argument("--format", choices=("delta", "parquet"), default="delta")
+    parser.add_argument(
+        "--to",
+        required=True,
+        metavar="DIR",
+        help="directory or URL of the table, or NAMESPACE.TABLE in the catalog",
+    )
+    add_storage(parser)
+    parser.add_argument("--format", choices=("delta", "iceberg", "parquet"), default="delta")
+    add_catalog(parser)
     parser.add_argument(
         "--partition-by",
         choices=("topic,day", "day"),
@@ -143,7 +161,7 @@ def _define_archive(parser: argparse.ArgumentParser) -> None:
 
 
 def _define_metrics(parser: argparse.ArgumentParser) -> None:
-    _add_table(parser)
+    add_table(parser)
     parser.add_argument(
         "--publish",
         nargs="?",
@@ -166,7 +184,7 @@ def _add_watermark(parser: argparse.ArgumentParser, default: str) -> None:
 
 
 def _define_sessions(parser: argparse.ArgumentParser) -> None:
-    _add_table(parser)
+    add_table(parser)
     parser.add_argument(
         "--longest",
         type=parse_seconds,
@@ -178,7 +196,7 @@ def _define_sessions(parser: argparse.ArgumentParser) -> None:
 
 
 def _define_audit(parser: argparse.ArgumentParser) -> None:
-    _add_table(parser)
+    add_table(parser)
     _add_window(parser, "1m")
     parser.add_argument(
         "--threshold",
@@ -207,11 +225,17 @@ def _define_derive(parser: argparse.ArgumentParser) -> None:
         metavar="WHERE",
         help="topic:NAME, table:DIR or console; topic: without a name uses the column topic",
     )
+    add_storage(parser)
     parser.add_argument(
         "--partition-by",
         default="",
         metavar="COLUMNS",
         help="partition columns of the table, separated by commas",
+    )
+    parser.add_argument(
+        "--allow-feedback",
+        action="store_true",
+        help="publish to topics that the query reads; the query must exclude its own messages",
     )
     _add_watermark(parser, "10s")
 
@@ -222,8 +246,9 @@ def _define_replay(parser: argparse.ArgumentParser) -> None:
         required=True,
         dest="table",
         metavar="DIR",
-        help="directory of the archive, a Delta table",
+        help="directory or URL of the archive, a Delta table",
     )
+    add_storage(parser)
     parser.add_argument(
         "--url",
         default=DEFAULT_URL,
@@ -243,6 +268,7 @@ def _define_replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rate", type=parse_positive, metavar="N", help="messages a second (default: no limit)"
     )
+    _add_max_bytes(parser, "most bytes published together (default: as the broker takes)")
     parser.add_argument(
         "--checkpoint",
         required=True,
@@ -253,8 +279,9 @@ def _define_replay(parser: argparse.ArgumentParser) -> None:
 
 def _define_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "table", metavar="DIR", help="directory of the table that the job metrics writes"
+        "table", metavar="DIR", help="directory or URL of the table that the job metrics writes"
     )
+    add_storage(parser)
     parser.add_argument(
         "--to", default="report.html", metavar="FILE", help="file to write (default report.html)"
     )
@@ -266,6 +293,11 @@ def _define_report(parser: argparse.ArgumentParser) -> None:
         default=8,
         help="number of topics that get a line of their own (default 8)",
     )
+
+
+def _define_migrate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("table", metavar="DIR", help="directory or URL of a Delta table")
+    add_storage(parser)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +340,7 @@ JOBS = {
     ),
     "dead-letters": Job(
         "write malformed frames, decoded as far as possible",
-        _add_table,
+        add_table,
         Stream(topics=False, trigger="10s"),
     ),
     "replay": Job("publish the messages of an archive again", _define_replay),
@@ -319,6 +351,10 @@ JOBS = {
     ),
 }
 REPORT = Job("write a page with charts of the metrics table", _define_report)
+MIGRATE = Job(
+    "name the directories of a table of an earlier version as other readers expect", _define_migrate
+)
+PREPARE = Job("prepare Java, so that jobs start in half the time", lambda parser: None)
 
 
 def define(name: str, parser: argparse.ArgumentParser) -> None:

@@ -6,32 +6,40 @@ message contains a token.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from pubsub.broker.topics import topic_name
 from pubsub.errors import ConfigurationError, InvalidTopicName
+from pubsub.pipeline.filters import parse_filter
+from pubsub.pipeline.given_options import GivenOptions
+from pubsub.pipeline.offset_options import (
+    Start,
+    TopicOffsets,
+    parse_assigned,
+    parse_delay,
+    parse_offsets,
+    parse_timestamp,
+)
+from pubsub.pipeline.regions import EVERYTHING, Region
+from pubsub.pipeline.subscription import Subscription
 
-EARLIEST, LATEST = "earliest", "latest"
 MESSAGES, EVENTS = "messages", "events"
 EVENTS_TOPIC = "$SYS/events"
-
-Start: TypeAlias = str | Mapping[int, int | str]
-"""EARLIEST, LATEST, or an offset or one of these words for each partition."""
+PUBSUB, KAFKA = "pubsub", "kafka"
 
 _READ_OPTIONS = ("url", "path", "token", "tokenFile", "stream", "subscribe", "subscribePattern",
-         "startingOffsets", "startingTimestamp", "failOnDataLoss", "rowsPerTask",
-         "includeHeaders")  # fmt: skip
-_BATCH_OPTIONS = ("endingOffsets",)
-_STREAM_OPTIONS = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "readerName")
-_SINK_OPTIONS = ("url", "topic", "token", "tokenFile")
+         "assign", "startingOffsets", "startingTimestamp", "failOnDataLoss", "rowsPerTask",
+         "minPartitions", "includeHeaders", "columns")  # fmt: skip
+_BATCH_OPTIONS = ("endingOffsets", "endingTimestamp", "filter")
+_STREAM_OPTIONS = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger",
+         "maxTriggerDelay", "readerName", "exclusiveReader")  # fmt: skip
+_DEFAULT_DELAY = 900.0
+_SINK_OPTIONS = ("url", "topic", "token", "tokenFile", "atomic", "columns")
 # Options that Spark itself adds to a query that writes.
 _SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname", "outputmode", "trigger", "path"})
 _SIZE = re.compile(r"([0-9]+)([kmg]?)b?", re.IGNORECASE)
@@ -46,6 +54,11 @@ class Credentials:
     token: str | None = field(default=None, repr=False)
     file: str | None = field(default=None, repr=False)
 
+    @property
+    def given(self) -> bool:
+        """Return whether there is a token."""
+        return self.token is not None or self.file is not None
+
     def read(self) -> str | None:
         """Return the token. Raises OSError for a file that cannot be read."""
         if self.file is not None:
@@ -55,9 +68,12 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What the source reads. ``starting_timestamp`` is in µs since the Unix epoch.
+    """What the source reads. Timestamps are in µs since the Unix epoch, ``max_delay`` in seconds.
+
+    With ``kafka`` the columns are those of Kafka's source.
 
     ``topics`` are those of option ``subscribe``; without them and ``pattern``, all topics are read.
+    ``assigned`` has those of each partition instead.
     """
 
     urls: tuple[str, ...]
@@ -75,55 +91,121 @@ class SourceOptions:
     rows_per_task: int
     headers: bool
     reader_name: str | None
+    kafka: bool = False
+    exclusive_reader: bool = True
+    region: Region = EVERYTHING
+    ending_timestamp: int | None = None
+    assigned: Mapping[int, frozenset[str]] | None = None
+    min_partitions: int = 1
+    min_offsets: int | None = None
+    max_delay: float = _DEFAULT_DELAY
 
     @property
     def partitions(self) -> int:
         """Number of partitions, one for each broker."""
         return max(len(self.urls), 1)
 
+    def subscription(self, number: int) -> Subscription:
+        """Return the topics that are read from a partition."""
+        if self.assigned is not None:
+            return Subscription(self.assigned.get(number, frozenset()), None)
+        return Subscription(self.topics, self.pattern)
+
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where the sink writes. ``of_protocol`` has the unparsed options of single protocols."""
+    """Where the sink writes. ``of_protocol`` has the unparsed options of single protocols.
+
+    Without ``atomic`` a frame is published in several batches. With ``kafka`` columns of Kafka's
+    source that cannot be published are left out.
+    """
 
     url: str
     credentials: Credentials
     topic: str | None
     of_protocol: Mapping[str, str]
+    atomic: bool = True
+    kafka: bool = False
 
 
-def source_options(given: Mapping[str, str], streaming: bool) -> SourceOptions:
-    """Parse the options of the source. Raises ConfigurationError."""
-    for key in _BATCH_OPTIONS if streaming else _STREAM_OPTIONS:
-        if key.lower() in given:
-            kind = "streaming" if streaming else "batch"
-            raise ConfigurationError(f"option {key} does not apply to a {kind} query")
-    known = _READ_OPTIONS + (_STREAM_OPTIONS if streaming else _BATCH_OPTIONS)
-    options = _GivenOptions(given, known)
+def source_options(given: Mapping[str, str], streaming: bool | None) -> SourceOptions:
+    """Parse the options of the source. Raises ConfigurationError.
+
+    ``streaming`` is None before it is known whether the query is one: the options of both kinds of
+    queries are then permitted.
+    """
+    if streaming is not None:
+        for key in _BATCH_OPTIONS if streaming else _STREAM_OPTIONS:
+            if key.lower() in given:
+                kind = "streaming" if streaming else "batch"
+                raise ConfigurationError(f"option {key} does not apply to a {kind} query")
+    known = _READ_OPTIONS + _STREAM_OPTIONS + _BATCH_OPTIONS
+    options = GivenOptions(given, known)
     urls, path = _urls_or_path(options)
     stream = options.choice("stream", (MESSAGES, EVENTS), MESSAGES)
     if stream == EVENTS:
-        options.forbid(("subscribe", "subscribePattern", "includeHeaders"), "stream=events")
-    options.at_most_one("subscribe", "subscribePattern")
+        options.forbid(
+            ("subscribe", "subscribePattern", "assign", "includeHeaders", "columns"),
+            "stream=events",
+        )
+    options.at_most_one("subscribe", "subscribePattern", "assign")
     options.at_most_one("startingOffsets", "startingTimestamp")
+    options.at_most_one("endingOffsets", "endingTimestamp")
     topics = parse_topics(options.get("subscribe"))
-    return SourceOptions(
+    parsed = SourceOptions(
         urls=urls,
         path=path,
         credentials=_credentials(options),
         stream=stream,
         topics=frozenset({EVENTS_TOPIC}) if stream == EVENTS else topics,
         pattern=_check_pattern(options.get("subscribePattern")),
-        starting=_offsets_option(options, "startingOffsets"),
-        ending=_offsets_option(options, "endingOffsets"),
-        starting_timestamp=_parse_timestamp(options.get("startingTimestamp")),
+        starting=parse_offsets("startingOffsets", options.get("startingOffsets")),
+        ending=parse_offsets("endingOffsets", options.get("endingOffsets")),
+        starting_timestamp=parse_timestamp("startingTimestamp", options.get("startingTimestamp")),
         max_offsets=options.number("maxOffsetsPerTrigger"),
         max_bytes=_parse_size(options, "maxBytesPerTrigger"),
         fail_on_data_loss=options.flag("failOnDataLoss", True),
         rows_per_task=options.number("rowsPerTask") or 250_000,
         headers=options.flag("includeHeaders", False),
         reader_name=_check_reader_name(options.get("readerName")),
+        kafka=_kafka_columns(options),
+        exclusive_reader=options.flag("exclusiveReader", True),
+        region=_region(options, stream),
+        ending_timestamp=parse_timestamp("endingTimestamp", options.get("endingTimestamp")),
+        assigned=parse_assigned(options.get("assign")),
+        min_partitions=options.number("minPartitions") or 1,
+        min_offsets=options.number("minOffsetsPerTrigger"),
+        max_delay=_max_delay(options),
     )
+    _check_offsets(parsed)
+    return parsed
+
+
+def _max_delay(options: GivenOptions) -> float:
+    found = parse_delay("maxTriggerDelay", options.get("maxTriggerDelay"))
+    if found is None:
+        return _DEFAULT_DELAY
+    if options.get("minOffsetsPerTrigger") is None:
+        raise ConfigurationError("option maxTriggerDelay applies with minOffsetsPerTrigger only")
+    return found
+
+
+def _check_offsets(options: SourceOptions) -> None:
+    """Raise ConfigurationError for partitions that do not exist and topics that are not read."""
+    last = options.partitions - 1
+    for number in options.assigned or ():
+        if number > last:
+            raise ConfigurationError(
+                f"option assign: partition {number} does not exist; the numbers are 0 to {last}"
+            )
+    for name, start in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
+        if isinstance(start, TopicOffsets):
+            for topic, places in start.of.items():
+                for number in places:
+                    if number > last or not options.subscription(number).covers(topic):
+                        raise ConfigurationError(
+                            f"option {name}: topic {topic} is not read from partition {number}"
+                        )
 
 
 def sink_options(given: Mapping[str, str], of_protocol: Collection[str]) -> SinkOptions:
@@ -132,7 +214,7 @@ def sink_options(given: Mapping[str, str], of_protocol: Collection[str]) -> Sink
     ``of_protocol`` names the options that only some protocols have. Raises ConfigurationError.
     """
     known = (*_SINK_OPTIONS, *of_protocol)
-    options = _GivenOptions(given, known, ignored=_SPARK_OPTIONS)
+    options = GivenOptions(given, known, ignored=_SPARK_OPTIONS)
     url = options.get("url")
     if url is None:
         raise ConfigurationError("option url is required: the URL of the broker")
@@ -144,67 +226,14 @@ def sink_options(given: Mapping[str, str], of_protocol: Collection[str]) -> Sink
         _check_topic(topic, "topic")
     found = {name: options.get(name) for name in of_protocol}
     own = {name: value for name, value in found.items() if value is not None}
-    return SinkOptions(url, _credentials(options), topic, own)
-
-
-class _GivenOptions:
-    """The given options, by their documented names."""
-
-    def __init__(
-        self,
-        given: Mapping[str, str],
-        known: tuple[str, ...],
-        ignored: frozenset[str] = frozenset(),
-    ) -> None:
-        lower = {name.lower(): name for name in known}
-        self._values: dict[str, str] = {}
-        for key, value in given.items():
-            name = lower.get(key.lower())
-            if name is not None:
-                self._values[name] = value
-            elif key.lower() not in ignored:
-                near = difflib.get_close_matches(key.lower(), lower, 1)
-                hint = f"; did you mean {lower[near[0]]}?" if near else ""
-                raise ConfigurationError(f"unknown option {key}{hint}")
-
-    def get(self, name: str) -> str | None:
-        """Return the value as text."""
-        return self._values.get(name)
-
-    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
-        """Return the value, which must be one of ``choices``."""
-        value = self._values.get(name, default).lower()
-        if value not in choices:
-            raise ConfigurationError(
-                f"option {name}: expected {' or '.join(choices)}, not {value!r}"
-            )
-        return value
-
-    def flag(self, name: str, default: bool) -> bool:
-        """Return whether the value is true."""
-        return self.choice(name, ("true", "false"), str(default).lower()) == "true"
-
-    def number(self, name: str) -> int | None:
-        """Return the value, a whole number of at least 1."""
-        value = self._values.get(name)
-        if value is None:
-            return None
-        if not value.isascii() or not value.isdecimal() or int(value) == 0:
-            raise ConfigurationError(
-                f"option {name}: expected a whole number of at least 1, not {value!r}"
-            )
-        return int(value)
-
-    def at_most_one(self, *names: str) -> None:
-        """Raise ConfigurationError if more than one of these options is given."""
-        if len([name for name in names if name in self._values]) > 1:
-            raise ConfigurationError(f"options {' and '.join(names)} cannot be combined")
-
-    def forbid(self, names: tuple[str, ...], why: str) -> None:
-        """Raise ConfigurationError if one of these options is given."""
-        for name in names:
-            if name in self._values:
-                raise ConfigurationError(f"option {name} cannot be combined with {why}")
+    return SinkOptions(
+        url,
+        _credentials(options),
+        topic,
+        own,
+        atomic=options.flag("atomic", True),
+        kafka=_kafka_columns(options),
+    )
 
 
 def parse_topics(value: str | None) -> frozenset[str] | None:
@@ -230,6 +259,16 @@ def parse_topics(value: str | None) -> frozenset[str] | None:
     return frozenset(names)
 
 
+def _region(options: GivenOptions, stream: str) -> Region:
+    region = parse_filter(options.get("filter") or "")
+    # The topic in an event is not the one that it is read from.
+    return replace(region, topics=None) if stream == EVENTS else region
+
+
+def _kafka_columns(options: GivenOptions) -> bool:
+    return options.choice("columns", (PUBSUB, KAFKA), PUBSUB) == KAFKA
+
+
 def _check_topic(name: str, option: str) -> None:
     try:
         topic_name(name)
@@ -237,7 +276,7 @@ def _check_topic(name: str, option: str) -> None:
         raise ConfigurationError(f"option {option}: {error}") from None
 
 
-def _urls_or_path(options: _GivenOptions) -> tuple[tuple[str, ...], str | None]:
+def _urls_or_path(options: GivenOptions) -> tuple[tuple[str, ...], str | None]:
     url, path = options.get("url"), options.get("path")
     if (url is None) == (path is None):
         raise ConfigurationError(
@@ -273,7 +312,7 @@ def _check_url(url: str) -> None:
         raise ConfigurationError(f"option url: expected scheme://host:port, not {url!r}")
 
 
-def _credentials(options: _GivenOptions) -> Credentials:
+def _credentials(options: GivenOptions) -> Credentials:
     options.at_most_one("token", "tokenFile")
     return Credentials(options.get("token"), options.get("tokenFile"))
 
@@ -287,47 +326,7 @@ def _check_pattern(value: str | None) -> str | None:
     return value
 
 
-def _offsets_option(options: _GivenOptions, name: str) -> Start | None:
-    value = options.get(name)
-    if value is None or value.lower() in (EARLIEST, LATEST):
-        return value and value.lower()
-    try:
-        offsets = json.loads(value)
-        return {int(key): _parse_offset(offset) for key, offset in offsets.items()}
-    except (ValueError, AttributeError, TypeError):
-        raise ConfigurationError(
-            f'option {name}: expected earliest, latest or JSON such as {{"0": 1234, "1": "latest"}}'
-        ) from None
-
-
-def _parse_offset(value: object) -> int | str:
-    if value in (EARLIEST, LATEST) or (type(value) is int and value >= 0):
-        return value
-    raise ValueError
-
-
-def _parse_timestamp(value: str | None) -> int | None:
-    """Return µs since the Unix epoch from milliseconds, or from ISO 8601 with a time zone."""
-    if value is None:
-        return None
-    if value.isascii() and value.isdecimal():
-        return int(value) * 1000
-    try:
-        time = datetime.fromisoformat(value)
-        if time.tzinfo is None:
-            raise ValueError
-    except ValueError:
-        raise ConfigurationError(
-            "option startingTimestamp: expected milliseconds since 1970 or a time such as "
-            "2026-01-31T12:00:00+00:00"
-        ) from None
-    return (time - datetime(1970, 1, 1, tzinfo=UTC)) // _MICROSECOND
-
-
-_MICROSECOND = datetime.resolution
-
-
-def _parse_size(options: _GivenOptions, name: str) -> int | None:
+def _parse_size(options: GivenOptions, name: str) -> int | None:
     value = options.get(name)
     if value is None:
         return None

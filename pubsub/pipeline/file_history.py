@@ -14,12 +14,12 @@ from pubsub.pipeline.history import (
     BatchOrGap,
     DamagedRange,
     ExpiredBefore,
+    PartitionBounds,
     Rejected,
     TopicSize,
     Unreachable,
     WrongHistory,
 )
-from pubsub.pipeline.offsets import PartitionBounds
 from pubsub.store import arrow, log_reader
 from pubsub.store.epochs import continues
 from pubsub.store.log_view import LogView
@@ -105,5 +105,12 @@ class FileHistory:
     def _other(self, position: int) -> WrongHistory:
         return WrongHistory(OTHER_HISTORY.format(f"the history {self._path}", position))
 
-    def report_position(self, reader: str, position: int, epoch: str) -> None:
+    def report_position(
+        self, reader: str, position: int, epoch: str, quiet: tuple[int, str] | None = None
+    ) -> bool:
         """See ``History``; does nothing."""
+        return False
+
+    def quiet_until(self, reader: str, start: int, topics: str) -> int | None:
+        """See ``History``."""
+        return None

@@ -13,7 +13,6 @@ from typing import Protocol, TypeAlias
 import pyarrow as pa
 
 from pubsub.errors import PubSubError
-from pubsub.pipeline.offsets import PartitionBounds
 
 
 class DataLoss(PubSubError):
@@ -41,6 +40,10 @@ class Rejected(PubSubError):
     """The broker refused the request, for example because of the token."""
 
     reason = "rejected"
+
+
+class PartsLost(Rejected):
+    """The broker no longer has the parts of a batch; nothing of it was published."""
 
 
 OTHER_HISTORY = (
@@ -74,6 +77,19 @@ class TopicSize:
     name: str
     messages: int
     nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionBounds:
+    """The offsets of one partition, from ``first`` to before ``next``.
+
+    ``offset_at_time`` is the offset of the first message at or after the requested time.
+    """
+
+    first: int
+    next: int
+    epoch: str
+    offset_at_time: int
 
 
 class History(Protocol):
@@ -110,5 +126,13 @@ class History(Protocol):
     def check(self, position: int, epoch: str) -> None:
         """Raise WrongHistory unless ``position``, reached in ``epoch``, belongs to this history."""
 
-    def report_position(self, reader: str, position: int, epoch: str) -> None:
-        """Store the position of ``reader`` at the broker."""
+    def report_position(
+        self, reader: str, position: int, epoch: str, quiet: tuple[int, str] | None = None
+    ) -> bool:
+        """Store the position of ``reader`` at the broker; return False if none stores it.
+
+        With ``quiet``, nothing had to be read from that offset on; the text stands for the topics.
+        """
+
+    def quiet_until(self, reader: str, start: int, topics: str) -> int | None:
+        """Return the position that ``reader`` reported as quiet from ``start`` on; None without."""

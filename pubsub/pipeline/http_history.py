@@ -15,14 +15,16 @@ from pubsub.pipeline.history import (
     BatchOrGap,
     DamagedRange,
     ExpiredBefore,
+    PartitionBounds,
     Rejected,
     TopicSize,
     Unreachable,
     WrongHistory,
 )
-from pubsub.pipeline.offsets import PartitionBounds
+from pubsub.pipeline.reader_lease import ReaderInUse
 
-_EXPIRED = "expired"
+SOURCE, SINK = "source", "sink"
+_EXPIRED, _READER_IN_USE, _NOT_FOUND = "expired", "reader-in-use", "not-found"
 # A proxy in front of a broker that restarts sends these.
 _GATEWAY_STATUSES = frozenset({502, 504})
 _OTHER_HISTORY_CODES = frozenset({"epoch", "beyond-end"})
@@ -40,10 +42,14 @@ class ErrorReply(Rejected):
 
 
 class HttpApi:
-    """The HTTP API of one broker. Tokens are sent and appear in no message."""
+    """The HTTP API of one broker. Tokens are sent and appear in no message.
 
-    def __init__(self, url: str, credentials: Credentials) -> None:
+    ``side`` is SOURCE or SINK, which errors name: a query may have a token for each.
+    """
+
+    def __init__(self, url: str, credentials: Credentials, side: str) -> None:
         self.url = url
+        self._side = side
         self._credentials = credentials
         self._pool = urllib3.PoolManager()
 
@@ -58,9 +64,9 @@ class HttpApi:
             # The callers retry, as they know how long to try.
             yield HistoryClient(self.url, token, attempts=1, timeout=_TIMEOUT, pool=self._pool)
         except HistoryUnreachable:
-            raise Unreachable(f"the broker at {self.url} cannot be reached") from None
+            raise Unreachable(f"{self._side}: the broker at {self.url} cannot be reached") from None
         except HistoryError as error:
-            text = f"the broker at {self.url}: {error.code}: {error}"
+            text = f"{self._side}: the broker at {self.url}: {error.code}: {error}"
             if error.status in _GATEWAY_STATUSES:
                 raise Unreachable(text) from None
             if error.code in _OTHER_HISTORY_CODES:
@@ -72,7 +78,8 @@ class HttpApi:
             # The text of the error could contain the token.
             kind = type(error).__name__
             raise Rejected(
-                f"the request to {self.url} failed, or its token cannot be read: {kind}"
+                f"{self._side}: the request to {self.url} failed, or its token cannot be read: "
+                f"{kind}"
             ) from None
 
 
@@ -80,7 +87,7 @@ class HttpHistory:
     """Implements ``History``."""
 
     def __init__(self, url: str, credentials: Credentials) -> None:
-        self._api = HttpApi(url, credentials)
+        self._api = HttpApi(url, credentials, SOURCE)
 
     def bounds(self, timestamp: int | None = None) -> PartitionBounds:
         """See ``History``."""
@@ -127,7 +134,38 @@ class HttpHistory:
             if reply.code != _EXPIRED:
                 raise
 
-    def report_position(self, reader: str, position: int, epoch: str) -> None:
+    def hold_reader(self, reader: str, holder: str) -> float:
+        """See ``LeasedHistory``."""
+        try:
+            with self._api.client() as client:
+                return client.hold_reader(reader, holder)
+        except ErrorReply as reply:
+            if reply.code == _READER_IN_USE:
+                raise ReaderInUse(str(reply), float(reply.details["seconds"])) from None
+            if reply.code == _NOT_FOUND:
+                # A broker of an earlier version.
+                return 0
+            raise
+
+    def release_reader(self, reader: str, holder: str) -> None:
+        """See ``LeasedHistory``."""
+        with self._api.client() as client:
+            client.release_reader(reader, holder)
+
+    def report_position(
+        self, reader: str, position: int, epoch: str, quiet: tuple[int, str] | None = None
+    ) -> bool:
         """See ``History``."""
         with self._api.client() as client:
-            client.report_position(reader, position, epoch)
+            client.report_position(reader, position, epoch, quiet=quiet)
+        return True
+
+    def quiet_until(self, reader: str, start: int, topics: str) -> int | None:
+        """See ``History``."""
+        with self._api.client() as client:
+            found = [
+                one.offset
+                for one in client.readers()
+                if one.name == reader and one.quiet == (start, topics)
+            ]
+        return max(found, default=None)

@@ -32,9 +32,12 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pubsub.errors import PubSubError, StartError
 from pubsub.pipeline.arguments import job_parser
+from pubsub.pipeline.class_data import java_option
 from pubsub.pipeline.late_messages import LateMessageCounter
 from pubsub.pipeline.progress import Display, batch_progress
-from pubsub.pipeline.spark_session import local_session
+from pubsub.pipeline.spark_session import local_session, start_session
+from pubsub.pipeline.staged_writer import RUN_AGAIN
+from pubsub.pipeline.tables.location import Location
 from pubsub.pipeline.tables.spark import query_id
 
 FAILED = 3
@@ -42,10 +45,14 @@ _LOG4J = Path(__file__).with_name("log4j2.properties")
 _OLDEST_JAVA = 17
 _POLL_SECONDS = 1
 _LAST_BATCH_SECONDS = 60.0
+_ATTEMPTS = 3
+_RUNNING_AGAIN = "the broker was restarted during a commit; the batch is run again"
 # Errors of this package and of the system within the text of a Spark error.
 _KNOWN_ERROR = re.compile(
     r"^(?:pubsub\.[\w.]+|(?:Connection\w*|FileNotFound|Permission|OS)Error): (.+)$"
 )
+# The last line of a stack of Python: the class of an exception and its text.
+_CAUSE = re.compile(r"^((?:\w+\.)*\w+(?:Error|Exception|Warning)(?:: .+)?)$")
 # Separates the sentence in a Spark error from the error class and SQLSTATE around it.
 _SPARK_MESSAGE = re.compile(r"^\s*\[[A-Z_.0-9]+\] (.*?)(?: SQLSTATE: \w+.*)?$", re.MULTILINE)
 
@@ -89,13 +96,26 @@ def launch(name: str, options: argparse.Namespace) -> int:
 
 
 def print_error(error: Exception, verbose: bool) -> int:
-    """Print an error, in one line if its cause is known, and return the exit code."""
+    """Print the cause of an error, with its stack if ``verbose``, and return the exit code."""
     cause = explain(error)
-    if cause is None or verbose:
+    if verbose:
         print(error, file=sys.stderr)
     if cause is not None:
         print(f"pubsub: {cause}", file=sys.stderr)
-    return FAILED if cause is None else 1
+        return 1
+    print(f"pubsub: {summarize(error)}; --debug shows the stack", file=sys.stderr)
+    return FAILED
+
+
+def summarize(error: BaseException) -> str:
+    """Return the cause of an unexpected error in one line, without stacks.
+
+    Spark puts stacks of Java and of Python around the cause: of a stack of Python, the cause is the
+    last line.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [match[1] for match in map(_CAUSE.match, lines) if match]
+    return (causes or lines or [type(error).__name__])[-1 if causes else 0].rstrip(".")
 
 
 def explain(error: BaseException) -> str | None:
@@ -147,23 +167,22 @@ def _start_session(name: str, options: argparse.Namespace) -> SparkSession:
     level = "warn" if options.verbose else "off"
     log4j = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -Dpubsub.log.level={level}"
     java_options = settings.get("spark.driver.extraJavaOptions", "")
-    settings["spark.driver.extraJavaOptions"] = f"{log4j} {java_options}".strip()
+    options_of_java = (log4j, java_option(), java_options)
+    settings["spark.driver.extraJavaOptions"] = " ".join(filter(None, options_of_java))
     if options.master is None or options.master.startswith("local"):
         if options.master is not None:
             settings["spark.master"] = options.master
-        return local_session(name, more=settings)
+        return local_session(name, more=settings, detached=True)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {"spark.ui.showConsoleProgress": "false", **settings}
     return _build_session(name, settings, options.master)
 
 
 def _build_session(name: str, settings: dict[str, str], master: str | None) -> SparkSession:
-    builder = SparkSession.Builder().appName(name).config("spark.sql.session.timeZone", "UTC")
+    chosen = {"spark.sql.session.timeZone": "UTC"}
     if master is not None:
-        builder = builder.master(master)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+        chosen["spark.master"] = master
+    return start_session(name, {**chosen, **settings}, detached=True)
 
 
 def check_java() -> None:
@@ -205,10 +224,13 @@ def run(name: str, job_query: JobQuery, options: argparse.Namespace, stop: threa
     batch_lock = threading.Lock()
     writer = job_query.rows.writeStream.queryName(name).outputMode("append")
     checkpoint = options.checkpoint or (
-        job_query.checkpoint_home and Path(job_query.checkpoint_home, "_checkpoints", name)
+        job_query.checkpoint_home
+        and f"{Location.parse(job_query.checkpoint_home)}/_checkpoints/{name}"
     )
     if checkpoint:
-        writer = writer.option("checkpointLocation", str(Path(checkpoint).absolute()))
+        # Spark takes URLs too, of the file systems that it has jars for.
+        location = checkpoint if "://" in checkpoint else str(Path(checkpoint).absolute())
+        writer = writer.option("checkpointLocation", location)
     if options.once:
         writer = writer.trigger(availableNow=True)
     else:
@@ -219,14 +241,39 @@ def run(name: str, job_query: JobQuery, options: argparse.Namespace, stop: threa
         handle = _while_locked(batch_lock, job_query.handle_batch, job_query.rows.sparkSession)
         writer = writer.foreachBatch(handle)
     display = Display(sys.stdout, sys.stdout.isatty())
-    query = writer.start()
     try:
-        _show_progress(query, job_query, display, stop, batch_lock)
+        run_repeatedly(lambda: _run_query(writer, job_query, display, stop, batch_lock))
     finally:
         display.end()
     if job_query.on_finished is not None and options.once and not stop.is_set():
         job_query.on_finished()
     return 0
+
+
+def run_repeatedly(run_query: Callable[[], None]) -> None:
+    """Run a query, and again if the broker has lost the staged parts of a batch.
+
+    A broker that is restarted between the tasks of a batch and its commit forgets them. Nothing of
+    the batch is published then, and Spark runs it again. Raises the error of the last attempt.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            run_query()
+            return
+        except StreamingQueryException as error:
+            if RUN_AGAIN not in str(error) or attempt == _ATTEMPTS - 1:
+                raise
+            print(f"pubsub: {_RUNNING_AGAIN}", file=sys.stderr)
+
+
+def _run_query(
+    writer: DataStreamWriter,
+    job_query: JobQuery,
+    display: Display,
+    stop: threading.Event,
+    batch_lock: threading.Lock,
+) -> None:
+    _show_progress(writer.start(), job_query, display, stop, batch_lock)
 
 
 def _while_locked(

@@ -24,7 +24,8 @@ from pubsub.pipeline.open_histories import open_histories
 from pubsub.pipeline.planning import Task
 from pubsub.pipeline.retry import Retry
 from pubsub.pipeline.schemas import arrow_schema, schema_of
-from pubsub.pipeline.source import PubSubSource, StreamReader
+from pubsub.pipeline.source import PubSubSource
+from pubsub.pipeline.stream_reader import StreamReader
 from pubsub.pipeline.task_reader import read_task
 
 FORMAT = "pubsub_ranges"

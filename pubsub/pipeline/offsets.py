@@ -1,54 +1,86 @@
-"""The position of a query: for each partition, the next offset to read and its epoch.
+"""The position of a query: for each partition, what it has read, and the epoch of its history.
 
-    {"0": {"next": 1234, "epoch": "3-9f6c01d2"}, "1": {"next": 0, "epoch": "1-00c0ffee"}}
+    {"0": {"next": 1234, "epoch": "3-9f6c01d2", "reads": {"topics": ["orders", "returns"]},
+           "behind": [{"next": 57, "topics": ["returns"]}]},
+     "1": {"next": 0, "epoch": "1-00c0ffee", "reads": {"pattern": null}}}
 
 A partition is the history of one broker, numbered as in option url. The epoch shows whether a
-history was restored to an older state, or is another one.
+history was restored to an older state, or is another one. The messages of the topics in ``reads``
+have been read up to ``next``, except those of topics that are ``behind``, which were added later or
+start elsewhere. Without ``reads``, as earlier versions wrote it, they are those of the options.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.connector_options import EARLIEST, LATEST, Start
+from pubsub.pipeline.history import PartitionBounds
+from pubsub.pipeline.offset_options import (
+    EARLIEST,
+    LATEST,
+    PartitionOffsets,
+    Start,
+    TopicOffsets,
+)
+from pubsub.pipeline.subscription import Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """Topics with a position of their own, before that of the others."""
+
+    next: int
+    topics: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A position in one partition."""
+    """A position in one partition. ``reads`` is None if the topics are those of the options.
 
-    next: int
-    epoch: str
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionBounds:
-    """The offsets of one partition, from ``first`` to before ``next``.
-
-    ``offset_at_time`` is the offset of the first message at or after the requested time.
+    Spark does not store where a query begins, and asks again if its first batch is run again. So
+    this position is ``initial``, and the end of that batch has it as ``since``.
     """
 
-    first: int
     next: int
     epoch: str
-    offset_at_time: int
+    reads: Subscription | None = None
+    behind: tuple[Behind, ...] = ()
+    initial: bool = False
+    since: Position | None = None
+
+    @property
+    def apart(self) -> frozenset[str]:
+        """The topics that are behind."""
+        return frozenset(name for each in self.behind for name in each.topics)
 
 
 Offsets: TypeAlias = dict[int, Position]
 
 
-def to_json(offsets: Offsets) -> dict[str, dict[str, int | str]]:
+def to_json(offsets: Offsets) -> dict[str, dict[str, Any]]:
     """Return the offsets as Spark stores them in its checkpoint."""
-    return {
-        str(partition): {"next": position.next, "epoch": position.epoch}
-        for partition, position in sorted(offsets.items())
-    }
+    return {str(number): _entry(position) for number, position in sorted(offsets.items())}
 
 
-def from_json(value: Mapping[str, Mapping[str, int | str]], partitions: int) -> Offsets:
+def _entry(position: Position) -> dict[str, Any]:
+    entry: dict[str, Any] = {"next": position.next, "epoch": position.epoch}
+    if position.reads is not None:
+        entry["reads"] = position.reads.to_json()
+    if position.behind:
+        entry["behind"] = [
+            {"next": each.next, "topics": sorted(each.topics)} for each in position.behind
+        ]
+    if position.initial:
+        entry["initial"] = True
+    if position.since is not None:
+        entry["since"] = _entry(position.since)
+    return entry
+
+
+def from_json(value: Mapping[str, Mapping[str, Any]], partitions: int) -> Offsets:
     """Return the offsets that ``to_json`` converted.
 
     Raises ConfigurationError if they are of another number of partitions.
@@ -58,21 +90,55 @@ def from_json(value: Mapping[str, Mapping[str, int | str]], partitions: int) -> 
             f"the checkpoint is of {len(value)} brokers, but option url names {partitions}; "
             "use a new checkpoint to add or remove brokers"
         )
-    return {
-        int(partition): Position(int(entry["next"]), str(entry["epoch"]))
-        for partition, entry in value.items()
-    }
+    return {int(partition): _position(entry) for partition, entry in value.items()}
 
 
-def resolve_offsets(start: Start, bounds: Sequence[PartitionBounds], default: str) -> Offsets:
+def _position(entry: Mapping[str, Any]) -> Position:
+    reads, since = entry.get("reads"), entry.get("since")
+    return Position(
+        int(entry["next"]),
+        str(entry["epoch"]),
+        None if reads is None else Subscription.from_json(reads),
+        tuple(
+            Behind(int(each["next"]), frozenset(each["topics"])) for each in entry.get("behind", ())
+        ),
+        bool(entry.get("initial")),
+        None if since is None else _position(since),
+    )
+
+
+def resolve_offset(
+    start: Start | None,
+    number: int,
+    bounds: PartitionBounds,
+    default: str,
+    topic: str | None = None,
+) -> int:
+    """Return the offset of ``start`` in a partition, for ``topic`` or those it does not name.
+
+    Raises ConfigurationError for an offset beyond the end.
+    """
+    wanted: int | str = default
+    if isinstance(start, TopicOffsets):
+        wanted = start.of.get(topic or "", {}).get(number, default)
+    elif isinstance(start, Mapping):
+        wanted = start.get(number, default)
+    elif start is not None:
+        wanted = start
+    return _offset_in(number, wanted, bounds)
+
+
+def resolve_offsets(
+    start: str | PartitionOffsets, bounds: Sequence[PartitionBounds], default: str
+) -> Offsets:
     """Return the offsets of ``start``; partitions that it does not name are at ``default``.
 
     Raises ConfigurationError for a partition that does not exist and an offset beyond the end.
     """
-    wanted = start if isinstance(start, Mapping) else dict.fromkeys(range(len(bounds)), start)
-    check_partitions(wanted, len(bounds))
+    if isinstance(start, Mapping):
+        check_partitions(start, len(bounds))
     return {
-        number: Position(_resolve_offset(number, wanted.get(number, default), each), each.epoch)
+        number: Position(resolve_offset(start, number, each, default), each.epoch)
         for number, each in enumerate(bounds)
     }
 
@@ -86,7 +152,7 @@ def check_partitions(named: Iterable[int], partitions: int) -> None:
             )
 
 
-def _resolve_offset(number: int, offset: int | str, bounds: PartitionBounds) -> int:
+def _offset_in(number: int, offset: int | str, bounds: PartitionBounds) -> int:
     if offset == EARLIEST:
         return bounds.first
     if offset == LATEST:

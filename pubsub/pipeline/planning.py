@@ -1,8 +1,7 @@
-"""Selects the topics and offsets that a query reads, and divides them into tasks."""
+"""Divides the offsets that a query reads into tasks."""
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +9,14 @@ from itertools import pairwise
 
 from pyspark.sql.datasource import InputPartition
 
-from pubsub.pipeline.batch_limits import Amount, estimate_amount
-from pubsub.pipeline.connector_options import SourceOptions
 from pubsub.pipeline.history import History
+from pubsub.pipeline.subscription import Subscription
 
-_RESERVED = "$SYS/"
+# Cells in which bytes are measured for each range, and at most.
+_CELLS = 4
+_MOST_CELLS = 128
+# Estimated bytes of a message beside its payload.
+_ROW_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -28,58 +30,29 @@ class Task(InputPartition):
     topics: frozenset[str] | None
 
 
-class Subscription:
-    """The topics that a query reads."""
-
-    def __init__(self, options: SourceOptions) -> None:
-        self._topics = options.topics
-        self._pattern = None if options.pattern is None else re.compile(options.pattern)
-
-    @property
-    def selective(self) -> bool:
-        """True if some topics are not read."""
-        return self._topics is not None or self._pattern is not None
-
-    def covers(self, name: str) -> bool:
-        """Return whether the topic is read. A pattern does not cover reserved topics."""
-        if self._topics is not None:
-            return name in self._topics
-        if name.startswith(_RESERVED):
-            return False
-        return self._pattern is None or self._pattern.fullmatch(name) is not None
-
-    def topics(self, history: History, start: int, stop: int) -> frozenset[str] | None:
-        """Return the names to request in a range, or None for all topics.
-
-        The names that match a pattern differ between ranges.
-        """
-        if self._pattern is None:
-            return self._topics
-        return frozenset(
-            topic.name for topic in history.topics(start, stop) if self.covers(topic.name)
-        )
-
-    def amount(self, history: History, start: int, stop: int) -> Amount:
-        """Estimate the rows and bytes to read in a range."""
-        found = [topic for topic in history.topics(start, stop) if self.covers(topic.name)]
-        return estimate_amount(found, stop - start)
-
-
 def plan_tasks(
-    history: History, whole: Task, subscription: Subscription, rows_per_task: int
+    history: History,
+    whole: Task,
+    subscription: Subscription,
+    rows_per_task: int,
+    parts: int = 1,
 ) -> list[Task]:
-    """Divide ``whole`` into almost equal ranges of about ``rows_per_task`` rows.
+    """Divide ``whole`` into ranges of about ``rows_per_task`` rows, at least ``parts``.
 
-    Returns no tasks if there is nothing to read.
+    Ranges have about equally many bytes if there have to be more of them, or if the offsets have
+    gaps; otherwise as many offsets. Returns no tasks if there is nothing to read.
     """
     width = whole.stop - whole.start
     if width <= 0 or (whole.topics is not None and not whole.topics):
         return []
     rows = width
-    if subscription.selective and width > rows_per_task:
+    if width > rows_per_task or parts > 1:
         rows = subscription.amount(history, whole.start, whole.stop).rows
-    count = max(1, -(-rows // rows_per_task))
-    cuts = [whole.start + width * number // count for number in range(count + 1)]
+    count = max(1, -(-rows // rows_per_task), min(parts, rows))
+    if count > 1 and (parts > 1 or rows < width // 2):
+        cuts = cuts_by_bytes(history, subscription, whole.start, whole.stop, count)
+    else:
+        cuts = [whole.start + width * number // count for number in range(count + 1)]
     if count > 1:
         good = history.cuts(whole.start, whole.stop)
         cuts[1:-1] = [_nearest(good, cut, width // count // 4) for cut in cuts[1:-1]]
@@ -88,6 +61,30 @@ def plan_tasks(
         for start, stop in pairwise(cuts)
         if start < stop
     ]
+
+
+def cuts_by_bytes(
+    history: History, subscription: Subscription, start: int, stop: int, count: int
+) -> list[int]:
+    """Return ``count`` + 1 offsets from ``start`` to ``stop`` with about equal bytes between them.
+
+    The bytes are those of the subscription's topics, measured in a few cells for each range.
+    """
+    cells = min(_CELLS * count, _MOST_CELLS, stop - start)
+    edges = [start + (stop - start) * number // cells for number in range(cells + 1)]
+    sizes = []
+    for low, high in pairwise(edges):
+        amount = subscription.amount(history, low, high)
+        sizes.append(amount.nbytes + _ROW_BYTES * amount.rows)
+    total = max(sum(sizes), 1)
+    cuts, before, wanted = [start], 0, 1
+    for (low, high), size in zip(pairwise(edges), sizes, strict=True):
+        while wanted < count and before + size >= total * wanted // count:
+            inside = (total * wanted // count - before) * (high - low) // max(size, 1)
+            cuts.append(min(low + inside, high))
+            wanted += 1
+        before += size
+    return [*cuts, stop]
 
 
 def _nearest(good: Sequence[int], cut: int, most: int) -> int:

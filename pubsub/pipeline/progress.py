@@ -44,29 +44,48 @@ def batch_progress(progress: Mapping[str, Any], late: int = 0) -> BatchProgress:
 
 
 def lag(sources: list[Mapping[str, Any]]) -> int | None:
-    """Return the number of offsets that are not read yet, in all partitions of all sources.
+    """Return the number of messages that are not read yet, in all partitions of all sources.
 
-    Returns None if no source reports them.
+    It is that of offsets where a source does not report messages. Returns None if no source reports
+    either.
     """
     total = None
     for source in sources:
-        end = _next_offsets(source.get("endOffset"))
-        latest = _next_offsets(source.get("latestOffset"))
-        if end is None or latest is None:
-            continue
-        behind = sum(max(latest[key] - end.get(key, 0), 0) for key in latest)
+        behind = _messages(source.get("latestOffset"))
+        if behind is None:
+            end = _next_offsets(source.get("endOffset"))
+            latest = _next_offsets(source.get("latestOffset"))
+            if end is None or latest is None:
+                continue
+            behind = sum(max(latest[key] - end.get(key, 0), 0) for key in latest)
         # A job that reads one stream twice does not have twice its lag.
         total = behind if total is None else max(total, behind)
     return total
 
 
-def _next_offsets(value: object) -> dict[str, int] | None:
+def _messages(value: object) -> int | None:
+    """Return the messages in the lag that the source pubsub reports with its latest offsets."""
+    total = None
+    for each in (_mapping(value) or {}).values():
+        lag = each.get("lag") if isinstance(each, Mapping) else None
+        if lag is None:
+            return None
+        total = (total or 0) + int(lag["messages"])
+    return total
+
+
+def _mapping(value: object) -> Mapping[str, Any] | None:
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except ValueError:
             return None
-    if not isinstance(value, Mapping):
+    return value if isinstance(value, Mapping) else None
+
+
+def _next_offsets(given: object) -> dict[str, int] | None:
+    value = _mapping(given)
+    if value is None:
         return None
     # The source pubsub has a mapping for each partition; others, such as Kafka, have a number.
     numbers = {

@@ -105,10 +105,9 @@ def _no_client(name: str, installed: bool) -> ConfigurationError:
 
 
 def _check_token(name: str, client: ClientSide, credentials: Credentials) -> None:
-    given = credentials.token is not None or credentials.file is not None
-    if client.token is TokenUse.NEEDED and not given:
+    if client.token is TokenUse.NEEDED and not credentials.given:
         raise ConfigurationError(f"{name}:// needs option token or tokenFile")
-    if client.token is TokenUse.NONE and given:
+    if client.token is TokenUse.NONE and credentials.given:
         raise ConfigurationError(f"{name}:// takes no option token or tokenFile")
 
 

@@ -21,6 +21,7 @@ from pubsub.errors import ConfigurationError
 from pubsub.pipeline.argument_values import time_range
 from pubsub.pipeline.charts import Chart, page
 from pubsub.pipeline.tables.delta import open_delta
+from pubsub.pipeline.tables.location import Location, storage_errors, table_location
 
 MAX_POINTS = 240
 """Approximate number of points in a chart, however long its time range is."""
@@ -32,7 +33,7 @@ _PERCENTILES = ("p50", "p95", "p99")
 def run(options: argparse.Namespace) -> int:
     """Write the page and return the exit code. Raises ConfigurationError."""
     since, until = time_range(options)
-    text = report(load(options.table, since, until), options.table, options.topics)
+    text = report(load(table_location(options), since, until), options.table, options.topics)
     new = Path(f"{options.to}.new")
     new.write_text(text)
     os.replace(new, options.to)
@@ -40,13 +41,24 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def load(path: str, since: datetime | None = None, until: datetime | None = None) -> pa.Table:
-    """Return the rows of the metrics table at ``path``. Raises ConfigurationError."""
-    data = open_delta(path).to_pyarrow_dataset()
+def load(
+    where: str | Location, since: datetime | None = None, until: datetime | None = None
+) -> pa.Table:
+    """Return the rows of the metrics table at a path, URL or location.
+
+    Raises ConfigurationError and StorageError.
+    """
+    location = Location.of(where)
+    with storage_errors(location):
+        return _load(location, since, until)
+
+
+def _load(location: Location, since: datetime | None, until: datetime | None) -> pa.Table:
+    data = open_delta(location).to_pyarrow_dataset()
     missing = [name for name in _COLUMNS if name not in data.schema.names]
     if missing:
         raise ConfigurationError(
-            f"{path}: not a table of the job metrics; it has no column {', '.join(missing)}"
+            f"{location}: not a table of the job metrics; it has no column {', '.join(missing)}"
         )
     condition = None
     for name, bound, compare in (
@@ -142,8 +154,8 @@ def charts(rows: pa.Table, grid: TimeGrid, names: Sequence[str], late: pa.Table)
         for name in names
     }
     drawn = [
-        Chart("Messages a second, by topic", times, messages, "area"),
-        Chart("Bytes a second, by topic", times, volume, "area", unit="B"),
+        Chart("Messages a second, by topic", times, messages, "area", unit="1/s"),
+        Chart("Bytes a second, by topic", times, volume, "area", unit="B/s"),
         Chart("Age when read, of the topic where it is highest", times, age, "line", unit="ms"),
         Chart("Size, of the topic where it is highest", times, size, "line", unit="B"),
         Chart("Senders, by topic", times, senders, "line"),

@@ -39,6 +39,17 @@ MESSAGES_SCHEMA = _struct(
     message_id=StringType(),
 )
 HEADERS = StructField("headers", ArrayType(_HEADER))
+TIMESTAMP_TYPE = "timestampType"
+KAFKA_SCHEMA = _struct(
+    key=BinaryType(),
+    value=BinaryType(),
+    topic=StringType(),
+    partition=IntegerType(),
+    offset=LongType(),
+    timestamp=TimestampType(),
+    timestampType=IntegerType(),
+)
+"""The columns of Kafka's source, in its order."""
 EVENTS_SCHEMA = _struct(
     partition=IntegerType(),
     offset=LongType(),
@@ -56,11 +67,12 @@ EVENTS_SCHEMA = _struct(
 )
 
 
-def schema_of(stream: str, headers: bool) -> StructType:
-    """Return the schema of the source."""
+def schema_of(stream: str, headers: bool, kafka: bool = False) -> StructType:
+    """Return the schema of the source, with the columns of Kafka's if ``kafka`` is set."""
     if stream == EVENTS:
         return EVENTS_SCHEMA
-    return StructType([*MESSAGES_SCHEMA.fields, HEADERS]) if headers else MESSAGES_SCHEMA
+    messages = KAFKA_SCHEMA if kafka else MESSAGES_SCHEMA
+    return StructType([*messages.fields, HEADERS]) if headers else messages
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -83,15 +95,22 @@ def check_source_columns(asked: StructType, offered: StructType) -> None:
 
 
 _SINK_TYPES = {"topic": StringType(), "value": BinaryType(), "key": BinaryType()}
+# Columns of Kafka's source that the broker sets itself.
+_ASSIGNED = frozenset({"partition", "offset", "timestamp", TIMESTAMP_TYPE})
 
 
-def check_sink_columns(given: StructType, topic: str | None, optional: Iterable[str]) -> None:
+def check_sink_columns(
+    given: StructType, topic: str | None, optional: Iterable[str], kafka: bool = False
+) -> None:
     """Raise ConfigurationError unless a frame with these columns can be published.
 
-    ``optional`` are the columns that the protocol supports in addition to topic and value.
+    ``optional`` are the columns that the protocol supports in addition to topic and value. With
+    ``kafka`` the columns of Kafka's source that the broker sets itself are permitted.
     """
     allowed = ("topic", "value", *optional)
     for column in given.fields:
+        if kafka and column.name in _ASSIGNED:
+            continue
         if column.name not in allowed:
             raise ConfigurationError(
                 f"column {column.name} cannot be published to this URL; "

@@ -27,7 +27,13 @@ from pubsub.errors import ConfigurationError, PubSubError
 from pubsub.pipeline.connector_options import Credentials, SinkOptions, sink_options
 from pubsub.pipeline.publisher_urls import PublisherFactory, client_options, find_destination
 from pubsub.pipeline.schemas import check_sink_columns
-from pubsub.pipeline.staged_writer import PartStager, StagedBatch
+from pubsub.pipeline.staged_writer import (
+    PART_BYTES,
+    PartPublisher,
+    PartStager,
+    StagedBatch,
+    batch_bytes,
+)
 from pubsub.store import arrow
 
 _HEADERS = arrow.schema(headers=True).field("headers").type
@@ -57,6 +63,8 @@ class BrokerSink:
     ) -> TaskResult:
         """Stage or publish the rows of a task. Raises PubSubError."""
         tables = (self._columns(batch) for batch in batches)
+        if not self.options.atomic:
+            return self._publish_parts(tables, query)
         if self.publishers is None:
             return self._stage(tables, StagedBatch(*self._broker, query, batch_id, run))
         count = 0
@@ -74,6 +82,18 @@ class BrokerSink:
         for table in tables:
             stager.add(table)
         return TaskResult(batch.query, stager.messages, stager.finish())
+
+    def _publish_parts(self, tables: Iterator[pa.RecordBatch], query: str) -> TaskResult:
+        """Publish the rows of a task in batches of its own."""
+        context = TaskContext.get()
+        task = f"{query}/{context.partitionId() if context else 0}"
+        # A part ends with the rows that reach its size, so it can be twice as large.
+        most = min(PART_BYTES, batch_bytes(*self._broker) // 2)
+        publisher = PartPublisher(StagedBatch(*self._broker, task, 0), most)
+        for table in tables:
+            publisher.add(table)
+        publisher.finish()
+        return TaskResult(query, publisher.messages)
 
     @property
     def _broker(self) -> tuple[str, Credentials]:
@@ -103,6 +123,14 @@ class BrokerSink:
         order = [name for name in ("topic", "value", "key", "headers") if name in columns]
         return pa.RecordBatch.from_arrays([columns[name] for name in order], names=order)
 
+    def check(self) -> None:
+        """Raise PubSubError if the broker does not take the token.
+
+        Otherwise a query whose stream is idle would show a wrong token only with its first rows.
+        """
+        if self.publishers is None and self.options.credentials.given:
+            batch_bytes(*self._broker)
+
     def commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
         """Append the staged parts once. Does nothing for rows that tasks have published."""
         results = [message for message in messages if isinstance(message, TaskResult)]
@@ -117,13 +145,17 @@ class BrokerSink:
             StagedBatch(*self._broker, results[0].query, batch_id).abort()
 
 
-def make_sink(given: Any, schema: StructType, overwrite: bool) -> BrokerSink:
+def make_sink(
+    given: Any, schema: StructType, overwrite: bool, streaming: bool = False
+) -> BrokerSink:
     """Return the sink for a frame with ``schema``. Raises ConfigurationError."""
     if overwrite:
         raise ConfigurationError("published messages cannot be overwritten: use mode append")
     options = sink_options(given, client_options())
     destination = find_destination(options)
-    check_sink_columns(schema, options.topic, destination.optional_columns)
+    if not options.atomic and (streaming or destination.publishers is not None):
+        raise ConfigurationError("option atomic=false is for a batch query over http(s)://")
+    check_sink_columns(schema, options.topic, destination.optional_columns, options.kafka)
     return BrokerSink(options, destination.publishers)
 
 
@@ -160,6 +192,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, target: BrokerSink) -> None:
         self._sink = target
+        target.check()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a task; runs in a worker."""

@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Mapping
 
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 _LOOPBACK = "127.0.0.1"
@@ -35,8 +37,10 @@ def local_session(
     cores: int | None = None,
     ui: bool = False,
     more: Mapping[str, str] | None = None,
+    detached: bool = False,
 ) -> SparkSession:
-    """Return a local session; settings in ``more`` override the others.
+    """Return a local session; settings in ``more`` override the others, and ``detached`` is as in
+    ``start_session``.
 
     Needs Java 17 or later. A process has one session: an existing session is returned, with the
     settings that can still change.
@@ -45,7 +49,23 @@ def local_session(
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
+    return start_session(name, {**settings(cores, ui), **(more or {})}, detached)
+
+
+def start_session(name: str, chosen: Mapping[str, str], detached: bool = False) -> SparkSession:
+    """Return a session with the settings ``chosen``.
+
+    With ``detached`` Java and the workers get a process group of their own: a signal to the group
+    of this process, such as that of a service manager, reaches only this process, which can end in
+    order. If this process is killed, Java ends too, as its standard input is closed.
+    """
+    if detached and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        conf = SparkConf().setAppName(name).setAll(list(chosen.items()))
+        gateway = launch_gateway(  # type: ignore[no-untyped-call]
+            conf, popen_kwargs={"start_new_session": True}
+        )
+        SparkContext(conf=conf, gateway=gateway)
     builder = SparkSession.Builder().appName(name)
-    for key, value in {**settings(cores, ui), **(more or {})}.items():
+    for key, value in chosen.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pubsub.pipeline.connector_options import Credentials
-from pubsub.pipeline.history import Rejected
-from pubsub.pipeline.http_history import ErrorReply, HttpApi
+from pubsub.pipeline.history import PartsLost
+from pubsub.pipeline.http_history import SINK, ErrorReply, HttpApi
 from pubsub.pipeline.retry import Retry
 
-# Bytes of Arrow data in one part.
-_PART_BYTES = 8 * 1024**2
+PART_BYTES = 8 * 1024**2
+"""Bytes of Arrow data in one part."""
+RUN_AGAIN = "restart the query to run it again"
+"""The end of the text of PartsLost."""
 _UNKNOWN_PART = "unknown-part"
+# The share of a batch that messages may take, as Arrow adds the ends and the padding of columns.
+_FILLED = 0.75
+# What brokers took before they told it.
+_EARLIER_BATCH_BYTES = 32 * 1024**2
+_NOT_FOUND = "not-found"
+
+
+def batch_bytes(url: str, credentials: Credentials) -> int:
+    """Return the bytes of messages that fit into a batch of the broker at ``url``.
+
+    Raises Unreachable or Rejected.
+    """
+    api = HttpApi(url, credentials, SINK)
+
+    def ask() -> int:
+        with api.client() as client:
+            return client.limits().batch_bytes
+
+    try:
+        limit = Retry().call(ask)
+    except ErrorReply as reply:
+        if reply.code != _NOT_FOUND:
+            raise
+        limit = _EARLIER_BATCH_BYTES
+    return int(limit * _FILLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +66,7 @@ class StagedBatch:
 
     def commit(self, parts: list[str]) -> None:
         """Append the parts in this order, unless the batch has been appended before."""
-        api = HttpApi(self.url, self.credentials)
+        api = HttpApi(self.url, self.credentials, SINK)
 
         def commit() -> None:
             with api.client() as client:
@@ -50,37 +77,38 @@ class StagedBatch:
             Retry().call(commit)
         except ErrorReply as reply:
             if reply.code == _UNKNOWN_PART:
-                raise Rejected(
-                    f"the broker at {self.url} no longer has the parts of batch {self.batch_id}: "
-                    "it was restarted, they expired, or another run replaced them; nothing was "
-                    "appended; restart the query to run it again"
+                raise PartsLost(
+                    f"sink: the broker at {self.url} no longer has the parts of batch "
+                    f"{self.batch_id}: it was restarted, they expired, or another run replaced "
+                    f"them; nothing was appended; {RUN_AGAIN}"
                 ) from None
             raise
 
     def abort(self) -> None:
         """Drop the staged parts."""
-        with HttpApi(self.url, self.credentials).client() as client:
+        with HttpApi(self.url, self.credentials, SINK).client() as client:
             client.abort(self.query, self.batch_id)
 
 
 class PartStager:
-    """Stages the rows of one task in parts of limited size."""
+    """Stages the rows of one task in parts of about ``part_bytes``."""
 
-    def __init__(self, batch: StagedBatch) -> None:
+    def __init__(self, batch: StagedBatch, part_bytes: int = PART_BYTES) -> None:
         self.messages = 0
+        self._part_bytes = part_bytes
         self._batch = batch
-        self._api = HttpApi(batch.url, batch.credentials)
+        self._api = HttpApi(batch.url, batch.credentials, SINK)
         self._waiting: list[pa.RecordBatch] = []
         self._bytes = 0
         self._parts: list[str] = []
 
     def add(self, table: pa.RecordBatch) -> None:
         """Add rows; blocks while a part is sent."""
-        for start, rows in _slices(table):
+        for start, rows in _slices(table, self._part_bytes):
             self.messages += rows
             self._waiting.append(table.slice(start, rows))
             self._bytes += table.nbytes * rows // table.num_rows
-            if self._bytes >= _PART_BYTES:
+            if self._bytes >= self._part_bytes:
                 self._send()
 
     def finish(self) -> tuple[str, ...]:
@@ -92,7 +120,22 @@ class PartStager:
     def _send(self) -> None:
         table = _grouped_by_topic(pa.Table.from_batches(self._waiting))
         self._waiting, self._bytes = [], 0
-        self._parts.append(self._batch.stage(self._api, table))
+        self._handle(table)
+
+    def _handle(self, part: pa.Table) -> None:
+        self._parts.append(self._batch.stage(self._api, part))
+
+
+class PartPublisher(PartStager):
+    """Publishes the rows of one task in parts, each a batch of its own that is published once.
+
+    A second attempt of the task publishes no part again, if its rows come in the same order.
+    """
+
+    def _handle(self, part: pa.Table) -> None:
+        batch = self._batch
+        batch.commit([batch.stage(self._api, part)])
+        self._batch = replace(batch, batch_id=batch.batch_id + 1)
 
 
 def _grouped_by_topic(table: pa.Table) -> pa.Table:
@@ -103,9 +146,9 @@ def _grouped_by_topic(table: pa.Table) -> pa.Table:
     return table.take(pc.sort_indices(table, sort_keys=[("topic", "ascending")]))
 
 
-def _slices(table: pa.RecordBatch) -> list[tuple[int, int]]:
-    """Return the start and length of slices of about the size of a part."""
+def _slices(table: pa.RecordBatch, part_bytes: int) -> list[tuple[int, int]]:
+    """Return the start and length of slices of about ``part_bytes``."""
     if not table.num_rows:
         return []
-    rows = max(1, table.num_rows * _PART_BYTES // max(table.nbytes, 1))
+    rows = max(1, table.num_rows * part_bytes // max(table.nbytes, 1))
     return [(at, min(rows, table.num_rows - at)) for at in range(0, table.num_rows, rows)]

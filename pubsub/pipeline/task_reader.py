@@ -17,6 +17,10 @@ from pubsub.pipeline.history import (
 )
 from pubsub.pipeline.planning import Task
 from pubsub.pipeline.retry import Retry, logger
+from pubsub.pipeline.schemas import TIMESTAMP_TYPE
+
+# Kafka's number for a timestamp that the broker sets.
+_LOG_APPEND_TIME = 1
 
 
 def read_task(
@@ -95,5 +99,8 @@ def _to_spark_columns(
         batch = batch.set_column(index, batch.schema.field(index), number)
     if stream == EVENTS:
         return event_rows.decode_events(batch, schema)
+    if TIMESTAMP_TYPE in schema.names:
+        kind = pa.repeat(pa.scalar(_LOG_APPEND_TIME, pa.int32()), batch.num_rows)
+        batch = batch.append_column(TIMESTAMP_TYPE, kind)
     columns = [batch.column(name) for name in schema.names]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -7,12 +7,16 @@ from collections.abc import Callable
 
 from twisted.internet.base import ReactorBase
 from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
 
 from pubsub.broker.wall_clock import WallClock
 from pubsub.store.recovery import boot_id
 
 # The attribute of a reactor whose timers are monotonic.
 _MARK = "_pubsub_monotonic"
+# Where a reactor keeps its timers; private to Twisted.
+_TIMERS = ("_pendingTimedCalls", "_newTimedCalls")
+log = Logger()
 
 
 def use_monotonic_timers(reactor: IReactorTime) -> None:
@@ -22,6 +26,9 @@ def use_monotonic_timers(reactor: IReactorTime) -> None:
     timer runs until it has caught up. Timers that wait already keep their remaining time.
     """
     if not isinstance(reactor, ReactorBase) or getattr(reactor, _MARK, False):
+        return
+    if not all(hasattr(reactor, name) for name in _TIMERS):
+        log.warn("clock: timers follow the system's clock, as this Twisted keeps them elsewhere")
         return
     seconds: Callable[[], float] = time.monotonic
     shift = time.monotonic() - reactor.seconds()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 
 from twisted.python import usage
@@ -94,12 +95,18 @@ class Options(usage.Options):
         document = read_file(self._file) if self._file else {}
         return merge(self._protocols, self._line, document)
 
+    def opt_help(self) -> None:
+        """Print this help and exit."""
+        # A reader that ends, such as a pager, is no error.
+        with suppress(BrokenPipeError):
+            print(self, flush=True)
+        raise SystemExit(0)
+
     def getUsage(self, width: int | None = None) -> str:
-        """Return Twisted's help, and a list of the protocols."""
-        lines = [
-            f"  {p.name:<8} {p.summary}; default port {p.port}" for p in self._protocols.values()
-        ]
-        return super().getUsage(width) + "\nProtocols:\n" + "\n".join(lines) + "\n"
+        """Return the options in groups, and examples."""
+        from pubsub.server.help_text import help_text
+
+        return help_text(self._protocols)
 
 
 def _help(setting: Setting) -> str:
@@ -134,7 +141,7 @@ def make_options(protocols: Mapping[str, IWireProtocol] | None = None) -> Option
         for s in protocol.settings
     ]
     for name, setting in named:
-        if setting.kind is BOOLEAN and not setting.default:
+        if setting.kind.is_flag or (setting.kind is BOOLEAN and not setting.default):
             flags.append([name, None, setting.help])
         elif setting.kind.repeated:
             methods[f"opt_{name.replace('-', '_')}"] = _collect(name, setting)

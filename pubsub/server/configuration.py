@@ -22,22 +22,34 @@ general one.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from twisted.internet.endpoints import quoteStringArgument
 
+from pubsub.broker.access_table import AccessTable
 from pubsub.broker.durability import DURABILITY
 from pubsub.broker.listener import SETTINGS as LISTENER_SETTINGS
-from pubsub.broker.master_secrets import Secret
+from pubsub.broker.master_secrets import DenyList, KeySource, Secret, SecretRing, read_denied
+from pubsub.broker.password_file import read_password_file
+from pubsub.broker.tls_settings import TLS
 from pubsub.errors import ConfigurationError
 from pubsub.plugin import ADMIN, IWireProtocol
+from pubsub.server.access_settings import read_access
+from pubsub.server.backplane_settings import SETTINGS as BACKPLANE_SETTINGS
+from pubsub.server.backplane_settings import check_backplane
+from pubsub.server.certificates import read_tls
 from pubsub.server.file_tables import check_keys
-from pubsub.server.secret_settings import read_secrets
+from pubsub.server.http_listener import HTTP, find_entry, split
+from pubsub.server.log_levels import LOG_LEVEL
+from pubsub.server.log_lines import FORMATS
+from pubsub.server.log_lines import TEXT as TEXT_LINES
+from pubsub.server.secret_settings import issuer_actions, read_key_sources, read_secrets
 from pubsub.settings import (
     BOOLEAN,
     COUNT,
+    FILE,
     SECONDS,
     SIZE,
     TEXT,
@@ -127,11 +139,25 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
         30,
         "seconds at the memory bound after which the largest holder is disconnected",
     ),
-    Setting("secret-file", TEXT, "", "a file with the master secret of tokens"),
+    Setting("secret-file", FILE, "", "a file with the master secret of tokens"),
+    Setting(
+        "token-deny-file",
+        FILE,
+        "",
+        "a file with the ids (jti) and subjects of tokens that are not accepted any more",
+    ),
     Setting("allow-weak-secret", BOOLEAN, False, "accept secrets of fewer than 32 bytes"),
+    Setting(
+        "password-file",
+        FILE,
+        "",
+        "a file with users and the hashes of their passwords, written by `pubsub passwd`",
+    ),
     Setting("audit-log", TEXT, "", "a file for the audit log; default: the log"),
     Setting("audit-size", SIZE, "16M", "bytes after which a new file of the audit log is begun"),
     Setting("events", BOOLEAN, False, "publish events about clients on the topic $SYS/events"),
+    Setting("otel", BOOLEAN, False, "export spans of publishes and commits (OpenTelemetry)"),
+    *BACKPLANE_SETTINGS,
     Setting("max-topics", COUNT, 100_000, "largest number of topics"),
     Setting(
         "topic-expiry",
@@ -150,6 +176,13 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
     Setting("max-sessions", COUNT, 100_000, "largest number of sessions, live and resumable"),
     Setting(
         "resume-window", SECONDS, 60, "seconds in which a lost session can be resumed; 0: never"
+    ),
+    Setting("log-format", choice(*FORMATS), TEXT_LINES, "lines of the log: text, or JSON objects"),
+    Setting(
+        "log-level",
+        LOG_LEVEL,
+        "info",
+        "levels of the log, of all of it or by namespace, such as store=debug,warn",
     ),
     Setting("stop-timeout", SECONDS, 10, "seconds that a stopping broker waits for its clients"),
     Setting("tuning", BOOLEAN, True, "use the tricks of docs/tuning.md; off: slower, nothing else"),
@@ -176,7 +209,10 @@ class Config:
     """The whole configuration of a broker.
 
     ``redacted`` has the patterns of every protocol, whether it is served or not (see
-    ``IWireProtocol``).
+    ``IWireProtocol``). ``passwords`` has the hash of each user; None without a password file.
+    ``access`` has the tables ``[[access]]`` and ``[groups]``.
+    ``denied`` has the tokens that are not accepted any more, ``key_sources`` the sets of public
+    keys that are fetched.
     """
 
     broker: Mapping[str, Any]
@@ -184,6 +220,15 @@ class Config:
     secrets: Sequence[Secret] = ()
     admin: ListenerConfig | None = None
     redacted: Sequence[bytes] = ()
+    passwords: Mapping[str, str] | None = None
+    access: AccessTable = field(default_factory=AccessTable)
+    denied: DenyList = field(default_factory=DenyList)
+    key_sources: Sequence[KeySource] = ()
+
+    @property
+    def ring(self) -> SecretRing:
+        """The secrets for tokens, without the keys that have to be fetched."""
+        return SecretRing(self.secrets, self.denied, self.key_sources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,25 +245,36 @@ def flag(protocol: IWireProtocol, setting: Setting) -> str:
 
 
 def merge(
-    protocols: Mapping[str, IWireProtocol], line: CommandLine, document: Mapping[str, Any]
+    protocols: Mapping[str, IWireProtocol],
+    line: CommandLine,
+    document: Mapping[str, Any],
+    issuers: Iterable[str] = (),
 ) -> Config:
     """Return the configuration merged from ``line`` and the file's ``document``.
 
+    ``issuers`` are ids of secrets that are added to those of the document.
     Raises ConfigurationError for unknown keys or protocols and for invalid values.
     """
     _check_keys(protocols, document)
     try:
         broker = read_all(BROKER_SETTINGS, ChainMap(dict(line.settings), dict(document)))
         secrets = read_secrets(broker, document.get("keys", {}))
+        sources = read_key_sources(document.get("keys", {}))
+        given, http = split(_entries(protocols, line, document))
+        deny_file = broker["token-deny-file"]
+        denied = read_denied(deny_file) if deny_file else DenyList()
         listeners = [
-            _listener(protocols, line, document, entry, broker["interface"])
-            for entry in _entries(protocols, line, document)
+            _listener(protocols, line, document, entry, broker["interface"]) for entry in given
         ]
-        admin = _admin(line, document, broker, listeners)
+        admin = _admin(line, document, broker, listeners, http)
+        check_backplane(broker, [one.settings for one in listeners])
+        allowed = {**dict.fromkeys(issuers), **issuer_actions(document.get("keys", {}))}
+        access = read_access(document, (*protocols, ADMIN.name), allowed)
+        passwords = read_password_file(path) if (path := broker["password-file"]) else None
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
     redacted = [pattern for protocol in protocols.values() for pattern in protocol.redacted]
-    return Config(broker, listeners, secrets, admin, redacted)
+    return Config(broker, listeners, secrets, admin, redacted, passwords, access, denied, sources)
 
 
 def _entries(
@@ -239,13 +295,16 @@ def _admin(
     document: Mapping[str, Any],
     broker: Mapping[str, Any],
     listeners: Sequence[ListenerConfig],
+    http: Sequence[Mapping[str, Any]],
 ) -> ListenerConfig | None:
     """Return the HTTP API's listener, with the settings of the table [admin], or None."""
-    where = broker["admin-port"]
-    implied = not where and all(listener.implied for listener in listeners)
-    if where == "none" or not (where or implied):
+    implied = all(listener.implied for listener in listeners)
+    on_line = "admin-port" in line.settings
+    table = document.get(ADMIN.name, {})
+    entry, implied = find_entry(broker["admin-port"], on_line, table, http, implied)
+    if entry is None:
         return None
-    entry = {"protocol": ADMIN.name, "port": where or ADMIN.port, _IMPLIED: implied}
+    entry[_IMPLIED] = implied
     return _listener({ADMIN.name: ADMIN}, line, document, entry, broker["interface"])
 
 
@@ -269,9 +328,9 @@ def _listener(
             f"listen {protocol.name}: port and endpoint are given; give one of them"
         )
     where = entry.get("endpoint", entry.get("port", protocol.port))
-    return ListenerConfig(
-        protocol, endpoint_string(where, interface), values, entry.get(_IMPLIED, False)
-    )
+    endpoint = endpoint_string(where, interface)
+    values[TLS] = read_tls(protocol.name, endpoint, values)
+    return ListenerConfig(protocol, endpoint, values, entry.get(_IMPLIED, False))
 
 
 def _protocol(protocols: Mapping[str, IWireProtocol], name: object) -> IWireProtocol:
@@ -299,9 +358,11 @@ def endpoint_string(where: object, interface: str) -> str:
 def _check_keys(protocols: Mapping[str, IWireProtocol], document: Mapping[str, Any]) -> None:
     """Check that every key of the file is a setting in its place; raises ConfigurationError."""
     common = {s.name for s in LISTENER_SETTINGS}
-    top = common | {s.name for s in BROKER_SETTINGS} | {"listen", "keys"} | protocols.keys()
-    check_keys("", document, top | {ADMIN.name})
+    tables = {"listen", "keys", "access", "groups", ADMIN.name} | protocols.keys()
+    top = common | {s.name for s in BROKER_SETTINGS} | tables
+    check_keys("", document, top)
     own = {p.name: {s.name for s in p.settings} for p in (*protocols.values(), ADMIN)}
+    own[ADMIN.name] |= {"port", "endpoint"}
     for name in own:
         table = document.get(name, {})
         if not isinstance(table, dict):
@@ -311,6 +372,6 @@ def _check_keys(protocols: Mapping[str, IWireProtocol], document: Mapping[str, A
     if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
         raise ConfigurationError("listen: expected tables, [[listen]]")
     for entry in listed:
-        _protocol(protocols, entry.get("protocol"))
-        keys = common | own[entry["protocol"]] | {"protocol", "port", "endpoint"}
+        protocol = _protocol({**protocols, HTTP: ADMIN}, entry.get("protocol"))
+        keys = common | own[protocol.name] | {"protocol", "port", "endpoint"}
         check_keys("[[listen]] ", entry, keys)

@@ -9,6 +9,9 @@ from typing import Any
 
 from pubsub.errors import ConfigurationError
 
+# Settings of former versions, and what they are called now.
+_FORMER = {"handshake-timeout": "handshake-seconds"}
+
 
 def read_file(path: str) -> dict[str, Any]:
     """Return the parsed file; raises ConfigurationError."""
@@ -28,6 +31,6 @@ def check_keys(where: str, table: Mapping[str, object], known: Iterable[str]) ->
     """
     for key in table:
         if key not in known:
-            near = get_close_matches(key, list(known), 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            near = _FORMER.get(key) or "".join(get_close_matches(key, list(known), 1))
+            hint = f"; did you mean {near}?" if near else ""
             raise ConfigurationError(f"{where}{key}: no such setting{hint}")

@@ -1,49 +1,195 @@
 """SIGHUP: read the configuration again and apply what can change under live clients.
 
-These are the master secrets, and the access rules, rates and protocol settings of listeners that
-still exist. Every live subscription is then rechecked. Other settings, and listeners that are added
-or removed, need a restart. A configuration with an error changes nothing.
+``reload_effects.py`` says what that is. Listeners are added, moved and removed without touching
+others, and every live subscription is rechecked. What needs a restart is logged. A configuration
+with an error changes nothing: what was changed before it was found is brought back.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorFromThreads
 from twisted.logger import Logger
 
-from pubsub.broker.master_secrets import SecretRing
-from pubsub.errors import ConfigurationError
+from pubsub.broker.password_changes import changed_users, end_connections
+from pubsub.errors import ConfigurationError, StartError
+from pubsub.server.configuration_changes import (
+    Changes,
+    carried,
+    compare,
+    cut,
+    describe,
+    entries,
+)
+from pubsub.server.history_settings import check_history
+from pubsub.server.listener_set import ListenerSet, Prepared
 
 if TYPE_CHECKING:
+    from pubsub.broker.listener import Listener
     from pubsub.broker.service import BrokerService
-    from pubsub.server.configuration import Config
+    from pubsub.server.configuration import Config, ListenerConfig
+    from pubsub.tuning import Tuning
 
 log = Logger()
 
 
-def apply(broker: BrokerService, config: Config) -> Deferred[tuple[int, int]]:
-    """Apply what can change in a running broker.
+class LiveConfiguration:
+    """The configuration of ``broker``, which was made from ``config``.
 
-    Fires with how many subscriptions stay and how many end.
+    ``applied`` is called with other settings of the broker.
     """
-    entries = [*config.listeners, *([config.admin] if config.admin is not None else [])]
-    settings = {(entry.protocol.name, entry.endpoint): entry.settings for entry in entries}
-    return broker.reconfigure(SecretRing(config.secrets), settings)
+
+    def __init__(
+        self,
+        broker: BrokerService,
+        config: Config,
+        reactor: object,
+        tuning: Tuning,
+        applied: Callable[[Mapping[str, Any]], object] = lambda settings: None,
+    ) -> None:
+        self._broker = broker
+        self._applied = applied
+        self._running = config
+        self._listeners = ListenerSet(broker, reactor, tuning)
+        broker.configuration.content = describe(config)
+
+    def apply(self, config: Config) -> Deferred[tuple[int, int]]:
+        """Apply what can change; fires with how many subscriptions stay and how many end.
+
+        Raises ConfigurationError; nothing has changed in that case, nor after any other exception.
+        """
+        check_history(config.broker)
+        new = carried(self._running, config)
+        changes = compare(describe(self._running), describe(config))
+        wanted = entries(new)
+        leaving = self._listeners.others(wanted)
+        free = list(leaving)
+        users = self._broker.passwords.hashes
+        coming: list[Prepared] = []
+        undo = self._undo(users, coming)
+        try:
+            rechecked = self._replace(new, wanted, free, coming, undo)
+        except BaseException as error:
+            for step in reversed(undo):
+                _attempt(step)
+            if isinstance(error, OSError):
+                raise ConfigurationError(str(error)) from error
+            raise
+        changed = changed_users(users, config.passwords)
+        if changed:
+            self._broker.slices.run(end_connections(self._broker.clients, changed))
+        self._report(changes)
+        self._running = new
+        self._broker.configuration.content = describe(new)
+        self._broker.drainage.draining = False
+        self._exchange(leaving, free, coming)
+        return rechecked
+
+    def _undo(
+        self, users: Mapping[str, str] | None, coming: list[Prepared]
+    ) -> list[Callable[[], object]]:
+        """Return what brings back the present state, the last first."""
+        broker, running = self._broker, self._running
+        return [
+            partial(broker.tokens.replace, broker.tokens.ring),
+            partial(broker.set_access, running.access),
+            partial(broker.passwords.replace, users),
+            lambda: self._listeners.keep(coming),
+        ]
+
+    def _replace(
+        self,
+        new: Config,
+        wanted: list[ListenerConfig],
+        free: list[Listener],
+        coming: list[Prepared],
+        undo: list[Callable[[], object]],
+    ) -> Deferred[tuple[int, int]]:
+        """Prepare the listeners that are ``coming``, and replace all settings."""
+        broker, before = self._broker, self._broker.tokens.ring
+        ring = new.ring.carrying(before)
+        # Before listeners are made: a protocol may require a secret, or users.
+        broker.tokens.replace(ring)
+        broker.set_access(new.access)
+        broker.passwords.replace(new.passwords)
+        for one in wanted:
+            if self._listeners.find(one.protocol.name, one.endpoint) is None:
+                prepared = self._listeners.prepare(one, free)
+                coming += [] if prepared is None else [prepared]
+        broker.tokens.replace(before)
+        running = self._running
+        undo.append(partial(broker.put_back, before, _settings(entries(running)), running.broker))
+        undo.append(partial(self._applied, running.broker))
+        self._applied(new.broker)
+        return broker.reconfigure(ring, _settings(wanted), new.broker)
+
+    def _exchange(
+        self, leaving: list[Listener], free: list[Listener], coming: list[Prepared]
+    ) -> None:
+        moving = [listener for listener in leaving if listener not in free]
+        # A port may be taken by the listener that leaves.
+        closed = self._listeners.remove(leaving, moving)
+        closed.addCallback(lambda _: self._add(coming))
+        closed.addErrback(lambda failure: log.failure("adding listeners failed", failure))
+
+    def _add(self, coming: list[Prepared]) -> None:
+        for prepared in coming:
+            try:
+                self._listeners.add(prepared)
+            except StartError as error:
+                log.error("reload: {reason}; correct it and reload again", reason=error)
+
+    def _report(self, changes: Changes) -> None:
+        for one in changes.settings:
+            values = {"setting": one.setting, "old": cut(one.old), "new": cut(one.new)}
+            if one.needs_restart:
+                log.warn("reload: {setting} stays {old} until a restart makes it {new}", **values)
+            else:
+                log.info("reload: {setting} is {new}, and was {old}", **values)
+        for name in changes.added:
+            log.info("reload: listener {name} is added", name=name)
+        for name in changes.removed:
+            log.info("reload: listener {name} is removed; its clients are drained", name=name)
+
+
+def _settings(entries: list[ListenerConfig]) -> dict[tuple[str, str], Mapping[str, Any]]:
+    return {(one.protocol.name, one.endpoint): one.settings for one in entries}
+
+
+def _attempt(step: Callable[[], object]) -> None:
+    """Call ``step``; the steps after it are taken even if it fails."""
+    try:
+        step()
+    except Exception:
+        log.failure("reload: a part did not go back to what it was; restart the broker")
 
 
 class Reloader(Service):
-    """Applies the result of ``read`` to ``broker`` whenever the process receives SIGHUP."""
+    """Applies the result of ``read`` to ``live`` whenever the process receives SIGHUP.
 
-    def __init__(self, broker: BrokerService, read: Callable[[], Config], reactor: object) -> None:
-        self._broker = broker
+    ``begun`` and ``done`` are called before and after each reload.
+    """
+
+    def __init__(
+        self,
+        live: LiveConfiguration,
+        read: Callable[[], Config],
+        reactor: object,
+        begun: Callable[[], object] = lambda: None,
+        done: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._live = live
         self._read = read
         self._reactor = cast(IReactorFromThreads, reactor)
+        self._begun = begun
+        self._done = done
 
     def startService(self) -> None:
         """Handle the signal."""
@@ -61,12 +207,18 @@ class Reloader(Service):
 
     def reload(self) -> None:
         """Read and apply the configuration; log an error and change nothing if it is invalid."""
+        self._begun()
         try:
-            config = self._read()
-        except ConfigurationError as error:
+            applied = self._live.apply(self._read())
+        except (ConfigurationError, OSError) as error:
             log.error("reload failed, nothing is changed: {reason}", reason=error)
+            self._done()
             return
-        apply(self._broker, config).addCallbacks(
+        except Exception:
+            log.failure("reload failed, nothing is changed")
+            self._done()
+            return
+        applied.addCallbacks(
             lambda counts: log.info(
                 "reloaded: {kept} subscriptions stay, {removed} end",
                 kept=counts[0],
@@ -74,3 +226,4 @@ class Reloader(Service):
             ),
             lambda failure: log.failure("rechecking the subscriptions failed", failure),
         )
+        applied.addCallback(lambda _: self._done())

@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from twisted.application.service import IService
+from twisted.application.service import IService, Service
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from pubsub.broker.audit import AuditLog
-from pubsub.broker.durability import Durability, DurabilityRules
+from pubsub.broker.dispatcher import Dispatcher
+from pubsub.broker.durability import DurabilityRules
 from pubsub.broker.limits import BrokerLimits
-from pubsub.broker.master_secrets import SecretRing
+from pubsub.broker.passwords import PasswordVerifier
 from pubsub.broker.service import BrokerService
 from pubsub.broker.wall_clock import WallClock
 from pubsub.build_info import build_kind
-from pubsub.errors import ConfigurationError, NotConfigured, PubSubError, StartError
-from pubsub.interfaces import IStore
+from pubsub.errors import ConfigurationError, PubSubError, StartError
+from pubsub.server.access_settings import report_deprecated
+from pubsub.server.backplane_settings import add_backplane
+from pubsub.server.certificates import CertificateWatch
 from pubsub.server.clocks import system_wall_clock, use_monotonic_timers
 from pubsub.server.command_line import Options as ParsedOptions
 from pubsub.server.command_line import make_options
-from pubsub.server.configuration import Config, ListenerConfig
+from pubsub.server.configuration import Config
+from pubsub.server.configuration_changes import entries
+from pubsub.server.history_settings import check_history, history_bytes, make_store
+from pubsub.server.key_fetcher import KeyFetcher
+from pubsub.server.listener_set import ListenerSet
+from pubsub.server.log_setup import LoggedProcess, ProcessLog, call_later_from_threads
 from pubsub.server.memory_tuning import tune_memory
-from pubsub.server.reload import Reloader
+from pubsub.server.reload import LiveConfiguration, Reloader
+from pubsub.server.service_manager import ServiceManager, notifier, watchdog_seconds
 from pubsub.server.shutdown import ForcedShutdown
 from pubsub.server.upgrade_notes import is_upgrade, report_upgrade
-from pubsub.store.log_store import MEMORY_BYTES, LogOptions, LogStore
-from pubsub.store.memory import MemoryStore
+from pubsub.store.threads import Worker
 from pubsub.tuning import Tuning, choose
-from pubsub.wire.listener_service import ListenerService
-from pubsub.wire.reactor_tick import Call, at_tick_end
+from pubsub.wire.reactor_tick import at_tick_end
 from twisted import __version__ as twisted_version
+
+if TYPE_CHECKING:
+    from pubsub.server.tracing import Tracing
 
 log = Logger()
 # ServiceMaker looks for a module's `Options`, and calls it once `twistd pubsub` is asked for.
@@ -49,11 +60,33 @@ def makeService(options: ParsedOptions) -> IService:
         broker = make_broker(options.config, reactor)
     except PubSubError as error:
         raise SystemExit(f"pubsub: {error}") from None
-    tune_memory(_tuning(options.config))
-    reloader = Reloader(broker, options.read, reactor)
+    tuning = tuning_of(options.config)
+    tune_memory(tuning)
+    broker.drainage.stop = reactor.stop
+    twistd: Mapping[str, Any] = options.parent or {}
+    process_log = ProcessLog(options.config.broker, twistd, call_later_from_threads(reactor))
+    process_log.tell(broker.log_connections)
+    live = LiveConfiguration(broker, options.config, reactor, tuning, process_log.configure)
+    begun, done = _report_to_manager(broker, reactor)
+    reloader = Reloader(live, options.read, reactor, begun, done)
     reloader.setServiceParent(broker)  # type: ignore[no-untyped-call]
     ForcedShutdown(broker, reactor).setServiceParent(broker)  # type: ignore[no-untyped-call]
-    return broker
+    process = LoggedProcess(process_log)
+    broker.setServiceParent(process)  # type: ignore[no-untyped-call]
+    return process
+
+
+def _report_to_manager(
+    broker: BrokerService, reactor: IReactorTime
+) -> tuple[Callable[[], object], Callable[[], object]]:
+    """Report to the service manager, if there is one; return what to call around a reload."""
+    notify = notifier(os.environ)
+    if notify is None:
+        return (lambda: None), (lambda: None)
+    seconds = watchdog_seconds(os.environ, os.getpid())
+    manager = ServiceManager(broker, reactor, notify, seconds)
+    manager.setServiceParent(broker)  # type: ignore[no-untyped-call]
+    return manager.reloading, manager.reloaded
 
 
 def make_broker(
@@ -70,22 +103,22 @@ def make_broker(
         report_upgrade(config)
     use_monotonic_timers(reactor)
     wall = wall or system_wall_clock()
-    tuning = _tuning(config)
+    tuning = tuning_of(config)
     _report(tuning)
     tick_end = at_tick_end(reactor, tuning)
-    store, nbytes = _make_store(settings, reactor, wall, tick_end)
-    max_memory = settings["max-memory"]
-    if 0 < max_memory <= nbytes:
-        raise ConfigurationError(
-            f"max-memory: the history alone needs {nbytes} bytes; give more memory"
-        )
+    check_history(settings)
+    worker = Worker("pubsub-passwords", 1, reactor)
+    parser = Worker("pubsub-keys", 1, reactor)
+    passwords = PasswordVerifier(reactor, worker.hand_over)
+    passwords.replace(config.passwords)
+    tracing = _make_tracing(reactor) if settings["otel"] else None
     broker = BrokerService(
         reactor,
         wall,
-        store,
+        make_store(settings, reactor, wall, tick_end),
         BrokerLimits(
-            max_memory=max_memory,
-            history_memory=nbytes,
+            max_memory=settings["max-memory"],
+            history_memory=history_bytes(settings),
             memory_seconds=settings["memory-seconds"],
             max_topics=settings["max-topics"],
             max_sessions=settings["max-sessions"],
@@ -94,21 +127,59 @@ def make_broker(
             topic_expiry=settings["topic-expiry"],
             identity_expiry=settings["identity-expiry"],
         ),
-        ring=SecretRing(config.secrets),
+        ring=config.ring,
         audit=AuditLog(wall.system, settings["audit-log"], settings["audit-size"]),
         durability=DurabilityRules(settings["durability"]),
         events=settings["events"],
         redacted=config.redacted,
         at_tick_end=tick_end,
+        passwords=passwords,
+        make_dispatcher=Dispatcher if tracing is None else tracing.make_dispatcher,
+        access=config.access,
+        fetch_keys=KeyFetcher(reactor, parser.run).fetch,
     )
-    for listener in config.listeners:
-        _add(broker, listener, reactor, tuning)
-    if config.admin is not None:
-        _add(broker, config.admin, reactor, tuning)
+    if tracing is not None:
+        tracing.attach(broker)
+    served = [(one.protocol.name, one.settings) for one in entries(config)]
+    report_deprecated(config.access, served)
+    for thread in (worker, parser):
+        WorkerThread(thread).setServiceParent(broker)  # type: ignore[no-untyped-call]
+    add_backplane(broker, settings, reactor, tick_end)
+    listeners = ListenerSet(broker, reactor, tuning)
+    for one in entries(config):
+        prepared = listeners.prepare(one, [])
+        if prepared is not None:
+            listeners.add(prepared)
+    watch = CertificateWatch(broker.listeners, reactor, wall.system)
+    watch.setServiceParent(broker)  # type: ignore[no-untyped-call]
     return broker
 
 
-def _tuning(config: Config) -> Tuning:
+def _make_tracing(reactor: IReactorTime) -> Tracing:
+    """Return the tracing of a broker; raises ConfigurationError."""
+    try:
+        from pubsub.server.tracing import Tracing
+    except ImportError as error:
+        raise ConfigurationError(
+            f"otel: {error}; install it with pip install 'pubsub-broker[otel]'"
+        ) from None
+    return Tracing(reactor)
+
+
+class WorkerThread(Service):
+    """Ends the thread of ``worker`` with the broker; it starts when it is needed."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def stopService(self) -> None:
+        """Wait for the call under way."""
+        super().stopService()  # type: ignore[no-untyped-call]
+        self._worker.stop()
+
+
+def tuning_of(config: Config) -> Tuning:
+    """Return the tricks that a broker with this configuration uses."""
     return choose(config.broker["tuning"], twisted_version)
 
 
@@ -123,60 +194,26 @@ def _report(tuning: Tuning) -> None:
         )
 
 
-def _make_store(
-    settings: Mapping[str, Any],
-    reactor: IReactorTime,
-    wall: WallClock,
-    tick_end: Callable[[Call], object],
-) -> tuple[IStore, int]:
-    """Return the history and its bytes of memory; raises ConfigurationError."""
-    location = settings["store"]
-    if location is None:
-        for pattern, durability in settings["durability"]:
-            if durability is Durability.SYNC:
-                raise ConfigurationError(
-                    f"durability: {pattern}=sync needs a history on disk; remove --store memory"
-                )
-        messages, nbytes = settings["history"]
-        return MemoryStore(messages, nbytes), nbytes if messages else 0
-    options = LogOptions(
-        settings["commit-interval"],
-        settings["commit-bytes"],
-        settings["retention"],
-        settings["compression"] == "zstd",
-    )
-    store = LogStore(
-        location.directory, reactor, options, tick_end, wall.retention_time, location.migrate
-    )
-    return store, MEMORY_BYTES
-
-
-def _add(
-    broker: BrokerService, config: ListenerConfig, reactor: IReactorTime, tuning: Tuning
-) -> None:
-    listener = broker.make_listener(config.protocol.name, config.settings, config.endpoint)
-    try:
-        factory = config.protocol.make_factory(listener)
-    except NotConfigured as error:
-        if not config.implied:
-            raise ConfigurationError(f"{config.protocol.name}: {error}") from None
-        log.warn("{protocol}: not served: {reason}", protocol=config.protocol.name, reason=error)
-        return
-    service = ListenerService(
-        config.protocol.name, config.endpoint, factory, reactor, listener.refuse, tuning
-    )
-    broker.add_listener(listener, service)
-
-
 def report_start_error(
     kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
     """Print a StartError as one line, without a traceback; for ``sys.excepthook``.
 
     twistd cleans up after an exception in startService and raises it again to the interpreter.
-    Other exceptions are defects and keep their traceback.
+    Other exceptions are defects and keep their traceback. In the background nobody sees what is
+    printed, and twistd shows the terminal no more than 100 bytes of it: it is logged instead.
     """
     if isinstance(error, StartError):
+        if _is_discarded(2):
+            log.critical("cannot start: {reason}", reason=error)
         print(f"pubsub: {error}", file=sys.__stderr__)
     else:
         sys.__excepthook__(kind, error, traceback)
+
+
+def _is_discarded(descriptor: int) -> bool:
+    """Return whether what is written to ``descriptor`` goes nowhere."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(os.devnull))
+    except OSError:
+        return True

@@ -33,6 +33,7 @@ class ChangedDefault:
 
 
 CHANGED: Sequence[ChangedDefault] = (
+    ChangedDefault("allow-anonymous", "on", "auto"),
     ChangedDefault("slow-consumer", "pause", "auto"),
     ChangedDefault("udp-packing", True, False, "cafe"),
     ChangedDefault("max-streams", 16, 32, ADMIN.name),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 
+from pubsub.store.damage import Damage
 from pubsub.store.record import Found
 from pubsub.store.segment import Segment
 from pubsub.store.segment_index import Entry
@@ -40,6 +41,7 @@ class Catalog:
 
     ``ended`` has the offset at which each topic that ended did. ``end`` is the offset after the
     last message if that is known otherwise than from the segments, as the last ones are missing.
+    ``damage`` has what readers and checks found so far.
 
     The first of ``horizons`` that matches a topic applies.
     """
@@ -49,6 +51,7 @@ class Catalog:
     ended: dict[str, int] = field(default_factory=dict)
     horizons: Sequence[Horizon] = ()
     end: int = 0
+    damage: Damage = field(default_factory=Damage)
 
     def __post_init__(self) -> None:
         self._used: OrderedDict[Segment, None] = OrderedDict()
@@ -98,11 +101,17 @@ class Catalog:
         try:
             return self._horizon_of[topic]
         except KeyError:
-            found = next((one for one in self.horizons if one.matches(topic)), None)
-            if len(self._horizon_of) > 200_000:
-                self._horizon_of.clear()
-            self._horizon_of[topic] = found
+            # In this order: what is found in horizons that are replaced meanwhile is forgotten.
+            cache, horizons = self._horizon_of, self.horizons
+            found = next((one for one in horizons if one.matches(topic)), None)
+            if len(cache) > 200_000:
+                cache.clear()
+            cache[topic] = found
             return found
+
+    def forget_patterns(self) -> None:
+        """Look for the horizon of each topic again: there are other horizons."""
+        self._horizon_of = {}
 
     def visible(self, topics: Iterable[str], before: int) -> frozenset[str]:
         """Return those of ``topics`` that may have messages before ``before`` to be read."""
@@ -146,7 +155,12 @@ class Catalog:
 
 
 def set_horizons(catalog: Catalog, horizons: Sequence[Horizon], known: Mapping[str, int]) -> None:
-    """Give ``catalog`` its horizons, with the offsets that are ``known`` for their patterns."""
+    """Give ``catalog`` its horizons, with the offsets that are ``known`` for their patterns.
+
+    Readers may use the catalog meanwhile. What no pattern kept before stays hidden.
+    """
+    first = catalog.first
     for one in horizons:
-        one.offset = known.get(one.pattern, 0)
+        one.offset = known.get(one.pattern, first)
     catalog.horizons = horizons
+    catalog.forget_patterns()

@@ -14,7 +14,8 @@ class Group:
     """Messages and metadata that are committed together.
 
     ``puts`` are the values of the metadata by table and key, None to delete one. ``ends`` are the
-    topics that have ended, with the values that were put since the end before. ``offset`` is the
+    topics that have ended, with the values that were put since the end before. ``since`` is the
+    reactor's time at which the first of its messages was added. ``offset`` is the
     next offset of the log when the group was first written, ``done`` the number of its records
     that are written. ``written`` and ``synced`` are the callbacks that wait; only the reactor
     thread uses them.
@@ -24,6 +25,7 @@ class Group:
     puts: dict[tuple[str, str], Put] = field(default_factory=dict)
     ends: list[tuple[End, Sequence[Put]]] = field(default_factory=list)
     nbytes: int = 0
+    since: float = 0.0
     offset: int = -1
     done: int = 0
     written: list[Callable[[bool], None]] = field(default_factory=list)

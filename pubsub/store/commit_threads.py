@@ -64,6 +64,11 @@ class CommitThreads:
         later: IDelayedCall = self._reactor.callLater(seconds, call)
         return later
 
+    def seconds(self) -> float:
+        """See ``Effects``."""
+        now: float = self._reactor.seconds()
+        return now
+
     def failed(self, failure: Failure) -> str:
         """See ``Effects``."""
         if not failure.check(sqlite3.Error, OSError):

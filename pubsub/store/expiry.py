@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
+from pubsub.settings import matcher
 from pubsub.store.catalog import Catalog, Horizon
 from pubsub.store.parcel import TopicCounts
 from pubsub.store.retention import MICROSECONDS, RetentionLimits
@@ -64,18 +65,28 @@ def grain_of(limits: Sequence[RetentionLimits]) -> Grain:
     return Grain(int(max(min(nbytes, ENTRY_BYTES), 1)), int(max(min(messages, 2**62), 1)))
 
 
+def horizons_of(limits: Sequence[RetentionLimits]) -> list[Horizon]:
+    """Return a horizon for each of ``limits``; ``set_horizons`` sets their offsets."""
+    return [Horizon(one.pattern, matcher([one.pattern])) for one in limits]
+
+
 class Expiry:
     """Finds what has expired in ``catalog``; its horizons are those of ``limits``, in order."""
 
     def __init__(self, catalog: Catalog, limits: Sequence[RetentionLimits]) -> None:
         self._catalog = catalog
+        self._ends: deque[tuple[str, int]] = deque()
+        self.begin(limits)
+
+    def begin(self, limits: Sequence[RetentionLimits]) -> None:
+        """Count all messages anew, for ``limits`` and the catalog's horizons."""
+        catalog = self._catalog
         self._rules = [
             _Rule(one, horizon) for one, horizon in zip(limits, catalog.horizons, strict=True)
         ]
         self._rule_of = {id(rule.horizon): rule for rule in self._rules}
         self._totals: dict[str, tuple[int, int]] = {}
         self._counted_to = catalog.low
-        self._ends: deque[tuple[str, int]] = deque()
 
     def step(self, now: int) -> bool:
         """Move the horizons to where they are to be at ``now`` (µs); return if there is more."""

@@ -27,11 +27,12 @@ from typing import Any, Protocol
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 
+from pubsub.broker.histogram import Histogram
 from pubsub.broker.limits import Gate
-from pubsub.interfaces import Value
+from pubsub.interfaces import CommitWatcher, Value
 from pubsub.store.commit_group import Group
 from pubsub.store.record import End, Put
-from pubsub.store.stored_runs import RunRecord, last_offset_of, nbytes_of
+from pubsub.store.stored_runs import RunRecord, count_of, last_offset_of, nbytes_of
 
 SYNC_BYTES = 8 * 1024**2
 """Bytes that are written and not synced, from which on a sync starts."""
@@ -56,6 +57,9 @@ class Effects(Protocol):
     def at_tick_end(self, call: Callable[[], None]) -> object:
         """Run ``call`` at the end of the tick."""
 
+    def seconds(self) -> float:
+        """As ``IReactorTime.seconds``."""
+
     def failed(self, reason: Any) -> str:
         """Report that writing has failed; return the reason as text."""
 
@@ -73,6 +77,16 @@ class GroupCommit:
         self.failing: str | None = None
         """The reason why the log cannot be written; None while it can."""
         self.failures = 0
+        self.commits = 0
+        """Groups that are written."""
+        self.last_commit = effects.seconds()
+        """When the last group was written, or this object made."""
+        self.watcher: CommitWatcher | None = None
+        """Called after each group with messages was written."""
+        self.write_times = Histogram()
+        """The time from the first message of a group until the group is written."""
+        self.sync_times = Histogram()
+        """The time from the first message of a group until the group is on disk."""
         self._effects = effects
         self._interval = interval
         self._nbytes = nbytes
@@ -91,11 +105,18 @@ class GroupCommit:
         self._retry_timer: IDelayedCall | None = None
         self._settled: Deferred[None] | None = None
 
+    def reconfigure(self, interval: float, nbytes: int) -> None:
+        """Use this interval and this size from the next group on."""
+        self._interval = interval
+        self._nbytes = nbytes
+
     # Input
 
     def add(self, run: RunRecord) -> None:
         """Commit ``run``, which has the next offsets."""
         group = self._group
+        if not group.runs:
+            group.since = self._effects.seconds()
         group.runs.append(run)
         nbytes = nbytes_of(run)
         group.nbytes += nbytes
@@ -227,8 +248,14 @@ class GroupCommit:
         group, self._writing = self._writing, None
         self._write_runs = False
         if group is not None:
+            self.commits += 1
+            self.last_commit = self._effects.seconds()
             if group.runs:
                 self.committed = last_offset_of(group.runs[-1]) + 1
+                seconds = self.last_commit - group.since
+                self.write_times.observe(seconds)
+                if self.watcher is not None:
+                    self.watcher(sum(map(count_of, group.runs)), group.nbytes, seconds)
             self._unsynced.append(group)
             self._unsynced_bytes += group.nbytes
             self._awaited = self._awaited or bool(group.synced)
@@ -258,6 +285,10 @@ class GroupCommit:
         self._covered = max(self._covered - number, 0)
         groups = [self._unsynced.popleft() for _ in range(number)]
         self._awaited = any(group.synced for group in self._unsynced)
+        now = self._effects.seconds()
+        for group in groups:
+            if group.runs:
+                self.sync_times.observe(now - group.since)
         freed = sum(group.nbytes for group in groups)
         self._unsynced_bytes -= freed
         self._backlog -= freed

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,14 +22,14 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from pubsub.broker.batch import Batch, Page
+from pubsub.broker.histogram import Histogram
 from pubsub.errors import HistoryUnavailable, StartError
-from pubsub.interfaces import IStore, Value
-from pubsub.settings import matcher
+from pubsub.interfaces import CommitWatcher, IStore, Value
 from pubsub.store import log_reader
-from pubsub.store.catalog import CACHE_BYTES, Horizon, set_horizons
+from pubsub.store.catalog import CACHE_BYTES, set_horizons
 from pubsub.store.commit_threads import CommitThreads
 from pubsub.store.epochs import continuation, continues
-from pubsub.store.expiry import Expiry, grain_of
+from pubsub.store.expiry import Expiry, grain_of, horizons_of
 from pubsub.store.group_commit import BACKLOG, GroupCommit
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_writer import LogWriter
@@ -68,6 +68,16 @@ class LogOptions:
     compress: bool = False
 
 
+def options_of(settings: Mapping[str, Any]) -> LogOptions:
+    """Return the options that the broker's settings have."""
+    return LogOptions(
+        settings["commit-interval"],
+        settings["commit-bytes"],
+        settings["retention"],
+        settings["compression"] == "zstd",
+    )
+
+
 @implementer(IStore)
 class LogStore:
     """A history in the directory ``path``. ``at_tick_end`` runs a call at the end of the tick.
@@ -97,13 +107,20 @@ class LogStore:
         self._options = options or LogOptions()
         self._log = RunLog(2**62, BACKLOG + RECENT)
         self._effects = CommitThreads(reactor, at_tick_end or partial(reactor.callLater, 0))
+        self._watcher: CommitWatcher | None = None
         self._commits = self._make_commits(0)
+        self._upkeep: Upkeep | None = None
         self.gate = self._commits.gate
 
     def _make_commits(self, offset: int) -> GroupCommit:
         commits = GroupCommit(self._effects, self._options.interval, self._options.nbytes, offset)
         self._effects.commits = commits
+        commits.watcher = self._watcher
         return commits
+
+    def watch_commits(self, watcher: CommitWatcher) -> None:
+        """See ``IStore``."""
+        self._watcher = self._commits.watcher = watcher
 
     # Opening and closing
 
@@ -147,9 +164,7 @@ class LogStore:
         self.last_timestamp = max([one.last_timestamp for one in found.catalog.segments], default=0)
         self._catalog, self._metadata, self._clean = found.catalog, found.metadata, found.clean
         try:
-            horizons = [
-                Horizon(one.pattern, matcher([one.pattern])) for one in self._options.retention
-            ]
+            horizons = horizons_of(self._options.retention)
             set_horizons(self._catalog, horizons, self._metadata.horizons())
             known = self._metadata.epochs()
             number = known[-1].number + 1 if known else 1
@@ -172,7 +187,7 @@ class LogStore:
         self._commits = self._make_commits(found.offset)
         self.gate = self._commits.gate
         self._expiry = Expiry(self._catalog, self._options.retention)
-        upkeep = Upkeep(
+        upkeep = self._upkeep = Upkeep(
             self._directory,
             self._catalog,
             self._metadata,
@@ -182,6 +197,7 @@ class LogStore:
             grain,
             self._options.compress,
         )
+        self._upkeep = upkeep
         self._rounds = Rounds(self._reactor, upkeep, self._microseconds)
         self._readers = Worker("history-reader", READERS, self._reactor)
         self._effects.begin(self._writer)
@@ -210,6 +226,14 @@ class LogStore:
         self._metadata.close()
         self._directory.close()
 
+    def reconfigure(self, settings: Mapping[str, Any]) -> None:
+        """See ``IStore``."""
+        options = options_of(settings)
+        self._options = options
+        self._commits.reconfigure(options.interval, options.nbytes)
+        if self._upkeep is not None:
+            self._upkeep.reconfigure(options.retention, options.compress)
+
     # State
 
     @property
@@ -226,6 +250,11 @@ class LogStore:
         return self._catalog.first
 
     @property
+    def trouble(self) -> str | None:
+        """See ``IStore``."""
+        return self._commits.failing
+
+    @property
     def committed(self) -> int:
         """See ``IStore``."""
         return self._commits.committed
@@ -240,6 +269,36 @@ class LogStore:
         """Number of writes and syncs that failed."""
         return self._commits.failures
 
+    @property
+    def commit_times(self) -> Histogram:
+        """See ``IStore``."""
+        return self._commits.write_times
+
+    @property
+    def sync_times(self) -> Histogram:
+        """See ``IStore``."""
+        return self._commits.sync_times
+
+    def figures(self) -> dict[str, float]:
+        """See ``IStore``."""
+        assert self._upkeep is not None, "the store is not open"
+        usage, commits = self._upkeep.usage, self._commits
+        return {
+            "commits": commits.commits,
+            "failures": commits.failures,
+            "bytes": usage.segment_bytes,
+            "segments": usage.segments,
+            "index_bytes": usage.index_bytes,
+            "metadata_bytes": usage.metadata_bytes,
+            "seconds_since_commit": self._reactor.seconds() - commits.last_commit,
+            "disk_free": usage.free,
+            "damaged_offsets": sum([stop - start for start, stop in self.damaged()]),
+        }
+
+    def damaged(self) -> list[tuple[int, int]]:
+        """See ``IStore``."""
+        return self._catalog.damage.ranges(self.first_offset)
+
     # Reading
 
     def read(
@@ -251,7 +310,7 @@ class LogStore:
             end = None if fresh else committed
             return succeed(self._log.read(offset, topics, max_bytes, end))
         read = partial(log_reader.read_page, self._catalog, offset, topics, max_bytes, committed)
-        return self._readers.run(_again(read)).addCallback(_check_page)
+        return self._readers.run(_again(read)).addCallback(self._check_page)
 
     def read_parcel(
         self, start: int, stop: int, topics: frozenset[str] | None, max_bytes: int
@@ -262,7 +321,7 @@ class LogStore:
             parcel = parcel_of(self._log, self._run, start, stop, topics, max_bytes)
             return succeed(replace(parcel, first=self.first_offset))
         read = partial(log_reader.read_parcel, self._catalog, start, stop, topics, max_bytes)
-        return self._readers.run(_again(read)).addCallback(_check_parcel)
+        return self._readers.run(_again(read)).addCallback(self._check_parcel)
 
     def offset_at(self, timestamp: int) -> Deferred[int]:
         """See ``IStore``."""
@@ -287,6 +346,25 @@ class LogStore:
     def items(self, table: str) -> Iterable[tuple[str, bytes]]:
         """See ``IStore``: as it was when the store was opened."""
         return tuple(self._tables.get(table, ()))
+
+    def _check_page(self, page: Page) -> Page:
+        for start, stop in page.damaged:
+            self._note_damage(start, stop)
+        return page
+
+    def _check_parcel(self, parcel: Parcel) -> Parcel:
+        if parcel.damaged is not None:
+            self._note_damage(*parcel.damaged)
+        return parcel
+
+    def _note_damage(self, start: int, stop: int) -> None:
+        """Log what a reader has met, unless it is known."""
+        if self._catalog.damage.note(start, stop):
+            log.error(
+                "history: offsets {first} to {last} are damaged and cannot be read",
+                first=start,
+                last=stop - 1,
+            )
 
     # Writing
 
@@ -345,23 +423,3 @@ def _again(read: Callable[[], _Result]) -> Callable[[], _Result]:
         return read()
 
     return call
-
-
-def _check_page(page: Page) -> Page:
-    for start, stop in page.damaged:
-        _log_damage(start, stop)
-    return page
-
-
-def _check_parcel(parcel: Parcel) -> Parcel:
-    if parcel.damaged is not None:
-        _log_damage(*parcel.damaged)
-    return parcel
-
-
-def _log_damage(start: int, stop: int) -> None:
-    log.error(
-        "history: offsets {first} to {last} are damaged and cannot be read",
-        first=start,
-        last=stop - 1,
-    )

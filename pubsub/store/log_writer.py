@@ -92,6 +92,13 @@ class LogWriter:
         self._sync_lock = Lock()
         self._note = -1
 
+    def use_grain(self, grain: Grain) -> None:
+        """Make entries of this size in the indexes, also in that of the newest segment."""
+        self._grain = grain
+        segments = self._catalog.segments
+        if segments and not segments[-1].sealed:
+            segments[-1].index.use_grain(grain)
+
     # Beginning
 
     def begin(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
 from zope.interface import implementer
 
 from pubsub.broker.batch import Batch, Page
+from pubsub.broker.histogram import Histogram
 from pubsub.broker.limits import Gate
-from pubsub.interfaces import IStore, Value
+from pubsub.interfaces import CommitWatcher, IStore, Value
 from pubsub.store.block import encode_block
 from pubsub.store.parcel import Parcel, TopicCounts
 from pubsub.store.run_log import RunLog
@@ -43,6 +45,10 @@ class MemoryStore:
         self._tables: dict[str, dict[str, Value]] = {}
         self._run = 0
         self.gate = Gate()
+        self.commit_times = self.sync_times = Histogram()
+
+    def watch_commits(self, watcher: CommitWatcher) -> None:
+        """See ``IStore``."""
 
     def open(self, run: int) -> None:
         """See ``IStore``. Positions of other processes are not valid here."""
@@ -53,6 +59,9 @@ class MemoryStore:
         """See ``IStore``."""
         return succeed(None)
 
+    def reconfigure(self, settings: Mapping[str, Any]) -> None:
+        """See ``IStore``: nothing of it can change."""
+
     @property
     def summary(self) -> str:
         """See ``IStore``."""
@@ -62,6 +71,10 @@ class MemoryStore:
             f"history: in memory, the last {self._log.max_messages} messages within "
             f"{self._log.max_bytes} bytes; it ends with this process"
         )
+
+    @property
+    def trouble(self) -> None:
+        """See ``IStore``: there is none."""
 
     @property
     def next_offset(self) -> int:
@@ -77,6 +90,14 @@ class MemoryStore:
     def first_offset(self) -> int:
         """See ``IStore``."""
         return self._log.first_offset
+
+    def figures(self) -> dict[str, float]:
+        """See ``IStore``: there is neither a disk nor a commit."""
+        return {"bytes": self._log.nbytes}
+
+    def damaged(self) -> list[tuple[int, int]]:
+        """See ``IStore``: memory has no damage."""
+        return []
 
     def append(self, batch: Batch) -> None:
         """See ``IStore``."""

@@ -21,6 +21,7 @@ from twisted.logger import Logger
 
 from pubsub.errors import StartError
 from pubsub.store.catalog import Catalog
+from pubsub.store.damage import Damage
 from pubsub.store.log_directory import METADATA, POSITION, LogDirectory
 from pubsub.store.log_files import SALT_BYTES, read_note, write_index
 from pubsub.store.metadata import Metadata, Place, SealedSegment, State
@@ -132,12 +133,13 @@ class _Recovery:
         self._rows = {(row.base, row.sequence): row for row in metadata.segments()}
         self._unsealed: list[Segment] = []
         self._operations: list[tuple[int, Sequence[Operation]]] = []
+        self._damage = Damage()
 
     def run(self) -> Recovered:
         segments = self._without_leftovers(
             [one for name in self._names if (one := self._open(name))]
         )
-        catalog = Catalog(tuple(segments), low=self._state.first)
+        catalog = Catalog(tuple(segments), low=self._state.first, damage=self._damage)
         scanned = self._scan_all(segments)
         self._report_holes(segments)
         end = segments[-1].stop if segments else self._state.stop
@@ -232,7 +234,7 @@ class _Recovery:
         at = self._state.first
         for segment in segments:
             if segment.base > at:
-                _report_lost(at, segment.base)
+                self._report_lost(at, segment.base)
             at = max(at, segment.stop)
 
     # The end
@@ -263,7 +265,7 @@ class _Recovery:
         try:
             for item in survey(file, segment.head.salt, index):
                 if not isinstance(item, Found):
-                    _report_damaged(*item)
+                    self._report_damaged(*item)
                     continue
                 last = item
                 place = Place(*segment.place, item.position)
@@ -286,7 +288,7 @@ class _Recovery:
         if continues > end:
             recovered.lost = (end, continues)
             recovered.offset = continues
-            _report_lost(end, continues)
+            self._report_lost(end, continues)
 
     def _misses_end(self, scanned: Sequence[_Scanned], segments: Sequence[Segment]) -> bool:
         """Return whether a record that was on disk is missing at the end of the log."""
@@ -340,21 +342,21 @@ class _Recovery:
         self._metadata.apply(self._operations, place, offset, offset, sealed)
         recovered.catalog.ended = self._metadata.ended()
 
-
-def _report_lost(start: int, stop: int) -> None:
-    log.error(
-        "history: offsets {first} to {last} were committed and are missing",
-        first=start,
-        last=stop - 1,
-    )
-
-
-def _report_damaged(start: int, stop: int) -> None:
-    if stop > start:
+    def _report_lost(self, start: int, stop: int) -> None:
+        self._damage.note(start, stop)
         log.error(
-            "history: offsets {first} to {last} are damaged and cannot be read",
+            "history: offsets {first} to {last} were committed and are missing",
             first=start,
             last=stop - 1,
         )
-    else:
-        log.error("history: a record of metadata at offset {offset} is damaged", offset=start)
+
+    def _report_damaged(self, start: int, stop: int) -> None:
+        if stop > start:
+            self._damage.note(start, stop)
+            log.error(
+                "history: offsets {first} to {last} are damaged and cannot be read",
+                first=start,
+                last=stop - 1,
+            )
+        else:
+            log.error("history: a record of metadata at offset {offset} is damaged", offset=start)

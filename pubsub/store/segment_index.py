@@ -130,6 +130,12 @@ class SegmentIndex:
             self.records += 1
             self._tail = (stop, self.end + length)
 
+    def use_grain(self, grain: Grain) -> None:
+        """Make entries of this size with the next record. Any thread may call it."""
+        with self._lock:
+            self._grain = grain
+            self._close_entry()
+
     def close_entry(self) -> None:
         """Begin another entry with the next record. Any thread may call it."""
         with self._lock:

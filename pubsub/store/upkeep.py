@@ -16,12 +16,13 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pubsub.store.catalog import Catalog
-from pubsub.store.expiry import Expiry
+from pubsub.store.catalog import Catalog, set_horizons
+from pubsub.store.expiry import Expiry, grain_of, horizons_of
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.metadata import Metadata, SealedSegment
 from pubsub.store.record import Found
+from pubsub.store.retention import RetentionLimits
 from pubsub.store.rewrite import Damaged, Rewrite, RewritePlan
 from pubsub.store.segment import Segment, index_name
 from pubsub.store.segment_index import Grain
@@ -32,6 +33,7 @@ ROUND_SECONDS = 1.0
 # Seconds between two steps of a round, so that the thread does not take the interpreter for long.
 _STEP_SECONDS = 0.02
 _RETRY_SECONDS = 10.0
+_USAGE_SECONDS = 5
 # Below this part of the file system, and this many bytes, messages expire early.
 _LOW_PART = 20
 _LOW_BYTES = 1024**3
@@ -66,12 +68,36 @@ class Upkeep:
         self._plan = RewritePlan(catalog, compress)
         self._check_steps = self._check(check_before)
         self._low = False
+        self.usage = directory.usage()
+        """The disk that the log takes, at most _USAGE_SECONDS old."""
+        self._measured = 0
+        self._wanted: tuple[Sequence[RetentionLimits], bool] | None = None
+
+    def reconfigure(self, retention: Sequence[RetentionLimits], compress: bool) -> None:
+        """Use these limits from the next step on; may be called in another thread."""
+        self._wanted = retention, compress
+
+    def _apply_wanted(self) -> None:
+        wanted, self._wanted = self._wanted, None
+        if wanted is None:
+            return
+        retention, compress = wanted
+        known = {one.pattern: one.offset for one in self._catalog.horizons}
+        set_horizons(self._catalog, horizons_of(retention), known)
+        self._expiry.begin(retention)
+        self._grain = grain_of(retention)
+        self._writer.use_grain(self._grain)
+        if compress is not self._compress:
+            self._compress = compress
+            self._plan = RewritePlan(self._catalog, compress)
 
     def step(self, now: int) -> bool:
         """Do one step at the time ``now`` (µs); return whether there is more to do.
 
         Raises OSError or sqlite3.Error.
         """
+        self._measure(now)
+        self._apply_wanted()
         expiring = self._expiry.step(now)
         self._store_horizons()
         freed = self._free_space()
@@ -79,6 +105,12 @@ class Upkeep:
         rewriting = not expiring and self._rewrite_step()
         checking = next(self._check_steps, None) is not None
         return expiring or freed or removed or rewriting or checking
+
+    def _measure(self, now: int) -> None:
+        # Either direction: the clock may have been set back.
+        if abs(now - self._measured) >= _USAGE_SECONDS * 1_000_000:
+            self._measured = now
+            self.usage = self._directory.usage()
 
     def _store_horizons(self) -> None:
         horizons = {one.pattern: one.offset for one in self._catalog.horizons}
@@ -207,6 +239,8 @@ class Upkeep:
                     for item in found:
                         if not isinstance(item, Found):
                             damaged += 1
+                            if item[1] > item[0]:
+                                self._catalog.damage.note(*item)
                             log.error(
                                 "history: offsets {first} to {last} are damaged",
                                 first=item[0],

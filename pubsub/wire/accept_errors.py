@@ -28,8 +28,9 @@ def count_accept_errors(port: tcp.Port, refuse: Callable[[str, str], object]) ->
         elif "acceptError" in event:
             refuse(NOT_ACCEPTED, event["acceptError"])
 
-    # The log that ``Port`` fills while it accepts.
-    port._logger = Logger(observer=observe)
+    # The log that ``Port`` fills while it accepts; another version of Twisted may have another.
+    if hasattr(port, "_logger"):
+        port._logger = Logger(observer=observe)
 
 
 def _label(address: object) -> str:

@@ -26,7 +26,8 @@ class ClientSide:
     ``options``. ``parameters`` are given after the ``?`` of a URL, ``options`` beside the URL; no
     two have the same name. ``columns`` can be published by the sink beside topic and value; only
     ``key``, as the sender of a message, is possible. ``port`` is the default port; ``any_topic`` is
-    false if only some names of topics can be addressed.
+    false if only some names of topics can be addressed; ``logs_in`` if a URL can have a user and a
+    password.
     """
 
     make_wire: Callable[[WireOptions], ClientWire]
@@ -36,3 +37,4 @@ class ClientSide:
     options: tuple[Setting, ...] = ()
     port: int = 0
     any_topic: bool = True
+    logs_in: bool = False

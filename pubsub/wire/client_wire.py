@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -65,6 +65,14 @@ class Traits:
 
 
 @dataclass(frozen=True, slots=True)
+class UserLogin:
+    """A user and a password; ``repr`` does not show the password."""
+
+    user: str
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class WireOptions:
     """What a client was configured with.
 
@@ -79,6 +87,7 @@ class WireOptions:
     host: str = "localhost"
     port: int = 0
     secure: bool = False
+    login: UserLogin | None = None
 
 
 class ClientWire(ABC):
@@ -96,6 +105,14 @@ class ClientWire(ABC):
 
     def __init__(self, options: WireOptions) -> None:
         self.options = options
+
+    def use_token(self, token: str) -> None:
+        """Use another token from the next connection on; a wire without one stays without.
+
+        Raises ConfigurationError.
+        """
+        if self.options.token is not None:
+            self.options = replace(self.options, token=token)
 
     def topic_problem(self, topic: str) -> str:
         """Return why the wire cannot address ``topic``, or an empty text."""

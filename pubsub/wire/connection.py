@@ -17,6 +17,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pubsub.errors import FrameTimeout, HandshakeTimeout, Refused
+from pubsub.wire.connection_log import log_opened
 from pubsub.wire.direct_transport import READ_BYTES
 from pubsub.wire.life_cycle import Event
 from pubsub.wire.peer_address import host_of
@@ -69,7 +70,7 @@ class Connection(StreamClient):
 
     def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
         """See ``Subscriber``."""
-        if self.listener.may_continue(self.label, topic):
+        if self.listener.may_continue(self.label, topic, self, self.access):
             return True
         self.revoked(topic)
         return False
@@ -84,15 +85,18 @@ class Connection(StreamClient):
     def connectionMade(self) -> None:
         """Admit the client or refuse it."""
         host = host_of(self.stream.getPeer())
+        self.mark = next(self.listener.marks)
         try:
             self.listener.admit(host)
         except Refused as error:
-            self.listener.refuse(error.reason, self.peer)
+            self.listener.refuse(error.reason, self.peer, connection=self)
             self.close(self.refusal(error))
             return
         self._admitted_host = host
         if self.listener.events is not None:
-            self._events = self.listener.connection_events(self.peer)
+            self._events = self.listener.connection_events(self.peer, self.mark)
+        if self.listener.logs_connections:
+            log_opened(self.listener, self)
         self.listener.clients.add(self)
         if self.has_handshake or isinstance(self.stream, ProtocolWrapper):
             self.listener.handshakes.begin(self)
@@ -218,9 +222,10 @@ class Connection(StreamClient):
         if self.outbox is not None:
             self.outbox.send(data)
         else:
-            self.stream.write(data)
+            self.consumer.write(data)
         if self.output_full:
             self.hold("output")
+            self.charge_unsent()
 
     def answered(self) -> None:
         """A reply that was owed has been sent."""
@@ -231,9 +236,7 @@ class Connection(StreamClient):
         self, reason: str, count: int = 1, topic: str | None = None, frame: bytes | None = None
     ) -> None:
         """Count requests that were answered with an error (see ``Listener.refuse``)."""
-        self.listener.refuse(
-            reason, self.label, count, topic=topic, connection_events=self._events, frame=frame
-        )
+        self.listener.refuse(reason, self.label, count, topic=topic, connection=self, frame=frame)
 
     # Leaving
 

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import ip_address
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from twisted.application.service import Service
 from twisted.internet import tcp
@@ -20,6 +20,7 @@ from twisted.internet.interfaces import (
     IAddress,
     IListeningPort,
     IProtocolFactory,
+    IReactorTime,
     IReactorUDP,
     IStreamServerEndpoint,
 )
@@ -30,9 +31,17 @@ from twisted.python.failure import Failure
 from pubsub.errors import ConfigurationError, StartError
 from pubsub.interfaces import IDatagramSource
 from pubsub.tuning import LOOPBACK_RENO, TUNED, Tuning
+from pubsub.wire import proxy_protocol
 from pubsub.wire.accept_errors import count_accept_errors
+from pubsub.wire.inherited_sockets import family_of, find_inherited, name_in
 from pubsub.wire.light_transport import use_transports
+from pubsub.wire.peer_address import host_of
 from pubsub.wire.proxy_protocol import use_proxied_streams
+from pubsub.wire.server_tls import ServerTls
+from pubsub.wire.tls_stream import TlsFactory, use_tls_streams
+
+if TYPE_CHECKING:
+    from pubsub.broker.memory_budget import MemoryBudget
 
 log = Logger()
 # Connections that the kernel completes before they are accepted. With Twisted's 50, SYNs are
@@ -40,7 +49,9 @@ log = Logger()
 BACKLOG = 4096
 KEEPALIVE = {"TCP_KEEPIDLE": 120, "TCP_KEEPINTVL": 30, "TCP_KEEPCNT": 4}
 """TCP keepalive: a probe after so many idle seconds, then at this interval, and how many."""
+_PROXIED = re.compile(r"haproxy:")
 _UNIX = re.compile(r"(haproxy:)?unix:")
+_SSL = re.compile(r"(haproxy:)?ssl:")
 # A colon after a backslash is part of the path.
 _MODE = re.compile(r"(?<!\\):mode=")
 
@@ -48,7 +59,10 @@ _MODE = re.compile(r"(?<!\\):mode=")
 class ListenerService(Service):
     """Serves ``factory`` at the endpoint ``description``.
 
-    ``refuse`` is called with a reason and the client for each connection that cannot be accepted.
+    ``refuse`` is called with a reason and the client for each connection that cannot be accepted,
+    and ``tls`` for each connection that is: it returns what TLS uses, or None for plain streams.
+    What TLS holds is charged to ``memory``. ``admit_handshake`` tells whether a client at an
+    address may do a handshake of TLS now.
     Raises ConfigurationError if the description cannot be parsed, and from startService
     StartError if the endpoint cannot be listened on.
     """
@@ -61,6 +75,10 @@ class ListenerService(Service):
         reactor: object,
         refuse: Callable[[str, str], object] = lambda reason, client: None,
         tuning: Tuning = TUNED,
+        tls: Callable[[], ServerTls | None] = lambda: None,
+        is_exposed: Callable[[str], bool] = lambda host: False,
+        memory: MemoryBudget | None = None,
+        admit_handshake: Callable[[str], bool] = lambda address: True,
     ) -> None:
         self._protocol = protocol
         self._description = description
@@ -68,10 +86,22 @@ class ListenerService(Service):
         self._reactor = reactor
         self._refuse = refuse
         self._tuning = tuning
+        self._tls = tls
+        self._is_exposed = is_exposed
+        self._memory = memory
+        self._admit_handshake = admit_handshake
         self._endpoint = self._parse()
+        # Found now, as the sockets are handed to this process, and not to one that it forks.
+        name = name_in(description)
+        self._inherited_udp = None if name is None else find_inherited(name, socket.SOCK_DGRAM)
         self._ports: list[IListeningPort] = []
 
     def _parse(self) -> IStreamServerEndpoint:
+        if self._description.startswith("haproxy:") and not proxy_protocol.PROXIES_ARE_KNOWN:
+            raise ConfigurationError(
+                f"{self._protocol}: haproxy: is not possible with this version of Twisted; "
+                "install a version that the broker is tested with"
+            )
         try:
             return _parse(self._reactor, self._description)
         except (ValueError, TypeError, LookupError, OSError, ImportError) as error:
@@ -94,6 +124,11 @@ class ListenerService(Service):
         return self._description
 
     @property
+    def factory(self) -> IProtocolFactory:
+        """What it serves."""
+        return self._factory
+
+    @property
     def addresses(self) -> list[IAddress]:
         """The addresses it listens on, with the port that was chosen for port 0."""
         return [port.getHost() for port in self._ports]
@@ -101,7 +136,11 @@ class ListenerService(Service):
     def privilegedStartService(self) -> None:
         """Listen, before privileges are dropped."""
         failures: list[Failure] = []
-        listening = self._endpoint.listen(self._factory)
+        clock = cast(IReactorTime, self._reactor)
+        factory = TlsFactory(
+            self._tls, self._factory, self._refuse, clock, self._memory, self._admit_handshake
+        )
+        listening = self._endpoint.listen(factory)
         listening.addCallback(self._listening).addErrback(failures.append)
         if failures:
             raise StartError(self._explain(failures[0]))
@@ -119,24 +158,59 @@ class ListenerService(Service):
         return DeferredList([maybeDeferred(port.stopListening) for port in ports])
 
     def _listening(self, port: IListeningPort) -> None:
+        self._check_exposure(port)
         self._ports.append(port)
         if isinstance(port, tcp.Port):
             count_accept_errors(port, self._refuse)
             use_proxied_streams(port.factory)
+            use_tls_streams(port.factory, self._refuse, self._memory, self._admit_handshake)
         if type(port) is tcp.Port:
             use_transports(port, self._tuning)
             port.socket.listen(BACKLOG)
             _set_options(port.socket)
             if LOOPBACK_RENO in self._tuning:
                 _use_reno_on_loopback(port)
-        log.info("{line}", line=f"{self._protocol} on {_where(port)}")
+        self._log_listening(_where(port, self._is_tls))
         if IDatagramSource.providedBy(self._factory):
             self._listen_udp(port)
+
+    @property
+    def _is_tls(self) -> bool:
+        return self._tls() is not None or _SSL.match(self._description) is not None
+
+    def _check_exposure(self, port: IListeningPort) -> None:
+        """Raise StartError if ``port`` would admit anonymous clients of other machines.
+
+        Behind a proxy the address that it tells counts, for each client.
+        """
+        if _PROXIED.match(self._description) or not self._is_exposed(host_of(port.getHost())):
+            return
+        where = _where(port, self._is_tls)
+        port.stopListening()
+        raise StartError(
+            f"{self._protocol}: {where} would admit anonymous clients of other machines; set "
+            "allow-anonymous on to admit them or off to refuse them, or listen on 127.0.0.1"
+        )
 
     def _listen_udp(self, port: IListeningPort) -> None:
         """Open the UDP port. Its protocol closes it when the broker drains its clients."""
         protocol = cast(IDatagramSource, self._factory).datagram_protocol()
         if protocol is None:
+            return
+        if self._tls() is not None:
+            raise StartError(
+                f"{self._protocol}: UDP is not encrypted; turn UDP off, or serve it by a listener "
+                "without tls-cert"
+            )
+        inherited = self._inherited_udp
+        if inherited is not None:
+            # The service manager leaves it blocking. Streams are dealt with by Twisted's endpoint,
+            # whose interface does not have the method for datagrams.
+            os.set_blocking(inherited, False)
+            udp = cast(Any, self._reactor).adoptDatagramPort(
+                inherited, family_of(inherited), protocol, maxPacketSize=65536
+            )
+            self._log_listening(_where(udp))
             return
         host = port.getHost()
         if not isinstance(host, IPv4Address | IPv6Address):
@@ -144,7 +218,10 @@ class ListenerService(Service):
         udp = cast(IReactorUDP, self._reactor).listenUDP(
             host.port, cast(DatagramProtocol, protocol), host.host, maxPacketSize=65536
         )
-        log.info("{line}", line=f"{self._protocol} on {_where(udp)}")
+        self._log_listening(_where(udp))
+
+    def _log_listening(self, where: str) -> None:
+        log.info("{protocol} on {where}", protocol=self._protocol, where=where, unlimited=True)
 
     def _explain(self, failure: Failure) -> str:
         error = failure.value
@@ -154,6 +231,8 @@ class ListenerService(Service):
             reason = getattr(error.socketError, "strerror", None) or str(error.socketError)
         elif isinstance(error, OSError):
             reason = error.strerror or os.strerror(error.errno or 0)
+        elif isinstance(error, OverflowError):
+            reason = "a port is a number from 0 to 65535"
         else:
             failure.raiseException()
         return f"{self._protocol}: cannot listen on {self._description}: {reason}"
@@ -161,6 +240,8 @@ class ListenerService(Service):
 
 def _parse(reactor: object, description: str) -> IStreamServerEndpoint:
     """Return the endpoint of ``description``.
+
+    An inherited socket is found by its name among those for streams.
 
     A UNIX socket is open to the owner and the group unless the description has a mode; Twisted's
     default is everybody.
@@ -170,6 +251,10 @@ def _parse(reactor: object, description: str) -> IStreamServerEndpoint:
     """
     if _UNIX.match(description) and not _MODE.search(description):
         description += ":mode=660"
+    name = name_in(description)
+    found = None if name is None else find_inherited(name, socket.SOCK_STREAM)
+    if found is not None:
+        return AdoptedStreamServerEndpoint(reactor, found, family_of(found))
     complete = not description.startswith("systemd:") or "domain=" in description
     endpoint = serverFromString(reactor, description + ("" if complete else ":domain=INET"))
     if not complete:
@@ -200,12 +285,12 @@ def _use_reno_on_loopback(port: tcp.Port) -> None:
             port.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 
 
-def _where(port: IListeningPort) -> str:
+def _where(port: IListeningPort, is_tls: bool = False) -> str:
     host = port.getHost()
     if isinstance(host, IPv4Address):
-        return f"{host.type.lower()} {host.host}:{host.port}"
+        return f"{'tls' if is_tls else host.type.lower()} {host.host}:{host.port}"
     if isinstance(host, IPv6Address):
-        return f"{host.type.lower()} [{host.host}]:{host.port}"
+        return f"{'tls' if is_tls else host.type.lower()} [{host.host}]:{host.port}"
     if isinstance(host, UNIXAddress):
-        return f"unix {os.fsdecode(host.name or b'')}"
+        return f"{'tls ' if is_tls else ''}unix {os.fsdecode(host.name or b'')}"
     return str(host)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pubsub.broker.memory_budget import INPUT
+
 if TYPE_CHECKING:
     from pubsub.broker.memory_budget import MemoryBudget
     from pubsub.interfaces import MemoryHolder
@@ -117,4 +119,4 @@ class ReadBuffer:
             nbytes = 0
         if nbytes != self.charged:
             before, self.charged = self.charged, nbytes
-            self._memory.charge(self._holder, before, nbytes, 0)
+            self._memory.charge(self._holder, before, nbytes, 0, INPUT)

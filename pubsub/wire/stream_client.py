@@ -14,24 +14,33 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from pubsub.broker.figures import Figures, figures_of
+from pubsub.broker.identity import Identity
+from pubsub.broker.marks import describe
+from pubsub.wire.connection_log import log_closed
 from pubsub.wire.departure import Departure
 from pubsub.wire.direct_transport import StreamTransport
+from pubsub.wire.identified import Identified
 from pubsub.wire.life_cycle import Event
 from pubsub.wire.peer_address import address_text
+from pubsub.wire.transport_identity import identity_of
 from pubsub.wire.unsent_bytes import TransportCharge, unsent_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pubsub.broker.batch import Batch
     from pubsub.broker.events import ConnectionEvents
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.publisher import Publisher
     from pubsub.broker.topics import KeyChange, Topic
+    from pubsub.interfaces import Consumer
     from pubsub.wire.replies import ReplyQueue
 
 
 @implementer(IPushProducer, IHalfCloseableProtocol)
-class StreamClient(Protocol):
+class StreamClient(Identified, Protocol):
     """One client on a stream, as its transport and the broker see it.
 
     The attributes start as class attributes, so that an idle connection takes little memory. The
@@ -50,6 +59,11 @@ class StreamClient(Protocol):
     """True from the start of the end on: nothing more is sent."""
     end_reason = "left"
     """Why the connection ended, for events; ``left`` if the client closed it."""
+    is_session = True
+    mark = 0
+    """The number of the connection (see ``Marked``)."""
+    # Messages that were sent without an outbox, and their bytes as frames.
+    _messages_sent = _bytes_sent = 0
     _events: ConnectionEvents | None = None
     # Input is discarded: the connection is closing, or will be when what is owed has been sent.
     _discards_input = False
@@ -88,14 +102,32 @@ class StreamClient(Protocol):
         return self.peer
 
     @property
+    def accepted_by(self) -> object:
+        """See ``Client``."""
+        return self.listener
+
+    @property
     def peer(self) -> str:
         """The client's address as text."""
         return address_text(self.stream.getPeer())
+
+    def log_fields(self) -> dict[str, str]:
+        """See ``Marked``."""
+        return describe(self.mark, self.listener.protocol, self.peer, self._identity)
 
     @property
     def stream(self) -> StreamTransport:
         """The transport, with its type."""
         return cast(StreamTransport, self.transport)
+
+    @property
+    def consumer(self) -> Consumer:
+        """What is written to: the transport, or what a subclass puts before it."""
+        return self.stream
+
+    def transport_identity(self) -> Identity:
+        """See ``Identified``."""
+        return identity_of(self.stream, self.listener.settings["tls-identity"])
 
     # Flow control
 
@@ -123,9 +155,20 @@ class StreamClient(Protocol):
         if self.outbox is not None:
             self.outbox.pause()
         else:
-            if self._transport_charge is None:
-                self._transport_charge = TransportCharge(self.evict, self.listener.memory)
-            self._transport_charge.set(unsent_bytes(self.stream))
+            self.charge_unsent()
+
+    def charge_unsent(self) -> None:
+        """Charge the bytes in the transport, which is full.
+
+        Over TLS it does not report each time that it gets more.
+        """
+        nbytes = unsent_bytes(self.stream)
+        if self.outbox is not None:
+            self.outbox.count_unsent(nbytes)
+            return
+        if self._transport_charge is None:
+            self._transport_charge = TransportCharge(self.evict, self.listener.memory)
+        self._transport_charge.set(nbytes)
 
     def resumeProducing(self) -> None:
         """The transport has sent all it had."""
@@ -148,10 +191,33 @@ class StreamClient(Protocol):
     def open_outbox(self) -> Outbox:
         """The connection's outbox, which is created by the first call."""
         if self.outbox is None:
-            self.outbox = self.listener.outbox(self.stream, self)
+            self.outbox = self.listener.outbox(self.consumer, self)
             if self.output_full:
                 self.outbox.pause()
         return self.outbox
+
+    # Figures
+
+    def count_sent(self, messages: int, nbytes: int) -> None:
+        """Count messages that are sent without an outbox."""
+        self.add_sent(messages, nbytes)
+        traffic = self.listener.traffic
+        traffic.messages_out += messages
+        traffic.bytes_out += nbytes
+
+    def add_sent(self, messages: int, nbytes: int) -> None:
+        """Add what an outbox has sent that ends before the connection does."""
+        self._messages_sent += messages
+        self._bytes_sent += nbytes
+
+    def outboxes(self) -> Iterable[Outbox]:
+        """Return all outboxes of the connection."""
+        return () if self.outbox is None else (self.outbox,)
+
+    def figures(self) -> Figures:
+        """Return what the connection has published and was sent, and how far it is."""
+        found = figures_of(self.publisher, self.outboxes(), self._departure is not None)
+        return found.with_sent(self._messages_sent, self._bytes_sent)
 
     # Leaving
 
@@ -178,10 +244,19 @@ class StreamClient(Protocol):
                 outbox.when_drained(departure.outbox_drained)
         departure.on(Event.DRAIN)
 
+    def dismiss(self, reason: str) -> None:
+        """See ``Client``."""
+        if self._departure is not None:
+            self.abort(reason)
+            return
+        self._log_disconnect(reason)
+        self.end_reason = reason
+        self.close(self.goodbye())
+
     def evict(self, reason: str) -> None:
         """Disconnect the client to protect others (see ``MemoryHolder`` and ``Subscriber``)."""
         if not self.closing:
-            self.listener.evicted(reason, self.label, self._events)
+            self.listener.evicted(reason, self.label, self)
         self.abort(reason)
 
     def abort(self, reason: str) -> None:
@@ -216,6 +291,7 @@ class StreamClient(Protocol):
             protocol=self.listener.protocol,
             client=self.label,
             reason=reason,
+            connection=self.log_fields(),
         )
 
     # As a ``Leaver``
@@ -256,6 +332,8 @@ class StreamClient(Protocol):
         self._hold_reasons = None
 
     def _report_end(self) -> None:
+        if self.listener.logs_connections:
+            log_closed(self.listener, self, self.label, self.end_reason)
         events, self._events = self._events, None
         if events is not None:
             publisher = self.publisher

@@ -13,6 +13,8 @@ from twisted.internet.abstract import FileDescriptor
 from twisted.internet.interfaces import IUNIXTransport
 from twisted.protocols.policies import ProtocolWrapper
 
+from pubsub.broker.memory_budget import OUTPUT
+
 if TYPE_CHECKING:
     from pubsub.broker.memory_budget import MemoryBudget
 
@@ -36,9 +38,14 @@ def unsent_bytes(transport: Any) -> int:
     while isinstance(transport, ProtocolWrapper):
         # What TLS cannot encrypt before its handshake is done, or while it renegotiates.
         total += sum(map(len, getattr(transport, "_appSendBuffer", ())))
+        # Small writes, which become one TLS record in the next pass of the reactor.
+        aggregator = getattr(transport, "_aggregator", None)
+        total += getattr(aggregator, "MAX_BUFFER_SIZE", 0) - getattr(aggregator, "_bufferLeft", 0)
         transport = transport.transport
     if isinstance(transport, FileDescriptor):
-        return total + len(transport.dataBuffer) - transport.offset + transport._tempDataLen
+        # Another version of Twisted may keep what has just been written elsewhere.
+        fresh = int(getattr(transport, "_tempDataLen", 0))
+        return total + len(transport.dataBuffer) - transport.offset + fresh
     return total + int(getattr(transport, "unsent_bytes", 0))
 
 
@@ -78,4 +85,4 @@ class TransportCharge:
         """Charge ``nbytes`` from now on."""
         if nbytes != self.held:
             before, self.held = self.held, nbytes
-            self._memory.charge(self, before, nbytes, _HOLDER_MARK)
+            self._memory.charge(self, before, nbytes, _HOLDER_MARK, OUTPUT)

@@ -45,7 +45,12 @@ def start(without: str) -> int:
     options = tap.Options()
     setting = "off" if without == "all" else "on"
     options.parseOptions(
-        ["--listen=cafe=tcp:0", "--store=memory", "--durability=*=none", f"--tuning={setting}"]
+        [
+            "--listen=cafe=tcp:0:interface=127.0.0.1",
+            "--store=memory",
+            "--durability=*=none",
+            f"--tuning={setting}",
+        ]
     )
     tap.makeService(options).startService()
     reactor.startRunning(installSignalHandlers=False)

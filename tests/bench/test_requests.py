@@ -9,6 +9,7 @@ import pytest
 from pubsub.broker import slices
 from tests.bench.requests.catalogue import Catalogue
 from tests.bench.requests.counted import CountedSite
+from tests.bench.requests.management import Management
 from tests.bench.requests.site import Result, Scale
 from tests.unit.tokens import KEY
 
@@ -50,3 +51,10 @@ def test_the_longest_tick_does_not_grow_with_the_broker(
         if large[request] > 1.3 * small[request] + 100
     }
     assert grown == {}
+
+
+def test_the_management_endpoints_are_measured() -> None:
+    found: dict[str, float] = {}
+    Management(60, 30, 3, found.__setitem__).run()
+    assert len(found) > 35
+    assert found["one second, 3 followers of /v1/status"] > 0

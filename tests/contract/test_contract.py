@@ -19,14 +19,20 @@ from tests.contract.drivers import (
     Driver,
 )
 from tests.unit import fast_wire
-from tests.unit.streams import Client, House
+from tests.unit.streams import Client, House, over_tcp
+from tests.unit.tls_streams import V12, V13, over_tls
 
 TEXTS = [b"", b"one", b"two", "drei äöü ☃ 𝄞".encode(), b'{"json": "\\u0000"}', b"a\nb\r\n"]
 BINARY = [b"\xff", bytes(range(256)), b"\0" * 100, b"\xfe\xca\x10\x02\0\0\0\x01x", b"\xed\xa0\x80"]
 
 
 class Served(SynchronousTestCase):
-    """A broker with listeners of some protocols, and a driver for each."""
+    """A broker with listeners of some protocols, and a driver for each.
+
+    Its clients connect as ``attach`` has it.
+    """
+
+    attach: ClassVar[Any] = staticmethod(over_tcp)
 
     def serve(
         self, *drivers: type[Driver], top: dict[str, object] | None = None, **settings: object
@@ -39,6 +45,7 @@ class Served(SynchronousTestCase):
             self.house: House = fast_wire.Fast(self, also=listen, top=top, **own)
         else:
             self.house = House(listen, top=top)
+        self.house.attach = self.attach
         return [driver(self.house) for driver in drivers]
 
     def publish_accepted(
@@ -219,6 +226,23 @@ class Bodies:
             assert answer == driver.not_subscribed(NOT_AUTHORIZED, OTHER)
             assert driver.messages(subscriber) == []
 
+        def test_without_the_right_a_topic_looks_like_one_that_does_not_exist(self) -> None:
+            if not self.kind.conceals:
+                return
+            driver = self.driver
+            (listener,) = self.house.listeners.values()
+            only = {"allow-publish": (OTHER,), "allow-subscribe": (OTHER,)}
+            listener.reconfigure({**listener.settings, **only})
+            found: list[list[bytes]] = []
+            for topic in (TOPIC, "absent"):
+                publisher = driver.connect() if driver.opens else driver.publisher()
+                client = driver.listener()
+                requests = [driver.subscribe(client, topic), driver.unsubscribe(client, topic)]
+                answers = [driver.ask(client, request) for request in requests if request]
+                answers.append(driver.ask(publisher, driver.publish(publisher, b"x", topic=topic)))
+                found.append([answer.replace(topic.encode(), b"?") for answer in answers])
+            assert found[0] == found[1]
+
         def test_connections_over_the_quota_are_refused(self) -> None:
             self.serve_again(max_connections=2)
             driver = self.driver
@@ -233,7 +257,7 @@ class Bodies:
             driver = self.driver
             subscriber, publisher = driver.subscriber(), driver.publisher()
             data = driver.publish(publisher, b"whole", b"cut short")
-            publisher.stream.feed(data[:-3])
+            publisher.send(data[:-3])
             publisher.stream.lose()
             assert driver.messages(subscriber) == [b"whole"]
             self.publish_accepted(driver, driver.publisher(), b"next")
@@ -317,6 +341,48 @@ class Bodies:
             assert driver.messages(quick) == [b"later"]
             assert not publisher.stream.paused
 
+        def flood_with(self, client: Client, request: bytes) -> None:
+            """Send ``request`` until the client, which does not read, is held; then read again."""
+            driver, stream, memory = self.driver, client.stream, self.house.broker.memory
+            (reply,) = {driver.ask(client, request) for _ in range(2)}
+            many = 16_000 // len(request) + 1
+            sent = 0
+            stream.stop_reading()
+            before = memory.used
+            while not stream.paused:
+                client.send(request * many)
+                sent += many
+                assert memory.used - before < 1_000_000
+            held = memory.used - before
+            # Over TLS there are the heads of the last records besides.
+            assert len(stream.buffered) - 100 < held < 1_000_000
+            for _ in range(2):
+                client.send(request * many)
+            sent += 2 * many
+            assert memory.used - before == held
+            received = b""
+            stream.read()
+            for _ in range(1000):
+                received += client.take()
+                if len(received) >= len(reply) * sent:
+                    break
+                self.house.turn()
+            assert received == reply * sent
+            assert not stream.paused
+            self.house.pump(3)
+            assert memory.used <= before
+
+        def test_a_client_that_does_not_read_its_replies_is_held(self) -> None:
+            """It is not read from either; what it makes the broker hold is bounded and counted."""
+            driver = self.driver
+            subscriber, publisher = driver.subscriber(), driver.publisher()
+            for name in driver.questions(publisher):
+                for make in (driver.publisher, driver.subscriber):
+                    client = make()
+                    self.flood_with(client, driver.questions(client)[name])
+                    self.publish_accepted(driver, publisher, b"others")
+                    assert driver.messages(subscriber) == [b"others"]
+
         def test_disconnected_clients_hold_nothing(self) -> None:
             driver = self.driver
             clients = [driver.subscriber(), driver.publisher(), driver.connect()]
@@ -377,6 +443,14 @@ def _suites() -> Iterator[tuple[str, type[Served]]]:
     for one in DRIVERS.values():
         name = f"{one.__name__}ContractTests"
         yield name, type(name, (Bodies.Contract,), {"__module__": __name__, "kind": one})
+        for over, version in (("Tls12", V12), ("Tls13", V13)):
+            members = {
+                "__module__": __name__,
+                "kind": one,
+                "attach": staticmethod(over_tls(version)),
+            }
+            name = f"{one.__name__}Over{over}Tests"
+            yield name, type(name, (Bodies.Contract,), members)
         for other in DRIVERS.values():
             name = f"{one.__name__}To{other.__name__}Tests"
             members = {"__module__": __name__, "source": one, "target": other}

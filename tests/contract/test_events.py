@@ -130,13 +130,13 @@ class Bodies:
             assert evicted["session"] == gone["session"]
             assert evicted["session"] in {event["session"] for event in connects}
 
-        def test_a_refused_connection_has_no_mark(self) -> None:
+        def test_a_refused_connection_has_a_mark(self) -> None:
             self.build(**{"max-connections": 1})
             while not self.house.connect(self.kind.name).closed:
                 self.new_events()
             (refused,) = self.new_events()
             assert (refused["event"], refused["reason"]) == ("refused", "limit-reached")
-            assert "session" not in refused
+            assert len(refused["session"]) == 16
 
         def test_shutdown_ends_connections_with_events(self) -> None:
             self.build()

@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch
 from pubsub.broker.events import TOPIC
+from pubsub.broker.stats_topic import TOPIC as STATS
 from tests.contract.drivers import DRIVERS, NOT_AUTHORIZED, NOT_FOUND, WRONG_KEY, Driver
 from tests.contract.drivers.cafe import Cafe
 from tests.contract.drivers.fast import Fast
@@ -22,11 +23,14 @@ class Reserved(SynchronousTestCase):
 
     kind: type[Driver]
 
-    def build(self, **settings: object) -> None:
-        """Start a broker with events; ``settings`` are those of the tested listener."""
+    def build(self, topic: str = TOPIC, **settings: object) -> None:
+        """Start a broker with events; ``settings`` are those of the tested listener.
+
+        Clients of cafe can name ``topic``, of the broker's own.
+        """
         own: dict[str, Any] = {**self.kind.settings, **settings}
         if self.kind is Cafe:
-            own["channels"] = f"1:shared,2:other,3:{TOPIC}"
+            own["channels"] = f"1:shared,2:other,3:{topic}"
         also = {} if self.kind is Fast else {self.kind.name: own}
         self.house = fast_wire.Fast(
             self, also=also, top={"events": True}, **(own if self.kind is Fast else {})
@@ -74,6 +78,17 @@ class Bodies:
                 driver.connect()
                 assert driver.messages(client) == []
 
+        def test_the_statistics_are_refused(self) -> None:
+            for grant in ("", "*", "*stats", TOPIC):
+                self.build(STATS, grant=grant)
+                driver = self.driver
+                client = driver.listener()
+                answer = driver.ask(client, driver.subscribe(client, STATS))
+                reason = WRONG_KEY if self.kind is Fast else NOT_AUTHORIZED
+                assert answer == driver.not_subscribed(reason, STATS)
+                self.house.advance(2)
+                assert driver.messages(client) == []
+
         def test_other_requests_reveal_nothing(self) -> None:
             self.build()
             for name, attempt in self.driver.attempts(TOPIC).items():
@@ -109,6 +124,23 @@ class Bodies:
             events = [json.loads(message) for message in driver.messages(client)]
             assert ["connect", "fast"] in [[e["event"], e["protocol"]] for e in events]
 
+        def test_statistics_can_be_followed(self) -> None:
+            self.build(STATS, grant="$SYS/*")
+            driver = self.driver
+            if self.kind is Fast:
+                assert driver.ask(driver.connect(), fast_wire.create(fast_wire.OWNER, STATS)) == b""
+            client = driver.listener()
+            self.house.pump(3)
+            assert driver.ask(client, driver.subscribe(client, STATS)) == driver.subscribed(STATS)
+            self.house.advance(2)
+            found = [json.loads(message) for message in driver.messages(client)]
+            # nsd reads the history, in which they are not.
+            assert len(found) == (0 if driver.polls else 2)
+            for figures in found:
+                assert figures["protocols"][self.kind.name]["connections"] >= 1
+            page = self.successResultOf(self.house.store.read(0, frozenset({STATS}), 2**24))
+            assert page.batches == []
+
 
 class EverythingTests(SynchronousTestCase):
     """A spot subscription to every topic"""
@@ -121,6 +153,7 @@ class EverythingTests(SynchronousTestCase):
         house.connect("fast")
         house.pump(3)
         assert not house.broker.topics.named(TOPIC).groups
+        assert not house.broker.topics.named(STATS).groups
         assert house.broker.counters.refused == 0
 
 

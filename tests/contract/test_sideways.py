@@ -1,4 +1,6 @@
-"""No protocol bypasses a queue key: a topic closed over fast is closed over every protocol.
+"""No protocol bypasses a queue key or an access rule.
+
+A topic closed over fast is closed over every protocol, and so is one that a rule denies.
 
 The test bodies run for every ordered pair of protocols: the topic is used over the first, closed
 over fast, and requested over the second. An installed protocol without a driver is a failure.
@@ -7,10 +9,12 @@ over fast, and requested over the second. An installed protocol without a driver
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ipaddress import ip_network
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.access_table import ACTIONS, AccessRule, AccessTable, Who
 from pubsub.plugin import installed_protocols
 from tests.contract.drivers import DRIVERS, NOT_AUTHORIZED, TOPIC, WRONG_KEY, Driver
 from tests.contract.drivers.fast import Fast
@@ -20,6 +24,8 @@ from tests.unit.streams import Client
 SECRET, OPEN = b"secret", b"open"
 TOPIC_ID = fast_wire.topic_id(TOPIC)
 CLOSE = fast_wire.create(fast_wire.OWNER, TOPIC)
+ANY = frozenset(ACTIONS)
+EVERYBODY = AccessRule("test", True, ANY)
 PUBLISH = fast_wire.publish(fast_wire.OWNER, SECRET, topic=TOPIC_ID)
 
 
@@ -200,6 +206,108 @@ class Bodies:
             self.check_subscribe_refused()
             self.check_publish_refused(self.target.publisher())
 
+    class Ruled(Sideways):
+        """A rule denies the topic to the clients of the second listener; the key is granted"""
+
+        def start(self) -> Client:
+            """Use the topic over both, then deny it; return its subscriber over the second."""
+            grants = {} if self.second is Fast else {"grant": TOPIC}
+            self.build(**grants)
+            if self.second is Fast:
+                self.target = Fast(self.house)
+            self.reason = NOT_AUTHORIZED
+            subscriber, publisher = self.use_and_close()
+            target = self.target
+            if subscriber is None:
+                if self.second is not Fast:
+                    target.open()
+                subscriber, publisher = target.subscriber(), target.publisher()
+            assert publisher is not None
+            self.publisher = publisher
+            self.owner.send(PUBLISH)
+            assert target.messages(subscriber) == [SECRET]
+            return subscriber
+
+        def apply(self, *rules: AccessRule) -> None:
+            """Apply rules as SIGHUP does."""
+            broker = self.house.broker
+            broker.set_access(AccessTable(rules))
+            broker.reconfigure(broker.tokens.ring, {})
+            self.house.pump(3)
+
+        def deny(self) -> None:
+            who = Who(networks=(ip_network("192.0.2.0/24"),), listeners=(self.second.name,))
+            self.apply(AccessRule("test", False, ANY, who, (TOPIC,)), EVERYBODY)
+
+        def publish(self) -> list[bytes]:
+            """Publish over fast, if the rules let fast do it; return what a reader of fast gets."""
+            if self.second is Fast:
+                return [SECRET]
+            reader = self.read()
+            self.owner.send(PUBLISH)
+            return self.got(reader)
+
+        def test_a_live_subscription_ends(self) -> None:
+            subscriber = self.start()
+            self.deny()
+            told = self.target.revoked()
+            if self.second is Fast:
+                told = fast_wire.error(0x02, fast_wire.ENDED, TOPIC_ID)
+            assert subscriber.take() == told
+            assert self.publish() == [SECRET]
+            assert self.target.messages(subscriber) == []
+            assert not subscriber.closed
+
+        def test_subscribing_is_refused(self) -> None:
+            self.start()
+            self.deny()
+            self.check_subscribe_refused()
+
+        def test_publishing_is_refused(self) -> None:
+            self.start()
+            self.deny()
+            self.check_publish_refused(self.publisher)
+
+        def test_resumption_does_not_restore_the_subscription(self) -> None:
+            subscriber = self.start()
+            subscriber.stream.lose()
+            self.publish()
+            self.deny()
+            again = self.target.resume(subscriber)
+            if again is not None:
+                assert self.target.messages(again) == []
+                assert self.publish() == [SECRET]
+                assert self.target.messages(again) == []
+
+        def test_other_requests_reveal_nothing(self) -> None:
+            subscriber = self.start()
+            subscriber.stream.lose()
+            self.deny()
+            if self.second is not Fast:
+                for name, attempt in self.target.attempts().items():
+                    assert attempt() == b"", name
+                return
+            for kind, request in (
+                (0x01, CLOSE),
+                (0x07, fast_wire.rotate(fast_wire.OWNER, b"mine", TOPIC_ID)),
+            ):
+                answer = self.target.ask(self.target.connect(), request)
+                assert answer == fast_wire.error(kind, fast_wire.NO_PERMISSION, TOPIC_ID)
+
+        def test_what_is_allowed_again_works(self) -> None:
+            self.start()
+            self.deny()
+            self.apply(EVERYBODY)
+            subscriber = self.target.subscriber()
+            self.owner.send(PUBLISH)
+            assert SECRET in self.target.messages(subscriber)
+
+        def test_no_rule_denies(self) -> None:
+            self.start()
+            self.apply()
+            self.check_subscribe_refused()
+            self.check_publish_refused(self.publisher)
+
 
 class DriverTests(SynchronousTestCase):
     """Completeness"""
@@ -213,7 +321,7 @@ def _pairs() -> Iterator[tuple[str, type[Sideways]]]:
     for first in DRIVERS.values():
         for second in DRIVERS.values():
             granted = Bodies.GrantedToFast if second is Fast else Bodies.Granted
-            for body in (Bodies.Closed, granted):
+            for body in (Bodies.Closed, Bodies.Ruled, granted):
                 name = f"{first.__name__}{second.__name__}{body.__name__}Tests"
                 members = {"__module__": __name__, "first": first, "second": second}
                 yield name, type(name, (body,), members)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from pubsub.protocols.cafe import codec as cafe
 from pubsub.protocols.fast import codec as fast
 from pubsub.protocols.rheos import codec as rheos
-from pubsub.protocols.spot import broker_codec, zmtp
+from pubsub.protocols.spot import broker_codec, zmtp, zmtp_handshake
 from pubsub.protocols.spot import codec as spot
 from pubsub.wire.fields import Unsigned, decode_fields, layout
 
@@ -108,7 +108,7 @@ def spot_stream(data: bytes, largest: int) -> Iterator[Fields]:
 
     Raises ZmtpError and SpotError.
     """
-    shake = zmtp.Handshake()
+    shake = zmtp_handshake.Handshake()
     at, need = shake.consume(data)
     if shake.minor is None:
         return

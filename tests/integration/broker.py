@@ -28,7 +28,7 @@ PATIENCE = 45.0
 DEFECTS = ("Traceback", "Unhandled Error", "Unhandled error")
 STARTED = r"history: "
 MODE = os.environ.get("BROKER_MODE", "default")
-_LISTENING = re.compile(r"\b([\w-]+) on (tcp|udp) 127\.0\.0\.1:(\d+)$")
+_LISTENING = re.compile(r"\b([\w-]+) on (tcp|tls|udp) 127\.0\.0\.1:(\d+)$")
 _STOPPED = re.compile(
     r"stopped: (?P<published>\d+) published, (?P<delivered>\d+) delivered, "
     r"(?P<dropped>\d+) dropped, (?P<refused>\d+) refused"
@@ -173,9 +173,11 @@ class Broker:
                 self._news.wait(left)
 
     def ports(self, protocol: str, kind: str = "tcp") -> list[int]:
-        """Return the ports of this protocol's listeners in the order of their start."""
+        """Return the ports of this protocol's listeners in the order of their start; ``tcp``
+        includes TLS."""
         found = (_LISTENING.search(line.rstrip()) for line in self.output.splitlines())
-        return [int(m[3]) for m in found if m is not None and (m[1], m[2]) == (protocol, kind)]
+        kinds = ("tcp", "tls") if kind == "tcp" else (kind,)
+        return [int(m[3]) for m in found if m is not None and m[1] == protocol and m[2] in kinds]
 
     def port(self, protocol: str, kind: str = "tcp") -> int:
         """Return the port of this protocol's first listener."""

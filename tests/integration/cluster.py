@@ -43,6 +43,8 @@ class Member:
         self._before = before
         self._options = [
             f"--listen=spot=tcp:{port}:interface={host}",
+            # Some of them have a network of their own.
+            "--allow-anonymous",
             *listen("cafe", "nsd"),
             *QUICK,
             *(f"--peer={peer}" for peer in peers),

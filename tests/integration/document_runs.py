@@ -74,8 +74,7 @@ class PageRun:
         self._add_command("twistd", _TWISTD.format(python=sys.executable))
         self._add_command("make", _MAKE.format(make=shutil.which("make"), root=ROOT))
         self._add_command("curl", _CURL.format(curl=shutil.which("curl")))
-        (directory / ".venv").mkdir()
-        (directory / ".venv" / "bin").symlink_to(_BIN)
+        self._make_environment(directory / ".venv" / "bin")
         self._path = f"{self._shims}:{_BIN}:{os.environ['PATH']}"
         # The default of the command, on the broker's port; the contexts are those of HOME.
         url = f"http://127.0.0.1:{ports.get(7080, 7080)}"
@@ -115,6 +114,13 @@ class PageRun:
     def _add_command(self, name: str, source: str) -> None:
         (self._shims / name).write_text(source)
         (self._shims / name).chmod(0o755)
+
+    def _make_environment(self, directory: Path) -> None:
+        """Link what the virtual environment has, except what is something else here."""
+        directory.mkdir(parents=True)
+        for command in _BIN.iterdir():
+            replaced = self._shims / command.name
+            (directory / command.name).symlink_to(replaced if replaced.exists() else command)
 
     def _write(self, name: str, text: str) -> None:
         path = self._directory / name
@@ -161,8 +167,13 @@ class PageRun:
 
 def _check_toml(text: str) -> None:
     document = tomllib.loads(text)
-    # Files with keys are the operator's.
+    # Files with keys and passwords are the operator's.
     document.pop("keys", None)
+    tables = [document, *document.get("listen", [])]
+    tables += [table for table in document.values() if isinstance(table, dict)]
+    for table in tables:
+        for name in [name for name in table if name.endswith("-file")]:
+            del table[name]
     merge(installed_protocols(), CommandLine(), document)
 
 

@@ -23,9 +23,10 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 
 from tests.integration.broker import HOST, PATIENCE, Broker, Start
+from tests.integration.certificates import Stream, TlsSocket
 
 PROXY_HEADER = b"PROXY TCP4 192.0.2.9 192.0.2.1 4711 7070\r\n"
-KINDS = ("tcp", "tls", "unix", "proxy")
+KINDS = ("tcp", "tls", "unix", "proxy", "unix+tls", "proxy+tls")
 
 
 class Served(NamedTuple):
@@ -35,7 +36,7 @@ class Served(NamedTuple):
     """
 
     kind: str
-    connect: Callable[[], socket.socket]
+    connect: Callable[[], Stream]
     raw: Callable[[], socket.socket]
 
 
@@ -73,25 +74,37 @@ def serve(
     start: Start, protocol: str, directory: Path, kinds: Sequence[str], *options: str
 ) -> tuple[Broker, list[Served]]:
     """Start a broker with a listener of ``protocol`` for each kind of stream."""
-    endpoints = {kind: _endpoint(kind, directory) for kind in kinds}
-    broker = start(
-        *[f"--listen={protocol}={endpoint}" for endpoint in endpoints.values()], *options
-    )
+    path = directory / "streams.toml"
+    path.write_text("".join(_table(protocol, kind, directory) for kind in kinds))
+    broker = start(f"--config={path}", *options)
     ports = iter(broker.ports(protocol))
     served = []
     for kind in kinds:
-        address = str(directory / "socket") if kind == "unix" else (HOST, next(ports))
+        address = _socket(kind, directory) if "unix" in kind else (HOST, next(ports))
         raw = partial(_connect_raw, address)
         served.append(Served(kind, partial(_connect, kind, raw), raw))
     return broker, served
 
 
-def _endpoint(kind: str, directory: Path) -> str:
-    tcp = f"tcp:0:interface={HOST}"
-    if kind == "tls":
+def _socket(kind: str, directory: Path) -> str:
+    return str(directory / f"{kind}.socket")
+
+
+def _table(protocol: str, kind: str, directory: Path) -> str:
+    """Return the table of a listener for the configuration file."""
+    below = kind.removesuffix("+tls")
+    endpoint = f"tcp:0:interface={HOST}"
+    if below == "unix":
+        endpoint = f"unix:{_socket(kind, directory)}"
+    elif below == "proxy":
+        endpoint = f"haproxy:{endpoint}"
+    lines = ["[[listen]]", f'protocol = "{protocol}"', f'endpoint = "{endpoint}"']
+    # The proxy tells of clients of other machines.
+    lines += ["allow-anonymous = true"] if below == "proxy" else []
+    if kind.endswith("tls"):
         key, certificate = make_certificate(directory)
-        return f"ssl:0:interface={HOST}:privateKey={key}:certKey={certificate}"
-    return {"tcp": tcp, "unix": f"unix:{directory / 'socket'}", "proxy": f"haproxy:{tcp}"}[kind]
+        lines += [f'tls-cert = "{certificate}"', f'tls-key = "{key}"']
+    return "\n".join(lines) + "\n"
 
 
 def _connect_raw(address: str | tuple[str, int]) -> socket.socket:
@@ -104,25 +117,25 @@ def _connect_raw(address: str | tuple[str, int]) -> socket.socket:
     return sock
 
 
-def _connect(kind: str, raw: Callable[[], socket.socket]) -> socket.socket:
+def _connect(kind: str, raw: Callable[[], socket.socket]) -> Stream:
     sock = raw()
-    if kind == "proxy":
+    if kind.startswith("proxy"):
         sock.sendall(PROXY_HEADER)
-    if kind == "tls":
+    if kind.endswith("tls"):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        return context.wrap_socket(sock)
+        return TlsSocket(sock, context)
     return sock
 
 
-def wait_hang_up(sock: socket.socket) -> None:
+def wait_hang_up(sock: Stream) -> None:
     """Wait until the broker has closed the connection for good, without reading."""
     poll = select.poll()
     poll.register(sock, select.POLLHUP | select.POLLERR)
     assert poll.poll(PATIENCE * 1000), "the broker does not close the connection"
 
 
-def read_all(sock: socket.socket) -> bytes:
+def read_all(sock: Stream) -> bytes:
     """Return everything up to the end of the stream."""
     data = b""
     while piece := sock.recv(65_536):

@@ -185,7 +185,7 @@ def test_urls_and_options_that_cannot_be_used() -> None:
         "host:7070": "there is no client",
         "cafe://": "no host",
         "cafe://host/x": "no path",
-        "cafe://bob:secret@host": "no credentials",
+        "rheos://bob:secret@host": "no credentials",
         "cafe://host:99999": "malformed",
         "cafe://host?channels=9:x:y,9": "listed twice",
         "cafe://host?layout=spec": "no parameter 'layout'; it has channels",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.broker import HOST, Start, listen, run
+from tests.integration.broker import HOST, PATIENCE, TWISTD, Start, listen, run
 from tests.integration.clients import Cafe, Client, Nsd, handshake_sub, message
 from tests.integration.needs import missing, not_allowed
 
@@ -94,7 +95,7 @@ def test_udp_is_opened_only_on_request(start: Start) -> None:
 
 def test_the_start_logs_each_listener_and_the_history(start: Start) -> None:
     broker = start(*listen("cafe", "nsd"), "--udp", "--history=10,2K")
-    lines = [line.split("] ", 1)[-1] for line in broker.output.splitlines()]
+    lines = [line.split(": ", 1)[-1] for line in broker.output.splitlines()]
     listening = [line for line in lines if " on tcp " in line or " on udp " in line]
     tcp, nsd = broker.port("cafe"), broker.port("nsd")
     assert listening == [
@@ -176,14 +177,28 @@ def test_help(tmp_path: Path) -> None:
     result = run(["--help"], tmp_path)
     assert result.returncode == 0
     assert not result.stderr
-    for word in ("--proto=", "--port=", "--listen=", "--config=", "--slow-consumer=", "--udp"):
-        assert word in result.stdout
-    for word in ("--cafe-channels=", "--nsd-max-body="):
-        assert word in result.stdout
-    protocols = result.stdout.partition("Protocols:\n")[2]
-    assert {"cafe", "nsd"} <= {line.split()[0] for line in protocols.splitlines() if line}
-    assert "7070" in protocols
-    assert "7071" in protocols
+    for word in ("--proto ", "--port ", "--listen ", "--config ", "--slow-consumer ", "--udp "):
+        assert f"  {word}" in result.stdout
+    for word in ("--cafe-channels ", "--nsd-max-body "):
+        assert f"  {word}" in result.stdout
+    assert re.search(r"(?m)^cafe \(.*default port 7070\):$", result.stdout)
+    assert re.search(r"(?m)^nsd \(.*default port 7071\):$", result.stdout)
+
+
+def test_help_whose_reader_ends(tmp_path: Path) -> None:
+    """As of `twistd pubsub --help | head -1`."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with os.fdopen(theirs, "w") as closed:
+        result = subprocess.run(
+            [TWISTD, "pubsub", "--help"],
+            cwd=tmp_path,
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            timeout=PATIENCE,
+            check=False,
+        )
+    assert result.stderr == b""
 
 
 def test_version(tmp_path: Path) -> None:

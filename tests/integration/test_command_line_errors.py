@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.broker import DEFECTS, HOST, run
+from tests.integration.broker import DEFECTS, HOST, listen, run
 from tests.waiting import until
 
 LINE = re.compile(r"pubsub: [^\n]+\n")
@@ -124,6 +124,11 @@ def test_a_taken_port(tmp_path: Path, taken: int, pidfile: str) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_port_that_is_none(tmp_path: Path) -> None:
+    result = run([f"--listen=cafe=tcp:99999:interface={HOST}"], tmp_path)
+    assert_one_line(result, f"cafe: cannot listen on tcp:99999:interface={HOST}: a port is")
+
+
 def test_a_port_given_twice(tmp_path: Path, taken: int) -> None:
     """The first listener is open by then and is closed as well."""
     result = run(["--proto=nsd", "--port=0", "--proto=cafe", f"--port={taken}"], tmp_path)
@@ -150,12 +155,31 @@ def test_a_taken_port_as_a_daemon(tmp_path: Path, taken: int) -> None:
         tmp_path,
         ["--pidfile=pubsub.pid", "--logfile=pubsub.log"],
     )
-    log = (tmp_path / "pubsub.log").read_text()
     assert result.returncode != 0
-    assert not any(word in result.stdout + result.stderr + log for word in DEFECTS)
-    assert "cannot listen" in result.stderr
     # twistd prints the error before it cleans up.
     until(lambda: [path.name for path in tmp_path.iterdir()] == ["pubsub.log"], "the pid file")
+    until(lambda: "cannot start" in (tmp_path / "pubsub.log").read_text(), "the line")
+    log = (tmp_path / "pubsub.log").read_text()
+    assert not any(word in result.stdout + result.stderr + log for word in DEFECTS)
+    # twistd shows 100 bytes of an error on the terminal; the log has all of it.
+    assert "cafe: cannot listen" in result.stderr
+    (line,) = [line for line in log.splitlines() if "cannot start" in line]
+    assert line.endswith(f"tcp:{taken}:interface={HOST}: Address already in use")
+
+
+def test_a_history_that_cannot_be_opened_as_a_daemon(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = run(
+        [*listen("cafe"), f"--store=log:{tmp_path / 'file'}"],
+        tmp_path,
+        ["--pidfile=pubsub.pid", "--logfile=pubsub.log"],
+    )
+    assert result.returncode != 0
+    path = tmp_path / "pubsub.log"
+    until(lambda: "cannot start" in path.read_text(), "the line")
+    log = path.read_text()
+    assert sum("cannot start: history: " in line for line in log.splitlines()) == 1
+    assert not any(word in log for word in DEFECTS)
 
 
 def test_a_wrong_option_as_a_daemon(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ MARKED = [block for found in BLOCKS.values() for block in found if block.is_mark
 DEFAULTS = {7070: "cafe", 7071: "nsd", 7072: "rheos", 7073: "spot", 7074: "fast", 7080: "admin"}
 # Files of the reader that examples name.
 FILES = {"pubsub.toml": 'store = "memory"\n', "photo.jpg": "JPEG"}
-MAKES_KEY = "pubsub secret pubsub.key"
+MAKES_KEY = "pubsub secret ~/pubsub.key"
 
 
 @pytest.fixture(scope="module")

@@ -138,6 +138,30 @@ def test_sighup_adds_and_removes_secrets(start: Start, tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_sighup_ends_what_is_denied(start: Start, secret: Path, tmp_path: Path) -> None:
+    denied = tmp_path / "denied"
+    denied.write_text("# nobody yet\n")
+    broker = start(*listen("fast"), f"--secret-file={secret}", f"--token-deny-file={denied}")
+    ada, bob = make_token(secret, "--sub=ada"), make_token(secret, "--sub=bob")
+    with Fast.to(broker, create(ada), subscribe(ada)) as one, Fast(broker.port("fast")) as two:
+        assert one.sync(ada) == []
+        two.send(subscribe(bob))
+        assert two.sync(bob) == []
+        denied.write_text("sub ada\n")
+        os.kill(broker.pid, signal.SIGHUP)
+        broker.wait_line("reloaded: 1 subscriptions stay, 1 end")
+        assert one.error() == ENDED
+        one.send(publish(ada, b"x"))
+        assert one.error() == (0x03, BAD_TOKEN)
+        two.send(publish(bob, b"y"))
+        assert two.texts(1) == [b"y"]
+        denied.write_text("ada\n")
+        os.kill(broker.pid, signal.SIGHUP)
+        broker.wait_line("reload failed, nothing is changed: token-deny-file: .* line 1: expected")
+        two.send(publish(bob, b"z"))
+        assert two.texts(1) == [b"z"]
+
+
 def test_a_subscription_ends_with_its_token(start: Start, secret: Path) -> None:
     broker = start(*listen("fast"), f"--secret-file={secret}")
     owner = make_token(secret)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.broker import HOST, PATIENCE, Start, listen
+from tests.integration.certificates import Stream, half_close
 from tests.integration.clients import (
     ERROR,
     HANDSHAKE_ACK,
@@ -40,11 +41,9 @@ MIB = 1024 * 1024
 # So long that only a limit of its own can end a connection.
 PATIENT = ("--slow-seconds=600", "--stop-timeout=600")
 UNSTORED = ("--slow-consumer=disconnect", "--durability=*=none")
-# TLS has no half-closed state.
-HALF_CLOSABLE = ("tcp", "unix", "proxy")
 
 
-def shake(sock: socket.socket, handshake: bytes) -> None:
+def shake(sock: Stream, handshake: bytes) -> None:
     """Send a handshake and take its acknowledgment."""
     sock.sendall(handshake)
     received = b""
@@ -53,7 +52,7 @@ def shake(sock: socket.socket, handshake: bytes) -> None:
     assert split(received)[0].opcode == HANDSHAKE_ACK
 
 
-def fill(stack: contextlib.ExitStack, served: Served, count: int) -> list[socket.socket]:
+def fill(stack: contextlib.ExitStack, served: Served, count: int) -> list[Stream]:
     """Return subscribers that do not read, with megabytes waiting for each of them."""
     subscribers = [stack.enter_context(served.connect()) for _ in range(count)]
     for subscriber in subscribers:
@@ -72,12 +71,12 @@ def fill(stack: contextlib.ExitStack, served: Served, count: int) -> list[socket
 def test_subscribers_that_half_close_and_do_not_read_are_gone_in_time(
     start: Start, tmp_path: Path
 ) -> None:
-    broker, streams = serve(start, "cafe", tmp_path, HALF_CLOSABLE, *UNSTORED, "--slow-seconds=1")
+    broker, streams = serve(start, "cafe", tmp_path, KINDS, *UNSTORED, "--slow-seconds=1")
     before = open_sockets(broker)
     with contextlib.ExitStack() as stack:
         subscribers = [each for served in streams for each in fill(stack, served, 5)]
         for subscriber in subscribers:
-            subscriber.shutdown(socket.SHUT_WR)
+            half_close(subscriber)
         for subscriber in subscribers:
             wait_hang_up(subscriber)
         until(lambda: open_sockets(broker) == before, "the sockets are closed")
@@ -116,11 +115,11 @@ def test_clients_that_read_get_the_error_and_need_not_close(start: Start, tmp_pa
 
 
 def test_a_stop_does_not_wait_for_those_that_have_left(start: Start, tmp_path: Path) -> None:
-    broker, streams = serve(start, "cafe", tmp_path, HALF_CLOSABLE, *UNSTORED, *PATIENT)
+    broker, streams = serve(start, "cafe", tmp_path, KINDS, *UNSTORED, *PATIENT)
     with contextlib.ExitStack() as stack:
         for served in streams:
             for subscriber in fill(stack, served, 3):
-                subscriber.shutdown(socket.SHUT_WR)
+                half_close(subscriber)
         broker.signal()
         assert broker.wait(PATIENCE / 2) in (0, -signal.SIGTERM)
 
@@ -151,12 +150,12 @@ def test_nsd_answers_clients_that_have_closed_their_half(start: Start, tmp_path:
             client.do("Publish", "ada", message=message(body))
     broker.stop()
     # The newest messages are not in memory after a start.
-    _, streams = serve(start, "nsd", tmp_path, HALF_CLOSABLE, *options)
+    _, streams = serve(start, "nsd", tmp_path, KINDS, *options)
     get = b'{"_class":"GetRequest","identity":"ada","after":0}\n'
     for served in streams * 3:
         with served.connect() as sock:
             sock.sendall(get + get)
-            sock.shutdown(socket.SHUT_WR)
+            half_close(sock)
             answers = read_all(sock).splitlines()
             assert len(answers) == 2, served.kind
             for answer in answers:
@@ -201,15 +200,17 @@ def test_handshakes_that_do_not_come_are_given_up(start: Start, tmp_path: Path) 
 def test_transports_that_do_not_get_ready_are_given_up(start: Start, tmp_path: Path) -> None:
     """The handshake of TLS, and the header of a proxy, for a protocol without a handshake."""
     broker, streams = serve(
-        start, "nsd", tmp_path, ("tls", "proxy"), "--handshake-seconds=1", *PATIENT
+        start, "nsd", tmp_path, ("tls", "proxy", "proxy+tls"), "--handshake-seconds=1", *PATIENT
     )
     before = open_sockets(broker)
-    beginnings = {"proxy": PROXY_HEADER[:20], "tls": b"\x16\x03\x01"}
+    beginnings = {
+        "proxy": PROXY_HEADER[:20], "tls": b"\x16\x03\x01", "proxy+tls": PROXY_HEADER + b"\x16",
+    }  # fmt: skip
     with contextlib.ExitStack() as stack:
         ready = [stack.enter_context(served.connect()) for served in streams]
         unready = [stack.enter_context(served.raw()) for served in (*streams, *streams)]
-        for served, client in zip(streams, unready, strict=False):
-            client.sendall(beginnings[served.kind])
+        for served, raw in zip(streams, unready, strict=False):
+            raw.sendall(beginnings[served.kind])
         broker.wait_line("refused: 1 on nsd: handshake-timeout")
         until(lambda: open_sockets(broker) == before + len(ready), "the sockets are closed")
         for client in ready:

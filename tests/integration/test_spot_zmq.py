@@ -16,7 +16,6 @@ from pubsub.protocols.spot.zmtp import (
     GREETING,
     Command,
     FrameLimits,
-    Handshake,
     Unit,
     decode,
     encode_command,
@@ -24,6 +23,7 @@ from pubsub.protocols.spot.zmtp import (
     ping,
     ready,
 )
+from pubsub.protocols.spot.zmtp_handshake import Handshake
 from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen
 from tests.integration.cluster import Open, Socket, sockets, subscribe
 from tests.waiting import until

@@ -141,7 +141,9 @@ def test_defaults_that_are_kept_are_not_reported(start: Start, old: Path) -> Non
 
 
 def test_the_default_place_is_migrated(start: Start, old: Path) -> None:
-    broker = start("--listen=cafe=tcp:0", "--store=log", env={"STATE_DIRECTORY": str(old)})
+    broker = start(
+        "--listen=cafe=tcp:0:interface=127.0.0.1", "--store=log", env={"STATE_DIRECTORY": str(old)}
+    )
     assert f"migrating {old / 'history.db'} to {old / 'history'};" in broker.output
     assert "slow-consumer is auto, and was pause" in broker.output
 
@@ -160,7 +162,7 @@ def test_names_that_have_changed_end_the_start(tmp_path: Path) -> None:
 
 
 def test_a_new_history_reports_nothing(start: Start, tmp_path: Path) -> None:
-    broker = start("--listen=cafe=tcp:0", f"--store=log:{tmp_path / 'new'}")
+    broker = start("--listen=cafe=tcp:0:interface=127.0.0.1", f"--store=log:{tmp_path / 'new'}")
     assert "upgrade" not in broker.output
 
 

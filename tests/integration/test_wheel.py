@@ -65,6 +65,9 @@ def test_a_wheel_with_the_compiled_kernel(tmp_path: Path) -> None:
         (metadata,) = (name for name in names if name.endswith("/WHEEL"))
         assert b"Root-Is-Purelib: false" in archive.read(metadata)
     assert names.count(COMPILED) == 1
+    shared = [name.partition(".data/data/")[2] for name in names]
+    assert {"share/pubsub/pubsub.toml", "share/pubsub/systemd/pubsub.service"} <= set(shared)
+    assert {"pubsub/monitoring/alerts.yml", "pubsub/monitoring/dashboard.json"} <= set(names)
     fresh = tmp_path / "fresh"
     package = f"{fresh}/pubsub/kernel/__init__.py"
     assert reported(path, fresh, PUBSUB_KERNEL="") == f"compiled {package} 0\n"

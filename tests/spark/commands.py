@@ -44,6 +44,10 @@ class Command:
         """Send a signal to the command, but not to its children."""
         self._process.send_signal(number)
 
+    def signal_group(self, number: int) -> None:
+        """Send a signal to the command's process group."""
+        os.killpg(self._process.pid, number)
+
     def finish(self) -> tuple[int, str, str]:
         """Return its exit code, output and errors. Kills what is left of its group."""
         try:

@@ -1,4 +1,4 @@
-"""``python -m tests.spark.copy_topic SOURCE SINK CHECKPOINT``: copies one topic to another.
+"""``python -m tests.spark.copy_topic SOURCE SINK CHECKPOINT TOPICS``: copies topics to another.
 
 The program ends after it has copied the existing messages.
 """
@@ -9,17 +9,17 @@ import sys
 
 from pubsub.pipeline.spark_session import local_session
 
-SOURCE_TOPIC, COPY_TOPIC = "cafe/1", "copy"
+COPY_TOPIC = "copy"
 BATCH_MESSAGES = 1000
 
 
-def main(source: str, sink: str, checkpoint: str) -> None:
-    """Copy the topic."""
+def main(source: str, sink: str, checkpoint: str, topics: str) -> None:
+    """Copy the topics."""
     spark = local_session("copying", cores=1)
     spark.sparkContext.setLogLevel("FATAL")
     frame = (
         spark.readStream.format("pubsub")
-        .options(url=source, subscribe=SOURCE_TOPIC, startingOffsets="earliest")
+        .options(url=source, subscribe=topics, startingOffsets="earliest")
         .options(maxOffsetsPerTrigger=BATCH_MESSAGES, rowsPerTask=BATCH_MESSAGES // 3)
         .load()
     )

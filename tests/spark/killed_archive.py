@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from pubsub.pipeline.job_runner import main
 from pubsub.pipeline.jobs import archive
-from pubsub.pipeline.jobs.archive import save
+from pubsub.pipeline.jobs.archive import Target, save
 from pubsub.pipeline.tables.spark import TableTarget
 
 
@@ -21,12 +21,16 @@ def kill_group() -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def count_files(target: TableTarget) -> int:
+def count_files(target: Target) -> int:
     """Return the number of data files, in the table or not."""
-    return sum(1 for _ in Path(target.path).rglob("*.parquet"))
+    if isinstance(target, TableTarget):
+        root = target.location.url
+    else:
+        root = dict(target.name.options)["warehouse"].removeprefix("file://")
+    return sum(1 for _ in Path(root).rglob("*.parquet"))
 
 
-def kill_on_new_file(target: TableTarget, before: int) -> None:
+def kill_on_new_file(target: Target, before: int) -> None:
     """Kill the group as soon as there is another file."""
     while count_files(target) <= before:
         pass
@@ -38,7 +42,7 @@ def run(kill_point: str, batches: int, arguments: list[str]) -> int:
     left = batches
 
     def save_and_die(
-        batch: DataFrame, target: TableTarget, headers: bool, query: str, number: int
+        batch: DataFrame, target: Target, headers: bool, query: str, number: int
     ) -> int:
         nonlocal left
         left -= 1

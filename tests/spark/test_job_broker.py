@@ -9,12 +9,14 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 from pubsub.errors import ConfigurationError
+from pubsub.pipeline.job_runner import explain
 from pubsub.pipeline.jobs import archive, derive, metrics, replay
 from pubsub.pipeline.tables.spark import read
-from tests.integration.broker import Broker, Start
+from tests.integration.broker import HOST, Broker, Start
 from tests.spark.http_brokers import PROTOCOLS, client_of, serve, stored_values, url_of
 from tests.spark.http_brokers import read as source
 from tests.spark.job_once import options
@@ -155,7 +157,7 @@ def test_derive_to_a_topic_and_a_table(spark: SparkSession, filled: Broker, tmp_
         "SELECT topic AS source, cast(value AS string) AS text FROM messages\n"
         "WHERE protocol = 'nsd' AND cast(cast(value AS string) AS int) % 100 = 0;\n"
     )
-    given = ["--url", url, "--sql", sql, "--once"]
+    given = ["--url", url, "--sql", sql, "--once", "--subscribe-pattern", "out/.*"]
     assert run(derive, spark, *given, "--to", "topic:d", "--checkpoint", tmp_path / "c") == 0
     found = [json.loads(value) for value in stored_values(filled, "d")]
     assert sorted(row["text"] for row in found) == ["0", "100", "200"]
@@ -163,6 +165,52 @@ def test_derive_to_a_topic_and_a_table(spark: SparkSession, filled: Broker, tmp_
     to = tmp_path / "table"
     assert run(derive, spark, *given, "--to", f"table:{to}", "--partition-by", "source") == 0
     assert sorted(row["text"] for row in table_rows(to)) == ["0", "100", "200"]
+
+
+@pytest.mark.parametrize(
+    ("to", "select", "chosen", "error"),
+    [
+        ("topic:errors", "value", [], "the job reads the topic 'errors'"),
+        ("topic:errors", "value", ["--subscribe", "a,errors"], "the job reads the topic 'errors'"),
+        ("topic:", "'errors' AS topic, value", [], "the job reads every topic"),
+        (
+            "topic:",
+            "'errors' AS topic, value",
+            ["--subscribe-pattern", "e.*|out/.*"],
+            "the job reads the topic 'errors'",
+        ),
+    ],
+)
+def test_derive_refuses_to_feed_itself(
+    spark: SparkSession,
+    filled: Broker,
+    tmp_path: Path,
+    to: str,
+    select: str,
+    chosen: list[str],
+    error: str,
+) -> None:
+    sql = tmp_path / "query.sql"
+    sql.write_text(f"SELECT {select} FROM messages")
+    given = ["--url", url_of(filled), "--sql", sql, "--once", "--to", to, *chosen]
+    with pytest.raises((ConfigurationError, PySparkException)) as caught:
+        run(derive, spark, *given, "--checkpoint", tmp_path / "c")
+    cause = explain(caught.value)
+    assert cause is not None
+    assert error in cause
+    assert "--allow-feedback" in cause
+    assert stored_values(filled, "errors") == []
+
+
+def test_derive_may_feed_itself_if_told(
+    spark: SparkSession, filled: Broker, tmp_path: Path
+) -> None:
+    sql = tmp_path / "query.sql"
+    sql.write_text("SELECT 'd' AS topic, value FROM messages WHERE topic = 'out/nsd'")
+    given = ["--url", url_of(filled), "--sql", str(sql), "--once", "--to", "topic:"]
+    given += ["--allow-feedback", "--checkpoint", str(tmp_path / "c")]
+    assert run(derive, spark, *given) == 0
+    assert stored_values(filled, "d") == stored_values(filled, "out/nsd")
 
 
 def test_two_brokers_into_one_archive(spark: SparkSession, start: Start, tmp_path: Path) -> None:
@@ -177,3 +225,47 @@ def test_two_brokers_into_one_archive(spark: SparkSession, start: Start, tmp_pat
     again = ["--from", to, "--url", url_of(both[0]), "--prefix", "x/"]
     assert run(replay, spark, *again, "--checkpoint", tmp_path / "c") == 0
     assert len(stored_values(both[0], "x/out")) == 100
+
+
+def test_a_backlog_of_large_messages_is_derived_archived_and_replayed(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    """60 MB: nothing has to be set, though a batch of the broker has 32 MiB at most."""
+    url = url_of(broker)
+    frame = spark.range(0, 120, 1, 1).selectExpr(
+        "'in' topic", "concat(string(id), ':', repeat('x', 500000)) value"
+    )
+    write(frame, url, atomic="false")
+    sql = tmp_path / "query.sql"
+    sql.write_text("SELECT value FROM messages")
+    given = ["--url", url, "--once", "--subscribe", "in"]
+    derived = ["--sql", sql, "--to", "topic:d", "--checkpoint", tmp_path / "d"]
+    assert run(derive, spark, *given, *derived) == 0
+    assert stored_values(broker, "d") == stored_values(broker, "in")
+    to = tmp_path / "archive"
+    assert run(archive, spark, *given, "--to", to, "--max-bytes", "20m") == 0
+    again = ["--from", to, "--url", url, "--prefix", "again/", "--checkpoint", tmp_path / "r"]
+    assert run(replay, spark, *again) == 0
+    assert stored_values(broker, "again/in") == stored_values(broker, "in")
+
+
+def test_a_broker_that_forgets_parts(
+    spark: SparkSession,
+    start: Start,
+    secret: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As if it was restarted before each commit: the batch is run again, but not for ever."""
+    broker = serve(
+        start, tmp_path / "history", f"--secret-file={secret}", "--admin-stage-seconds=0"
+    )
+    url = url_of(broker)
+    write(rows(spark, 10), f"nsd://{HOST}:{broker.port('nsd')}")
+    sql = tmp_path / "query.sql"
+    sql.write_text("SELECT value FROM messages")
+    given = ["--url", url, "--once", "--subscribe", "out", "--sql", str(sql), "--to", "topic:d"]
+    with pytest.raises(StreamingQueryException, match="no longer has the parts of batch 0"):
+        run(derive, spark, *given, "--checkpoint", tmp_path / "c")
+    assert capsys.readouterr().err.count("the batch is run again") == 2
+    assert stored_values(broker, "d") == []

@@ -20,6 +20,7 @@ from tests.integration.broker import HOST, Broker, Start, environment
 from tests.spark.commands import ROOT, Command, pipeline
 from tests.spark.http_brokers import client_of, serve, url_of
 from tests.spark.messages import table_rows
+from tests.spark.test_iceberg import Lake
 from tests.spark.test_stream import numbers, send
 
 KILLS = int(os.environ.get("PUBSUB_ARCHIVE_KILLS", "4"))
@@ -39,7 +40,7 @@ def offsets(path: Path, kind: str) -> list[int]:
     return sorted(row["offset"] for row in table_rows(path))
 
 
-@pytest.mark.parametrize("kind", ["delta", "parquet"])
+@pytest.mark.parametrize("kind", ["delta", "parquet", "iceberg"])
 def test_an_archive_killed_again_and_again_has_each_message_once(
     broker: Broker, tmp_path: Path, kind: str
 ) -> None:
@@ -47,7 +48,9 @@ def test_an_archive_killed_again_and_again_has_each_message_once(
     count = (kills + 2) * _BATCH
     send(broker, *numbers(0, count))
     to = tmp_path / "archive"
-    job = ["--url", url_of(broker), "--to", to, "--format", kind, "--once", "--max-rows", _BATCH]
+    job = ["--url", url_of(broker), "--format", kind, "--once", "--max-rows", _BATCH]
+    lake = Lake(tmp_path)
+    job += lake.arguments("lake.messages") if kind == "iceberg" else ["--to", to]
     for life in range(kills):
         kill_point = ("write", "commit")[life % 2]
         program = (
@@ -61,7 +64,8 @@ def test_an_archive_killed_again_and_again_has_each_message_once(
         assert code == -signal.SIGKILL, err
     code, out, err = pipeline("archive", *job)
     assert code == 0, err
-    assert offsets(to, kind) == list(range(count))
+    found = lake.offsets() if kind == "iceberg" else offsets(to, kind)
+    assert found == list(range(count))
     # The broker knows the position of the job.
     assert json.loads(out.splitlines()[-1])["lag"] == 0
 
@@ -97,18 +101,27 @@ def test_only_the_leftovers_of_a_kill_are_removed(tmp_path: Path, kind: str) -> 
     assert len(list(to.rglob("*.parquet"))) == 3
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_it_in_order(broker: Broker, tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "whole_group"),
+    [(signal.SIGTERM, True), (signal.SIGTERM, False), (signal.SIGINT, True)],
+)
+def test_a_signal_stops_it_in_order(
+    broker: Broker, tmp_path: Path, number: signal.Signals, whole_group: bool
+) -> None:
     send(broker, *numbers(0, 10))
     to = tmp_path / "archive"
     job = ["--url", url_of(broker), "--to", to, "--trigger", "100ms"]
     command = Command("archive", *job)
     first = json.loads(command.line())
     assert (first["batch"], first["rows"]) == (0, 10)
-    command.signal(number)
+    if whole_group:
+        command.signal_group(number)
+    else:
+        command.signal(number)
     code, _out, err = command.finish()
     assert code == 0, err
     assert "Traceback" not in err
+    assert "Exception" not in err
     assert offsets(to, "delta") == list(range(10))
 
 

@@ -1,8 +1,9 @@
 """A query whose processes are killed repeatedly loses and duplicates nothing.
 
 Each life of the query ends at one of four points: while a task reads, after rows are staged, before
-the commit, and after the broker has committed and before Spark knows. PUBSUB_KILLS is the total
-number of lives.
+the commit, and after the broker has committed and before Spark knows. From the second half of the
+lives on, the query reads another topic too. PUBSUB_KILLS is the total number of lives;
+`make test-long` has more.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tests.spark.http_brokers import serve, stored_values, url_of
 from tests.spark.relay import Relay
 from tests.spark.test_stream import numbers, send
 
-KILLS = int(os.environ.get("PUBSUB_KILLS", "20"))
+KILLS = int(os.environ.get("PUBSUB_KILLS", "8"))
 # Two chains of lives in parallel, as a life mostly waits for the start of Java.
 CHAINS = 2
 KILL_POINTS = (
@@ -55,19 +56,20 @@ class Chain(threading.Thread):
         try:
             for life in range(self._lives):
                 self._kill_point, self._skip = KILL_POINTS[life % len(KILL_POINTS)], life % 2
-                assert self._run_life(relay) == -signal.SIGKILL, self._log()
+                topics = "cafe/1" if life < self._lives // 2 else "cafe/1,cafe/2"
+                assert self._run_life(relay, topics) == -signal.SIGKILL, self._log()
             self._kill_point = None
-            assert self._run_life(relay) == 0, self._log()
+            assert self._run_life(relay, "cafe/1,cafe/2") == 0, self._log()
         except BaseException as failure:
             self.failure = failure
         finally:
             relay.stop()
 
-    def _run_life(self, relay: Relay) -> int:
+    def _run_life(self, relay: Relay, topics: str) -> int:
         with (self._directory / "log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.spark.copy_topic", relay.url, relay.url,
-                 str(self._directory / "checkpoint")],
+                 str(self._directory / "checkpoint"), topics],
                 cwd=ROOT,
                 env=environment(),
                 stdout=log,
@@ -109,14 +111,17 @@ class Chain(threading.Thread):
 
 def test_killed_again_and_again(start: Start, tmp_path: Path) -> None:
     lives = -(-KILLS // CHAINS)
-    sent = numbers(0, (lives + 2) * BATCH_MESSAGES)
+    # Four lives complete two batches.
+    sent = numbers(0, (lives // 2 + 3) * BATCH_MESSAGES)
+    middle = len(sent) // 2
     chains = []
     for number in range(CHAINS):
         directory = tmp_path / str(number)
         directory.mkdir()
         # Parts that one life has staged must not block those of the next.
         broker = serve(start, directory / "history", f"--admin-max-batch={MAX_STAGED}")
-        send(broker, *sent)
+        send(broker, *sent[:middle], channel=1)
+        send(broker, *sent[middle:], channel=2)
         chains.append((broker, Chain(broker, directory, lives)))
     for _, chain in chains:
         chain.start()
@@ -125,4 +130,4 @@ def test_killed_again_and_again(start: Start, tmp_path: Path) -> None:
     for broker, chain in chains:
         assert chain.failure is None, chain.failure
         assert chain.killed == [KILL_POINTS[life % len(KILL_POINTS)] for life in range(lives)]
-        assert stored_values(broker, COPY_TOPIC) == sent
+        assert sorted(stored_values(broker, COPY_TOPIC)) == sorted(sent)

@@ -103,6 +103,19 @@ def test_unusual_topic_names_keep_their_order(spark: SparkSession, broker: Broke
         assert values(found.where(found.topic == name)) == numbers(0, 500)
 
 
+def test_a_frame_of_any_size_in_several_batches(spark: SparkSession, broker: Broker) -> None:
+    """80 MB: more than a batch may have, and in one task as much as may be staged."""
+    frame = spark.range(0, 80, 1, 2).selectExpr(
+        "'out' topic", "concat(string(id), ':', repeat('x', 1048576)) value"
+    )
+    with pytest.raises(Exception, match="larger than 33554432 bytes"):
+        write(frame, url_of(broker))
+    assert stored_values(broker, "out") == []
+    write(frame, url_of(broker), atomic="false")
+    found = [value.partition(b":")[0] for value in stored_values(broker, "out")]
+    assert Counter(found) == Counter(numbers(0, 80))
+
+
 def test_large_payloads_are_staged_in_parts(spark: SparkSession, broker: Broker) -> None:
     frame = spark.range(0, 24, 1, 2).selectExpr(
         "'out' topic", "cast(repeat(char(65 + id), 1048576) AS binary) value"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from pubsub.pipeline.connector_options import Credentials
+from pubsub.pipeline.filters import read_where
 from pubsub.pipeline.publisher_urls import PublisherFactory
 from pubsub.pipeline.schemas import MESSAGES_SCHEMA
 from pubsub.pipeline.sink_publisher import SinkPublisher
@@ -192,6 +194,34 @@ def test_from_sql(spark: SparkSession, broker: Broker) -> None:
     wait_for_messages(broker, 1)
     read(spark, broker).createOrReplaceTempView("messages")
     assert spark.sql("SELECT sum(length(value)) FROM messages").collect()[0][0] == 1
+
+
+CONDITIONS = (
+    "topic = 'orders'", "topic <=> 'orders' AND offset >= 150", "'alerts' = topic OR offset = 3",
+    "topic IN ('orders', '$SYS/events') AND NOT offset < 20", "offset BETWEEN 20 AND '25'",
+    "cast(offset AS string) LIKE '1%' AND topic = 'alerts'", "topic = cast('orders' AS string)",
+    "offset = 5L OR offset = 7.0", "(topic = 'alerts' OR topic = 'orders') AND (offset % 7 = 0)",
+    "timestamp >= '{time}' AND topic = 'alerts'", "timestamp = timestamp'{time}'",
+    "timestamp < '{time}'", "timestamp >= date'2000-01-01' AND partition = 0", "topic = 'nobody'",
+    "CASE WHEN offset > 5 AND topic = 'orders' AND true THEN false ELSE true END", "topic = NULL",
+)  # fmt: skip
+
+
+def test_filters_are_pushed(spark: SparkSession, start: Start, tmp_path: Path) -> None:
+    """A frame of read_where has the rows of one with a filter, and reads those it asks for."""
+    path, now = tmp_path / "history", time.time_ns() // 1000 - 10_000_000
+    for number, topic in enumerate(("orders", "alerts", "orders", "$SYS/events")):
+        with history(path, now + number * 1_000_000) as file:
+            file.put(topic, [b"%d" % index for index in range(50)])
+    broker = serve(start, path)
+    moment = datetime.fromtimestamp((now + 1_000_000) / 1e6, UTC).isoformat()
+    reader = spark.read.format("pubsub").option("url", url_of(broker))
+    whole = reader.load().cache()
+    for condition in (each.format(time=moment) for each in CONDITIONS):
+        wanted = whole.where(condition).orderBy("offset").collect()
+        assert read_where(reader, condition).orderBy("offset").collect() == wanted, condition
+    assert reader.option("filter", "topic = 'alerts' AND offset > 60").load().count() == 39
+    whole.unpersist()
 
 
 def test_invalid_options(spark: SparkSession, broker: Broker) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.integration.broker import Broker, Start
 from tests.spark.http_brokers import client_of, run_once, serve, stream, url_of, values
@@ -53,6 +54,25 @@ def test_the_position_is_reported_to_the_broker(
     run_once(stream(spark, broker, maxOffsetsPerTrigger=60, readerName="nightly"), tmp_path / "out")
     (reader,) = client_of(broker).readers()
     assert (reader.name, reader.offset, reader.lag) == ("nightly", 60, 40)
+
+
+def test_a_reader_name_is_of_one_running_query(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    def start(checkpoint: str) -> StreamingQuery:
+        frame = stream(spark, broker, readerName="nightly")
+        place = str(tmp_path / checkpoint)
+        return frame.writeStream.format("noop").option("checkpointLocation", place).start()
+
+    send(broker, b"1")
+    first = start("first")
+    first.processAllAvailable()
+    with pytest.raises(StreamingQueryException, match="another stream has the name 'nightly'"):
+        start("second").processAllAvailable()
+    first.stop()
+    again = start("first")
+    again.processAllAvailable()
+    again.stop()
 
 
 def test_limits_on_a_topic(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:

@@ -128,3 +128,18 @@ def test_a_token_in_a_file(
     with pytest.raises(Exception, match=r"(?i)bad.token"):
         read(spark, closed, subscribe=TOPIC, tokenFile=str(path)).count()
     assert not re.search(r"eyJ[\w-]+\.eyJ", events(spark).decode(errors="replace"))
+
+
+@pytest.mark.parametrize("side", ["source", "sink"])
+def test_a_wrong_token_is_an_error_of_an_idle_stream(
+    spark: SparkSession, closed: Broker, secret: Path, tmp_path: Path, side: str
+) -> None:
+    right = make_token(secret).decode()
+    forged = right[:-4] + "AAAA"
+    tokens = {"source": right, "sink": right, side: forged}
+    frame = stream(spark, closed, subscribe=TOPIC, token=tokens["source"]).select("value")
+    writer = frame.writeStream.format("pubsub").options(
+        url=url_of(closed), topic="out", token=tokens["sink"]
+    )
+    with pytest.raises(Exception, match=f"{side}: the broker at .*: bad-token"):
+        writer.option("checkpointLocation", str(tmp_path / "c")).start().awaitTermination(60)

@@ -18,11 +18,13 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
+from pubsub.broker.access import AccessRules
 from pubsub.broker.audit import AuditLog
 from pubsub.broker.batch import Batch, Headers
 from pubsub.broker.counters import Counters
 from pubsub.broker.cursor import Cursors
 from pubsub.broker.encoders import make_encoder
+from pubsub.broker.key_refresh import Fetch
 from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.listener import SETTINGS, Listener
 from pubsub.broker.master_secrets import SecretRing
@@ -128,6 +130,8 @@ class Transport:
 class Held:
     """A publisher's connection, or any other ``Holdable``."""
 
+    access: AccessRules | None = None
+
     def __init__(self) -> None:
         self.publisher: Publisher | None = None
         self.reasons: set[object] = set()
@@ -155,10 +159,15 @@ class Big:
 class Guest:
     """A ``Client`` of the broker."""
 
+    is_session = False
+
+    accepted_by: object = None
+
     def __init__(self, broker: BrokerService, stubborn: bool = False) -> None:
         self.calls: list[str] = []
         self._broker = broker
         self._stubborn = stubborn
+        self.mark = len(broker.clients) + 1
         broker.clients.add(self)
 
     def drain(self) -> None:
@@ -172,6 +181,9 @@ class Guest:
 
     def sweep(self, now: float) -> None:
         self.calls.append(f"sweep {now}")
+
+    def dismiss(self, reason: str) -> None:
+        self.calls.append(f"dismiss: {reason}")
 
 
 @dataclass(frozen=True)
@@ -296,7 +308,13 @@ class Bench:
             self.closed.append(reason)
             box.shut("disconnected")
 
-        box = Outbox(self.cursors, transport, policy or SlowPolicy(), Reader(label, recheck, close))
+        box = Outbox(
+            self.cursors,
+            transport,
+            policy or SlowPolicy(),
+            Reader(label, recheck, close),
+            self.counters.traffic["toy"],
+        )
         transport.outbox = box
         return transport
 
@@ -319,6 +337,7 @@ def make_broker(
     events: bool = False,
     redacted: Sequence[bytes] = (),
     wall: WallClock | None = None,
+    fetch_keys: Fetch | None = None,
 ) -> BrokerService:
     """Return a broker at ``START`` with a history of 1000 messages and deterministic ids.
 
@@ -335,10 +354,15 @@ def make_broker(
         audit,
         events=events,
         redacted=redacted,
+        fetch_keys=fetch_keys,
     )
 
 
 def make_listener(broker: BrokerService, **settings: object) -> Listener:
-    """Return a listener of the protocol ``toy``; settings by name, with ``_`` for ``-``."""
-    given = {name.replace("_", "-"): value for name, value in settings.items()}
+    """Return a listener of the protocol ``toy``; settings by name, with ``_`` for ``-``.
+
+    It admits anonymous clients, as those of tests are at other addresses than loopback.
+    """
+    given: dict[str, object] = {"allow-anonymous": "on"}
+    given |= {name.replace("_", "-"): value for name, value in settings.items()}
     return broker.make_listener("toy", read_all(SETTINGS, given))

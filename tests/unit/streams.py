@@ -19,13 +19,15 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import Interface, directlyProvides, provider
 
 from pubsub.broker.audit import AuditLog
+from pubsub.broker.key_refresh import Fetch
 from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.listener import Listener
-from pubsub.broker.master_secrets import SecretRing
 from pubsub.interfaces import IStore
 from pubsub.plugin import installed_protocols
 from pubsub.server.configuration import CommandLine, Config, merge
+from pubsub.server.reload import LiveConfiguration, Reloader
 from pubsub.store.memory import MemoryStore
+from pubsub.tuning import TUNED
 from pubsub.wire.connection import Connection
 from pubsub.wire.direct_transport import READ_BYTES
 from tests.unit.fakes import clock_at, drawing, make_broker
@@ -202,6 +204,11 @@ class Client:
         return self.stream.closed
 
 
+def over_tcp(factory: Any, stream: Stream, clock: Clock) -> Client:
+    """Return a client whose connection is that of ``factory`` over ``stream``."""
+    return Client(factory.buildProtocol(stream.getPeer()), stream, clock)
+
+
 class House:
     """A broker with one listener of each protocol in ``listen``, all in memory.
 
@@ -217,6 +224,7 @@ class House:
         store: IStore | None = None,
         clock: Clock | None = None,
         top: Mapping[str, object] | None = None,
+        fetch_keys: Fetch | None = None,
     ) -> None:
         self.document = {
             **(top or {}),
@@ -243,11 +251,13 @@ class House:
             limits,
             self.store,
             draw or drawing(),
-            SecretRing(self.config.secrets),
+            self.config.ring,
             self.audit,
             whole["events"],
             self.config.redacted,
+            fetch_keys=fetch_keys,
         )
+        self.broker.passwords.replace(self.config.passwords)
         self.listeners: dict[str, Listener] = {}
         self.factories: dict[str, Any] = {}
         for config in self.config.listeners:
@@ -257,16 +267,24 @@ class House:
             self.broker.add_listener(listener)
             self.factories[name] = config.protocol.make_factory(listener)
         self._ports = iter(range(40_000, 60_000))
+        self.attach: Callable[[Any, Stream, Clock], Client] = over_tcp
+        """Connects a client: its factory, the transport, the clock."""
+
+    def reloader(self, reactor: object = None) -> Reloader:
+        """Return what reads the ``document`` again and applies it."""
+        live = LiveConfiguration(self.broker, self.config, self.clock, TUNED)
+        return Reloader(live, self.read, reactor)
 
     def read(self) -> Config:
         """Return the configuration of the current ``document``."""
-        return merge(self._protocols, CommandLine(), self.document)
+        # Clients of tests are at other addresses than loopback.
+        document = {"allow-anonymous": True, **self.document}
+        return merge(self._protocols, CommandLine(), document)
 
     def connect(self, protocol: str, host: str = "192.0.2.1") -> Client:
         """Return a new client of ``protocol`` from its own port."""
         address = IPv4Address("TCP", host, next(self._ports))
-        connection = self.factories[protocol].buildProtocol(address)
-        return Client(connection, Stream(self.clock, address), self.clock)
+        return self.attach(self.factories[protocol], Stream(self.clock, address), self.clock)
 
     def start(self) -> None:
         """Start the housekeeping, once a second."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from unittest.mock import patch
 
 import pytest
@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker import access
 from pubsub.broker.access import AccessRules, Rule
+from pubsub.broker.access_table import AccessTable, make_view
 from pubsub.errors import NotAuthorized
 
 
@@ -69,11 +70,24 @@ class RuleTests(SynchronousTestCase):
         assert "".join(asked) == "abcdab"
 
 
+def rules_of(
+    publish: Sequence[str],
+    subscribe: Sequence[str],
+    grant: Sequence[str] = (),
+    closed: Collection[str] = (),
+) -> AccessRules:
+    """Return rules with these patterns."""
+    table = AccessTable()
+    settings = {"allow-publish": publish, "allow-subscribe": subscribe, "grant": grant}
+    view = make_view(table.listed(settings), "", settings, False, 100)
+    return AccessRules(lambda: view, closed)
+
+
 class AccessRulesTests(SynchronousTestCase):
     """AccessRules"""
 
     def test_publishing_and_subscribing_have_separate_rules(self) -> None:
-        rules = AccessRules(["in/*"], ["out/*"])
+        rules = rules_of(["in/*"], ["out/*"])
         rules.check_publish("in/1")
         rules.check_subscribe("out/1")
         with pytest.raises(NotAuthorized):
@@ -82,7 +96,7 @@ class AccessRulesTests(SynchronousTestCase):
             rules.check_subscribe("in/1")
 
     def test_a_closed_topic_is_closed_both_ways_unless_granted(self) -> None:
-        rules = AccessRules(["*"], ["*"], ["granted*"], {"closed", "granted/1"})
+        rules = rules_of(["*"], ["*"], ["granted*"], {"closed", "granted/1"})
         for check in (rules.check_publish, rules.check_subscribe):
             check("open")
             check("granted/1")
@@ -92,7 +106,7 @@ class AccessRulesTests(SynchronousTestCase):
         assert not rules.may_subscribe("closed")
 
     def test_a_grant_does_not_override_the_rules(self) -> None:
-        rules = AccessRules(["in"], ["out"], ["*"], {"in", "out"})
+        rules = rules_of(["in"], ["out"], ["*"], {"in", "out"})
         with pytest.raises(NotAuthorized):
             rules.check_publish("out")
         assert not rules.may_subscribe("in")
@@ -100,7 +114,7 @@ class AccessRulesTests(SynchronousTestCase):
 
     def test_closed_topics_are_not_cached(self) -> None:
         closed: set[str] = set()
-        rules = AccessRules(["*"], ["*"], closed=closed)
+        rules = rules_of(["*"], ["*"], closed=closed)
         assert rules.may_subscribe("a")
         closed.add("a")
         assert not rules.may_subscribe("a")

@@ -38,10 +38,23 @@ class OptionTests(SynchronousTestCase):
         assert Cafe().factories["cafe"].datagram_protocol() is None
         assert Cafe(udp="on").factories["cafe"].datagram_protocol() is not None
 
-    def test_all_peers_are_one_client_of_the_broker(self) -> None:
+    def test_each_peer_is_a_client_of_the_broker(self) -> None:
         udp = joined()
-        assert set(udp.broker.clients) == {udp.protocol}
+        port, *peers = udp.broker.clients
+        assert port is udp.protocol
+        assert len(peers) == 2
         assert udp.broker.counters.connections == 2
+
+    def test_a_dismissed_peer_is_told_and_its_session_ends(self) -> None:
+        udp = joined()
+        _port, alice, bob = udp.broker.clients
+        alice.dismiss("administrator")
+        assert udp.take(ALICE) == [DISCONNECT]
+        alice.dismiss("administrator")
+        assert udp.take(ALICE) == []
+        assert bob in udp.broker.clients
+        assert alice not in udp.broker.clients
+        assert udp.broker.counters.connections == 1
 
 
 class DatagramTests(SynchronousTestCase):

@@ -96,7 +96,9 @@ class FakeApi:
         self.port = port
         return self
 
-    def request(self, method: str, target: str, headers: dict[str, str]) -> None:
+    def request(
+        self, method: str, target: str, body: bytes | None, headers: dict[str, str]
+    ) -> None:
         self.requests.append((method, target))
         self.headers = headers
 

@@ -199,6 +199,23 @@ class CoroutineTests(TestCase):
 
         await in_reactor(scenario)
 
+    async def test_the_durability_of_a_topic_is_asked_for(self) -> None:
+        store = f"log:{scratch(self)}"
+        broker = start_broker(self, store=store, durability=["cafe/8=sync"])
+
+        async def scenario(connect: Callable[..., Any]) -> None:
+            async with connect(broker.url("cafe"), api=broker.url("http")) as client:
+                assert await client.publish("cafe/8", b"", confirm=Level.HANDLED) is Level.HANDLED
+                for _ in range(2):
+                    with pytest.raises(Unconfirmable, match="nsd, rheos or http"):
+                        await client.publish("cafe/8", b"", confirm=True)
+                assert await client.publish("cafe/7", b"", confirm=True) is Level.HANDLED
+                await client.publish("cafe/8", b"")
+            async with connect(broker.url("cafe"), api=broker.url("nsd")) as client:
+                assert await client.publish("cafe/8", b"", confirm=True) is Level.HANDLED
+
+        await in_both(scenario)
+
     async def test_a_subscription_that_is_refused(self) -> None:
         broker = start_broker(self)
         token = broker.token("publish")
@@ -218,6 +235,8 @@ class CoroutineTests(TestCase):
             client = connect(broker.url("nsd"), client_id="bob")
             client.subscribe("t")
             await client.close(flush=False)
+            with pytest.raises(ClientClosed):
+                await client.publish("t", b"x")
 
         await in_both(scenario)
 

@@ -14,6 +14,7 @@ from pubsub.client.client_options import read_options
 from pubsub.client.client_tls import TlsOptions
 from pubsub.client.client_url import find_side, parse_url, wires_for
 from pubsub.client.credentials import Secret, read_token
+from pubsub.wire.client_wire import Role, UserLogin
 from tests.unit.fakes import Toy, scratch
 from tests.unit.raising import raised
 
@@ -50,9 +51,35 @@ class UrlTests(SynchronousTestCase):
         assert "has no path" in refusal("cafe://h#topic")
 
     def test_credentials_are_refused_and_not_shown(self) -> None:
-        for url in ("cafe://bob:hunter2@h", "cafe://hunter2@h", "cafe://:hunter2@h"):
+        for url in ("http://bob:hunter2@h", "fast://hunter2@h", "rheos://:hunter2@h"):
             assert "no credentials" in refusal(url)
             assert "hunter2" not in refusal(url)
+        for url in ("cafe://hunter2@h", "nsd://:hunter2@h", "spot://hunter2:@h"):
+            assert "://USER:PASSWORD@HOST" in refusal(url)
+            assert "hunter2" not in refusal(url)
+
+    def test_a_password_is_read_and_not_shown(self) -> None:
+        for wire in ("cafe", "nsd", "spot", "nsd+tls"):
+            options = read_options(f"{wire}://b%40b:hunt%3Aer2@h")
+            assert options.target.login == UserLogin("b@b", "hunt:er2")
+            shown = f"{options} {options.target!r} {options.wire.options!r} {options.target}"
+            assert "er2" not in shown
+            for role in Role:
+                connection = options.wire.connect(role)
+                assert "er2" not in repr(connection)
+
+    def test_passwords_that_a_wire_cannot_express(self) -> None:
+        long = "x" * 300
+        for url, reason in (
+            (f"cafe://bob:{long}@h", "up to 231 bytes"),
+            ("cafe://b%3Ab:x@h", "it is the user, without a colon"),
+            (f"spot://bob:{long}@h", "of up to 255 bytes"),
+        ):
+            problem = str(raised(InvalidUrl, read_options, url))
+            assert reason in problem
+            assert long not in problem
+        problem = str(raised(InvalidUrl, read_options, "cafe://bob:x@h", client_id="ann"))
+        assert "it is the user" in problem
 
     def test_protocols_that_are_not_there(self) -> None:
         assert "no client for 'gopher'; choose from cafe://, " in refusal("gopher://h")

@@ -11,7 +11,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.errors import ConfigurationError
 from pubsub.server.command_line import make_options
 from pubsub.server.configuration import CommandLine, ListenerConfig, merge
-from pubsub.server.reload import Reloader
+from pubsub.server.reload import LiveConfiguration
+from pubsub.tuning import TUNED
+from tests.unit.raising import raised
 from tests.unit.test_configuration import ALPHA, MIB, PROTOCOLS
 from tests.unit.web import WebHouse
 
@@ -87,8 +89,58 @@ class SettingTests(SynchronousTestCase):
 
     def test_help_shows_them(self) -> None:
         usage = make_options(PROTOCOLS).getUsage()
-        assert "--admin-port=" in usage
-        assert "--admin-max-streams=" in usage
+        assert "--admin-port " in usage
+        assert "--admin-max-streams " in usage
+
+
+class PlaceTests(SynchronousTestCase):
+    """Where the HTTP API listens"""
+
+    def where(self, line: dict[str, object] | None = None, **document: Any) -> str | None:
+        """Return its endpoint."""
+        named = {name.replace("_", "-"): value for name, value in document.items()}
+        found = merge(PROTOCOLS, CommandLine(line or {}), named).admin
+        return None if found is None else found.endpoint
+
+    def refused(self, **document: Any) -> str:
+        return str(raised(ConfigurationError, self.where, **document))
+
+    def test_it_may_be_a_listener(self) -> None:
+        listen = [{"protocol": "http", "port": 81, "max-streams": 3}]
+        assert self.where(listen=listen) == "tcp:81:interface=127.0.0.1"
+        found = merge(PROTOCOLS, CommandLine(), {"listen": listen})
+        assert found.listeners == []
+        assert found.admin is not None
+        assert found.admin.settings["max-streams"] == 3
+        assert self.where(listen=[{"protocol": "http"}]) == "tcp:7080:interface=127.0.0.1"
+
+    def test_on_the_command_line(self) -> None:
+        line = CommandLine({}, [("http", "unix:/a"), ("alpha", None)])
+        found = merge(PROTOCOLS, line, {})
+        assert found.admin is not None
+        assert found.admin.endpoint == "unix:/a"
+        assert [one.protocol.name for one in found.listeners] == ["alpha"]
+
+    def test_the_table_may_have_the_address(self) -> None:
+        assert self.where(admin={"endpoint": "unix:/a"}) == "unix:/a"
+        listen = [{"protocol": "alpha"}]
+        assert self.where(admin={"port": 9}, listen=listen) == "tcp:9:interface=127.0.0.1"
+
+    def test_one_address_is_given(self) -> None:
+        listen = [{"protocol": "http", "port": 81}]
+        assert self.refused(listen=listen, admin_port=82) == (
+            "admin-port and listen http: the HTTP API has one address; give one of these"
+        )
+        assert self.refused(admin={"port": 81}, admin_port=82).startswith("admin-port and [admin]")
+        assert self.refused(listen=listen * 2) == (
+            "listen http: the HTTP API has one listener; remove the others"
+        )
+        assert "port and endpoint are given" in self.refused(admin={"port": 1, "endpoint": "a:b"})
+
+    def test_the_command_line_has_precedence(self) -> None:
+        listen = [{"protocol": "http", "port": 81}]
+        assert self.where({"admin-port": "82"}, listen=listen) == "tcp:82:interface=127.0.0.1"
+        assert self.where({"admin-port": "none"}, listen=listen) is None
 
 
 class ReloadTests(SynchronousTestCase):
@@ -98,7 +150,8 @@ class ReloadTests(SynchronousTestCase):
         house = WebHouse()
         house.publish("a", b"1")
         house.listener.endpoint = "tcp:7:interface=127.0.0.1"
-        document: dict[str, Any] = {"admin-port": 7, "admin": {"allow-subscribe": "b"}}
-        read = partial(merge, PROTOCOLS, CommandLine(), document)
-        Reloader(house.broker, read, None).reload()
-        assert house.get("/v1/topics").json == {"topics": []}
+        own = {"allow-subscribe": "b", "allow-anonymous": True}
+        document: dict[str, Any] = {"admin-port": 7, "admin": own}
+        read = partial(merge, {}, CommandLine(), document)
+        LiveConfiguration(house.broker, read(), house.clock, TUNED).apply(read())
+        assert house.get("/v1/topics?start=0").json == {"topics": []}

@@ -56,10 +56,10 @@ class TableTests(KeysCase):
 
     def test_a_secret_file_is_for_hs256_by_default(self) -> None:
         keys: dict[str, dict[str, Any]] = {"a": {"secret-file": self.strong}}
-        assert self.secrets(keys) == [Secret("a", "HS256", KEY, inf)]
+        assert self.secrets(keys) == [Secret("a", "HS256", KEY, inf, table="a")]
         for algorithm in ("HS256", "HS384", "HS512"):
             keys["a"]["algorithm"] = algorithm
-            assert self.secrets(keys) == [Secret("a", algorithm, KEY, inf)]
+            assert self.secrets(keys) == [Secret("a", algorithm, KEY, inf, table="a")]
 
     def test_a_public_key_file_is_for_eddsa(self) -> None:
         for extra in ({}, {"algorithm": "EdDSA"}):
@@ -72,8 +72,8 @@ class TableTests(KeysCase):
             "2026-02": {"secret-file": self.other, "ends": "2023-11-14T22:13:20Z"},
         }
         assert self.secrets(keys) == [
-            Secret("2026-01", "HS256", KEY, START),
-            Secret("2026-02", "HS256", OTHER_KEY, START),
+            Secret("2026-01", "HS256", KEY, START, table="2026-01"),
+            Secret("2026-02", "HS256", OTHER_KEY, START, table="2026-02"),
         ]
 
     def test_a_toml_file_with_every_key(self) -> None:
@@ -87,13 +87,15 @@ class TableTests(KeysCase):
             public-key-file = "%b"
             ''' % (self.strong.encode(), self.public.encode()))  # fmt: skip
         old, public = merge({}, CommandLine(), read_file(path)).secrets
-        assert old == Secret("old", "HS512", KEY, START)
+        assert old == Secret("old", "HS512", KEY, START, table="old")
         assert (public.id, public.algorithm, public.ends) == ("a b", "EdDSA", inf)
 
     def test_a_weak_secret_must_be_allowed(self) -> None:
         keys = {"w": {"secret-file": self.weak}}
         self.refuses(r"^secret 'w': .*fewer than 32; .*--allow-weak-secret$", keys)
-        assert self.secrets(keys, allow_weak_secret=1) == [Secret("w", "HS256", b"weak", inf)]
+        assert self.secrets(keys, allow_weak_secret=1) == [
+            Secret("w", "HS256", b"weak", inf, table="w")
+        ]
 
 
 class MistakeTests(KeysCase):
@@ -168,7 +170,7 @@ class SecretFileTests(KeysCase):
         assert self.secrets({}, secret_file=self.other) == [plain]
         tables = {"a": {"secret-file": self.strong}}
         assert self.secrets(tables, secret_file=self.other) == [
-            Secret("a", "HS256", KEY, inf),
+            Secret("a", "HS256", KEY, inf, table="a"),
             plain,
         ]
 

@@ -23,6 +23,7 @@ from pubsub.pipeline.publisher_urls import (
     client_options,
     find_destination,
 )
+from pubsub.pipeline.source import PubSubSource
 from pubsub.plugin import installed_protocols
 from tests.unit.fakes import Toy, scratch
 from tests.unit.raising import raised
@@ -43,6 +44,26 @@ class OptionsCase(SynchronousTestCase):
         error = raised(ConfigurationError, read, streaming, **given)
         assert words in str(error)
         return str(error)
+
+
+class LoadTests(OptionsCase):
+    """Spark asks for the schema in ``load``, before the kind of the query is known."""
+
+    def schema(self, **given: str) -> str:
+        return str(PubSubSource({"url": URL, **given}).schema())
+
+    def test_options_of_both_kinds_are_permitted(self) -> None:
+        assert "value" in self.schema(endingoffsets="latest", maxoffsetspertrigger="5")
+        assert "headers" in self.schema(includeheaders="true")
+        assert "frame" in self.schema(stream="events")
+
+    def test_mistakes_are_errors(self) -> None:
+        for given, words in (
+            ({"maxoffsetspertrigger": "many"}, "maxOffsetsPerTrigger: expected a whole number"),
+            ({"startingoffset": "latest"}, "did you mean startingOffsets?"),
+            ({"subscribe": "a", "subscribepattern": "b"}, "cannot be combined"),
+        ):
+            assert words in str(raised(ConfigurationError, self.schema, **given))
 
 
 class Where(OptionsCase):
@@ -78,6 +99,11 @@ class Unknown(OptionsCase):
         self.refused("did you mean subscribePattern?", subscribepatern="a")
         self.refused("did you mean maxOffsetsPerTrigger?", True, maxoffsetpertrigger="1")
         self.refused("unknown option kafka.bootstrap", False, **{"kafka.bootstrap": "x"})
+
+    def test_options_of_kafka(self) -> None:
+        bootstrap = {"kafka.bootstrap.servers": "a:9092"}
+        self.refused("kafka.bootstrap.servers; here it is url", False, **bootstrap)
+        self.refused("groupidprefix; here it is readerName", True, groupIdPrefix="x")
 
     def test_a_value_is_not_shown(self) -> None:
         assert TOKEN not in self.refused("did you mean token?", tokn=TOKEN)
@@ -123,7 +149,7 @@ class Places(OptionsCase):
         assert options.ending == "latest"
 
     def test_invalid_offsets(self) -> None:
-        for value in ("first", '{"0": -1}', '{"a": 1}', "[1]", "3", '{"0": true}', '{"0": 1.5}'):
+        for value in ("first", '{"0": -3}', '{"a": 1}', "[1]", "3", '{"0": true}', '{"0": 1.5}'):
             self.refused("option startingOffsets", startingoffsets=value)
 
     def test_a_time(self) -> None:
@@ -152,6 +178,13 @@ class Amounts(OptionsCase):
         assert (options.fail_on_data_loss, options.headers) == (False, True)
         assert read().fail_on_data_loss
         self.refused("true or false", failondataloss="no")
+
+    def test_columns(self) -> None:
+        assert read(columns="kafka").kafka
+        assert not read(columns="pubsub").kafka
+        assert not read().kafka
+        self.refused("option columns: expected pubsub or kafka, not 'nats'", columns="nats")
+        self.refused("cannot be combined with stream=events", stream="events", columns="kafka")
 
     def test_a_readers_name(self) -> None:
         assert read(True, readerName="nightly-1.a_b").reader_name == "nightly-1.a_b"

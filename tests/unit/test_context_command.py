@@ -43,6 +43,8 @@ class ContextCase(CommandCase):
             "tls_ca",
             "tls_cert",
             "tls_key",
+            "user",
+            "password_file",
         )
         given = {name: options.get(name) for name in names}
         return resolve(given, {**self.environment, **(environment or {})})
@@ -77,6 +79,7 @@ class ContextTests(ContextCase):
         assert json.loads(self.context("list", "--json")) == {
             "name": "home", "current": True, "url": CAFE, "api": DEFAULT_URL, "client_id": "ada",
             "token_file": None, "tls_ca": None, "tls_cert": None, "tls_key": None,
+            "user": None, "password_file": None,
         }  # fmt: skip
 
     def test_a_token_is_referred_to_and_not_kept(self) -> None:
@@ -150,6 +153,37 @@ class DestinationTests(ContextCase):
         assert self.resolve(url="cafe://elsewhere:1").token({"PUBSUB_TOKEN": "t"}) == "t"
         with pytest.raises(ConfigurationError, match="empty"):
             self.resolve(token_file=self.file("empty", b"\n")).token({})
+
+    def test_a_user_has_a_password_that_is_not_in_the_url(self) -> None:
+        password = self.file("password", b"s:me @\nmore\n")
+        found = self.resolve(url="cafe://b%40b@h:1", password_file=password)
+        assert (found.url, found.user) == ("cafe://h:1", "b@b")
+        assert found.login_url({"PUBSUB_PASSWORD": "other"}) == "cafe://b%40b:s%3Ame%20%40@h:1"
+        assert "s:me" not in repr(found)
+        found = self.resolve(url="nsd+tls://[::1]:1", user="ada")
+        assert found.login_url({"PUBSUB_PASSWORD": "x"}) == "nsd+tls://ada:x@[::1]:1"
+        assert self.resolve(url=CAFE).login_url({"PUBSUB_PASSWORD": "x"}) == CAFE
+        for missing in (
+            found,
+            self.resolve(url="cafe://bob@h", password_file=self.file("no", b"")),
+        ):
+            with pytest.raises(ConfigurationError, match="has no password here"):
+                missing.login_url({})
+        for url in ("cafe://bob:hunter2@h", "cafe://:hunter2@h", "cafe://@h"):
+            with pytest.raises(ConfigurationError, match="--password-file") as caught:
+                self.resolve(url=url)
+            assert "hunter2" not in str(caught.value)
+
+    def test_the_user_of_a_context(self) -> None:
+        password = self.file("password", b"sesame\n")
+        self.context("add", "home", "cafe://bob@h:1", "--password-file", password)
+        self.context("add", "work", "nsd://h:1", "--user", "ada")
+        assert "sesame" not in self.contexts.read_text()
+        assert self.resolve().login_url({}) == "cafe://bob:sesame@h:1"
+        assert self.resolve(user="eve").login_url({}) == "cafe://eve:sesame@h:1"
+        assert self.resolve(url="cafe://bob@elsewhere").password_file is None
+        assert self.resolve(context="work").login_url({"PUBSUB_PASSWORD": "x"}) == "nsd://ada:x@h:1"
+        assert "no user" in self.one_line("context", "add", "a", CAFE, "--api", "http://bob@h")
 
     def test_the_api(self) -> None:
         assert self.resolve(url="http://h:1").api_url() == "http://h:1"

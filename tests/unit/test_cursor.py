@@ -54,7 +54,8 @@ class CursorCase(SynchronousTestCase):
         self.sport = self.broker.topics.create("sport")
         self.transport = Transport()
         policy = SlowPolicy(DROP, 2**30)
-        self.box = Outbox(self.broker.cursors, self.transport, policy, Reader())
+        traffic = self.broker.counters.traffic["toy"]
+        self.box = Outbox(self.broker.cursors, self.transport, policy, Reader(), traffic)
         self.transport.outbox = self.box
 
     def publish(self, topic: Topic, *payloads: bytes) -> None:

@@ -34,7 +34,7 @@ class Operated(House):
     def __init__(self, **top: object) -> None:
         super().__init__(LISTEN, top={name.replace("_", "-"): v for name, v in top.items()})
         listener = self.broker.make_listener(
-            "admin", {**read_all(SETTINGS, {}), **read_all(OWN, {})}
+            "admin", {**read_all(SETTINGS, {"allow-anonymous": True}), **read_all(OWN, {})}
         )
         self.broker.add_listener(listener)
         self.admin = AdminFactory(listener, maybeDeferred)

@@ -15,7 +15,7 @@ from pubsub.errors import StartError
 from pubsub.protocols.cafe.malformed import REDACTED
 from tests.unit import cafe_wire, fast_wire
 from tests.unit.cafe_udp import ALICE, BOB, CAROL, Udp
-from tests.unit.fakes import clock_at, drawing, make_broker, make_listener
+from tests.unit.fakes import clock_at, make_broker, make_listener
 
 
 class PublishedEvents(SynchronousTestCase):
@@ -28,7 +28,6 @@ class PublishedEvents(SynchronousTestCase):
             self.clock.seconds,
             lambda call: self.clock.callLater(0, call),
             lambda payloads: self.batches.append([json.loads(p) for p in payloads]),
-            drawing(),
         )
         self.listener = make_listener(make_broker(self.clock))
 
@@ -40,13 +39,13 @@ class GatheringTests(PublishedEvents):
     """The events of a tick are one batch"""
 
     def test_a_turn_is_a_batch(self) -> None:
-        self.events.connected(self.listener, "a")
-        self.events.connected(self.listener, "b")
+        self.events.connected(self.listener, "a", 1)
+        self.events.connected(self.listener, "b", 2)
         assert self.batches == []
         self.clock.advance(0)
         ((first, second),) = self.batches
         assert (first["client"], second["client"]) == ("a", "b")
-        self.events.connected(self.listener, "c")
+        self.events.connected(self.listener, "c", 3)
         self.clock.advance(0)
         assert [event["client"] for event in self.batches[1]] == ["c"]
 
@@ -73,7 +72,7 @@ class BoundTests(PublishedEvents):
 
     def flood(self, number: int) -> None:
         for index in range(number):
-            self.events.connected(self.listener, f"client-{index}")
+            self.events.connected(self.listener, f"client-{index}", index)
         self.clock.advance(0)
 
     def test_events_above_the_rate_are_counted_and_reported(self) -> None:
@@ -215,13 +214,13 @@ class BrokerTests(SynchronousTestCase):
         broker = make_broker()
         broker.startService()
         assert TOPIC not in broker.topics
-        assert make_listener(broker).connection_events("bob") is None
+        assert make_listener(broker).connection_events("bob", 1) is None
 
     def test_events_are_messages_of_the_broker(self) -> None:
         clock = clock_at()
         broker = make_broker(clock, events=True)
         broker.startService()
-        make_listener(broker).connection_events("bob")
+        make_listener(broker).connection_events("bob", 1)
         clock.advance(0)
         page = self.successResultOf(broker.store.read(0, None, 2**20))
         (batch,) = page.batches

@@ -101,10 +101,22 @@ class ErrorTests(FastCase):
     """§6"""
 
     def test_every_refusal_of_the_broker_has_a_code(self) -> None:
+        # fast has neither sessions nor passwords.
+        others = {"SessionUnknown", "WrongPassword", "PasswordsBusy"}
         assert CODES.keys() >= {
-            kind for kind in Refused.__subclasses__() if kind.__name__ != "SessionUnknown"
+            kind for kind in Refused.__subclasses__() if kind.__name__ not in others
         }
         assert {int(code) for code in CODES.values()} == {1, 2, 3, 4, 5, 6, 7, 8, 10}
+
+    def test_the_question_whether_all_was_handled_is_no_refusal(self) -> None:
+        fast = self.house()
+        fast.owner()
+        assert self.answer(fast, unsubscribe(OWNER, 0) * 2) == error(5, NO_TOPIC, 0) * 2
+        assert fast.refusals() == {}
+        assert self.answer(fast, unsubscribe(FORGED, 0)) == error(5, BAD_TOKEN, 0)
+        assert self.answer(fast, unsubscribe(OWNER, 1)) == error(5, NO_TOPIC, 1)
+        assert self.answer(fast, subscribe(OWNER, 0)) == error(2, NO_TOPIC, 0)
+        assert fast.refusals() == {"bad-token": 1, "topic-not-found": 2}
 
     def test_without_errors_refusals_are_counted_only(self) -> None:
         fast = self.house(errors="off")

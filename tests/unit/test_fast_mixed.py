@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from unittest.mock import patch
 
 from pubsub.broker import combination_cache
 from pubsub.broker.publisher import Publisher
 from pubsub.protocols.fast.heads import Source
 from pubsub.protocols.fast.proofs import Proofs
-from pubsub.server.reload import Reloader
 from tests.unit.fast_wire import (
     BAD_TOKEN,
     NEWS,
@@ -149,46 +149,52 @@ class PublishTests(MixedCase):
         assert reader.take() == message(b"n2")
 
 
+def subject(proofs: Proofs, sources: Sequence[Source]) -> str | None:
+    """Return the subject of the token that stands for those of ``sources``."""
+    token = proofs.token_of(sources)
+    return None if token is None else token.subject
+
+
 class ProofTests(MixedCase):
-    """``Proofs.sender_of``"""
+    """``Proofs.token_of``"""
 
     def test_the_sender_of_all_messages(self) -> None:
         fast, _ = self.start()
         proofs = self.proofs(fast)
-        assert proofs.sender_of(SOURCES) == b"eve"
+        assert subject(proofs, SOURCES) == "eve"
         other = grant("publish", sub="eve", iss="another")
-        assert proofs.sender_of([*SOURCES, Source(other, NEWS)]) is None
+        assert proofs.token_of([*SOURCES, Source(other, NEWS)]) is None
         self.answer(fast, publish(other, b"x"))
-        assert proofs.sender_of([*SOURCES, Source(other, NEWS)]) == b"eve"
+        assert subject(proofs, [*SOURCES, Source(other, NEWS)]) == "eve"
 
     def test_several_senders(self) -> None:
         fast, _ = self.start()
-        assert self.proofs(fast).sender_of([SOURCES[0], Source(OWNER, SPORT)]) is None
+        assert self.proofs(fast).token_of([SOURCES[0], Source(OWNER, SPORT)]) is None
 
     def test_a_token_without_the_permission_or_the_key(self) -> None:
         fast, _ = self.start()
         fast.client(create(OTHER_KEYED, "theirs"))
         for raw in (READER, OTHER_KEYED):
             assert fast.listeners["fast"].tokens.known(raw)
-            assert self.proofs(fast).sender_of([SOURCES[0], Source(raw, SPORT)]) is None
+            assert self.proofs(fast).token_of([SOURCES[0], Source(raw, SPORT)]) is None
         theirs = Source(OTHER_KEYED, topic_id("theirs"))
-        assert self.proofs(fast).sender_of([theirs]) == b"mal"
+        assert subject(self.proofs(fast), [theirs]) == "mal"
 
     def test_a_topic_without_a_key(self) -> None:
         fast, _ = self.start()
         fast.broker.topics.create("open")
-        assert self.proofs(fast).sender_of([Source(OWNER, topic_id("open"))]) is None
+        assert self.proofs(fast).token_of([Source(OWNER, topic_id("open"))]) is None
 
     def test_an_unknown_topic(self) -> None:
         fast, _ = self.start()
-        assert self.proofs(fast).sender_of([Source(WRITER, 1)]) is None
+        assert self.proofs(fast).token_of([Source(WRITER, 1)]) is None
 
     def test_a_proof_is_cached(self) -> None:
         fast, _ = self.start()
         proofs = self.proofs(fast)
-        proofs.sender_of(SOURCES)
+        proofs.token_of(SOURCES)
         with patch.object(proofs, "_prove", side_effect=AssertionError):
-            assert proofs.sender_of(list(SOURCES)) == b"eve"
+            assert subject(proofs, list(SOURCES)) == "eve"
 
     def test_a_proof_ends_with_the_first_token(self) -> None:
         fast, reader = self.start()
@@ -197,9 +203,9 @@ class ProofTests(MixedCase):
         assert reader.take() == BOTH
         proofs = self.proofs(fast)
         sources = [SOURCES[0], Source(short, SPORT)]
-        assert proofs.sender_of(sources) == b"eve"
+        assert subject(proofs, sources) == "eve"
         fast.clock.rightNow += 10
-        assert proofs.sender_of(sources) is None
+        assert proofs.token_of(sources) is None
         assert self.answer(fast, both(WRITER, short)) == error(3, BAD_TOKEN, SPORT) * 2
         assert reader.take() == message(b"n1", b"n2", b"n3")
 
@@ -210,17 +216,17 @@ class ProofTests(MixedCase):
         fast.clock.rightNow += 10
         self.answer(fast, publish(later, b"x"))
         sources = [SOURCES[0], Source(later, SPORT)]
-        assert self.proofs(fast).sender_of(sources) == b"eve"
+        assert subject(self.proofs(fast), sources) == "eve"
         fast.clock.rightNow -= 5
-        assert self.proofs(fast).sender_of(sources) is None
+        assert self.proofs(fast).token_of(sources) is None
         fast.clock.rightNow += 5
-        assert self.proofs(fast).sender_of(sources) == b"eve"
+        assert subject(self.proofs(fast), sources) == "eve"
 
     def test_a_rotated_key_ends_a_proof(self) -> None:
         fast, _ = self.start()
-        assert self.proofs(fast).sender_of(SOURCES) == b"eve"
+        assert subject(self.proofs(fast), SOURCES) == "eve"
         self.answer(fast, rotate(OWNER, b"k2", SPORT))
-        assert self.proofs(fast).sender_of(SOURCES) is None
+        assert self.proofs(fast).token_of(SOURCES) is None
         assert self.answer(fast, both(WRITER)) == error(3, WRONG_KEY, SPORT) * 2
 
     def test_a_topic_created_again_with_another_key(self) -> None:
@@ -237,10 +243,10 @@ class ProofTests(MixedCase):
 
     def test_changed_secrets_end_a_proof(self) -> None:
         fast, reader = self.start(secrets={"main": KEY, "new": OTHER_KEY})
-        assert self.proofs(fast).sender_of(SOURCES) == b"eve"
+        assert subject(self.proofs(fast), SOURCES) == "eve"
         fast.document["keys"] = {"new": fast.secret_file("new", OTHER_KEY)}
-        Reloader(fast.broker, fast.read, fast.clock).reload()
-        assert self.proofs(fast).sender_of(SOURCES) is None
+        fast.reloader().reload()
+        assert self.proofs(fast).token_of(SOURCES) is None
         reader.take()
         bad = error(3, BAD_TOKEN) + error(3, BAD_TOKEN, SPORT)
         answer = self.answer(fast, publish(WRITER, b"x") + publish(WRITER, b"y", topic=SPORT))
@@ -252,5 +258,5 @@ class ProofTests(MixedCase):
         proofs = self.proofs(fast)
         for number in range(20):
             sources = [SOURCES[number >> bit & 1] for bit in range(11)]
-            assert proofs.sender_of(sources) == b"eve"
+            assert subject(proofs, sources) == "eve"
         assert len(proofs._proofs) <= 10

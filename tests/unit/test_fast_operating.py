@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pubsub.server.reload import Reloader
 from tests.unit.fakes import START, scratch
 from tests.unit.fast_wire import (
     BAD_TOKEN,
@@ -74,7 +73,7 @@ class ReloadTests(FastCase):
 
     def reload(self, fast: Fast, **keys: bytes) -> None:
         fast.document["keys"] = {id: fast.secret_file(id, key) for id, key in keys.items()}
-        Reloader(fast.broker, fast.read, fast.clock).reload()
+        fast.reloader().reload()
         fast.turn()
 
     def test_a_removed_secret_ends_its_subscriptions(self) -> None:
@@ -117,14 +116,14 @@ class ReloadTests(FastCase):
         fast.owner()
         reader = fast.reader()
         fast.document["listen"][0]["allow-subscribe"] = "other"  # type: ignore[index]
-        Reloader(fast.broker, fast.read, fast.clock).reload()
+        fast.reloader().reload()
         assert reader.take() == OVER
 
     def test_the_end_of_a_secret_ends_its_subscriptions(self) -> None:
         end = datetime.fromtimestamp(START + 60, UTC)
         fast = Fast(self)
         fast.document["keys"]["main"]["ends"] = end  # type: ignore[index]
-        Reloader(fast.broker, fast.read, fast.clock).reload()
+        fast.reloader().reload()
         fast.owner()
         reader = fast.reader()
         fast.advance(59.5)
@@ -140,7 +139,7 @@ class ReloadTests(FastCase):
         reader = fast.reader()
         end = datetime.fromtimestamp(START + 60, UTC)
         fast.document["keys"]["main"]["ends"] = end  # type: ignore[index]
-        Reloader(fast.broker, fast.read, fast.clock).reload()
+        fast.reloader().reload()
         owner.send(publish(OWNER, b"x"))
         assert reader.take() == message(b"x")
         fast.advance(60)

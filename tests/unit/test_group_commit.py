@@ -69,6 +69,9 @@ class Disk:
         later: IDelayedCall = self.clock.callLater(seconds, call)
         return later
 
+    def seconds(self) -> float:
+        return self.clock.seconds()
+
     def at_tick_end(self, call: Callable[[], None]) -> object:
         self.tick_end.append(call)
         return None

@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.batch import Page
 from pubsub.broker.history_reads import RETRY_SECONDS, read_history
 from pubsub.store.memory import MemoryStore
-from tests.unit.fakes import clock_at
+from tests.unit.fakes import Reader, clock_at
 from tests.unit.streams import logged
 from tests.unit.test_let_go import LetGoCase
 
@@ -49,7 +49,7 @@ class ReadHistoryTests(SynchronousTestCase):
 
     def read(self) -> Deferred[Page]:
         return ensureDeferred(
-            read_history(self.clock, "bob", lambda: self.store.read(0, None, 1000))
+            read_history(self.clock, Reader(), lambda: self.store.read(0, None, 1000))
         )
 
     def test_a_result_is_returned_at_once(self) -> None:
@@ -92,7 +92,7 @@ class ReadHistoryTests(SynchronousTestCase):
 
     def test_a_late_result_is_used(self) -> None:
         late: Deferred[Page] = Deferred()
-        page = ensureDeferred(read_history(self.clock, "bob", lambda: late))
+        page = ensureDeferred(read_history(self.clock, Reader(), lambda: late))
         late.callback(Page([], 7))
         assert self.successResultOf(page).next_offset == 7
         assert not self.clock.getDelayedCalls()

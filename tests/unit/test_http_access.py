@@ -11,8 +11,11 @@ from urllib.parse import quote
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.access_table import AccessRule, AccessTable, Who
+from pubsub.broker.master_secrets import SecretRing
 from pubsub.store.memory import MemoryStore
 from pubsub.store.parcel import Parcel
+from tests.unit.test_access_table import rule
 from tests.unit.test_http_reading import HouseCase
 from tests.unit.web import Answer, WebHouse
 
@@ -51,6 +54,15 @@ class AccessTests(HouseCase):
         self.house.broker.queue_keys.exclusive.add("b")
         token = self.house.token("admin")
         assert self.values("/v1/history?start=2", token=token) == []
+
+    def test_what_a_proxy_forwards_does_not_come_from_this_machine(self) -> None:
+        house = WebHouse()
+        house.broker.tokens.replace(SecretRing())
+        for path in ("/v1/configuration", "/v1/status"):
+            assert house.connect("127.0.0.1").get(path).status == 200
+            for name in ("Forwarded", "Via", "X-Forwarded-For", "X-Real-IP"):
+                answer = house.connect("127.0.0.1").get(path, **{name: "192.0.2.7"})
+                assert answer.error == (403, "not-authorized")
 
     def test_no_token_overrides_the_listener(self) -> None:
         house = WebHouse(allow_subscribe="b*")
@@ -150,3 +162,78 @@ class WithoutArrowTests(HouseCase):
     def test_nothing_imports_it_before(self) -> None:
         script = "import sys; sys.modules['pyarrow'] = None; import pubsub.admin.server"
         subprocess.run([sys.executable, "-c", script], check=True)
+
+
+class RuleTests(SynchronousTestCase):
+    """The table [[access]]"""
+
+    def house(self, *rules: AccessRule) -> WebHouse:
+        house = WebHouse()
+        house.publish("a", b"1")
+        house.publish("b", b"2")
+        house.broker.set_access(AccessTable(rules))
+        return house
+
+    def test_identities_of_tokens_and_of_nobody(self) -> None:
+        eve = Who(("eve",), proofs=("token",))
+        house = self.house(rule(True, "history", "a", eve), rule(True, "history", "b"))
+        token = house.token("history", sub="eve")
+        rows = house.get("/v1/history?start=0", token=token).rows
+        assert [row["topic"] for row in rows] == ["a", "b"]
+        rows = house.get("/v1/history?start=0").rows
+        assert [row["topic"] for row in rows] == ["b"]
+        assert house.get("/v1/history?start=0&topic=a").error == (403, "not-authorized")
+
+    def test_a_token_needs_its_permission_and_the_rule(self) -> None:
+        house = self.house(rule(True, "admin"))
+        assert house.get("/v1/configuration", token=house.token("admin")).status == 200
+        assert house.get("/v1/configuration", token=house.token("history")).status == 403
+        assert house.get("/v1/configuration").status == 200
+        house = self.house(rule(True, "history"))
+        assert house.get("/v1/configuration", token=house.token("admin")).status == 403
+
+    def test_a_new_topic_has_to_be_created(self) -> None:
+        house = self.house(rule(True, "publish"))
+        assert house.post("/v1/topics/a/messages", b"x").status == 200
+        assert house.post("/v1/topics/new/messages", b"x").error == (403, "not-authorized")
+        house.broker.set_access(AccessTable([rule(True, "publish create")]))
+        assert house.post("/v1/topics/new/messages", b"x").status == 200
+
+    def test_deleting(self) -> None:
+        house = self.house(rule(True, "delete", "a"))
+        assert self.deleted(house, "b").error == (403, "not-authorized")
+        assert self.deleted(house, "a").status == 204
+
+    def test_readers_are_for_those_who_may_read_some_history(self) -> None:
+        house = self.house(rule(True, "subscribe publish"), rule(True, "history", "%u"))
+        ada = house.token("history", sub="ada")
+        assert self.reader(house, "PUT").error == (403, "not-authorized")
+        assert self.reader(house, "PUT", ada).status == 204
+        assert [row["owner"] for row in self.readers(house, ada)] == ["ada"]
+        house.broker.set_access(AccessTable([rule(True, "subscribe")]))
+        assert self.reader(house, "PUT", ada).error == (403, "not-authorized")
+        assert self.reader(house, "DELETE", ada).error == (403, "not-authorized")
+        assert self.readers(house, ada) == []
+        house.broker.set_access(AccessTable([rule(True, "admin")]))
+        admin = house.token("admin", sub="root")
+        assert [row["owner"] for row in self.readers(house, admin)] == ["ada"]
+        assert self.reader(house, "DELETE", admin, "?owner=ada").status == 204
+        assert self.readers(house, admin) == []
+
+    @staticmethod
+    def reader(house: WebHouse, method: str, token: bytes | None = None, query: str = "") -> Answer:
+        client = house.connect()
+        body = {"offset": 1} if method == "PUT" else None
+        client.ask(method, f"/v1/readers/r{query}", body, token)
+        return client.answer(method)
+
+    @staticmethod
+    def readers(house: WebHouse, token: bytes) -> list[dict[str, object]]:
+        rows: list[dict[str, object]] = house.get("/v1/readers", token=token).json["items"]
+        return rows
+
+    @staticmethod
+    def deleted(house: WebHouse, name: str) -> Answer:
+        client = house.connect()
+        client.ask("DELETE", f"/v1/topics/{name}")
+        return client.answer()

@@ -49,14 +49,19 @@ def positions(far: HandMade) -> dict[Interest, str]:
     return session.positions
 
 
+# The same message would end the next connection too.
+TOO_LARGE = "a message is larger than the max-message of the broker"
+
+
 class CloseTests(SynchronousTestCase):
     def test_close_codes(self) -> None:
         for code, reason, expected in (
             (1000, "", Rejected("close code 1000", permanent=False)),
             (1001, "the broker stops", Closing("the broker stops")),
+            (1001, "administrator: noisy", Closing("administrator: noisy")),
             (1002, "", Rejected("close code 1002", permanent=False)),
             (1008, "not-connected", Rejected("not-connected", permanent=True)),
-            (1009, "over size limit", Rejected("over size limit", permanent=False)),
+            (1009, "over size limit", Rejected(TOO_LARGE, permanent=True)),
             (1013, "rate-limited", Rejected("rate-limited", permanent=False)),
             (4001, "the token has expired", Rejected("the token has expired", permanent=True)),
             (4008, "idle", Rejected("idle", permanent=False)),

@@ -136,6 +136,11 @@ class ReadingTests(SynchronousTestCase):
             assert self.house.get(f"{PATH}?{query}").error == error, query
             assert self.house.get(f"{PATH}?{query}&follow=1").error == error, query
 
+    def test_the_formats_that_are_known(self) -> None:
+        """The one without a name is not offered."""
+        told = self.house.get(f"{PATH}?format=arrow").json["detail"]
+        assert told == "format: expected jsonl or events"
+
     def test_positions_that_are_no_positions(self) -> None:
         for given in ("x", ":1", "e:", "e:-1", "e:1.5", "e:" + "9" * 40):
             answer = self.house.get(PATH, Last_Event_ID=given)
@@ -210,7 +215,8 @@ class FollowTests(SynchronousTestCase):
         assert self.house.broker.memory.used == held
 
     def test_too_many_topics(self) -> None:
-        self.house.broker.topics.limit = len(self.house.broker.topics)
+        topics = self.house.broker.topics
+        topics.limit = len(topics) - topics.own
         answer = self.house.get("/v1/topics/new/messages?follow=1")
         assert answer.error == (507, "limit-reached")
 
@@ -380,6 +386,15 @@ class EndTests(SynchronousTestCase):
         assert self.ended(slow) == "stopped"
         self.house.pass_time(LINGER)
         assert done
+
+    def test_an_administrator_disconnects(self) -> None:
+        lines = Follower(self.house)
+        lines.client.channel.dismiss("administrator: too noisy")
+        assert self.ended(lines) == "administrator: too noisy"
+        client = self.house.connect()
+        client.ask("GET", "/v1/topics/a/messages?follow=1", Accept="text/event-stream")
+        client.channel.dismiss("administrator")
+        assert b'event: end\ndata: {"reason": "administrator"}\n\n' in client.stream.received
 
     def test_it_does_not_read_while_the_broker_stops(self) -> None:
         slow = Follower(self.house)

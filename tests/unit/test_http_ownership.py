@@ -154,7 +154,7 @@ class ReaderTests(OwnershipCase):
         return self.ask("PUT", name, body={"offset": offset}, **given)
 
     def found(self, **given: Any) -> list[tuple[str, str | None, int]]:
-        rows = self.house.get("/v1/readers", **given).json["readers"]
+        rows = self.house.get("/v1/readers", **given).json["items"]
         return [(row["name"], row["owner"], row["offset"]) for row in rows]
 
     def test_each_owner_has_its_own_positions(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -30,7 +31,7 @@ class ReaderTests(SynchronousTestCase):
 
     def readers(self) -> list[Any]:
         """Return all readers."""
-        rows: list[Any] = self.house.get("/v1/readers").json["readers"]
+        rows: list[Any] = self.house.get("/v1/readers").json["items"]
         return rows
 
     def test_positions_and_lag(self) -> None:
@@ -46,6 +47,51 @@ class ReaderTests(SynchronousTestCase):
         assert (second["name"], second["lag"]) == ("b", 1)
         assert self.put("b", offset=4).status == 204
         assert self.readers()[1]["lag"] == 0
+
+    def test_a_note_of_what_was_passed_over(self) -> None:
+        assert self.put("a", offset=3, quiet_from=1, quiet_topics="ab12").status == 204
+        (row,) = self.readers()
+        assert (row["quiet_from"], row["quiet_topics"]) == (1, "ab12")
+        assert self.put("a", offset=3, quiet_from=4).status == 400
+        assert self.put("a", offset=3, quiet_from=1, quiet_topics="x" * 65).status == 400
+        # A position without a note ends it.
+        assert self.put("a", offset=3).status == 204
+        assert "quiet_from" not in self.readers()[0]
+
+    def test_the_list_is_paged(self) -> None:
+        house = WebHouse(max_readers=400)
+        house.publish("a", b"1")
+        names = sorted([f"r{n:03}" for n in range(300)] + ["r\n%2F", "1 2 ", "ä" * 127])
+        ada, admin = house.token("history", sub="ada" * 80), house.token("admin", sub="root")
+        for name in names:
+            client = house.connect()
+            client.ask("PUT", f"/v1/readers/{quote(name, safe='')}", {"offset": 1})
+            assert client.answer("PUT").status == 204
+        for name in (names[0], names[-1]):
+            client = house.connect()
+            client.ask("PUT", f"/v1/readers/{quote(name, safe='')}", {"offset": 0}, ada)
+            assert client.answer("PUT").status == 204
+        found: list[tuple[str, str | None]] = []
+        after = ""
+        while True:
+            page = house.get(f"/v1/readers?limit=2{after}", token=admin).json
+            found += [(row["name"], row["owner"]) for row in page["items"]]
+            if page["next"] is None:
+                break
+            after = f"&after={quote(page['next'], safe='')}"
+        expected: list[tuple[str, str | None]] = [(name, None) for name in names]
+        expected.insert(1, (names[0], "ada" * 80))
+        assert found == [*expected, (names[-1], "ada" * 80)]
+        first = house.get("/v1/readers").json
+        assert len(first["items"]) == 100
+        matching = house.get("/v1/readers?match=ada*", token=admin).json["items"]
+        assert [row["name"] for row in matching] == [names[0], names[-1]]
+        assert house.get("/v1/readers?match=r01*").json["next"] is None
+
+    def test_a_page_behind_no_place_is_refused(self) -> None:
+        for after in ("x", "-1%20a", "99999%20a", "%CE%B1%20a"):
+            answer = self.house.get(f"/v1/readers?after={after}")
+            assert answer.error == (400, "invalid-request"), after
 
     def test_a_deleted_reader(self) -> None:
         self.put("a", offset=1)

@@ -151,6 +151,16 @@ class StageTests(WritingCase):
         assert self.stage(data).error == (413, "too-large")
         assert self.stage(data, batch=1).status == 201
 
+    def test_clients_are_told_how_large_a_batch_may_be(self) -> None:
+        self.house = WebHouse(max_batch="100K", max_message="5K")
+        found = self.house.get("/v1/limits").json
+        assert found == {"batch_bytes": 102_400, "message_bytes": 5120}
+        memory = self.house.broker.memory
+        memory.limit = 100_000
+        small = self.house.get("/v1/limits").json["batch_bytes"]
+        assert small < memory.work_limit
+        assert self.stage(table(["a"], [bytes(small // 2)])).status == 201
+
     def test_staged_bytes_are_limited_and_expire(self) -> None:
         self.house = WebHouse(max_staged="100K", stage_seconds=60)
         data = table(["a"], [bytes(60_000)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from itertools import chain
 from typing import Any
 
@@ -264,6 +265,20 @@ class TestColumns:
             kernel.Columns.count_each(sizes, indexes[:-4])
         with pytest.raises(ValueError, match="too large"):
             kernel.Columns.count_each(bytes(4), b"\xff\xff\xff\x7f")
+
+    def test_add_totals(self, kernel: Any) -> None:
+        columns = kernel.Columns.of([b"a", b"", b"ccc", b"dd"], [2, 0, 2, 1])
+        tallies = bytearray(array("q", [1, 10, 0, 0, 3, 30]).tobytes())
+        columns.add_totals(tallies)
+        assert array("q", tallies).tolist() == [2, 10, 1, 2, 5, 34]
+        columns.add_totals(tallies)
+        assert array("q", tallies).tolist() == [3, 10, 2, 4, 7, 38]
+        kernel.Columns.of([]).add_totals(bytearray())
+        for short in (32, 47):
+            few = bytearray(short)
+            with pytest.raises(ValueError, match="no tally"):
+                columns.add_totals(few)
+            assert few == bytes(short)
 
     def test_pack_and_unpack(self, kernel: Any) -> None:
         columns = kernel.Columns.of([b"a", b"", b"ccc"], [2, 0, 2])

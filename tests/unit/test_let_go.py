@@ -43,7 +43,8 @@ class LetGoCase(SynchronousTestCase):
     ) -> Transport:
         transport = Transport()
         reader = reader or Reader(evict=self.closed.append)
-        box = transport.outbox = Outbox(self.broker.cursors, transport, policy, reader)
+        traffic = self.broker.counters.traffic["toy"]
+        box = transport.outbox = Outbox(self.broker.cursors, transport, policy, reader, traffic)
         for topic in topics:
             self.broker.router.subscribe(box, topic, Lines(topic.name[:1].encode()))
         return transport

@@ -15,7 +15,7 @@ from pubsub.broker.limits import CONNECTION_BYTES, BrokerLimits, Rate
 from pubsub.broker.slow_policy import DROP, SlowPolicy
 from pubsub.errors import LimitReached, MemoryExhausted, NotAuthorized, RateLimited
 from pubsub.kernel import Columns
-from tests.unit.fakes import Reader, Transport, make_broker, make_listener
+from tests.unit.fakes import START, Reader, Transport, make_broker, make_listener
 
 
 class ListenerTests(SynchronousTestCase):
@@ -133,6 +133,8 @@ class ListenerTests(SynchronousTestCase):
         listener.refuse("too-large", "bob")
         assert broker.counters.refusals == {("toy", "rate-limited"): 4, ("toy", "too-large"): 1}
         assert broker.counters.refused == 5
+        last = broker.counters.last_refusals["toy", "rate-limited"]
+        assert last == ("eve", int(START * 1e6))
 
 
 class CountersTests(SynchronousTestCase):

@@ -226,7 +226,7 @@ class DatagramTests(TestCase):
         return service
 
     def close(self, service: ListenerService) -> Deferred[Any]:
-        self.cafe.broker._drain()
+        self.cafe.broker.drainage.drain(self.cafe.broker.clients)
         return service.stopService()
 
     def test_udp_has_the_port_of_tcp(self) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from datetime import UTC, date, datetime, timedelta, timezone
 from math import inf
 from pathlib import Path
+from typing import Any
 
+import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, SECP384R1, generate_private_key
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -16,16 +21,22 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from hypothesis import example, given
 from hypothesis import strategies as st
+from jwt.algorithms import ECAlgorithm, OKPAlgorithm
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.master_secrets import (
     MIN_SECRET,
+    DenyList,
     Secret,
     SecretRing,
+    key_set,
     parse_end,
+    read_denied,
+    read_key_set,
     read_public_key,
     read_secret,
 )
+from pubsub.broker.tokens import TokenVerifier
 from pubsub.errors import ConfigurationError
 from tests.unit.fakes import START, scratch
 from tests.unit.streams import logged
@@ -35,15 +46,15 @@ from tests.unit.tokens import KEY, OTHER_KEY, PRIVATE, PUBLIC_PEM, hmac_secret, 
 class RingTests(SynchronousTestCase):
     """SecretRing"""
 
-    def test_an_empty_ring_is_false_and_has_nothing(self) -> None:
+    def test_an_empty_ring_has_nothing(self) -> None:
         ring = SecretRing()
-        assert not ring
+        assert not ring.has_issuers
         assert list(ring) == []
         assert ring.candidates(None, "HS256", START) == []
 
     def test_secrets_are_compared_by_content_and_not_by_id_alone(self) -> None:
         ring = SecretRing([hmac_secret("a"), hmac_secret("b", OTHER_KEY)])
-        assert ring
+        assert ring.has_issuers
         assert [secret.id for secret in ring] == ["a", "b"]
         assert hmac_secret("a") in ring
         assert hmac_secret("a", OTHER_KEY) not in ring
@@ -175,9 +186,25 @@ class PublicKeyFileTests(FileCase):
             self.refuses("is not a PEM public key")
 
     def test_a_key_of_another_kind_is_refused(self) -> None:
-        public = generate_private_key(SECP256R1()).public_key()
-        self.write(public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-        self.refuses("is not an Ed25519 key")
+        keys: list[Any] = [generate_private_key(SECP384R1()), rsa.generate_private_key(65537, 1024)]
+        for private in keys:
+            public = private.public_key()
+            self.write(public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+            self.refuses("is no key of Ed25519, P-256, or RSA with 2048 bits or more")
+
+    def test_the_key_decides_the_algorithm(self) -> None:
+        keys: list[tuple[Any, str]] = [
+            (generate_private_key(SECP256R1()), "ES256"),
+            (rsa.generate_private_key(65537, 2048), "RS256"),
+        ]
+        for private, algorithm in keys:
+            public = private.public_key()
+            self.write(public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+            secret = read_public_key("public", str(self.path), START)
+            assert secret.algorithm == algorithm
+            tokens = TokenVerifier(SecretRing([secret]))
+            raw = jwt.encode({"sub": "ada"}, private, algorithm).encode()
+            assert tokens.check(raw, START - 1).subject == "ada"
 
     def test_a_missing_file_is_refused(self) -> None:
         self.refuses("No such file")
@@ -219,3 +246,74 @@ class EndTests(SynchronousTestCase):
     @example(datetime.max.replace(tzinfo=UTC))
     def test_text_and_date_are_equivalent(self, moment: datetime) -> None:
         assert parse_end(moment.isoformat()) == parse_end(moment) == moment.timestamp()
+
+
+class KeySetTests(SynchronousTestCase):
+    """JSON Web Key Sets (RFC 7517)"""
+
+    def entry(self, kid: str | None = None, **members: object) -> dict[str, Any]:
+        found = json.loads(OKPAlgorithm.to_jwk(PRIVATE.public_key()))
+        return {**found, **({} if kid is None else {"kid": kid}), **members}
+
+    def test_the_keys_of_tokens(self) -> None:
+        elliptic = generate_private_key(SECP256R1())
+        listed = [
+            self.entry("first", alg="EdDSA", use="sig"),
+            self.entry("for-encryption", use="enc"),
+            self.entry("another-algorithm", alg="RS256"),
+            json.loads(ECAlgorithm.to_jwk(elliptic.public_key())),
+            {"kty": "oct", "k": "AAAA", "kid": "shared"},
+            {"kty": "unknown"},
+            "no object",
+            None,
+        ]
+        found = key_set("login", {"keys": listed}, START)
+        assert [(one.id, one.algorithm, one.kid, one.ends) for one in found] == [
+            ("login/first", "EdDSA", "first", START),
+            ("login/3", "ES256", "", START),
+        ]
+        ring = SecretRing(found)
+        assert [one.id for one in ring.candidates("first", "EdDSA", 0)] == ["login/first"]
+        assert not ring.candidates("first", "ES256", 0)
+        assert [one.id for one in ring.candidates(None, "ES256", 0)] == ["login/3"]
+
+    def test_what_is_no_set(self) -> None:
+        others: list[object] = [None, [], {}, {"keys": {}}]
+        for other in others:
+            with pytest.raises(ValueError, match="not a JSON Web Key Set"):
+                key_set("login", other)
+        for keys in (list[object](), [{"kty": "oct", "k": "AAAA"}]):
+            with pytest.raises(ValueError, match="no key for EdDSA, ES256, RS256"):
+                key_set("login", {"keys": keys})
+
+    def test_files(self) -> None:
+        path = Path(tempfile.mkdtemp()) / "set"
+        path.write_text(json.dumps({"keys": [self.entry("a")]}))
+        (secret,) = read_key_set("login", str(path), START)
+        assert secret.id == "login/a"
+        for content in ("", "{", "[]", json.dumps({"keys": []})):
+            path.write_text(content)
+            with pytest.raises(ConfigurationError, match=r"^secret 'login': .*set: "):
+                read_key_set("login", str(path), START)
+
+
+class DenyFileTests(SynchronousTestCase):
+    """token-deny-file"""
+
+    def setUp(self) -> None:
+        self.path = Path(tempfile.mkdtemp()) / "denied"
+
+    def test_lines(self) -> None:
+        self.path.write_text("# gone\n\njti 1 2\nsub  ada \njti 3\n")
+        assert read_denied(str(self.path)) == DenyList(frozenset({"1 2", "3"}), frozenset({"ada"}))
+
+    def test_mistakes(self) -> None:
+        for content in ("jti", "sub ", "nobody", "iss x"):
+            self.path.write_text(f"jti 1\n{content}\n")
+            with pytest.raises(ConfigurationError, match="line 2: expected jti ID or sub SUBJECT"):
+                read_denied(str(self.path))
+        self.path.write_bytes(b"\xff")
+        with pytest.raises(ConfigurationError, match="not UTF-8"):
+            read_denied(str(self.path))
+        with pytest.raises(ConfigurationError, match="No such file"):
+            read_denied("/none")

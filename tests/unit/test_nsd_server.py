@@ -152,6 +152,19 @@ class LongListTests(SynchronousTestCase):
         assert bodies(answer) == self.texts
         assert rest == [SUCCESS] * 50
 
+    def test_a_transport_that_becomes_full_between_two_reads(self) -> None:
+        """As over TLS, where small replies are collected and sent after the read."""
+        client = slow_client(self.nsd)
+        client.stream.producer.pauseProducing()
+        for _ in range(20):
+            client.send(open_("ben") * 1000)
+        assert client.stream.paused
+        assert self.nsd.broker.memory.used < 100_000
+        client.stream.producer.resumeProducing()
+        client.stream.read()
+        self.nsd.turn()
+        assert client.take() == SUCCESS * 20_000
+
     def test_attachments_count_for_a_page(self) -> None:
         nsd = Nsd()
         nsd.ask(open_("ada"), *[publish("ada", "", file="x" * 200_000) for _ in range(20)])

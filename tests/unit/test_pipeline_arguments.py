@@ -47,6 +47,7 @@ class JobTests(SynchronousTestCase):
         self.defaults("dead-letters", trigger=10, starting="earliest", max_rows=2_000_000)
         self.defaults("replay", table="t", url=arguments.DEFAULT_URL, prefix="", rate=None)
         self.defaults("derive", partition_by="", watermark=10, once=False, checkpoint=None)
+        self.defaults("derive", allow_feedback=False)
 
     def test_all_jobs_run_on_a_cluster(self) -> None:
         assert set(NEEDED) == set(arguments.JOBS)

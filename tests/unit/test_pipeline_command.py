@@ -15,6 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from twisted.trial.unittest import TestCase
 
 from pubsub.commands import command
@@ -25,6 +26,15 @@ from pubsub.pipeline.jobs.derive import parse_destination
 from pubsub.pipeline.jobs.replay import RateLimit
 from pubsub.pipeline.late_messages import LateMessageCounter
 from pubsub.pipeline.progress import BatchProgress, Display, batch_progress, lag
+from pubsub.pipeline.staged_writer import RUN_AGAIN
+from tests.unit.raising import raised
+
+STACKS = """Job aborted: Traceback (most recent call last):
+  File "x.py", line 1, in f
+    raise ValueError("it is broken")
+ValueError: it is broken
+
+\tat org.apache.spark.X(X.java:1)"""
 
 
 def progress(**fields: Any) -> dict[str, Any]:
@@ -120,6 +130,9 @@ class ProgressTests(TestCase):
     def test_the_lag_of_a_stream_read_twice_counts_once(self) -> None:
         source = {"endOffset": {"0": 5}, "latestOffset": {"0": 7}}
         assert lag([source, source]) == 2
+        # Messages of other topics do not count.
+        latest = {"0": {"next": 90, "epoch": "1-a", "lag": {"messages": 3, "bytes": 9}}}
+        assert lag([{"endOffset": {"0": {"next": 5}}, "latestOffset": json.dumps(latest)}]) == 3
 
     def test_json_lines_and_a_line_that_is_rewritten(self) -> None:
         out, live = io.StringIO(), io.StringIO()
@@ -181,11 +194,32 @@ class ErrorsTests(TestCase):
         errors = io.StringIO()
         with redirect_stderr(errors):
             assert job_runner.print_error(ConfigurationError("no url"), verbose=False) == 1
-            assert (
-                job_runner.print_error(RuntimeError("a\n\tat b"), verbose=False)
-                == job_runner.FAILED
-            )
-        assert errors.getvalue() == "pubsub: no url\na\n\tat b\n"
+            for verbose in (False, True):
+                error = RuntimeError(STACKS)
+                assert job_runner.print_error(error, verbose) == job_runner.FAILED
+        short = "pubsub: ValueError: it is broken; --debug shows the stack\n"
+        assert errors.getvalue() == f"pubsub: no url\n{short}{STACKS}\n{short}"
+        assert job_runner.summarize(RuntimeError("a.b.C: d.\n\tat b")) == "a.b.C: d"
+        assert job_runner.summarize(RuntimeError("")) == "RuntimeError"
+
+    def test_a_commit_that_the_broker_forgot_is_tried_again(self) -> None:
+        lost = StreamingQueryException(f"[STREAM_FAILED] sink: parts are lost; {RUN_AGAIN}")
+        outcomes: list[Exception | None] = [lost, lost, None]
+
+        def run_query() -> None:
+            outcome = outcomes.pop(0)
+            if outcome is not None:
+                raise outcome
+
+        errors = io.StringIO()
+        with redirect_stderr(errors):
+            job_runner.run_repeatedly(run_query)
+            assert errors.getvalue().count("the batch is run again\n") == 2
+            outcomes[:] = [lost, lost, lost]
+            raised(StreamingQueryException, job_runner.run_repeatedly, run_query)
+            other = StreamingQueryException("[STREAM_FAILED] another error")
+            outcomes[:] = [other, None]
+            assert raised(StreamingQueryException, job_runner.run_repeatedly, run_query) is other
 
     def test_an_old_java_is_refused(self) -> None:
         path = self.java('openjdk version "11.0.2" 2019-01-15')

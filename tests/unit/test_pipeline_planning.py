@@ -11,9 +11,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.batch_limits import divide_limit, estimate_amount, fitting_stop
 from pubsub.pipeline.connector_options import source_options
-from pubsub.pipeline.history import BatchOrGap, TopicSize
-from pubsub.pipeline.offsets import PartitionBounds, Position, from_json, resolve_offsets, to_json
-from pubsub.pipeline.planning import Subscription, Task, plan_tasks
+from pubsub.pipeline.history import BatchOrGap, PartitionBounds, TopicSize
+from pubsub.pipeline.offsets import Position, from_json, resolve_offsets, to_json
+from pubsub.pipeline.planning import Task, plan_tasks
+from pubsub.pipeline.subscription import Subscription
 from tests.unit.raising import raised
 
 BOUNDS = [PartitionBounds(10, 100, "1-a", 100), PartitionBounds(0, 0, "1-b", 0)]
@@ -98,14 +99,14 @@ class FittingStopTests(SynchronousTestCase):
 
 
 class FakeHistory:
-    """A history with topics only."""
+    """A history with topics only; without names, every offset has a message of 10 bytes."""
 
     def __init__(self, *names: str, messages: int = 0) -> None:
         self._topics = [TopicSize(name, messages, 10 * messages) for name in names]
         self.good: list[int] = []
 
     def topics(self, start: int, stop: int) -> list[TopicSize]:
-        return self._topics
+        return self._topics or [TopicSize("any", stop - start, 10 * (stop - start))]
 
     def bounds(self, timestamp: int | None = None) -> PartitionBounds:
         raise NotImplementedError
@@ -121,12 +122,18 @@ class FakeHistory:
     def check(self, position: int, epoch: str) -> None:
         raise NotImplementedError
 
-    def report_position(self, reader: str, position: int, epoch: str) -> None:
+    def report_position(
+        self, reader: str, position: int, epoch: str, quiet: tuple[int, str] | None = None
+    ) -> bool:
+        raise NotImplementedError
+
+    def quiet_until(self, reader: str, start: int, topics: str) -> int | None:
         raise NotImplementedError
 
 
 def subscription(**given: str) -> Subscription:
-    return Subscription(source_options({"path": "/x", **given}, False))
+    options = source_options({"path": "/x", **given}, False)
+    return Subscription(options.topics, options.pattern)
 
 
 class SubscriptionTests(SynchronousTestCase):

@@ -3,72 +3,23 @@
 from __future__ import annotations
 
 import json
-import pickle
 from pathlib import Path
 from shutil import copytree
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
 )
-from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.history import DataLoss, Rejected, WrongHistory
 from pubsub.pipeline.schemas import arrow_schema
-from pubsub.pipeline.source import BatchReader, PubSubSource, StreamReader
 from tests.histories import START, damage, history
 from tests.unit.fakes import scratch
 from tests.unit.raising import raised
-
-ALL = ReadAllAvailable()
-
-
-class ReaderCase(SynchronousTestCase):
-    """A log with messages of two topics, in records of their own."""
-
-    def setUp(self) -> None:
-        self.path = scratch(self) / "history"
-        with history(self.path) as file:
-            for number in range(5):
-                file.put("orders", [b"order %d.%d" % (number, index) for index in range(10)])
-                file.put("cafe/7", [b"cafe %d.%d" % (number, index) for index in range(10)])
-
-    def source(self, **given: str) -> PubSubSource:
-        """Return a data source on the file."""
-        lower = {key.lower(): value for key, value in given.items()}
-        return PubSubSource({"path": str(self.path), **lower})
-
-    def batch(self, **given: str) -> BatchReader:
-        source = self.source(**given)
-        reader = source.reader(source.schema())
-        assert isinstance(reader, BatchReader)
-        return reader
-
-    def stream(self, **given: str) -> StreamReader:
-        source = self.source(**given)
-        reader = source.streamReader(source.schema())
-        assert isinstance(reader, StreamReader)
-        return reader
-
-    def rows(self, reader: BatchReader | StreamReader, tasks: Any) -> list[dict[str, Any]]:
-        """Read the tasks with a copy of the reader, as a worker does, and return the rows."""
-        copy = pickle.loads(pickle.dumps(reader))
-        batches = [b for task in pickle.loads(pickle.dumps(tasks)) for b in copy.read(task)]
-        assert all(isinstance(batch, pa.RecordBatch) for batch in batches)
-        return [row for batch in batches for row in batch.to_pylist()]
-
-    def all(self, **given: str) -> list[dict[str, Any]]:
-        """Return the rows of a batch query."""
-        reader = self.batch(**given)
-        return self.rows(reader, reader.partitions())
-
-    def offsets(self, rows: list[dict[str, Any]]) -> list[int]:
-        return [row["offset"] for row in rows]
+from tests.unit.reader_case import ALL, ReaderCase
 
 
 class BatchTests(ReaderCase):
@@ -83,7 +34,12 @@ class BatchTests(ReaderCase):
         assert len({row["message_id"] for row in rows}) == 100
 
     def test_batches_are_of_sparks_schema(self) -> None:
-        for given in ({}, {"includeHeaders": "true"}, {"stream": "events"}):
+        for given in (
+            {},
+            {"includeHeaders": "true"},
+            {"columns": "kafka", "includeHeaders": "true"},
+            {"stream": "events"},
+        ):
             with history(self.path) as file:
                 file.put("$SYS/events", [b'{"event": "connect"}'])
             source = self.source(**given)
@@ -93,6 +49,15 @@ class BatchTests(ReaderCase):
                     assert isinstance(batch, pa.RecordBatch)
                     assert batch.schema.equals(arrow_schema(source.schema()))
                     batch.validate(full=True)
+
+    def test_columns_of_kafka(self) -> None:
+        names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+        assert self.source(columns="kafka").schema().fieldNames() == names
+        both = self.source(columns="Kafka", includeHeaders="true")
+        assert both.schema().fieldNames() == [*names, "headers"]
+        ours, theirs = self.all(), self.all(columns="kafka")
+        assert [row.pop("timestampType") for row in theirs] == [1] * 100
+        assert theirs == [{name: row[name] for name in names[:-1]} for row in ours]
 
     def test_some_columns(self) -> None:
         source = self.source()
@@ -187,17 +152,6 @@ class EventTests(ReaderCase):
 
 
 class StreamTests(ReaderCase):
-    def run_batches(
-        self, reader: StreamReader, start: dict[str, Any], limit: ReadLimit = ALL
-    ) -> tuple[list[list[dict[str, Any]]], dict[str, Any]]:
-        """Run batches until nothing is left; return them with the last offsets."""
-        batches: list[list[dict[str, Any]]] = []
-        while (end := reader.latestOffset(start, limit)) != start:
-            batches.append(self.rows(reader, reader.partitions(start, end)))
-            reader.commit(end)
-            start = json.loads(json.dumps(end))
-        return batches, start
-
     def test_the_default_start_is_the_end(self) -> None:
         assert self.stream().initialOffset()["0"]["next"] == 100
         assert self.stream(startingOffsets="earliest").initialOffset()["0"]["next"] == 0

@@ -170,7 +170,7 @@ class Scripted(BaseHTTPRequestHandler):
         self.wfile.write(body)
         self.close_connection = bool(missing)
 
-    do_GET = do_POST = do_PUT = _answer
+    do_GET = do_POST = do_PUT = do_DELETE = _answer
 
     def log_message(self, format: str, *args: object) -> None:
         pass

@@ -7,6 +7,7 @@ import pickle
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import (
     BinaryType,
@@ -57,7 +58,10 @@ class WriterCase(HttpCase):
         return writer
 
     def stream_writer(self, schema: str = "topic string, value binary") -> StreamWriter:
+        self.server.add_reply(200, {"batch_bytes": 1, "message_bytes": 1})
         writer = self.source().streamWriter(struct(schema), False)
+        # The token was checked.
+        assert self.server.requests.pop()[:2] == ("GET", "/v1/limits")
         assert isinstance(writer, StreamWriter)
         return writer
 
@@ -87,6 +91,32 @@ class BatchWriterTests(WriterCase):
         assert (path, asked["parts"], asked["batch"]) == ("/v1/commit", ["a", "b"], 0)
         assert asked["query"].startswith("batch-")
         assert all(f"query={asked['query']}&batch=0" in ask[1] for ask in self.server.requests[:2])
+
+    def test_parts_of_a_frame_that_is_not_atomic_are_batches_of_their_own(self) -> None:
+        writer = self.batch_writer(atomic="false")
+        self.server.add_reply(200, {"batch_bytes": 4000, "message_bytes": 1})
+        for _ in range(4):
+            self.server.add_reply(201, {"part": "a"})
+            self.server.add_reply(200, {"duplicate": False})
+        table = frame(topic=["t"] * 8, value=[b"%d" % n * 1000 for n in range(8)])
+        message = pickle.loads(pickle.dumps(writer)).write(iter([table]))
+        writer.commit([message])
+        assert isinstance(message, TaskResult)
+        assert (message.messages, message.parts) == (8, ())
+        rows = [row["value"][:1] for part in self.staged() for row in part]
+        assert rows == [b"%d" % n for n in range(8)]
+        commits = [json.loads(body) for _, path, body in self.server.requests if "commit" in path]
+        assert [commit["batch"] for commit in commits] == list(range(len(commits)))
+        assert len(commits) == 4
+        assert {commit["query"] for commit in commits} == {f"{writer._query}/0"}
+
+    def test_atomic_is_for_frames_over_http(self) -> None:
+        with pytest.raises(ConfigurationError, match="atomic=false"):
+            self.source(atomic="false").streamWriter(struct("topic string, value binary"), False)
+        with pytest.raises(ConfigurationError, match="atomic=false"):
+            PubSubSource({"url": "cafe://h:1", "atomic": "false"}).writer(
+                struct("topic string, value binary"), False
+            )
 
     def test_every_save_is_a_query_of_its_own(self) -> None:
         for _ in range(2):
@@ -144,13 +174,14 @@ class StreamWriterTests(WriterCase):
         self.server.add_reply(201, {"part": "a"})
         message = writer.write(iter([frame(topic=["t"], value=[b"x"])]))
         assert self.server.requests[0][1] == "/v1/stage?query=the-query&batch=7&run=a-run"
-        self.server.add_reply(200, {"duplicate": False})
         # Another process, which knows only the messages and the id of the batch.
-        self.stream_writer().commit([message], 7)
+        another = self.stream_writer()
+        self.server.add_reply(200, {"duplicate": False})
+        another.commit([message], 7)
         asked = json.loads(self.server.requests[-1][2])
         assert asked == {"query": "the-query", "batch": 7, "parts": ["a"]}
         self.server.add_reply(204)
-        self.stream_writer().abort([message], 7)
+        another.abort([message], 7)
         assert json.loads(self.server.requests[-1][2]) == {"query": "the-query", "batch": 7}
 
     def test_outside_of_a_task(self) -> None:
@@ -178,6 +209,16 @@ class ColumnTests(WriterCase):
         self.refused("must be string, not int", "topic int, value string")
         self.refused("must be binary or string, not int", "topic string, value int")
         self.refused("column headers must be", "topic string, value string, headers string")
+
+    def test_columns_of_kafkas_source(self) -> None:
+        schema = "key binary, value binary, topic string, partition int, offset int"
+        self.refused("column partition cannot be", schema)
+        writer = self.batch_writer(schema, columns="kafka")
+        self.server.add_reply(201, {"part": "a"})
+        rows = frame(key=[b"k"], value=[b"v"], topic=["t"], partition=[3], offset=[7])
+        writer.write(iter([rows]))
+        assert self.staged() == [[{"topic": "t", "value": b"v", "key": b"k"}]]
+        self.refused("column weight cannot be", f"{schema}, weight int", columns="kafka")
 
     def test_overwriting(self) -> None:
         schema = struct("topic string, value binary")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker import combination_cache
@@ -10,7 +12,6 @@ from pubsub.broker.durability import Durability
 from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.listener import Listener
 from pubsub.broker.mixes import AddressMixes
-from pubsub.broker.outbox import Outbox
 from pubsub.broker.publisher import Publisher
 from pubsub.broker.topic_mix import TopicMix
 from pubsub.broker.topics import Topic
@@ -94,6 +95,32 @@ class AcceptTests(MixedCase):
         counters = self.broker.counters
         assert (publisher.messages, publisher.nbytes) == (2, 9)
         assert (counters.published, counters.published_bytes) == (2, 9)
+
+    def test_the_figures_of_the_topics(self) -> None:
+        """They are brought up to date by ``settle``, with the time of the last read."""
+        publisher = self.publisher()
+        self.publish(publisher, "afour", "bfives", "a")
+        self.clock.advance(5)
+        self.publish(publisher, "b", "afive")
+        self.publish(publisher, "bb", "cc")
+        self.broker.dispatcher.settle()
+        a, b, c = self.topics.values()
+        assert [(topic.messages, topic.nbytes) for topic in (a, b, c)] == [(3, 8), (3, 6), (1, 1)]
+        now = self.broker.dispatcher.publish(c, Columns.one(b"x"), b"", "toy").timestamp
+        assert {a.last_timestamp, b.last_timestamp, c.last_timestamp} == {now}
+        self.broker.dispatcher.settle()
+        assert (a.messages, b.messages, c.messages) == (3, 3, 2)
+
+    def test_the_figures_of_many_mixes(self) -> None:
+        """Not every mix is kept until the second is over."""
+        publisher = self.publisher()
+        topics = [self.broker.topics.create(f"topic {number}") for number in range(40)]
+        for one, other in pairwise(topics):
+            mix = self.broker.router.mix((one, other))
+            publisher.publish_mixed(mix, Columns.of([b"x", b"yy"], [0, 1]))
+        assert sum(topic.messages for topic in topics) >= 39
+        self.broker.dispatcher.settle()
+        assert [topic.messages for topic in topics] == [1, *[2] * 38, 1]
 
     def test_topics_that_are_not_stored(self) -> None:
         for topic in self.topics.values():
@@ -346,7 +373,7 @@ class DeliveryTests(MixedCase):
 
     def test_a_subscriber_receives_them_in_order(self) -> None:
         transport = Transport()
-        outbox = Outbox(self.broker.cursors, transport, self.listener().slow, Reader())
+        outbox = self.listener().outbox(transport, Reader())
         transport.outbox = outbox
         for name in "ab":
             self.broker.router.subscribe(outbox, self.topics[name], Lines(name.encode()))

@@ -59,7 +59,8 @@ class KeyCase(SynchronousTestCase):
     def subscriber(self, key: bytes, topic: Topic | None = None) -> KeyHolder:
         holder = KeyHolder(key)
         reader = Reader(recheck=holder.recheck)
-        box = Outbox(self.broker.cursors, holder, SlowPolicy(), reader)
+        traffic = self.broker.counters.traffic["toy"]
+        box = Outbox(self.broker.cursors, holder, SlowPolicy(), reader, traffic)
         holder.outbox = box
         self.broker.router.subscribe(box, topic or self.topic, Lines())
         return holder
@@ -159,7 +160,8 @@ class ChangeTests(KeyCase):
         keys = self.keys
         holder = Asking(b"")
         reader = Reader(recheck=holder.recheck)
-        box = Outbox(self.broker.cursors, holder, SlowPolicy(), reader)
+        traffic = self.broker.counters.traffic["toy"]
+        box = Outbox(self.broker.cursors, holder, SlowPolicy(), reader, traffic)
         self.broker.router.subscribe(box, self.topic, Lines())
         keys.rotate(self.topic, b"new", "ada", "client")
         assert matched == [False, True]

@@ -228,7 +228,8 @@ class MissingTests(RecoveryCase):
         again = self.log()
         assert [one.offset for one in again.read()[0]] == [0, 2]
         assert again.read()[1] == [(1, 2)]
-        assert any("offsets 1 to 1 are damaged" in line for line in lines)
+        assert sum("offsets 1 to 1 are damaged" in line for line in lines) == 1
+        assert again.recovered.catalog.damage.ranges(0) == [(1, 2)]
 
     def test_a_head_that_is_damaged_keeps_the_file(self) -> None:
         stop = self.make(closed=False)

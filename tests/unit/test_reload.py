@@ -12,7 +12,6 @@ import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import BadToken
-from pubsub.server.reload import Reloader
 from tests.unit.cafe_wire import (
     GAP,
     error,
@@ -59,7 +58,7 @@ class ReloadCase(SynchronousTestCase):
         self.broker = self.house.broker
         self.addCleanup(self.house.audit.close)
         self.reactor = Signalled()
-        self.reloader = Reloader(self.broker, self.house.read, self.reactor)
+        self.reloader = self.house.reloader(self.reactor)
         self.lines = logged(self)
 
     def secret(self, name: str, key: bytes) -> dict[str, str]:
@@ -211,16 +210,6 @@ class RuleTests(ReloadCase):
             client.send(publish(1, b"1", b"2", b"3"))
             assert client.take() == answer
 
-    def test_a_new_or_moved_listener_requires_a_restart(self) -> None:
-        bob = self.client(hs_sub(b"\x01"))
-        self.house.document["listen"] = [
-            {"protocol": "cafe", "port": 1234, "allow-subscribe": ""},
-        ]
-        self.reloader.reload()
-        assert bob.take() == b""
-        assert self.broker.listeners == [self.house.listeners["cafe"]]
-        assert self.broker.listeners[0].access.may_subscribe("cafe/1")
-
 
 class ErrorTests(ReloadCase):
     """Invalid configurations"""
@@ -273,3 +262,35 @@ class SignalTests(ReloadCase):
         self.reloader.stopService()
         os.kill(os.getpid(), signal.SIGHUP)
         assert self.reactor.calls == []
+
+
+class AccessTableTests(ReloadCase):
+    """[[access]]"""
+
+    def table(self, *rules: dict[str, str]) -> None:
+        self.house.document["access"] = list(rules)
+        self.reload()
+
+    def test_what_is_no_longer_allowed_ends(self) -> None:
+        reader = self.client(hs_sub(b"\x01\x02"))
+        self.table({"deny": "subscribe", "topics": "cafe/1"}, {"allow": "*"})
+        assert reader.take() == error(8)
+        assert "reloaded: 1 subscriptions stay, 1 end" in self.lines
+        self.table({"deny": "subscribe", "network": "192.0.2.0/24"}, {"allow": "*"})
+        assert reader.take() == error(8)
+        del self.house.document["access"]
+        self.reload()
+        assert self.broker.listeners[0].access.may_subscribe("cafe/1")
+
+    def test_a_listener_that_the_file_no_longer_has_follows_the_rules_too(self) -> None:
+        self.house.document["access"] = [{"allow": "subscribe"}]
+        self.house.document["listen"] = [{"protocol": "cafe", "port": 7999}]
+        self.reloader.reload()
+        access = self.broker.listeners[0].access
+        assert access.may_subscribe("cafe/1")
+        assert not access.may("publish", "cafe/1")
+
+    def test_a_mistake_changes_nothing(self) -> None:
+        self.table({"allow": "everything"})
+        assert self.broker.listeners[0].access.may("publish", "cafe/1")
+        assert any("[[access]] 1 allow: expected publish" in line for line in self.lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.identity import CERTIFICATE, SOCKET, Identity
 from pubsub.protocols.rheos.client_ids import CLIENT_BYTES, SUBSCRIPTION_BYTES
 from pubsub.wire.known_heads import HEAD_BYTES
 from tests.unit.fakes import recheck_all
@@ -20,6 +21,89 @@ from tests.unit.rheos_wire import (
     subscribe,
     topic_ack,
 )
+from tests.unit.streams import Client
+
+
+class OwnerTests(SynchronousTestCase):
+    """An id belongs to the identity that was first to prove itself with it"""
+
+    def setUp(self) -> None:
+        self.rheos = Rheos()
+        self.carol = self.rheos.connect("rheos")
+        self.carol.send(create(CAROL))
+        self.carol.take()
+
+    def proved(self, name: str, proof: str = CERTIFICATE) -> Client:
+        client = self.rheos.connect("rheos")
+        client.protocol.identify(Identity(name, proof, host="192.0.2.1"))
+        return client
+
+    def said(self, payload: bytes) -> bytes:
+        """Publish as carol; return the response that subscribers get."""
+        self.carol.send(publish(CAROL, payload))
+        self.carol.take()
+        return response(CAROL, payload)
+
+    def test_others_cannot_use_it(self) -> None:
+        alice = self.proved("alice")
+        alice.send(subscribe(ALICE))
+        assert alice.take() == topic_ack()
+        for other in (
+            self.proved("mallory"),
+            self.proved("alice", SOCKET),
+            self.rheos.connect("rheos"),
+        ):
+            for request in (subscribe(ALICE), publish(ALICE, b"x"), create(ALICE, b"else")):
+                other.send(request)
+                assert other.take() == FAILED
+            other.send(publish(BOB, b"y") + publish(ALICE, b"x", name=b"void"))
+            assert other.take()[-18:] == FAILED
+            alice.take()
+            assert self.said(b"1") == alice.take()
+            assert other.take() == b""
+        # Twice for bob as well, who belongs to mallory now.
+        assert self.rheos.broker.counters.refusals["rheos", "not-authorized"] == 14
+        assert "else" not in self.rheos.broker.topics
+
+    def test_its_owner_may_move_and_return(self) -> None:
+        first, second = self.proved("alice"), self.proved("alice")
+        first.send(subscribe(ALICE))
+        second.send(publish(ALICE, b"x"))
+        second.take()
+        assert self.said(b"1") == second.take()
+        for client in (first, second):
+            client.stream.lose()
+        stranger, again = self.proved("mallory"), self.proved("alice")
+        stranger.send(subscribe(ALICE))
+        assert stranger.take() == FAILED
+        self.said(b"2")
+        again.send(publish(ALICE, b"y"))
+        again.take()
+        assert self.said(b"3") == again.take()
+
+    def test_it_is_free_when_it_is_forgotten(self) -> None:
+        alice, other = self.proved("alice"), self.proved("other")
+        alice.send(subscribe(ALICE))
+        alice.stream.lose()
+        self.rheos.clock.advance(61)
+        other.send(subscribe(ALICE))
+        assert other.take() == topic_ack()
+
+    def test_a_proved_identity_takes_it_from_anonymous_clients(self) -> None:
+        """Ids are no secret: whoever has seen one could keep its owner away otherwise."""
+        squatter, alice = self.rheos.connect("rheos"), self.proved("alice")
+        squatter.send(subscribe(ALICE))
+        assert squatter.take() == topic_ack()
+        alice.send(publish(ALICE, b"x"))
+        alice.take()
+        assert self.said(b"1") == alice.take()
+        assert squatter.take() == b""
+        squatter.send(publish(ALICE, b"forged"))
+        assert squatter.take() == FAILED
+        alice.stream.lose()
+        self.said(b"2")
+        assert squatter.take() == b""
+        squatter.stream.lose()
 
 
 class PlaceTests(SynchronousTestCase):

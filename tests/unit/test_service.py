@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
@@ -44,7 +46,8 @@ class ServiceCase(SynchronousTestCase):
 
     def subscriber(self, broker: BrokerService, name: str) -> Transport:
         transport = Transport()
-        box = Outbox(broker.cursors, transport, listener_of(broker).slow, Reader())
+        traffic = broker.counters.traffic["toy"]
+        box = Outbox(broker.cursors, transport, listener_of(broker).slow, Reader(), traffic)
         transport.outbox = box
         broker.router.subscribe(box, broker.topics.create(name), Lines())
         return transport
@@ -280,6 +283,23 @@ class SweepTests(ServiceCase):
         assert counts[1] == 2000
         for guest in guests:
             self.broker.clients.discard(guest)
+
+    def calls_of_one_tick(self, number: int) -> int:
+        """Return the function calls in a tick that begins to sweep ``number`` clients."""
+        guests = [Guest(self.broker) for _ in range(number)]
+        counted: list[object] = []
+        self.clock.callLater(0.5, lambda: sys.setprofile(lambda *event: counted.append(event[1])))
+        self.clock.callLater(1, lambda: self.clock.callLater(0, sys.setprofile, None))
+        self.advance(1)
+        for guest in guests:
+            self.broker.clients.discard(guest)
+        return len(counted)
+
+    def test_a_tick_does_as_much_for_many_clients_as_for_more(self) -> None:
+        self.addCleanup(sys.setprofile, sys.getprofile())
+        many, more = self.calls_of_one_tick(2000), self.calls_of_one_tick(8000)
+        assert many < more * 1.1
+        assert more < many * 1.1
 
     def test_a_defect_does_not_end_the_sweeps(self) -> None:
         guests = [Guest(self.broker) for _ in range(2000)]

@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.broker.sessions import SESSION_BYTES, Session, SessionRegistry
 from pubsub.broker.topics import Topic
+from pubsub.broker.traffic import Traffic
 from pubsub.errors import LimitReached, MemoryExhausted, SessionUnknown
 from tests.unit.fakes import Owner, clock_at
 
@@ -29,7 +30,15 @@ class SessionCase(SynchronousTestCase):
         self.displaced: list[str] = []
         self.drops: list[tuple[str, str, str, int]] = []
 
-    def drop(self, client: str, topic: str, reason: str, count: int) -> None:
+    def drop(
+        self,
+        client: str,
+        topic: str,
+        reason: str,
+        count: int,
+        connection: object,
+        traffic: Traffic | None,
+    ) -> None:
         self.drops.append((client, topic, reason, count))
 
     def registry(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 from datetime import date
 from ipaddress import ip_network
+from unittest.mock import patch
 
 import pytest
 from hypothesis import example, given
@@ -14,6 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.settings import (
     BOOLEAN,
     COUNT,
+    FILE,
     NETWORKS,
     PATTERNS,
     SECONDS,
@@ -23,11 +26,13 @@ from pubsub.settings import (
     Setting,
     choice,
     integer,
+    is_credential,
     matcher,
     number,
     parse_size,
     read_all,
 )
+from tests.unit.raising import raised
 
 ANYTHING = st.one_of(
     st.none(),
@@ -208,3 +213,25 @@ class MatcherTests(SynchronousTestCase):
     def test_it_agrees_with_the_shell(self, patterns: list[str], name: str) -> None:
         expected = any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
         assert matcher(patterns)(name) == expected
+
+
+class FileTests(SynchronousTestCase):
+    """FILE"""
+
+    def test_the_directory_of_credentials(self) -> None:
+        with patch.dict(os.environ, {"CREDENTIALS_DIRECTORY": "/run/credentials/pubsub"}):
+            for path in ("$CREDENTIALS_DIRECTORY/key", "${CREDENTIALS_DIRECTORY}/key"):
+                assert FILE.parse(path) == "/run/credentials/pubsub/key"
+            assert is_credential("/run/credentials/pubsub/key")
+            assert not is_credential("/run/credentials/pubsub2/key")
+
+    def test_other_paths_are_as_they_are(self) -> None:
+        for path in ("", "key", "/etc/$CREDENTIALS_DIRECTORY/x", "$CREDENTIALS_DIRECTORYx/y"):
+            assert FILE.parse(path) == path
+
+    def test_without_a_service_manager(self) -> None:
+        with patch.dict(os.environ):
+            os.environ.pop("CREDENTIALS_DIRECTORY", None)
+            error = raised(ValueError, FILE.parse, "$CREDENTIALS_DIRECTORY/key")
+            assert "CREDENTIALS_DIRECTORY is not set" in str(error)
+            assert not is_credential("/key")

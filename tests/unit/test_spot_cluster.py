@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.peers import CONNECTED, LOST, peers_of
 from pubsub.broker.slow_policy import PAUSE, SlowPolicy
 from pubsub.protocols.spot.cluster import Cluster
-from pubsub.protocols.spot.node import parse_peer
+from pubsub.protocols.spot.peer_url import parse_peer
 from tests.unit.brokers import (
     QUERY,
     World,
@@ -39,6 +40,17 @@ class PairTests(SynchronousTestCase):
         self.a = self.world.house("a", "b", cafe={"channels": "1:t"}, nsd={})
         (self.cable,) = self.world.cables
         self.cable.take()
+
+    def test_it_is_a_peer(self) -> None:
+        (peer,) = peers_of(self.a.broker.listeners[0].shared)
+        assert (peer.state, peer.topic_count) == (CONNECTED, 1)
+
+    def test_a_peer_that_cannot_be_reached_is_lost(self) -> None:
+        world = World()
+        house = world.house("x", "nowhere")
+        (peer,) = peers_of(house.broker.listeners[0].shared)
+        world.clock.advance(1)
+        assert (peer.state, peer.topic_count) == (LOST, 0)
 
     def test_it_asks_for_the_list_of_topics(self) -> None:
         topic = self.a.broker.topics.named("t")

@@ -271,7 +271,9 @@ class SettingTests(SynchronousTestCase):
         assert found == ("tcp://b:1", "tcp://c:2")
 
     def test_invalid_addresses_are_refused(self) -> None:
-        with pytest.raises(SystemExit, match="peers: expected tcp://HOST:PORT, not 'b:1'"):
+        with pytest.raises(
+            SystemExit, match="peers: expected tcp://HOST:PORT or tls://HOST:PORT, not 'b:1'"
+        ):
             self.peers("--peer=b:1")
 
     def test_in_the_file(self) -> None:

@@ -28,10 +28,11 @@ from pubsub.pipeline.tables.file_names import (
     is_merge_of,
     new_merge_file,
     parse_batch_id,
-    partition_directory,
+    readable_directory,
 )
 from pubsub.pipeline.tables.files import PartitionWriter, WrittenFile
 from pubsub.pipeline.tables.parquet import ParquetFiles
+from pubsub.pipeline.tables.storage import Storage
 
 TOPICS = [
     "orders", "a/b/../c", "..", ".", "/etc/passwd", 'q\'uo"te', "snow ☃ and 🦊", "a=b&c%20d",
@@ -175,7 +176,7 @@ class PartitionWriterTests(TestCase):
         parts.add(batch(0, 100))
         parts.add(batch(100, 60))
         files = parts.finish()
-        assert sorted(f.values[0] for f in files) == sorted(TOPICS)
+        assert sorted(f.values[0] or "" for f in files) == sorted(TOPICS)
         assert sum(f.rows for f in files) == 160
         for file in files:
             found = ds.dataset(os.path.join(self.root, file.path)).to_table()
@@ -203,7 +204,7 @@ class PartitionWriterTests(TestCase):
         assert "value" not in file.low
 
     def test_directories_are_safe_and_short_and_differ(self) -> None:
-        found = [partition_directory([topic, "2026-03-01"]) for topic in TOPICS]
+        found = [readable_directory(BY, (topic, "2026-03-01")) for topic in TOPICS]
         assert len(set(found)) == len(TOPICS)
         for path in found:
             assert re.search(r"\A[A-Za-z0-9_+-]{1,150}/2026-03-01\Z", path)
@@ -511,7 +512,7 @@ class CleaningTests(TestCase):
         below = Delta(os.path.join(self.path, "sub"), SCHEMA, BY)
         plain = ParquetFiles(os.path.join(self.path, "plain"), SCHEMA, BY)
         # A table in a directory that is also the directory of a partition.
-        inside = Delta(os.path.join(self.path, "inside"), SCHEMA, ["day"])
+        inside = Delta(os.path.join(self.path, "topic=inside"), SCHEMA, ["day"])
         for table in (below, plain, inside):
             # The same query, as with the same checkpoint.
             fill(table, 0)
@@ -538,7 +539,7 @@ class CleaningTests(TestCase):
         (outside / os.path.basename(name)).touch()
         os.mkdir(os.path.join(self.path, "linked"))
         os.symlink(outside, os.path.join(self.path, "linked", "2026-03-01"))
-        link = BatchId("q", 0).new_file("orders/2026-03-01")
+        link = BatchId("q", 0).new_file("topic=orders/day=2026-03-01")
         os.symlink(outside / os.path.basename(name), os.path.join(self.path, link))
         make_old(outside)
         make_old(self.path)
@@ -604,8 +605,9 @@ class CleaningTests(TestCase):
         assert len(unlisted(self.path)) == 4
 
     def test_a_kill_anywhere_in_compaction(self) -> None:
-        def write_partial_file(target: str, *_: object) -> None:
-            Path(target).write_bytes(b"PAR1")
+        def write_partial_file(storage: Storage, path: str, *_: object) -> None:
+            with storage.create(path) as file:
+                file.write(b"PAR1")
             raise Died
 
         commit = DeltaTable.create_write_transaction
@@ -619,7 +621,7 @@ class CleaningTests(TestCase):
             patch.object(DeltaTable, "create_write_transaction", dies),
             patch.object(DeltaTable, "create_write_transaction", commit_then_die),
             patch.object(DeltaTable, "vacuum", dies),
-            patch.object(Path, "unlink", dies),
+            patch("pubsub.pipeline.tables.storage.os.unlink", dies),
         ]
         count = 0
         for kill_point in kill_points:

@@ -17,6 +17,7 @@ from pubsub.broker.service import BrokerService
 from pubsub.build_info import build_kind
 from pubsub.errors import ConfigurationError, LimitReached, StartError
 from pubsub.server import tap
+from pubsub.server.log_setup import LoggedProcess
 from pubsub.wire.connection import Connection
 from tests.unit.fakes import Guest, scratch
 from tests.unit.raising import raised
@@ -43,7 +44,8 @@ class TapCase(TestCase):
     def make(self, *options: str) -> BrokerService:
         """Return the broker of ``twistd pubsub`` with these options, not started."""
         parsed = tap.Options()
-        parsed.parseOptions(options)
+        # The ports of this reactor are at 0.0.0.0.
+        parsed.parseOptions(["--allow-anonymous", *options])
         return tap.make_broker(parsed.config, self.reactor)
 
     def refused(self, *options: str) -> str:
@@ -138,8 +140,11 @@ class MakeServiceTests(TapCase):
 
     def service(self, *options: str) -> BrokerService:
         parsed = tap.Options()
-        parsed.parseOptions(options)
-        broker = tap.makeService(parsed)
+        # The ports of this reactor are at 0.0.0.0.
+        parsed.parseOptions(["--allow-anonymous", *options])
+        process = tap.makeService(parsed)
+        assert isinstance(process, LoggedProcess)
+        (broker,) = process
         assert isinstance(broker, BrokerService)
         return broker
 
@@ -147,7 +152,10 @@ class MakeServiceTests(TapCase):
         lines = logged(self)
         broker = self.service(MEMORY, "--proto=cafe")
         kinds = [type(service).__name__ for service in broker]
-        assert kinds == ["ListenerService", "Reloader", "ForcedShutdown"]
+        assert kinds == [
+            "WorkerThread", "WorkerThread", "ListenerService", "CertificateWatch", "Reloader",
+            "ForcedShutdown",
+        ]  # fmt: skip
         assert f"kernel: {build_kind()}, tuning: on" in lines
 
     def test_objects_of_the_start_are_not_collected_again(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker import tokens as tokens_module
-from pubsub.broker.master_secrets import SecretRing
+from pubsub.broker.master_secrets import DenyList, SecretRing
 from pubsub.broker.tokens import Token, TokenVerifier
 from pubsub.errors import BadToken
 from tests.unit.fakes import START
@@ -352,3 +353,43 @@ class NonsenseTests(TokenCase):
     def test_a_deeply_nested_header_is_refused(self) -> None:
         for header in (b"[" * 100_000, b'{"alg":' * 100_000):
             self.refuses(put_together(header, b"{}", with_hmac()))
+
+
+class AcceptanceTests(TokenCase):
+    """iss, aud, and tokens that are denied"""
+
+    def test_the_issuer_and_the_audience_of_a_secret(self) -> None:
+        secret = replace(hmac_secret(), issuer="https://a", audience=frozenset({"x", "y"}))
+        self.tokens.replace(SecretRing([secret, public_secret()]))
+        for audience in ("x", ["z", "y"]):
+            assert self.check(token({"iss": "https://a", "aud": audience}))
+        for claims, match in (
+            ({"aud": "x"}, "iss: another issuer"),
+            ({"iss": "https://b", "aud": "x"}, "iss: another issuer"),
+            ({"iss": ["https://a"], "aud": "x"}, "iss: another issuer"),
+            ({"iss": "https://a"}, "aud: for another audience"),
+            ({"iss": "https://a", "aud": ["z", 1, None]}, "aud: for another audience"),
+            ({"iss": "https://a", "aud": {"x": 1}}, "aud: for another audience"),
+        ):
+            self.refuses(token(claims), match=match)
+        # Another secret has no such conditions.
+        assert self.check(token({"sub": "ada"}, PRIVATE.sign, "EdDSA"))
+
+    def test_tokens_that_are_denied(self) -> None:
+        secret = hmac_secret()
+        raws = [token({"sub": "ada", "jti": "1"}), token({"sub": "bob", "jti": 2}), token({})]
+        ada, bob, nobody = map(self.check, raws)
+        self.tokens.replace(SecretRing([secret], DenyList(frozenset({"2"}), frozenset({"ada"}))))
+        assert not self.tokens.valid(ada, START)
+        assert not self.tokens.valid(bob, START)
+        assert self.tokens.valid(nobody, START)
+        self.refuses(raws[0], match="the subject is denied")
+        self.refuses(raws[1], match="the token is denied")
+        self.tokens.replace(SecretRing([secret]))
+        assert self.tokens.valid(ada, START)
+
+    def test_a_condition_that_is_added_ends_what_does_not_meet_it(self) -> None:
+        good, bad = self.check(token({"aud": "x"})), self.check(token({}))
+        self.tokens.replace(SecretRing([replace(hmac_secret(), audience=frozenset({"x"}))]))
+        assert self.tokens.valid(good, START)
+        assert not self.tokens.valid(bad, START)

@@ -61,7 +61,7 @@ class VersionTests(SynchronousTestCase):
             r"(?mi)^twisted==(\S+)$", (ROOT / "constraints.txt").read_text()
         )
         assert constrained in TESTED_TWISTED
-        (least,) = re.findall(r'"Twisted>=([\d.]+)"', (ROOT / "pyproject.toml").read_text())
+        (least,) = re.findall(r'"Twisted\[tls\]>=([\d.]+)"', (ROOT / "pyproject.toml").read_text())
         assert f"{least}.0" in TESTED_TWISTED
 
 

@@ -26,10 +26,13 @@ class ReportTests(SynchronousTestCase):
 
     def test_each_default_is_reported_once(self) -> None:
         listen = [{"protocol": name, "port": 0} for name in ("cafe", "nsd")]
-        assert self.reported(listen=listen) == ["slow-consumer is auto, and was pause"]
+        assert self.reported(listen=listen) == [
+            "allow-anonymous is auto, and was on",
+            "slow-consumer is auto, and was pause",
+        ]
 
     def test_old_values_that_are_kept_are_not(self) -> None:
-        kept = {"slow-consumer": "pause", "admin": {"max-streams": 16}}
+        kept = {"allow-anonymous": True, "slow-consumer": "pause", "admin": {"max-streams": 16}}
         assert self.reported(**kept) == []
 
     def test_datagrams_sockets_and_http(self) -> None:
@@ -41,6 +44,7 @@ class ReportTests(SynchronousTestCase):
         assert self.reported(listen=listen, **{"admin-port": 0, "slow-consumer": "drop"}) == [
             "UNIX sockets have mode 660, and had 666",
             "admin max-streams is 32, and was 16",
+            "allow-anonymous is auto, and was on",
             "cafe udp-packing is off, and was on",
         ]
 

@@ -151,6 +151,70 @@ class LogCase(SynchronousTestCase):
         return self.open(*limits)
 
 
+class ReconfigurationTests(LogCase):
+    """Other limits while the log is open"""
+
+    def test_limits_of_a_new_pattern(self) -> None:
+        log = self.open(RetentionLimits("*", seconds=1000))
+        for number in range(40):
+            log.put(("a", b"%d" % number), ("b", b""), age=100)
+        log.rest()
+        log.upkeep.reconfigure(
+            [RetentionLimits("a", messages=8), RetentionLimits("*", seconds=1000)], False
+        )
+        log.rest()
+        # They are in one entry of the index, which was made for the old limits.
+        assert len(log.read("a")) == 40
+        for number in range(40, 80):
+            log.put(("a", b"%d" % number), age=100)
+        log.rest()
+        assert [payload for _, _, payload in log.read("a")] == [b"%d" % n for n in range(72, 80)]
+        assert len(log.read("b")) == 40
+        assert list(log.metadata.horizons()) == ["a", "*"]
+
+    def test_what_has_expired_stays_hidden(self) -> None:
+        log = self.open(RetentionLimits("*", messages=8))
+        for number in range(100):
+            log.put(("a", b"%d" % number))
+        log.rest()
+        first = log.catalog.first
+        log.upkeep.reconfigure([RetentionLimits("a", messages=1000)], False)
+        log.rest()
+        assert offsets(log.read()) == list(range(first, 100))
+        log.upkeep.reconfigure([RetentionLimits("*", messages=4)], False)
+        log.rest()
+        assert offsets(log.read()) == list(range(96, 100))
+
+    def test_the_same_limits_change_nothing(self) -> None:
+        limits = [RetentionLimits("*", messages=8)]
+        log = self.open(*limits)
+        for number in range(100):
+            log.put(("a", b"%d" % number))
+        log.rest()
+        before = log.read()
+        log.upkeep.reconfigure(limits, False)
+        log.rest()
+        assert log.read() == before
+
+    @staticmethod
+    def size(log: Log) -> int:
+        """Return the bytes of all segments but the last."""
+        return sum((log.directory.path / s.name).stat().st_size for s in log.catalog.segments[:-1])
+
+    def test_compression(self) -> None:
+        log = self.open(RetentionLimits("*", seconds=1000))
+        for _ in range(100):
+            log.put(("a", b"the same again and again" * 100))
+        log.seal()
+        log.put(("a", b"last"))
+        log.rest()
+        size = self.size(log)
+        log.upkeep.reconfigure([RetentionLimits("*", seconds=1000)], True)
+        log.rest()
+        assert self.size(log) < size / 2
+        assert len(log.read()) == 101
+
+
 class ExpiryTests(LogCase):
     """Limits by age, messages and bytes, for each pattern"""
 

@@ -8,8 +8,11 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.admin.websocket_frames import SUBPROTOCOL
+from pubsub.broker.access_table import AccessTable
 from pubsub.broker.durability import Durability
+from pubsub.broker.master_secrets import DenyList, SecretRing
 from pubsub.store.memory import MemoryStore
+from tests.unit.test_access_table import rule
 from tests.unit.test_http_publishing import Slow
 from tests.unit.web import WebHouse
 from tests.unit.web_sockets import URL, SocketClient, connected
@@ -164,6 +167,29 @@ class ConnectTests(SynchronousTestCase):
         client = connected(self.house, token=self.house.token("history", lasts=5).decode())
         self.house.pass_time(6)
         assert client.close_code == 4001
+
+    def test_no_request_is_carried_out_with_a_token_that_was_denied(self) -> None:
+        token = self.house.token("publish", sub="ada").decode()
+        client, other = (connected(self.house, token=token) for _ in range(2))
+        assert client.ask("publish", topic="a", value="1")
+        secrets = tuple(self.house.broker.tokens.ring)
+        denied = DenyList(subjects=frozenset({"ada"}))
+        self.house.broker.tokens.replace(SecretRing(secrets, denied))
+        # No time passes: the sweep, once a second, is not what ends it.
+        assert client.refused("publish", topic="a", value="2") == "bad-token"
+        assert client.close_code == 4001
+        assert other.refused("subscribe", topic="a") == "bad-token"
+        assert other.close_code == 4001
+        assert self.house.broker.store.next_offset == 1
+
+    def test_a_denied_client_may_connect_with_another_token(self) -> None:
+        client = connected(self.house, token=self.house.token("publish", sub="ada").decode())
+        secrets = tuple(self.house.broker.tokens.ring)
+        denied = DenyList(subjects=frozenset({"ada"}))
+        self.house.broker.tokens.replace(SecretRing(secrets, denied))
+        client.ask("connect", token=self.house.token("publish", sub="bob").decode())
+        client.ask("publish", topic="a", value="1")
+        assert client.close_code is None
 
     def test_another_token_ends_what_it_does_not_permit(self) -> None:
         self.house.lock("a", b"k")
@@ -370,7 +396,8 @@ class SubscriptionTests(SynchronousTestCase):
         client.ask("subscribe", topic="c")
 
     def test_too_many_topics(self) -> None:
-        self.house.broker.topics.limit = len(self.house.broker.topics)
+        topics = self.house.broker.topics
+        topics.limit = len(topics) - topics.own
         used = self.house.broker.memory.used
         assert self.client.refused("subscribe", topic="new") == "limit-reached"
         assert self.house.broker.memory.used == used
@@ -389,12 +416,19 @@ class SubscriptionTests(SynchronousTestCase):
         self.house.publish("a", b"1", b"2")
         answer = self.client.ask("acknowledge", reader="me", offset=1)
         assert answer == {"reader": "me", "position": f"{epoch}:2"}
-        (row,) = self.house.get("/v1/readers").json["readers"]
+        (row,) = self.house.get("/v1/readers").json["items"]
         assert (row["name"], row["offset"], row["lag"]) == ("me", 2, 1)
         other = connected(self.house)
         other.send("subscribe", topic="a", reader="me")
         assert other.values() == ["2"]
         assert self.client.refused("acknowledge", reader="me", offset=0, epoch="x") == "epoch"
+
+    def test_acknowledging_needs_the_history_of_some_topic(self) -> None:
+        self.house.broker.set_access(AccessTable([rule(True, "subscribe")]))
+        self.house.publish("a", b"1")
+        assert self.client.refused("acknowledge", reader="me", offset=0) == "not-authorized"
+        self.house.broker.set_access(AccessTable([rule(True, "subscribe history", "a")]))
+        assert self.client.ask("acknowledge", reader="me", offset=0)["reader"] == "me"
 
     def test_readers_belong_to_subjects(self) -> None:
         self.client.ask("acknowledge", reader="me", offset=0)

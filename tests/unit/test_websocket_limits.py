@@ -269,6 +269,15 @@ class EndTests(SynchronousTestCase):
         self.house.pass_time(LINGER + 1)
         assert done
 
+    def test_an_administrator_disconnects(self) -> None:
+        for reason, told in (
+            ("administrator: too noisy", "administrator: too noisy"),
+            ("administrator: " + "ä" * 120, "administrator: " + "ä" * 54),
+        ):
+            client = connected(self.house)
+            client.client.channel.dismiss(reason)
+            assert (client.close_code, client.close_reason) == (1001, told)
+
     def test_it_stops_while_a_message_is_being_stored(self) -> None:
         store = Slow()
         house = WebHouse(store)

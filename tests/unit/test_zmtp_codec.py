@@ -11,7 +11,6 @@ from pubsub.protocols.spot.zmtp import (
     GREETING,
     Command,
     FrameLimits,
-    Handshake,
     Partial,
     Unit,
     ZmtpError,
@@ -26,6 +25,7 @@ from pubsub.protocols.spot.zmtp import (
     pong,
     ready,
 )
+from pubsub.protocols.spot.zmtp_handshake import Handshake
 from tests.vectors import load_vectors
 
 GREETING_BYTES = bytes.fromhex(

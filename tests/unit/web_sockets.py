@@ -108,6 +108,11 @@ class SocketClient:
         self.pull()
         return None if self.frames.close_rcvd is None else self.frames.close_rcvd.code
 
+    @property
+    def close_reason(self) -> str:
+        """The reason of the close that has arrived."""
+        return "" if self.frames.close_rcvd is None else self.frames.close_rcvd.reason
+
 
 def connected(house: WebHouse, **members: object) -> SocketClient:
     """Return a client that has connected."""

@@ -1,6 +1,6 @@
 """The protocol cafe."""
 
-from pubsub.plugin import WireProtocol
+from pubsub_broker import WireProtocol
 
 cafe = WireProtocol(
     "cafe",

@@ -1,6 +1,6 @@
 """The protocol fast."""
 
-from pubsub.plugin import WireProtocol
+from pubsub_broker import WireProtocol
 
 fast = WireProtocol(
     "fast",

@@ -1,6 +1,6 @@
 """The protocol nsd."""
 
-from pubsub.plugin import WireProtocol
+from pubsub_broker import WireProtocol
 
 nsd = WireProtocol(
     "nsd",

@@ -1,6 +1,6 @@
 """The protocol rheos."""
 
-from pubsub.plugin import WireProtocol
+from pubsub_broker import WireProtocol
 
 rheos = WireProtocol(
     "rheos",

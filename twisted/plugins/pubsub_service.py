@@ -2,4 +2,4 @@
 
 from twisted.application.service import ServiceMaker
 
-pubsub = ServiceMaker("pubsub broker", "pubsub.server.tap", "A publish/subscribe broker.", "pubsub")
+pubsub = ServiceMaker("pubsub broker", "pubsub_broker", "A publish/subscribe broker.", "pubsub")

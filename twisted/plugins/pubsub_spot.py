@@ -1,6 +1,6 @@
 """The protocol spot."""
 
-from pubsub.plugin import WireProtocol
+from pubsub_broker import WireProtocol
 
 spot = WireProtocol(
     "spot",

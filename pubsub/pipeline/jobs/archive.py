@@ -10,15 +10,16 @@ messages that it reads.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from pubsub.errors import ConfigurationError
 from pubsub.pipeline.connector_options import MESSAGES
 from pubsub.pipeline.job_runner import JobQuery
 from pubsub.pipeline.job_runner import main as run_alone
@@ -28,38 +29,55 @@ from pubsub.pipeline.offset_ranges import FORMAT, RangeSource, load_ranges
 from pubsub.pipeline.schemas import arrow_schema, schema_of
 from pubsub.pipeline.tables.file_names import BatchId
 from pubsub.pipeline.tables.files import WrittenFile
+from pubsub.pipeline.tables.location import target_location
+from pubsub.pipeline.tables.partitions import LONG_TOPIC, with_buckets
 from pubsub.pipeline.tables.spark import TableTarget
+
+if TYPE_CHECKING:
+    from pubsub.pipeline.tables.iceberg import IcebergTarget
+
+Target: TypeAlias = "TableTarget | IcebergTarget"
 
 NAME = "archive"
 _DAY = pa.field("day", pa.date32())
+_LONG_TOPIC = pa.field(LONG_TOPIC, pa.string())
 
 
-def rows(messages: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the columns of the table: those of the messages, and their day (UTC)."""
-    return messages.append_column(_DAY, messages["timestamp"].cast(pa.date32()))
+def rows(messages: pa.RecordBatch, buckets: bool) -> pa.RecordBatch:
+    """Return the columns of the table: those of the messages, and their day (UTC).
+
+    With ``buckets`` long names of topics are replaced (see ``with_buckets``).
+    """
+    dated = messages.append_column(_DAY, messages["timestamp"].cast(pa.date32()))
+    return with_buckets(dated) if buckets else dated
 
 
-def columns(headers: bool) -> pa.Schema:
-    """Return the columns of the table, with or without ``headers``."""
-    return arrow_schema(schema_of(MESSAGES, headers)).append(_DAY)
+def columns(headers: bool, buckets: bool) -> pa.Schema:
+    """Return the columns of the table, with or without ``headers`` and ``long_topic``."""
+    found = arrow_schema(schema_of(MESSAGES, headers)).append(_DAY)
+    return found.append(_LONG_TOPIC) if buckets else found
 
 
-def write_ranges(
-    stream: Iterator[Row], target: TableTarget, batch: BatchId
-) -> Iterator[WrittenFile]:
+def has_buckets(target: Target) -> bool:
+    """Return whether the topics of the table are in the names of directories."""
+    return target.kind == "delta" and "topic" in target.partition_by
+
+
+def write_ranges(stream: Iterator[Row], target: Target, batch: BatchId) -> Iterator[WrittenFile]:
     """Read the ranges of a task and write the files of ``batch``; runs in a worker."""
     writer = target.writer(batch)
+    buckets = has_buckets(target)
     for task_range in load_ranges(stream):
         for messages in task_range.read():
-            writer.add(rows(messages))
+            writer.add(rows(messages, buckets))
     yield from writer.finish()
 
 
-def save(batch: DataFrame, target: TableTarget, headers: bool, query: str, number: int) -> int:
+def save(batch: DataFrame, target: Target, headers: bool, query: str, number: int) -> int:
     """Write the messages of one batch of ranges to ``target``, once, and return their number."""
-    table = target.table(columns(headers))
+    table = target.table(columns(headers, has_buckets(target)))
     table.create_if_missing()
-    task = partial(write_ranges, target=target, batch=BatchId(query, number))
+    task = partial(write_ranges, target=target.prepared(), batch=BatchId(query, number))
     # mapInArrow would need pandas; the rows are few.
     files: list[WrittenFile] = batch.rdd.mapPartitions(task).collect()
     table.commit(files, query, number)
@@ -69,7 +87,7 @@ def save(batch: DataFrame, target: TableTarget, headers: bool, query: str, numbe
 class Archive:
     """Writes batches to ``target``, and merges its small files in a thread at times."""
 
-    def __init__(self, target: TableTarget, headers: bool, compact_every: int) -> None:
+    def __init__(self, target: Target, headers: bool, compact_every: int) -> None:
         self._target = target
         self._headers = headers
         self._message_counts: dict[int, int] = {}
@@ -102,19 +120,35 @@ class Archive:
         self.compact()
 
 
+def open_target(options: argparse.Namespace) -> Target:
+    """Return the table of the command line. Raises ConfigurationError and StorageError."""
+    partition_by = tuple(options.partition_by.split(","))
+    if options.format != "iceberg":
+        return TableTarget(target_location(options), partition_by, options.format)
+    # pyiceberg is in an extra of its own.
+    from pubsub.pipeline.tables.iceberg import IcebergTarget
+    from pubsub.pipeline.tables.iceberg_catalog import IcebergName
+
+    if options.checkpoint is None:
+        raise ConfigurationError(
+            "--format iceberg: option --checkpoint is required, as the catalog places the table"
+        )
+    name = IcebergName(options.to, options.catalog, tuple(options.catalog_option))
+    return IcebergTarget(name, partition_by)
+
+
 def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
     """Run the job and return the exit code."""
-    partition_by = tuple(options.partition_by.split(","))
-    target = TableTarget(os.path.abspath(options.to), partition_by, options.format)
+    target = open_target(options)
     archive = Archive(target, options.headers, options.compact_every)
     spark.dataSource.register(RangeSource)
     stream = job_source.stream(spark, options, NAME, headers=options.headers, source_format=FORMAT)
     # The table must exist before a checkpoint in its directory.
-    target.table(columns(options.headers)).create_if_missing()
+    target.table(columns(options.headers, has_buckets(target))).create_if_missing()
     query = JobQuery(
         stream,
         handle_batch=archive.write_batch,
-        checkpoint_home=options.to,
+        checkpoint_home=None if target.kind == "iceberg" else options.to,
         count_messages=archive.take_count,
         on_finished=archive.finish,
     )

@@ -26,6 +26,7 @@ from pubsub.pipeline.job_runner import run as run_query
 from pubsub.pipeline.jobs import job_publisher, job_source
 from pubsub.pipeline.jobs.metrics import spark_interval
 from pubsub.pipeline.tables.delta import open_delta
+from pubsub.pipeline.tables.location import target_location
 from pubsub.pipeline.tables.spark import TableTarget, append
 
 NAME = "audit"
@@ -118,7 +119,7 @@ class Audit:
             return
         # The table holds the counts so far, so a restart does not lose them.
         first = pc.min(new["window_start"])
-        table = open_delta(self._target.path).to_pyarrow_dataset()
+        table = open_delta(self._target.location).to_pyarrow_dataset()
         known = table.to_table(filter=pc.field("window_start") >= first).cast(SCHEMA)
         alerts = new_alerts(known, new, self._threshold)
         if alerts:
@@ -131,7 +132,7 @@ def _dump(alert: dict[str, Any]) -> bytes:
 
 def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
     """Run the job and return the exit code."""
-    target = TableTarget(options.to, ("day",))
+    target = TableTarget(target_location(options), ("day",))
     audit = Audit(target)
     if options.threshold is not None:
         publisher = job_publisher.Publisher(options, options.alerts)

@@ -18,6 +18,7 @@ from pubsub.pipeline.job_runner import JobQuery
 from pubsub.pipeline.job_runner import main as run_alone
 from pubsub.pipeline.job_runner import run as run_query
 from pubsub.pipeline.jobs import job_source
+from pubsub.pipeline.tables.location import target_location
 from pubsub.pipeline.tables.spark import TableTarget, batch_saver
 from pubsub.wire.dissection import Dissector
 
@@ -51,7 +52,7 @@ def rows(events: DataFrame) -> DataFrame:
 
 def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
     """Run the job and return the exit code."""
-    target = TableTarget(options.to, ("day",))
+    target = TableTarget(target_location(options), ("day",))
 
     events = job_source.stream(spark, options, NAME, "events")
     query = JobQuery(rows(events), handle_batch=batch_saver(target), checkpoint_home=options.to)

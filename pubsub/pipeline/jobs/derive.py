@@ -18,14 +18,21 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import BinaryType, StringType
 
 from pubsub.errors import ConfigurationError
+from pubsub.pipeline.connector_options import EVENTS, MESSAGES
 from pubsub.pipeline.job_runner import JobQuery
 from pubsub.pipeline.job_runner import main as run_alone
 from pubsub.pipeline.job_runner import run as run_query
-from pubsub.pipeline.jobs import job_source
+from pubsub.pipeline.jobs import job_publisher, job_source
+from pubsub.pipeline.jobs.feedback import Feedback
 from pubsub.pipeline.jobs.metrics import spark_interval
+from pubsub.pipeline.tables.location import target_location
 from pubsub.pipeline.tables.spark import TableTarget, arrow_columns, batch_saver
 
 NAME = "derive"
+# How much larger than what was read the messages to publish may be by default, and how large a
+# message may be that is made of a small one.
+_GROWTH = 3
+_JSON_BYTES = 256
 _PUBLISHED = ("topic", "value", "key", "headers")
 
 
@@ -46,12 +53,12 @@ def parse_destination(text: str) -> tuple[str, str]:
     raise ConfigurationError(f"--to: expected topic:NAME, table:DIR or console, not {text!r}")
 
 
-def to_messages(result: DataFrame, topic: str) -> DataFrame:
+def to_messages(result: DataFrame, topic: str, feedback: Feedback | None) -> DataFrame:
     """Return the messages to publish: the columns of ``result`` if it has ``value``, else JSON
     rows.
 
-    ``topic`` is the destination, or empty if the column ``topic`` has it. Raises
-    ConfigurationError.
+    ``topic`` is the destination, or empty if the column ``topic`` has it. ``feedback`` refuses
+    topics; None allows all. Raises ConfigurationError.
     """
     names = result.columns
     if not topic and "topic" not in names:
@@ -59,6 +66,8 @@ def to_messages(result: DataFrame, topic: str) -> DataFrame:
             "--to topic: the query has no column topic; add it, or use --to topic:NAME"
         )
     topic_column = F.lit(topic) if topic else F.col("topic")
+    if feedback is not None:
+        topic_column = F.lit(feedback.check(topic)) if topic else feedback.checked(topic_column)
     if "value" in names:
         unknown = [name for name in names if name not in _PUBLISHED]
         if unknown:
@@ -80,49 +89,72 @@ def to_messages(result: DataFrame, topic: str) -> DataFrame:
     )
 
 
-def create_views(spark: SparkSession, options: argparse.Namespace, sql: str) -> None:
-    """Create the views that ``sql`` names."""
-    for kind in ("messages", "events"):
-        if re.search(rf"\b{kind}\b", sql, re.IGNORECASE):
-            stream = job_source.stream(spark, options, NAME, kind)
-            timed = stream.withWatermark("timestamp", spark_interval(options.watermark))
-            timed.createOrReplaceTempView(kind)
+def create_views(spark: SparkSession, options: argparse.Namespace, sql: str) -> list[str]:
+    """Create the views that ``sql`` names, and return their names."""
+    kinds = [kind for kind in (MESSAGES, EVENTS) if re.search(rf"\b{kind}\b", sql, re.IGNORECASE)]
+    for kind in kinds:
+        stream = job_source.stream(spark, options, f"{NAME}-{kind}", kind)
+        timed = stream.withWatermark("timestamp", spark_interval(options.watermark))
+        timed.createOrReplaceTempView(kind)
+    return kinds
 
 
 def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
     """Run the job and return the exit code."""
     kind, name = parse_destination(options.to)
     sql = read_sql(options.sql)
-    create_views(spark, options, sql)
+    if kind == "topic":
+        check_publishing(options)
+    kinds = create_views(spark, options, sql)
     result = spark.sql(sql)
     if not result.isStreaming:
         raise ConfigurationError(
             "--sql: the query reads neither the view messages nor the view events"
         )
-    return run_query(NAME, job_query(result, kind, name, options), options, stop)
+    feedback = None if options.allow_feedback else Feedback.of(options, kinds)
+    query = job_query(result, kind, name, options, feedback)
+    return run_query(NAME, query, options, stop)
 
 
-def job_query(result: DataFrame, kind: str, name: str, options: argparse.Namespace) -> JobQuery:
-    """Return the query that writes ``result`` to its destination."""
-    if kind == "table":
-        partition_by = tuple(column for column in options.partition_by.split(",") if column)
-        target = TableTarget(name, partition_by)
-        target.table(arrow_columns(result.schema)).create_if_missing()
-        return JobQuery(result, handle_batch=batch_saver(target), checkpoint_home=name)
-    if kind == "console":
-        return JobQuery(result, configure_sink=_to_console)
+def check_publishing(options: argparse.Namespace) -> None:
+    """Check the options of a job that publishes, and bound its batches to what the broker takes.
+
+    More bytes may be published than were read: a row as JSON takes some hundred bytes. Raises
+    ConfigurationError, Unreachable or Rejected.
+    """
     if options.path:
         raise ConfigurationError(
             "--to topic: use --url instead of --path; a file cannot be published to"
         )
     if options.checkpoint is None:
         raise ConfigurationError("--to topic: option --checkpoint is required")
+    if options.max_bytes is None:
+        fits = job_publisher.Publisher(options, "").batch_bytes()
+        options.max_bytes = fits // _GROWTH
+        options.max_rows = min(options.max_rows, fits // _JSON_BYTES)
+
+
+def job_query(
+    result: DataFrame,
+    kind: str,
+    name: str,
+    options: argparse.Namespace,
+    feedback: Feedback | None,
+) -> JobQuery:
+    """Return the query that writes ``result`` to its destination; see ``to_messages``."""
+    if kind == "table":
+        partition_by = tuple(column for column in options.partition_by.split(",") if column)
+        target = TableTarget(target_location(options, name), partition_by)
+        target.table(arrow_columns(result.schema)).create_if_missing()
+        return JobQuery(result, handle_batch=batch_saver(target), checkpoint_home=name)
+    if kind == "console":
+        return JobQuery(result, configure_sink=_to_console)
     broker = job_source.broker_options(options)
 
     def to_topic(writer: DataStreamWriter) -> DataStreamWriter:
         return writer.format("pubsub").options(**broker)
 
-    return JobQuery(to_messages(result, name), configure_sink=to_topic)
+    return JobQuery(to_messages(result, name, feedback), configure_sink=to_topic)
 
 
 def _to_console(writer: DataStreamWriter) -> DataStreamWriter:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.arguments import DEFAULT_URL
 from pubsub.pipeline.connector_options import Credentials
-from pubsub.pipeline.staged_writer import PartStager, StagedBatch
+from pubsub.pipeline.staged_writer import PartStager, StagedBatch, batch_bytes
 
 
 class Publisher:
@@ -32,6 +32,13 @@ class Publisher:
         self._topic = topic
         # Distinguishes the parts of this process from those of an earlier one that was killed.
         self._run = uuid4().hex
+
+    def batch_bytes(self) -> int:
+        """Return the bytes of messages that fit into a batch of the broker.
+
+        Raises Unreachable or Rejected.
+        """
+        return batch_bytes(self._url, self._credentials)
 
     def publish(self, values: Sequence[bytes], query: str, batch: int) -> None:
         """Publish ``values``, the batch number ``batch`` of ``query``, unless it is published

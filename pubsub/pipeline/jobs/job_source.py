@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
 from pubsub.pipeline.argument_values import parse_time
 from pubsub.pipeline.arguments import DEFAULT_URL
+
+_CONSOLE = "console"
 
 
 def stream(
@@ -18,11 +22,15 @@ def stream(
     headers: bool = False,
     source_format: str = "pubsub",
 ) -> DataFrame:
-    """Return the stream of messages or events; ``name`` is the reader name at the broker."""
+    """Return the stream of messages or events; its reader name begins with ``name``."""
     reader = spark.readStream.format(source_format).options(**broker_options(options))
     reader = reader.option("stream", kind).option("maxOffsetsPerTrigger", str(options.max_rows))
-    if options.path is None:
-        reader = reader.option("readerName", name)
+    if options.max_bytes is not None:
+        reader = reader.option("maxBytesPerTrigger", str(options.max_bytes))
+    place = options.checkpoint or options.to
+    if options.path is None and place != _CONSOLE:
+        # Only this checkpoint has the name, and a query can read the stream twice.
+        reader = reader.options(readerName=reader_name(name, place), exclusiveReader="false")
     if kind == "messages":
         if options.subscribe:
             reader = reader.option("subscribe", options.subscribe)
@@ -30,6 +38,15 @@ def stream(
             reader = reader.option("subscribePattern", options.subscribe_pattern)
         reader = reader.option("includeHeaders", str(headers).lower())
     return reader.option(*starting_option(options.starting)).load()
+
+
+def reader_name(job: str, place: str) -> str:
+    """Return the reader name of a job whose checkpoint is at or below ``place``.
+
+    It is the same after a restart, and another one for another job or place.
+    """
+    whole = place if "://" in place else str(Path(place).absolute())
+    return f"{job}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
 
 
 def broker_options(options: argparse.Namespace) -> dict[str, str]:

@@ -21,6 +21,7 @@ from pubsub.pipeline.job_runner import main as run_alone
 from pubsub.pipeline.job_runner import run as run_query
 from pubsub.pipeline.jobs import job_publisher, job_source
 from pubsub.pipeline.late_messages import LateMessageCounter
+from pubsub.pipeline.tables.location import target_location
 from pubsub.pipeline.tables.spark import TableTarget, append
 
 NAME = "metrics"
@@ -155,7 +156,7 @@ def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event)
     publisher = None
     if options.publish is not None:
         publisher = job_publisher.Publisher(options, options.publish)
-    metrics = Metrics(TableTarget(options.to, ("day",)), options.window, publisher)
+    metrics = Metrics(TableTarget(target_location(options), ("day",)), options.window, publisher)
     late_counter = LateMessageCounter(metrics.write_late)
     messages = job_source.stream(spark, options, NAME)
     windowed = with_windows(messages, options.window, options.watermark)

@@ -21,29 +21,31 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.argument_values import time_range
 from pubsub.pipeline.connector_options import parse_topics
 from pubsub.pipeline.job_runner import main as run_alone
 from pubsub.pipeline.jobs import job_publisher
+from pubsub.pipeline.jobs.replay_slices import SLICE_BYTES, ReplayOrder, pieces
 from pubsub.pipeline.progress import BatchProgress, Display
 from pubsub.pipeline.tables.delta import open_delta
+from pubsub.pipeline.tables.location import Location, StorageOptions, table_location
+from pubsub.pipeline.tables.partitions import LONG_TOPIC, topic_bucket
 from pubsub.pipeline.tables.spark import Filter, read
 
 NAME = "replay"
-_SLICE_MESSAGES = 500_000
-_BUCKET_OFFSETS = 10_000
-_MESSAGE_COLUMNS = ("topic", "value", "key", "headers")
-
-Slice = tuple[int, int]
+_PIECE_MESSAGES = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaySettings:
-    """What to replay. ``version`` is that of the table; times are in ISO 8601."""
+    """What to replay. ``version`` is that of the table; times are in ISO 8601.
+
+    A piece has up to ``piece`` messages and ``piece_bytes``; None, in the checkpoints of earlier
+    versions, stands for no limit.
+    """
 
     table: str
     version: int
@@ -52,63 +54,18 @@ class ReplaySettings:
     since: str | None
     until: str | None
     piece: int
+    piece_bytes: int | None = None
 
     def filters(self) -> list[Filter]:
         """Return the filters that select the rows."""
         found: list[Filter] = []
         if self.topics is not None:
-            found.append(("topic", "in", list(self.topics)))
+            found.append(("topic", "in", [topic_bucket(topic) for topic in self.topics]))
         if self.since is not None:
             found.append(("timestamp", ">=", datetime.fromisoformat(self.since)))
         if self.until is not None:
             found.append(("timestamp", "<", datetime.fromisoformat(self.until)))
         return found
-
-
-def slice_key(single_broker: bool) -> Any:
-    """Return the column that divides slices: offsets with one broker, else seconds.
-
-    Offsets order the history of one broker, even if its clock was set back. Between brokers time is
-    the only order.
-    """
-    if single_broker:
-        return F.floor(F.col("offset") / _BUCKET_OFFSETS)
-    return F.unix_seconds("timestamp")
-
-
-def slices(messages: DataFrame, single_broker: bool, limit: int = _SLICE_MESSAGES) -> list[Slice]:
-    """Return ranges of ``slice_key`` in order, of about ``limit`` messages or one key each."""
-    counts = messages.groupBy(slice_key(single_broker).alias("key")).count()
-    found: list[Slice] = []
-    size = limit
-    for row in counts.orderBy("key").collect():
-        if size + row["count"] > limit:
-            found.append((row["key"], row["key"] + 1))
-            size = row["count"]
-        else:
-            found[-1] = (found[-1][0], row["key"] + 1)
-            size += row["count"]
-    return found
-
-
-def sorted_messages(
-    messages: DataFrame, single_broker: bool, bounds: Slice, prefix: str
-) -> DataFrame:
-    """Return the messages of a slice in order, with the columns to publish."""
-    key = slice_key(single_broker)
-    order = ["offset"] if single_broker else ["timestamp", "partition", "offset"]
-    chosen = messages.where((key >= bounds[0]) & (key < bounds[1])).orderBy(*order)
-    names = [name for name in _MESSAGE_COLUMNS if name in messages.columns]
-    return chosen.select(*names).withColumn("topic", F.concat(F.lit(prefix), F.col("topic")))
-
-
-def slice_filters(single_broker: bool, bounds: Slice) -> list[Filter]:
-    """Return filters that skip files without a row of the slice."""
-    start, stop = bounds
-    if single_broker:
-        return [("offset", ">=", start * _BUCKET_OFFSETS), ("offset", "<", stop * _BUCKET_OFFSETS)]
-    low, high = (datetime.fromtimestamp(at).astimezone() for at in bounds)
-    return [("timestamp", ">=", low), ("timestamp", "<", high)]
 
 
 class ReplayProgress:
@@ -166,36 +123,34 @@ class RateLimit:
         self._messages += messages
 
 
-def pieces(table: pa.Table, limit: int) -> Iterator[list[pa.RecordBatch]]:
-    """Divide ``table`` into pieces of up to ``limit`` rows."""
-    for start in range(0, table.num_rows, limit):
-        yield table.slice(start, limit).to_batches()
-
-
 def replay(
     spark: SparkSession,
     progress: ReplayProgress,
     send: Callable[[Sequence[pa.RecordBatch], str, int], None],
     rate_limit: RateLimit,
     stop: threading.Event,
+    storage_options: StorageOptions = (),
 ) -> Iterator[tuple[int, int]]:
     """Publish the messages with ``send``; yield the number of each piece and its messages."""
     settings = progress.settings
+    archive = Location.parse(settings.table, storage_options)
     filters = settings.filters()
     columns = ["topic", "partition", "offset", "timestamp", "value", "key"]
-    schema = open_delta(settings.table, settings.version).schema()
-    if any(field.name == "headers" for field in schema.fields):
-        columns.append("headers")
-    keys = read(
-        spark, settings.table, ["partition", "offset", "timestamp"], filters, settings.version
-    )
-    single_broker = keys.select("partition").distinct().count() <= 1
+    schema = open_delta(archive, settings.version).schema()
+    names = [field.name for field in schema.fields]
+    columns += [name for name in ("headers", LONG_TOPIC) if name in names]
+    sized = ["partition", "offset", "timestamp"]
+    if settings.piece_bytes is not None:
+        sized = columns
+    keys = read(spark, archive, sized, filters, settings.version)
+    order = ReplayOrder(keys.select("partition").distinct().count() <= 1)
+    slice_bytes = None if settings.piece_bytes is None else SLICE_BYTES
     number = 0
-    for bounds in slices(keys, single_broker):
-        slice_rows = [*filters, *slice_filters(single_broker, bounds)]
-        messages = read(spark, settings.table, columns, slice_rows, settings.version)
-        table = sorted_messages(messages, single_broker, bounds, settings.prefix).toArrow()
-        for piece in pieces(table, settings.piece):
+    for each in order.slices(keys, most_bytes=slice_bytes):
+        rows_of_slice = [*filters, *order.filters(each)]
+        messages = read(spark, archive, columns, rows_of_slice, settings.version)
+        table = order.sorted_messages(messages, each, settings.prefix).toArrow()
+        for piece in pieces(table, settings.piece, settings.piece_bytes):
             rows = sum(batch.num_rows for batch in piece)
             if number >= progress.next:
                 rate_limit.wait(rows, stop)
@@ -212,21 +167,25 @@ def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event)
     # Check the times before anything is opened.
     time_range(options)
     topics = parse_topics(options.subscribe)
-    table = str(Path(options.table).absolute())
+    archive = table_location(options)
+    publisher = job_publisher.Publisher(options, "")
     settings = ReplaySettings(
-        table=table,
-        version=open_delta(table).version(),
+        table=archive.url,
+        version=open_delta(archive).version(),
         topics=None if topics is None else tuple(sorted(topics)),
         prefix=options.prefix,
         since=options.since,
         until=options.until,
-        piece=min(options.rate or 50_000, 50_000),
+        piece=min(options.rate or _PIECE_MESSAGES, _PIECE_MESSAGES),
+        piece_bytes=options.max_bytes or publisher.batch_bytes(),
     )
     progress = ReplayProgress(options.checkpoint, settings)
-    publisher = job_publisher.Publisher(options, "")
     display = Display(sys.stdout, sys.stdout.isatty())
     started = time.monotonic()
-    for number, rows in replay(spark, progress, publisher.send, RateLimit(options.rate), stop):
+    published = replay(
+        spark, progress, publisher.send, RateLimit(options.rate), stop, archive.options
+    )
+    for number, rows in published:
         seconds = time.monotonic() - started
         rate = round((display.rows + rows) / seconds, 1)
         display.show(BatchProgress(number, rows, rate, round(seconds, 3), None, None))

@@ -18,6 +18,7 @@ from pubsub.pipeline.job_runner import main as run_alone
 from pubsub.pipeline.job_runner import run as run_query
 from pubsub.pipeline.jobs import job_source
 from pubsub.pipeline.jobs.metrics import spark_interval
+from pubsub.pipeline.tables.location import target_location
 from pubsub.pipeline.tables.spark import TableTarget, batch_saver
 
 NAME = "sessions"
@@ -68,7 +69,7 @@ def rows(events: DataFrame, longest: float, watermark: float) -> DataFrame:
 
 def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
     """Run the job and return the exit code."""
-    target = TableTarget(options.to, ("day",))
+    target = TableTarget(target_location(options), ("day",))
 
     events = job_source.stream(spark, options, NAME, "events")
     table = rows(events, options.longest, options.watermark)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from pubsub.errors import ConfigurationError
@@ -23,10 +23,12 @@ from pubsub.pipeline.tables.file_names import (
     new_merge_file,
     old_files,
     parse_batch_id,
-    partition_directory,
 )
-from pubsub.pipeline.tables.files import Values, WrittenFile, top_level_names, write_file
+from pubsub.pipeline.tables.files import WrittenFile, top_level_names, write_file
 from pubsub.pipeline.tables.free_directory import require_free_directory
+from pubsub.pipeline.tables.location import Location, storage_errors
+from pubsub.pipeline.tables.partitions import LONG_TOPIC, Values, hive_directory, partition_text
+from pubsub.pipeline.tables.storage import open_storage
 
 FULL_FILE_BYTES = 128 * 1024 * 1024
 """Compaction does not merge files of this size and above."""
@@ -36,45 +38,70 @@ _COMMIT_ATTEMPTS = 10
 _HINT = "choose another directory, or use the options that the table was created with"
 
 
-def open_delta(path: str, version: int | None = None) -> DeltaTable:
-    """Return the table at ``path``. Raises ConfigurationError if there is none."""
+def open_delta(where: str | Location, version: int | None = None) -> DeltaTable:
+    """Return the table at a path, URL or location.
+
+    Raises ConfigurationError if there is none, and StorageError.
+    """
+    location = Location.of(where)
     try:
-        return DeltaTable(path, version)
+        with storage_errors(location):
+            if not location.is_local and not is_delta(location):
+                raise TableNotFoundError
+            return _load(location, version)
     except TableNotFoundError:
-        raise ConfigurationError(f"{path}: not a Delta table") from None
+        raise ConfigurationError(f"{location}: not a Delta table") from None
     except DeltaError as error:
-        raise ConfigurationError(f"{path}: cannot read the Delta table: {error}") from None
+        raise ConfigurationError(f"{location}: cannot read the Delta table: {error}") from None
+
+
+def _load(location: Location, version: int | None = None) -> DeltaTable:
+    return DeltaTable(location.url, version, location.storage_options)
 
 
 class Delta:
-    """The Delta table in the directory ``path``, partitioned by the columns ``partition_by``.
+    """The Delta table at ``where``, a path, URL or location, partitioned by ``partition_by``.
 
     ``schema`` has all its columns. The table is created before its first file is written.
     """
 
     keeps_partition_columns = False
     staging = ""
+    directory_of = staticmethod(hive_directory)
 
-    def __init__(self, path: str, schema: pa.Schema, partition_by: Sequence[str]) -> None:
-        self.path = os.path.abspath(path)
+    def __init__(
+        self, where: str | Location, schema: pa.Schema, partition_by: Sequence[str]
+    ) -> None:
+        self.location = Location.of(where)
+        self.path = self.location.url
+        self.storage = open_storage(self.location)
         self.schema = schema
         self.partition_by = list(partition_by)
 
     @staticmethod
-    def check_directory(path: str, files: Sequence[WrittenFile] = ()) -> None:
-        """Raise ConfigurationError if ``path`` has contents other than a Delta table.
+    def check_directory(where: str | Location, files: Sequence[WrittenFile] = ()) -> None:
+        """Raise ConfigurationError if the directory has contents other than a Delta table.
 
         ``files``, which are not committed yet, are permitted.
         """
-        if not os.path.isdir(path) or not DeltaTable.is_deltatable(path):
-            require_free_directory(path, "Delta table", ["_delta_log", *top_level_names(files)])
+        location = Location.of(where)
+        with storage_errors(location):
+            found = is_delta(location)
+        if not found:
+            own = ["_delta_log", *top_level_names(files)]
+            require_free_directory(location, "Delta table", own)
+
+    def open(self) -> DeltaTable:
+        """Return the newest version of the table, which must exist."""
+        return _load(self.location)
 
     def create_if_missing(self) -> None:
         """Create the table unless it exists. Must be called before files are written.
 
         Raises ConfigurationError if the directory has other contents, or another table.
         """
-        self._table()
+        with storage_errors(self.location):
+            self._table()
 
     def commit(self, files: Sequence[WrittenFile], query: str, batch: int) -> bool:
         """Add ``files``, written by batch number ``batch`` of ``query``, in one transaction.
@@ -82,6 +109,10 @@ class Delta:
         Returns False if the table has that batch or a later one of the query. Then the files are
         removed, and the table does not change.
         """
+        with storage_errors(self.location):
+            return self._commit(files, query, batch)
+
+    def _commit(self, files: Sequence[WrittenFile], query: str, batch: int) -> bool:
         table = self._table(files)
         known = table.transaction_version(query)
         if known is not None and known >= batch:
@@ -105,32 +136,55 @@ class Delta:
 
         Files that the table lists stay, as a commit can fail after it took effect.
         """
-        listed = _paths(DeltaTable(self.path))
+        with storage_errors(self.location):
+            listed = _paths(self.open())
         for file in files:
             if file.path not in listed:
-                Path(self.path, file.path).unlink(missing_ok=True)
+                self.storage.remove(file.path)
 
     def _table(self, files: Sequence[WrittenFile] = ()) -> DeltaTable:
-        self.check_directory(self.path, files)
+        self.check_directory(self.location, files)
         try:
-            table = DeltaTable(self.path)
+            table = self.open()
         except TableNotFoundError:
             table = self._create()
         except DeltaError as error:
+            if not self.location.is_local:
+                raise
             raise ConfigurationError(
                 f"{self.path}: cannot read the table: {_first_line(error)}; "
                 "repair its log, or choose another directory"
             ) from None
+        if self._lacks_long_topics(table):
+            table = self._add_long_topics(table)
         check_layout(table, self)
         return table
 
+    def _lacks_long_topics(self, table: DeltaTable) -> bool:
+        """Return whether the table is an archive of before the column ``long_topic``."""
+        if LONG_TOPIC not in self.schema.names:
+            return False
+        names = [field.name for field in table.schema().fields]
+        return "topic" in names and LONG_TOPIC not in names
+
+    def _add_long_topics(self, table: DeltaTable) -> DeltaTable:
+        # Another writer may add it at the same time.
+        with suppress(DeltaError):
+            table.alter.add_columns(Field(LONG_TOPIC, PrimitiveType("string"), nullable=True))
+        return self.open()
+
     def _create(self) -> DeltaTable:
-        os.makedirs(self.path, exist_ok=True)
         try:
             return DeltaTable.create(
-                self.path, self.schema, mode="ignore", partition_by=self.partition_by or None
+                self.path,
+                self.schema,
+                mode="ignore",
+                partition_by=self.partition_by or None,
+                storage_options=self.location.storage_options,
             )
         except Exception as error:
+            if isinstance(error, OSError) and not self.location.is_local:
+                raise
             # deltalake has no exception class for a type that Delta does not support.
             raise ConfigurationError(
                 f"{self.path}: cannot create the table: {_first_line(error)}; change its columns"
@@ -155,9 +209,11 @@ class Delta:
         The order of the offsets is kept. Replaced files stay on the disk for a week, for readers of
         older versions. After that they are removed, and so are leftovers of killed writers.
         """
-        if not DeltaTable.is_deltatable(self.path):
-            return 0
-        small = _small(DeltaTable(self.path), self.partition_by)
+        with storage_errors(self.location):
+            return self._compact() if is_delta(self.location) else 0
+
+    def _compact(self) -> int:
+        small = _small(self.open(), self.partition_by)
         replaced = sum(
             self._merge(values, group)
             for values, files in small.items()
@@ -169,40 +225,51 @@ class Delta:
     def _merge(self, values: Values, group: list[dict[str, Any]]) -> int:
         """Merge the files ``group``; return their number, or 0 if another writer replaced them."""
         paths = [file["path"] for file in group]
+        # Only files of before the column was added lack one.
         rows = pa.concat_tables(
-            [pq.ParquetFile(os.path.join(self.path, path)).read() for path in paths]
+            list(map(self.storage.read, paths)),
+            promote_options="default",
         )
-        path = new_merge_file(partition_directory(values), paths[0])
-        merged = write_file(os.path.join(self.path, path), path, values, rows)
-        now = _milliseconds()
-        removed = [
-            _remove(f, now, dict(zip(self.partition_by, values, strict=True))) for f in group
-        ]
+        path = new_merge_file(hive_directory(self.partition_by, values), paths[0])
+        merged = write_file(self.storage, path, values, rows)
         for _ in range(_COMMIT_ATTEMPTS):
-            table = DeltaTable(self.path)
+            table = self.open()
             if not _paths(table).issuperset(paths):
                 return 0
-            # By its retries deltalake would let two writers remove the same file, and each add its
-            # rows again. Without retries the commit succeeds only on the version that was examined.
-            only_to_this_version = CommitProperties(max_commit_retries=0)
-            with suppress(CommitFailedError):
-                table.create_write_transaction(
-                    [*removed, self._add(merged, now, False)],
-                    "append",
-                    table.schema(),
-                    self.partition_by,
-                    commit_properties=only_to_this_version,
-                )
+            if self.replace(table, group, [merged]):
                 return len(group)
         return 0
+
+    def replace(
+        self, table: DeltaTable, old: Sequence[dict[str, Any]], new: Sequence[WrittenFile]
+    ) -> bool:
+        """Replace files by others with the same rows; return False if ``table`` is not the newest.
+
+        ``old`` has the files as ``listed_files`` returns them.
+        """
+        now = _milliseconds()
+        removed = [_remove(file, now, self.partition_by) for file in old]
+        # By its retries deltalake would let two writers remove the same file, and each add its
+        # rows again. Without retries the commit succeeds only on the version that was examined.
+        only_to_this_version = CommitProperties(max_commit_retries=0)
+        with suppress(CommitFailedError):
+            table.create_write_transaction(
+                [*removed, *[self._add(file, now, False) for file in new]],
+                "append",
+                table.schema(),
+                self.partition_by,
+                commit_properties=only_to_this_version,
+            )
+            return True
+        return False
 
     def _clean(self) -> None:
         """Remove files that the log removed at least a week ago, and leftovers of that age."""
         with suppress(CommitFailedError):
             # A full vacuum would remove every unknown file in the directory, whoever wrote it.
-            DeltaTable(self.path).vacuum(dry_run=False, full=False)
+            self.open().vacuum(dry_run=False, full=False)
         for path in self._leftovers(time.time() - _KEPT_SECONDS):
-            Path(self.path, path).unlink(missing_ok=True)
+            self.storage.remove(path)
 
     def _leftovers(self, before: float) -> list[str]:
         """Return files older than ``before`` that killed or failed writers left.
@@ -210,7 +277,7 @@ class Delta:
         Age alone is not enough, as clocks can be wrong. The log shows which files can no longer be
         committed: those of a finished batch, and those of a merge whose sources are removed.
         """
-        table = DeltaTable(self.path)
+        table = self.open()
         removed = _removed(table)
         known = _paths(table) | removed
 
@@ -221,8 +288,16 @@ class Delta:
             done = table.transaction_version(batch.query)
             return done is not None and done >= batch.number
 
-        found = old_files(self.path, len(self.partition_by), before)
+        found = old_files(self.storage, len(self.partition_by), before)
         return [path for path in found if path not in known and is_leftover(path)]
+
+
+def is_delta(location: Location) -> bool:
+    """Return whether there is a Delta table."""
+    if location.is_local and not Path(location.url).is_dir():
+        # The library would create the directory.
+        return False
+    return DeltaTable.is_deltatable(location.url, location.storage_options)
 
 
 def check_layout(table: DeltaTable, wanted: Delta) -> None:
@@ -248,9 +323,20 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0].rstrip(".")
 
 
+def listed_files(table: DeltaTable) -> list[dict[str, Any]]:
+    """Return the files of the table, with their paths within it."""
+    actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    return [{**action, "path": unquote(action["path"])} for action in actions]
+
+
+def partition_values(file: Mapping[str, Any], partition_by: Sequence[str]) -> Values:
+    """Return the values of the partition of a listed file."""
+    return tuple(partition_text(file[f"partition.{name}"]) for name in partition_by)
+
+
 def _paths(table: DeltaTable) -> set[str]:
     """Return the files of the table, by their paths within it."""
-    return set(pa.table(table.get_add_actions())["path"].to_pylist())
+    return set(map(unquote, pa.table(table.get_add_actions())["path"].to_pylist()))
 
 
 def _removed(table: DeltaTable) -> set[str]:
@@ -261,9 +347,9 @@ def _removed(table: DeltaTable) -> set[str]:
 def _small(table: DeltaTable, partition_by: Sequence[str]) -> Mapping[Values, list[dict[str, Any]]]:
     """Return the files worth merging by partition, in the order of their offsets."""
     found: defaultdict[Values, list[dict[str, Any]]] = defaultdict(list)
-    for action in pa.table(table.get_add_actions(flatten=True)).to_pylist():
-        if action["size_bytes"] < FULL_FILE_BYTES:
-            found[tuple(str(action[f"partition.{name}"]) for name in partition_by)].append(action)
+    for file in listed_files(table):
+        if file["size_bytes"] < FULL_FILE_BYTES:
+            found[partition_values(file, partition_by)].append(file)
     for files in found.values():
         files.sort(key=lambda file: (file.get("min.partition") or 0, file.get("min.offset") or 0))
     return found
@@ -282,12 +368,12 @@ def _groups(files: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     return [group for group in groups if len(group) >= _MIN_MERGED_FILES]
 
 
-def _remove(file: Mapping[str, Any], now: int, values: dict[str, Any]) -> RemoveAction:
+def _remove(file: Mapping[str, Any], now: int, partition_by: Sequence[str]) -> RemoveAction:
     return RemoveAction(
         file["path"],
         deletion_timestamp=now,
         data_change=False,
-        partition_values=values,
+        partition_values=dict(zip(partition_by, partition_values(file, partition_by), strict=True)),
         size=file["size_bytes"],
     )
 

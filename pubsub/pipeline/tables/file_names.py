@@ -8,13 +8,14 @@ other name is never treated as a leftover.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pubsub.pipeline.tables.free_directory import LOG_DIRECTORIES
+from pubsub.pipeline.tables.partitions import Values
+from pubsub.pipeline.tables.storage import Storage
 
 # Readers ignore names that begin with an underscore or a dot.
 _UNSAFE = re.compile(rb"^_|[^A-Za-z0-9_-]")
@@ -34,7 +35,7 @@ class BatchId:
 
     def new_file(self, directory: str) -> str:
         """Return a path for a new file in ``directory`` of the table."""
-        return _sealed(directory, f"pubsub-batch-{partition_directory([self.query])}-{self.number}")
+        return _sealed(directory, f"pubsub-batch-{safe_name(self.query)}-{self.number}")
 
 
 def new_merge_file(directory: str, source: str) -> str:
@@ -47,6 +48,12 @@ def parse_batch_id(path: str) -> BatchId | None:
     match = _BATCH.fullmatch(_unsealed(path))
     query = match and _unquote(match[1])
     return BatchId(query, int(match[2])) if match and query is not None else None
+
+
+def is_own(path: str) -> bool:
+    """Return whether ``path`` is from this module: of a batch, or a merge."""
+    name = _unsealed(path)
+    return bool(_BATCH.fullmatch(name) or _MERGE.fullmatch(name))
 
 
 def is_merge_of(path: str, sources: Iterable[str]) -> bool:
@@ -72,14 +79,18 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def partition_directory(values: Iterable[str]) -> str:
-    """Return the directory of a partition within the table.
+def readable_directory(_columns: Sequence[str], values: Values) -> str:
+    """Return the directory of a partition of plain Parquet files, which contain all columns.
 
-    It is valid on any file system, in any URL and for every reader of Delta (some change a ``~``, a
-    ``%`` or a ``=``), whatever the values are, and its length is limited. It is for people: readers
-    take the values from the log of the table or from the files.
+    It is valid on any file system and in any URL, whatever the values are, and its length is
+    limited. It is for people: readers take the values from the files.
     """
-    return "/".join(map(_quote, values))
+    return "/".join(_quote(value or "") for value in values)
+
+
+def safe_name(text: str) -> str:
+    """Return ``text`` as a name of a file: itself if it is simple and short."""
+    return _quote(text)
 
 
 def _quote(value: str) -> str:
@@ -97,40 +108,22 @@ def _unquote(quoted: str) -> str | None:
     return value if _quote(value) == quoted else None
 
 
-def old_files(root: str, depth: int, before: float) -> Iterator[str]:
-    """Yield paths of files ``depth`` directories below ``root``, unchanged since ``before``.
+def old_files(storage: Storage, depth: int, before: float) -> Iterator[str]:
+    """Yield the files ``depth`` directories below that of the table, unchanged since ``before``.
 
     Does not follow links or enter other tables.
     """
-    yield from _old_files(root, "", depth, before)
+    yield from _old_files(storage, "", depth, before)
 
 
-def _old_files(root: str, directory: str, depth: int, before: float) -> Iterator[str]:
-    entries = _entries(os.path.join(root, directory))
+def _old_files(storage: Storage, directory: str, depth: int, before: float) -> Iterator[str]:
+    entries = storage.entries(directory)
     if directory and any(entry.name in LOG_DIRECTORIES for entry in entries):
         # The directory of another table.
         return
     for entry in entries:
-        path = os.path.join(directory, entry.name)
-        if depth and entry.is_dir(follow_symlinks=False):
-            yield from _old_files(root, path, depth - 1, before)
-        elif not depth and _is_old(entry, before):
+        path = f"{directory}/{entry.name}".lstrip("/")
+        if depth and entry.is_directory:
+            yield from _old_files(storage, path, depth - 1, before)
+        elif not depth and entry.is_file and entry.modified < before:
             yield path
-
-
-def _entries(path: str) -> list[os.DirEntry[str]]:
-    """Return the entries of a directory, or none if it was removed or cannot be read."""
-    try:
-        with os.scandir(path) as found:
-            return list(found)
-    except OSError:
-        return []
-
-
-def _is_old(entry: os.DirEntry[str], before: float) -> bool:
-    """Return whether ``entry`` is an existing file that is old enough."""
-    try:
-        is_file = entry.is_file(follow_symlinks=False)
-        return is_file and entry.stat(follow_symlinks=False).st_mtime < before
-    except OSError:
-        return False

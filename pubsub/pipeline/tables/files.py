@@ -6,9 +6,8 @@ sliced where they change.
 
 from __future__ import annotations
 
-import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,7 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pubsub.pipeline.tables.file_names import BatchId, partition_directory
+from pubsub.pipeline.tables.file_names import BatchId
+from pubsub.pipeline.tables.location import Location
+from pubsub.pipeline.tables.partitions import Values, hive_directory, partition_text
+from pubsub.pipeline.tables.storage import Storage, open_storage
 
 MAX_HELD_BYTES = 192 * 1024 * 1024
 """Bytes of Arrow data above which a task writes its largest partition."""
@@ -35,9 +37,6 @@ _REPEATING_COLUMNS = (
     "session",
     "reason",
 )
-
-Values = tuple[str, ...]
-"""The values of the partition columns as text, in the order of the columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,25 +64,29 @@ def top_level_names(files: Sequence[WrittenFile]) -> set[str]:
 class PartitionWriter:
     """Divides batches among partitions and writes their files below ``root``.
 
-    ``partition_by`` are the partition columns, and with ``keep_columns`` the files contain them
-    too. Files get their final names, in the directory ``staging`` if one is given. The names
-    contain ``batch``; files without a batch are never removed as leftovers.
+    ``directory_of`` names the directory of a partition. ``partition_by`` are the partition columns,
+    and with ``keep_columns`` the files contain them too. Files get their final names, in the
+    directory ``staging`` if one is given. The names contain ``batch``; files without a batch are
+    never removed as leftovers.
     """
 
     def __init__(
         self,
-        root: str,
+        root: str | Location | Storage,
         partition_by: Sequence[str],
         keep_columns: bool = False,
         staging: str = "",
         max_held: int = MAX_HELD_BYTES,
         batch: BatchId | None = None,
+        directory_of: Callable[[Sequence[str], Values], str] = hive_directory,
     ) -> None:
-        self._root = root
+        if isinstance(root, str | Location):
+            root = open_storage(Location.of(root), staging)
+        self._storage = root
+        self._directory_of = directory_of
         self._partition_by = list(partition_by)
         self._batch = batch
         self._keep_columns = keep_columns
-        self._staging = staging
         self._max_held = max_held
         self._waiting: dict[Values, list[pa.RecordBatch]] = {}
         self._partition_bytes: dict[Values, int] = {}
@@ -139,7 +142,7 @@ class PartitionWriter:
         return codes, columns
 
     def _values(self, columns: list[pa.DictionaryArray], row: int) -> Values:
-        return tuple(str(column[row].as_py()) for column in columns)
+        return tuple(partition_text(column[row].as_py()) for column in columns)
 
     def _file_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch if self._keep_columns else batch.drop_columns(self._partition_by)
@@ -147,9 +150,9 @@ class PartitionWriter:
     def _write(self, values: Values) -> None:
         batches = self._waiting.pop(values)
         self._held -= self._partition_bytes.pop(values)
-        path = self._path(partition_directory(values))
-        target = os.path.join(self._root, self._staging, path)
-        self._files.append(write_file(target, path, values, pa.Table.from_batches(batches)))
+        path = self._path(self._directory_of(self._partition_by, values))
+        rows = pa.Table.from_batches(batches)
+        self._files.append(write_file(self._storage, path, values, rows))
 
     def _path(self, directory: str) -> str:
         if self._batch is not None:
@@ -157,11 +160,10 @@ class PartitionWriter:
         return f"{directory}/{uuid.uuid4().hex}.parquet".lstrip("/")
 
 
-def write_file(target: str, path: str, values: Values, table: pa.Table) -> WrittenFile:
-    """Write ``table`` to the file ``target`` and sync it; ``path`` is its path within the table."""
-    os.makedirs(os.path.dirname(target), exist_ok=True)
+def write_file(storage: Storage, path: str, values: Values, table: pa.Table) -> WrittenFile:
+    """Write ``table`` to the new file ``path``, which is durable on return."""
     names = table.column_names
-    with open(target, "xb") as file:
+    with storage.create(path) as file:
         pq.write_table(
             table,
             file,
@@ -172,8 +174,6 @@ def write_file(target: str, path: str, values: Values, table: pa.Table) -> Writt
             column_encoding=_encodings(table.schema),
             write_statistics=[name for name in names if _ordered(table.schema.field(name).type)],
         )
-        file.flush()
-        os.fsync(file.fileno())
         size = file.tell()
     low, high, nulls = statistics(table)
     return WrittenFile(path, size, table.num_rows, values, low, high, nulls)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
-from pathlib import Path
 
 from pubsub.errors import ConfigurationError
+from pubsub.pipeline.tables.location import Location
+from pubsub.pipeline.tables.storage import Entry, Storage, open_storage
 
 CHECKPOINTS = "_checkpoints"
 LOG_DIRECTORIES = {"_delta_log": "Delta table", "_commits": "table of Parquet files"}
@@ -14,24 +14,24 @@ LOG_DIRECTORIES = {"_delta_log": "Delta table", "_commits": "table of Parquet fi
 _SHOWN = 3
 
 
-def require_free_directory(path: str, kind: str, own: Collection[str]) -> None:
+def require_free_directory(path: Location, kind: str, own: Collection[str]) -> None:
     """Raise ConfigurationError if ``path`` has files that do not belong to the new table.
 
     ``kind`` is the kind of the table in words. The names ``own`` are permitted, as the writer of
     the table may have been killed while it created it. Checkpoints of Spark are permitted too, as a
     query creates its checkpoint first.
     """
-    directory = Path(path)
-    if not os.path.lexists(directory):
+    storage = open_storage(path)
+    if not storage.exists(""):
         return
-    if not directory.is_dir():
+    if not storage.is_directory(""):
         raise ConfigurationError(
             f"{path}: cannot create a {kind}: not a directory; choose another path"
         )
     others = sorted(
         entry.name
-        for entry in directory.iterdir()
-        if entry.name not in {CHECKPOINTS, *own} and not _is_checkpoint(entry)
+        for entry in storage.entries("")
+        if entry.name not in {CHECKPOINTS, *own} and not _is_checkpoint(storage, entry.name, entry)
     )
     for log, other in LOG_DIRECTORIES.items():
         if log in others:
@@ -46,14 +46,17 @@ def require_free_directory(path: str, kind: str, own: Collection[str]) -> None:
         )
 
 
-def _is_checkpoint(path: Path) -> bool:
+def _is_checkpoint(storage: Storage, path: str, entry: Entry) -> bool:
     """Return whether ``path`` is a checkpoint of a query, or a directory of checkpoints only."""
-    if path.is_symlink() or not path.is_dir():
+    if not entry.is_directory:
         return False
-    if (path / "metadata").is_file() and (path / "offsets").is_dir():
+    entries = {each.name: each for each in storage.entries(path)}
+    metadata, offsets = entries.get("metadata"), entries.get("offsets")
+    if metadata and metadata.is_file and offsets and offsets.is_directory:
         return True
-    entries = list(path.iterdir())
-    return bool(entries) and all(map(_is_checkpoint, entries))
+    return bool(entries) and all(
+        _is_checkpoint(storage, f"{path}/{name}", each) for name, each in entries.items()
+    )
 
 
 def _list_names(names: list[str]) -> str:

@@ -16,33 +16,53 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pubsub.pipeline.tables.file_names import old_files, parse_batch_id, partition_directory
+from pubsub.errors import ConfigurationError
+from pubsub.pipeline.tables.file_names import (
+    old_files,
+    parse_batch_id,
+    readable_directory,
+    safe_name,
+)
 from pubsub.pipeline.tables.files import WrittenFile
 from pubsub.pipeline.tables.free_directory import require_free_directory
+from pubsub.pipeline.tables.location import Location
+from pubsub.pipeline.tables.storage import open_storage
 
 _STAGING, _COMMITS = "_staging", "_commits"
 _LEFTOVER_SECONDS = 86_400
 
 
 class ParquetFiles:
-    """The files below the directory ``path``, one or more for each partition of ``partition_by``.
+    """The files below the directory ``where``, one or more for each partition of ``partition_by``.
 
-    Their paths are like those in a Delta table. The files contain all columns.
+    The files contain all columns.
     """
 
     keeps_partition_columns = True
     staging = _STAGING
+    directory_of = staticmethod(readable_directory)
 
-    def __init__(self, path: str, schema: pa.Schema, partition_by: Sequence[str]) -> None:
-        self.path = os.path.abspath(path)
+    def __init__(
+        self, where: str | Location, schema: pa.Schema, partition_by: Sequence[str]
+    ) -> None:
+        self.path = Location.of(where).url
         self.schema = schema
         self.partition_by = list(partition_by)
 
     @staticmethod
-    def check_directory(path: str) -> None:
-        """Raise ConfigurationError if ``path`` has contents other than a table of this kind."""
-        if not os.path.isdir(os.path.join(path, _COMMITS)):
-            require_free_directory(path, "table of Parquet files", [_STAGING])
+    def check_directory(where: str | Location) -> None:
+        """Raise ConfigurationError if the directory has contents other than a table of this kind.
+
+        So does an object store, which cannot rename.
+        """
+        location = Location.of(where)
+        if not location.is_local:
+            raise ConfigurationError(
+                f"{location}: plain Parquet files need a file system, as a commit renames them; "
+                "use --format delta"
+            )
+        if not os.path.isdir(os.path.join(location.url, _COMMITS)):
+            require_free_directory(location, "table of Parquet files", [_STAGING])
 
     def create_if_missing(self) -> None:
         """Create the table unless it exists. Must be called before files are written.
@@ -86,7 +106,8 @@ class ParquetFiles:
         and does not list it, as it will never be committed.
         """
         staging = os.path.join(self.path, _STAGING)
-        for path in old_files(staging, len(self.partition_by), time.time() - _LEFTOVER_SECONDS):
+        storage = open_storage(Location.of(staging))
+        for path in old_files(storage, len(self.partition_by), time.time() - _LEFTOVER_SECONDS):
             batch = parse_batch_id(path)
             if batch is None:
                 continue
@@ -96,7 +117,7 @@ class ParquetFiles:
         return 0
 
     def _log(self, query: str) -> Path:
-        return Path(self.path, _COMMITS, f"{partition_directory([query])}.json")
+        return Path(self.path, _COMMITS, f"{safe_name(query)}.json")
 
     def _staged(self, path: str) -> str:
         return os.path.join(self.path, _STAGING, path)

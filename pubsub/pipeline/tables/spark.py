@@ -7,7 +7,6 @@ the driver selects files and workers read them.
 from __future__ import annotations
 
 import json
-import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,8 +14,6 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
-from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from pyarrow.parquet import filters_to_expression
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
@@ -33,7 +30,9 @@ from pubsub.errors import ConfigurationError
 from pubsub.pipeline.tables.delta import Delta, open_delta
 from pubsub.pipeline.tables.file_names import BatchId
 from pubsub.pipeline.tables.files import PartitionWriter, WrittenFile
+from pubsub.pipeline.tables.location import Location, StorageOptions, storage_errors
 from pubsub.pipeline.tables.parquet import ParquetFiles
+from pubsub.pipeline.tables.storage import open_storage
 
 WritableTable: TypeAlias = Delta | ParquetFiles
 Filter: TypeAlias = tuple[str, str, Any]
@@ -52,18 +51,27 @@ def query_id(spark: SparkSession) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TableTarget:
-    """A table to write to: a directory, its partition columns, and delta or parquet.
+    """A table to write to: its path or location, its partition columns, and delta or parquet.
 
     Raises ConfigurationError if the directory has other contents. Jobs create their target first,
     so that nothing, not even a checkpoint, is written there before the check.
     """
 
-    path: str
+    path: str | Location
     partition_by: tuple[str, ...] = ()
     kind: str = "delta"
 
     def __post_init__(self) -> None:
         KINDS[self.kind].check_directory(self.path)
+
+    def prepared(self) -> TableTarget:
+        """Return the target for workers. The table must exist."""
+        return self
+
+    @property
+    def location(self) -> Location:
+        """Where the table is."""
+        return Location.of(self.path)
 
     def table(self, schema: pa.Schema) -> WritableTable:
         """Return the table for rows of ``schema``."""
@@ -73,7 +81,14 @@ class TableTarget:
         """Return a writer for the files of ``batch``. The table must exist."""
         kind = KINDS[self.kind]
         keep = kind.keeps_partition_columns
-        return PartitionWriter(self.path, self.partition_by, keep, kind.staging, batch=batch)
+        return PartitionWriter(
+            self.path,
+            self.partition_by,
+            keep,
+            kind.staging,
+            batch=batch,
+            directory_of=kind.directory_of,
+        )
 
 
 def arrow_columns(schema: StructType) -> pa.Schema:
@@ -83,10 +98,11 @@ def arrow_columns(schema: StructType) -> pa.Schema:
 
 def save(df: DataFrame, target: TableTarget, query: str, batch: int) -> None:
     """Write ``df``, the batch number ``batch`` of ``query``, to ``target``, once."""
-    df.sparkSession.dataSource.register(TableSource)
+    source = _table_source(target.location.options)
+    df.sparkSession.dataSource.register(source)
     options = {"by": json.dumps(target.partition_by), "kind": target.kind, "query": query}
-    writer = df.write.format(FORMAT).mode("append").options(**options)
-    writer.option("batch", str(batch)).save(os.path.abspath(target.path))
+    writer = df.write.format(source.name()).mode("append").options(**options)
+    writer.option("batch", str(batch)).save(target.location.url)
 
 
 def batch_saver(target: TableTarget) -> Callable[[DataFrame, int, str], None]:
@@ -110,30 +126,34 @@ def append(target: TableTarget, rows: pa.Table, query: str, batch: int) -> bool:
 
 def read(
     spark: SparkSession,
-    path: str,
+    where: str | Location,
     columns: Sequence[str] | None = None,
     filters: Sequence[Filter] = (),
     version: int | None = None,
 ) -> DataFrame:
-    """Return the Delta table at ``path`` as a DataFrame.
+    """Return the Delta table at a path, URL or location as a DataFrame.
 
     All ``filters``, such as ``("topic", "=", "orders")``, must hold; files without such rows are
     not opened. Raises ConfigurationError if there is no table.
     """
-    table = open_delta(path, version)
+    location = Location.of(where)
+    table = open_delta(location, version)
     present = pa.schema(table.schema().to_arrow())
     schema = pa.schema([present.field(name) for name in columns or present.names])
-    spark.dataSource.register(TableSource)
+    source = _table_source(location.options)
+    spark.dataSource.register(source)
     options = {
         "filters": pickle.dumps(list(filters)).hex(),
         "version": str(table.version()),
     }
-    reader = spark.read.format(FORMAT).schema(from_arrow_schema(schema)).options(**options)
-    return reader.load(os.path.abspath(path))
+    reader = spark.read.format(source.name()).schema(from_arrow_schema(schema)).options(**options)
+    return reader.load(location.url)
 
 
 class TableSource(DataSource):
     """``spark.read.format("pubsub_table")`` and ``df.write``; see ``read`` and ``save``."""
+
+    storage_options: StorageOptions = ()
 
     @classmethod
     def name(cls) -> str:
@@ -143,7 +163,8 @@ class TableSource(DataSource):
         if overwrite:
             raise ConfigurationError("tables cannot be overwritten: use mode append")
         options = self.options
-        target = TableTarget(options["path"], tuple(json.loads(options["by"])), options["kind"])
+        location = Location.parse(options["path"], self.storage_options)
+        target = TableTarget(location, tuple(json.loads(options["by"])), options["kind"])
         columns = arrow_columns(schema)
         target.table(columns).create_if_missing()
         return _TableWriter(target, columns, BatchId(options["query"], int(options["batch"])))
@@ -151,7 +172,31 @@ class TableSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         filters = pickle.loads(bytes.fromhex(self.options["filters"]))
         names = list(schema.names)
-        return _TableReader(self.options["path"], names, filters, int(self.options["version"]))
+        location = Location.parse(self.options["path"], self.storage_options)
+        return _TableReader(location, names, filters, int(self.options["version"]))
+
+
+_sources: dict[StorageOptions, type[TableSource]] = {(): TableSource}
+
+
+def _table_source(options: StorageOptions) -> type[TableSource]:
+    """Return the format for tables with ``options`` of their object store.
+
+    Spark shows the options of a query on its pages and in its logs, whatever they are. So those of
+    a store, which can be credentials, are in the class, which is sent to the workers pickled.
+    """
+    if options not in _sources:
+        name = f"{FORMAT}_{len(_sources)}"
+
+        class StoredTableSource(TableSource):
+            storage_options = options
+
+            @classmethod
+            def name(cls) -> str:
+                return name
+
+        _sources[options] = StoredTableSource
+    return _sources[options]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,13 +241,15 @@ class _FileTask(InputPartition):
 
 
 class _TableReader(DataSourceReader):
-    def __init__(self, path: str, names: list[str], filters: list[Filter], version: int) -> None:
-        self._path = path
+    def __init__(
+        self, location: Location, names: list[str], filters: list[Filter], version: int
+    ) -> None:
+        self._location = location
         self._names = names
-        self._version = version
         self._filter: pc.Expression | None = filters_to_expression(filters) if filters else None
-        files = SubTreeFileSystem(path, LocalFileSystem())
-        data = DeltaTable(path, version).to_pyarrow_dataset(filesystem=files)
+        files = open_storage(location).filesystem()
+        with storage_errors(location):
+            data = open_delta(location, version).to_pyarrow_dataset(filesystem=files)
         self._schema: pa.Schema = data.schema
         self._fragments = list(data.get_fragments(filter=self._filter))
 
@@ -211,8 +258,9 @@ class _TableReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         requested = pa.schema([self._schema.field(name) for name in self._names])
-        scan = pickle.loads(partition.value).to_batches(
-            schema=self._schema, columns=self._names, filter=self._filter
-        )
-        for batch in scan:
-            yield batch.cast(requested)
+        with storage_errors(self._location):
+            scan = pickle.loads(partition.value).to_batches(
+                schema=self._schema, columns=self._names, filter=self._filter
+            )
+            for batch in scan:
+                yield batch.cast(requested)

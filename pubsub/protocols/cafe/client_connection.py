@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pubsub.protocols.cafe.client_id import RESUME
@@ -82,7 +82,7 @@ class CafeSession(NamedTuple):
 class Naming:
     """The client's id, and the topics of the channels in both directions."""
 
-    client_id: bytes
+    client_id: bytes = field(repr=False)
     topics: Mapping[int, str]
     channels: Mapping[str, int]
 

@@ -18,13 +18,14 @@ for each would cost 57 bytes, 7 % of an idle connection.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pubsub.broker.compact_map import EMPTY_MAP
+from pubsub.broker.identity import PASSWORD, Identity
 from pubsub.broker.mixes import AddressMixes
-from pubsub.errors import MessageTooLarge, RateLimited, Refused, TopicNotFound
+from pubsub.errors import MessageTooLarge, RateLimited, Refused, TopicNotFound, WrongPassword
 from pubsub.kernel import Columns, HeadTable
-from pubsub.protocols.cafe.client_id import split_client_id
+from pubsub.protocols.cafe.client_id import split_client_id, split_login
 from pubsub.protocols.cafe.codec import (
     FROM_BROKER,
     HEADER,
@@ -49,11 +50,13 @@ from pubsub.protocols.cafe.codec import (
 from pubsub.protocols.cafe.heads import learn_publish
 from pubsub.protocols.cafe.refusals import code_of, error
 from pubsub.protocols.cafe.served_client import State
+from pubsub.wire.peer_address import network_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pubsub.broker.listener import Listener
+    from pubsub.broker.passwords import PasswordCheck
     from pubsub.broker.sessions import Session
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import Encoding
@@ -62,11 +65,31 @@ if TYPE_CHECKING:
 
 # Clients read the acknowledgment with one recv and would lose what came with it (cafe §4.3).
 ACK_GAP = 0.02
+# Whether the ClientID has a password: the values of ``client-id-password``.
+NO_PASSWORD, OPTIONAL, REQUIRED = "none", "optional", "required"
+
+
+def shown(settings: Mapping[str, Any], frame: bytes) -> bytes:
+    """Return what events show of a malformed frame: nothing where it may have a password.
+
+    A handshake that is damaged is not recognized as one.
+    """
+    takes_passwords = settings["client-id-password"] != NO_PASSWORD
+    return b"" if takes_passwords and b":" in frame else frame
+
 
 _PONG = encode(Pong())
 
 _BROKER_OPCODES = frozenset(OPCODES[frame] for frame in FROM_BROKER)
 _NEW_OPCODES = frozenset(OPCODES[frame] for frame in (HandshakePub, HandshakeSub, Ping, Disconnect))
+# The source of all passwords in datagrams: one sender can write any number of addresses.
+_UNPROVED = "udp"
+
+
+def _source_of(client: ServedClient) -> str:
+    """Return by what the passwords of ``client`` that wait are counted."""
+    proved = getattr(client, "proves_address", True)
+    return network_of(client.identity.host) if proved else _UNPROVED
 
 
 class Conversations:
@@ -87,7 +110,7 @@ class Conversations:
     def consume(self, client: ServedClient, data: bytes) -> tuple[int, int]:
         """Handle the whole frames at the start of ``data``; see ``Connection.consume``."""
         at = 0
-        while not client.closing:
+        while not client.closing and client.password_check is None:
             if client.state is State.PUBLISHER:
                 columns = self._heads.scan(data, at)
                 at = columns.end
@@ -102,7 +125,7 @@ class Conversations:
                 if len(data) - at < need or not self._check_new(client, data, at):
                     return at, need
                 if data[at + 2] in _BROKER_OPCODES:
-                    frame_bytes = data[at : at + need]
+                    frame_bytes = shown(self._listener.settings, data[at : at + need])
                     self._refuse(
                         client, ErrorCode.INVALID_OPCODE, "invalid-opcode", frame=frame_bytes
                     )
@@ -123,12 +146,13 @@ class Conversations:
             return True
         if data[at + 2] in _NEW_OPCODES:
             return True
-        client.fail("no-handshake", error(ErrorCode.INVALID_HANDSHAKE), data[at:])
+        frame = shown(self._listener.settings, data[at:])
+        client.fail("no-handshake", error(ErrorCode.INVALID_HANDSHAKE), frame)
         return False
 
     def _malformed(self, client: ServedClient, problem: CafeError, data: bytes, at: int) -> int:
         """Answer bytes that are not a frame; return where to continue."""
-        code, frame = problem.code, data[at : problem.end]
+        code, frame = problem.code, shown(self._listener.settings, data[at : problem.end])
         if problem.end is not None and client.state is State.NEW:
             if code is ErrorCode.INVALID_HANDSHAKE:
                 self._reject(client, code, "malformed-handshake", frame)
@@ -164,23 +188,66 @@ class Conversations:
             client.fail("second-handshake", error(ErrorCode.INVALID_HANDSHAKE))
             return
         try:
-            self._open(client, frame)
+            name, number = split_client_id(frame.client_id)
+            mode = self._listener.settings["client-id-password"]
+            user, password = (name, None) if mode == NO_PASSWORD else split_login(name)
+            if password is not None:
+                self._log_in(client, frame, user, password, number)
+            elif mode == REQUIRED:
+                raise WrongPassword
+            else:
+                self._open(client, frame, name, number)
         except Refused as refused:
             self._reject(client, code_of(refused), refused.reason)
 
-    def _open(self, client: ServedClient, frame: HandshakePub | HandshakeSub) -> None:
+    def _log_in(
+        self,
+        client: ServedClient,
+        frame: HandshakePub | HandshakeSub,
+        user: bytes,
+        password: bytes,
+        number: int | None,
+    ) -> None:
+        """Have a password verified; further input waits (cafe §3.9)."""
+        name = user.decode(errors="replace")
+
+        def done(refused: Refused | None) -> None:
+            client.password_check = None
+            try:
+                if refused is not None:
+                    raise refused
+                client.identify(Identity(name, PASSWORD, host=client.identity.host))
+                self._open(client, frame, user, number)
+            except Refused as error:
+                self._reject(client, code_of(error), error.reason)
+            if check is not None:
+                client.resume_input()
+
+        check: PasswordCheck | None = None
+        found = self._listener.passwords.verify(name, password, _source_of(client), done)
+        if found.pending:
+            check = client.password_check = found
+            client.hold_input()
+
+    def _open(
+        self,
+        client: ServedClient,
+        frame: HandshakePub | HandshakeSub,
+        name: bytes,
+        number: int | None,
+    ) -> None:
         """Open or resume the session and acknowledge; raises Refused (cafe §4.1)."""
         listener = self._listener
         sessions = listener.sessions
         state = State.PUBLISHER if isinstance(frame, HandshakePub) else State.SUBSCRIBER
-        name, number = split_client_id(frame.client_id)
-        kind = listener.session_kind(state)
+        # A name that is proved is another one than the same name that is not.
+        kind = listener.session_kind((state, client.identity.proof == PASSWORD))
         session = None if number is None else sessions.find(number, kind, name)
         if isinstance(frame, HandshakePub):
-            listener.access.check_publish(self._topic(frame.channel).name)
+            client.access.check_publish(self._topic(frame.channel).name)
             wanted: Mapping[Topic, Encoding] = {}
         else:
-            wanted = self._subscribable(frame.channels)
+            wanted = self._subscribable(client, frame.channels)
         if session is None:
             session = sessions.open(kind, name, client)
         else:
@@ -190,14 +257,15 @@ class Conversations:
         client.reply(encode(HandshakeAck(0, session.id)))
         if state is State.PUBLISHER:
             client.publisher = listener.publisher(client.publishing, name)
+            client.publisher.access = client.access
         else:
             self._start_receiving(client, session, wanted)
 
-    def _subscribable(self, channels: bytes) -> Mapping[Topic, Encoding]:
+    def _subscribable(self, client: ServedClient, channels: bytes) -> Mapping[Topic, Encoding]:
         """The topics of ``channels``; raises TopicNotFound before NotAuthorized."""
         topics = [self._topic(channel) for channel in channels]
         for topic in topics:
-            self._listener.access.check_subscribe(topic.name)
+            client.access.check_subscribe(topic.name)
         return {topic: self._channels.encoding(topic) for topic in topics}
 
     def _start_receiving(
@@ -210,7 +278,7 @@ class Conversations:
         missed, session.subscriptions = session.subscriptions, EMPTY_MAP
         for topic, offset in missed.items():
             # Without topics that have ended, and those that the client may no longer read.
-            if listener.topics.holds(topic) and listener.access.may_subscribe(topic.name):
+            if listener.topics.holds(topic) and client.access.may_subscribe(topic.name):
                 # Encoded again: from UDP to TCP a frame can be longer.
                 again = self._channels.encoding(topic)
                 listener.router.subscribe(outbox, topic, again, offset)
@@ -276,7 +344,7 @@ class Conversations:
 
     def _subscribe(self, client: ServedClient, topic: Topic) -> None:
         listener = self._listener
-        listener.access.check_subscribe(topic.name)
+        client.access.check_subscribe(topic.name)
         listener.router.subscribe(client.open_outbox(), topic, self._channels.encoding(topic))
 
     def _unsubscribe(self, client: ServedClient, topic: Topic) -> None:
@@ -315,6 +383,8 @@ class Conversations:
 
     def ended(self, client: ServedClient, keep: bool = True) -> None:
         """The connection has ended: end the session, or keep it if it can be resumed."""
+        if client.password_check is not None:
+            client.password_check.cancel()
         listener = self._listener
         session, client.session = client.session, None
         outbox = client.outbox

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 from twisted.internet.error import MessageLengthError
 from twisted.internet.protocol import DatagramProtocol
 
+from pubsub.broker.figures import Figures, figures_of
+from pubsub.broker.identity import Identity
+from pubsub.broker.marks import describe
 from pubsub.errors import Refused
 from pubsub.protocols.cafe.channels import Channels
 from pubsub.protocols.cafe.codec import (
@@ -22,15 +25,20 @@ from pubsub.protocols.cafe.codec import (
     needed,
     split_frames,
 )
-from pubsub.protocols.cafe.conversation import Conversations
+from pubsub.protocols.cafe.conversation import Conversations, shown
 from pubsub.protocols.cafe.refusals import GOODBYE, code_of, error
 from pubsub.protocols.cafe.served_client import DISPLACED, State, label_of
+from pubsub.wire.connection_log import log_closed, log_opened
+from pubsub.wire.identified import Identified
 from pubsub.wire.life_cycle import Action, Event, LifeCycle
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pubsub.broker.batch import Batch
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
+    from pubsub.broker.passwords import PasswordCheck
     from pubsub.broker.publisher import Publisher, PublishingConnection
     from pubsub.broker.sessions import Session
     from pubsub.broker.topics import KeyChange, Topic
@@ -42,11 +50,16 @@ FULL_DATAGRAM = 1_400
 _ONE_FRAME = 1
 _MESSAGE = OPCODES[Message]
 _HANDSHAKES = frozenset(OPCODES[frame] for frame in HANDSHAKES)
+_HANDSHAKE_BYTES = frozenset(bytes((opcode,)) for opcode in _HANDSHAKES)
+# Bytes of datagrams that wait for the verification of a password.
+_MAX_WAITING = 16 * 1024
 Address = tuple[str, int]
 
 
-class CafePeer:
+class CafePeer(Identified):
     """The client at one address: a ``ServedClient`` over datagrams, and a ``Consumer``."""
+
+    is_session = True
 
     def __init__(self, server: CafeDatagrams, address: Address) -> None:
         self.listener = server.listener
@@ -56,6 +69,9 @@ class CafePeer:
         self.publisher: Publisher | None = None
         self.outbox: Outbox | None = None
         self.closing = False
+        self.password_check: PasswordCheck | None = None
+        # Datagrams that arrived while the password is verified, or the rest of one.
+        self.waiting: list[bytes] = []
         self._life = LifeCycle()
         self.address = address
         self.heard = server.listener.clock.seconds()
@@ -63,7 +79,15 @@ class CafePeer:
         self.trusted = server.trusts(address)
         """True if a subscriber may be silent."""
         self._server = server
-        self._events = server.listener.connection_events(self.peer)
+        self.mark = next(server.listener.marks)
+        if self.listener.logs_connections:
+            log_opened(self.listener, self)
+        self._events = server.listener.connection_events(self.peer, self.mark)
+
+    @property
+    def accepted_by(self) -> object:
+        """See ``Client``."""
+        return self.listener
 
     @property
     def peer(self) -> str:
@@ -74,6 +98,17 @@ class CafePeer:
     def label(self) -> str:
         """See ``Subscriber``."""
         return label_of(self)
+
+    proves_address = False
+    """A datagram may come from anywhere."""
+
+    def log_fields(self) -> dict[str, str]:
+        """See ``Marked``."""
+        return describe(self.mark, self.listener.protocol, self.peer, self._identity)
+
+    def transport_identity(self) -> Identity:
+        """See ``Identified``: a datagram proves nothing, not even its address."""
+        return Identity(host=self.address[0])
 
     @property
     def publishing(self) -> PublishingConnection | None:
@@ -91,7 +126,7 @@ class CafePeer:
         for frame in split_frames(datagram, _ONE_FRAME):
             if frame[2] == _MESSAGE:
                 name = self._server.topic_name(frame[HEADER.size])
-                self.listener.counters.drop(self.label, name, "unsendable", 1)
+                self.listener.drop(self.label, name, "unsendable", 1, self)
 
     def reply(self, data: bytes) -> None:
         """See ``ServedClient``."""
@@ -104,9 +139,7 @@ class CafePeer:
         self, reason: str, count: int = 1, topic: str | None = None, frame: bytes | None = None
     ) -> None:
         """See ``ServedClient``."""
-        self.listener.refuse(
-            reason, self.label, count, topic=topic, connection_events=self._events, frame=frame
-        )
+        self.listener.refuse(reason, self.label, count, topic=topic, connection=self, frame=frame)
 
     def fail(self, reason: str, answer: bytes, frame: bytes | None = None) -> None:
         """See ``ServedClient``."""
@@ -126,8 +159,8 @@ class CafePeer:
 
     def evict(self, reason: str) -> None:
         """See ``Subscriber``."""
-        self.listener.evicted(reason, self.label, self._events)
-        self._leave((Event.ABORT, Event.LOST), reason, True)
+        self.listener.evicted(reason, self.label, self)
+        self.abort(reason)
 
     def _leave(
         self, events: tuple[Event, ...], end_reason: str, keep: bool, last: bytes = b""
@@ -150,10 +183,31 @@ class CafePeer:
         # Set first, as the end of a subscription may evict this very subscriber.
         self.closing = True
         self._server.conversations.ended(self, keep)
+        self.listener.memory.free(sum(map(len, self.waiting)))
+        self.waiting = []
+        if self.listener.logs_connections:
+            log_closed(self.listener, self, self.label, end_reason)
         if self._events is not None:
             publisher = self.publisher
             counts = (0, 0) if publisher is None else (publisher.messages, publisher.nbytes)
             self._events.end(self.label, end_reason, *counts)
+
+    def hold_input(self) -> None:
+        """See ``ServedClient``: the server keeps some datagrams while a password is verified."""
+
+    def resume_input(self) -> None:
+        """See ``ServedClient``."""
+        waiting, self.waiting = self.waiting, []
+        self.listener.memory.free(sum(map(len, waiting)))
+        for datagram in waiting:
+            self._server.handle(self, datagram)
+
+    def keep(self, datagram: bytes) -> None:
+        """Have a datagram handled later. What is too much is lost, and so is a repeated one."""
+        waiting = self.waiting
+        if sum(map(len, waiting)) + len(datagram) <= _MAX_WAITING and datagram not in waiting:
+            waiting.append(datagram)
+            self.listener.memory.add(len(datagram))
 
     def end_handshake(self) -> None:
         """See ``ServedClient``: a peer is admitted with its handshake."""
@@ -164,9 +218,17 @@ class CafePeer:
             self.outbox = self.listener.outbox(self, self)
         return self.outbox
 
+    def outboxes(self) -> Iterable[Outbox]:
+        """See ``StreamClient``."""
+        return () if self.outbox is None else (self.outbox,)
+
+    def figures(self) -> Figures:
+        """See ``StreamClient``."""
+        return figures_of(self.publisher, self.outboxes(), self.closing)
+
     def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
         """See ``Subscriber`` (cafe §5.4)."""
-        if self.listener.may_continue(self.label, topic):
+        if self.listener.may_continue(self.label, topic, self, self.access):
             return True
         self.reply(error(ErrorCode.UNAUTHORIZED))
         return False
@@ -175,11 +237,36 @@ class CafePeer:
         """See ``Subscriber``."""
         return True
 
+    # Client
+
+    def dismiss(self, reason: str) -> None:
+        """See ``Client``."""
+        self.close(GOODBYE, reason)
+
+    def drain(self) -> None:
+        """See ``Client``."""
+        if self.outbox is not None and not self.closing:
+            self.outbox.release()
+        self.close(GOODBYE, "stopped")
+
+    def abort(self, reason: str) -> None:
+        """See ``Client``."""
+        self._leave((Event.ABORT, Event.LOST), reason, True)
+
+    def sweep(self, now: float) -> None:
+        """See ``Client``: end the session of a peer that has been silent for too long."""
+        only_listens = self.trusted and self.state is State.SUBSCRIBER
+        if now - self.heard > self._server.patience(only_listens):
+            self.refuse("idle")
+            self.close(GOODBYE, "idle")
+
 
 class CafeDatagrams(DatagramProtocol):
     """Serves all UDP clients of a listener; one ``Client`` of the broker for all of them."""
 
     noisy = False
+    is_session = False
+    mark = 0
     _closing = False
 
     def __init__(self, listener: Listener) -> None:
@@ -206,6 +293,7 @@ class CafeDatagrams(DatagramProtocol):
 
     def startProtocol(self) -> None:
         """The port is open."""
+        self.mark = next(self.listener.marks)
         self.listener.clients.add(self)
 
     def stopProtocol(self) -> None:
@@ -222,8 +310,22 @@ class CafeDatagrams(DatagramProtocol):
             if peer is None:
                 return
         peer.heard = self.listener.clock.seconds()
+        self.handle(peer, datagram)
+
+    def handle(self, peer: CafePeer, datagram: bytes) -> None:
+        """Handle the frames of a datagram of ``peer``, or keep them if it has to wait."""
+        if peer.closing:
+            return
+        if peer.password_check is not None:
+            # A handshake that is sent again, as its reply takes long, would be a second one.
+            if datagram[2:3] not in _HANDSHAKE_BYTES:
+                peer.keep(datagram)
+            return
         done, _need = self.conversations.consume(peer, datagram)
-        if done < len(datagram) and not peer.closing:
+        if peer.password_check is not None:
+            if done < len(datagram):
+                peer.keep(datagram[done:])
+        elif done < len(datagram) and not peer.closing:
             peer.fail("truncated-datagram", error(ErrorCode.MALFORMED_MESSAGE), datagram[done:])
 
     def _admit(self, datagram: bytes, addr: Address) -> CafePeer | None:
@@ -237,9 +339,11 @@ class CafeDatagrams(DatagramProtocol):
                 answer = error(code_of(refused))
             else:
                 peer = self._peers[addr] = CafePeer(self, addr)
+                self.listener.clients.add(peer)
                 return peer
         else:
-            self.listener.refuse("no-handshake", addr[0], frame=datagram)
+            frame = shown(self.listener.settings, datagram)
+            self.listener.refuse("no-handshake", addr[0], frame=frame)
         self.send(answer, addr)
         return None
 
@@ -267,16 +371,20 @@ class CafeDatagrams(DatagramProtocol):
     def forget(self, peer: CafePeer) -> None:
         """Remove ``peer``, which has closed."""
         if self._peers.pop(peer.address, None) is not None:
+            self.listener.clients.discard(peer)
             self.listener.leave(peer.address[0])
 
     # Client
 
+    @property
+    def accepted_by(self) -> object:
+        """See ``Client``."""
+        return self.listener
+
     def drain(self) -> None:
         """The broker stops: send every peer a goodbye and close the port (see ``Client``)."""
         for peer in tuple(self._peers.values()):
-            if peer.outbox is not None:
-                peer.outbox.release()
-            peer.close(GOODBYE, "stopped")
+            peer.drain()
         self._close_port()
 
     def abort(self, reason: str) -> None:
@@ -290,14 +398,16 @@ class CafeDatagrams(DatagramProtocol):
             self.transport.stopListening()
 
     def sweep(self, now: float) -> None:
-        """End the sessions of peers that have been silent for too long (see ``Client``)."""
+        """Apply new settings to the peers (see ``Client``)."""
         if self._settings is not self.listener.settings:
             self._settings = self.listener.settings
             for peer in self._peers.values():
                 peer.trusted = self.trusts(peer.address)
+
+    def patience(self, only_listens: bool) -> float:
+        """Return the seconds for which a peer may be silent."""
         idle, silent = self.listener.idle_timeout or inf, self._settings["udp-timeout"] or inf
-        for peer in tuple(self._peers.values()):
-            only_listens = peer.trusted and peer.state is State.SUBSCRIBER
-            if now - peer.heard > (idle if only_listens else min(idle, silent)):
-                peer.refuse("idle")
-                peer.close(GOODBYE, "idle")
+        return idle if only_listens else min(idle, silent)
+
+    def dismiss(self, reason: str) -> None:
+        """See ``Client``: it is in no list."""

@@ -10,11 +10,13 @@ from pubsub.errors import (
     MemoryExhausted,
     MessageTooLarge,
     NotAuthorized,
+    PasswordsBusy,
     RateLimited,
     Refused,
     SessionUnknown,
     TopicNotFound,
     TopicUnreachable,
+    WrongPassword,
 )
 from pubsub.protocols.cafe.codec import Disconnect, Error, ErrorCode, encode
 
@@ -28,6 +30,8 @@ CODES: dict[type[Refused], ErrorCode] = {
     MemoryExhausted: ErrorCode.RATE_LIMIT_EXCEEDED,
     HistoryUnavailable: ErrorCode.RATE_LIMIT_EXCEEDED,
     NotAuthorized: ErrorCode.UNAUTHORIZED,
+    WrongPassword: ErrorCode.UNAUTHORIZED,
+    PasswordsBusy: ErrorCode.RATE_LIMIT_EXCEEDED,
     FrameTimeout: ErrorCode.MALFORMED_MESSAGE,
     HandshakeTimeout: ErrorCode.INVALID_HANDSHAKE,
 }

@@ -6,7 +6,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from pubsub.broker.access import AccessRules
+    from pubsub.broker.identity import Identity
     from pubsub.broker.outbox import Outbox
+    from pubsub.broker.passwords import PasswordCheck
     from pubsub.broker.publisher import Publisher, PublishingConnection
     from pubsub.broker.sessions import Session
 
@@ -32,6 +35,25 @@ class ServedClient(Protocol):
     publisher: Publisher | None
     outbox: Outbox | None
     closing: bool
+    password_check: PasswordCheck | None
+    """The verification of the client's password, for which further input waits."""
+
+    @property
+    def identity(self) -> Identity:
+        """What the client has proved about itself."""
+
+    def identify(self, identity: Identity) -> None:
+        """Replace the identity."""
+
+    def hold_input(self) -> None:
+        """Handle no input until ``resume_input``."""
+
+    def resume_input(self) -> None:
+        """Handle the input that has waited."""
+
+    @property
+    def access(self) -> AccessRules:
+        """What the client may do."""
 
     @property
     def peer(self) -> str:

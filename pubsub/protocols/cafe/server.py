@@ -7,26 +7,33 @@ from typing import TYPE_CHECKING
 from twisted.internet.interfaces import IProtocolFactory
 from zope.interface import implementer
 
-from pubsub.errors import Refused
+from pubsub.errors import ConfigurationError, Refused
 from pubsub.interfaces import IDatagramSource
 from pubsub.protocols.cafe.channels import CHANNELS, Channels
 from pubsub.protocols.cafe.codec import ErrorCode
-from pubsub.protocols.cafe.conversation import Conversations
+from pubsub.protocols.cafe.conversation import NO_PASSWORD, OPTIONAL, REQUIRED, Conversations
 from pubsub.protocols.cafe.datagram import CafeDatagrams
 from pubsub.protocols.cafe.refusals import GOODBYE, code_of, error
 from pubsub.protocols.cafe.served_client import DISPLACED, State, label_of
-from pubsub.settings import BOOLEAN, NETWORKS, SECONDS, Setting
+from pubsub.settings import BOOLEAN, NETWORKS, SECONDS, Setting, choice
 from pubsub.wire.connection import Connection, ConnectionFactory
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
 
     from pubsub.broker.listener import Listener
+    from pubsub.broker.passwords import PasswordCheck
     from pubsub.broker.publisher import PublishingConnection
     from pubsub.broker.sessions import Session
     from pubsub.broker.topics import Topic
 
 SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        "client-id-password",
+        choice(NO_PASSWORD, OPTIONAL, REQUIRED),
+        NO_PASSWORD,
+        "whether the ClientID may or must be USER:PASSWORD, of the users in password-file",
+    ),
     Setting("channels", CHANNELS, "0-255", "channels offered, and the topics they stand for"),
     Setting(
         "udp",
@@ -66,6 +73,7 @@ class CafeConnection(Connection):
     state = State.NEW
     name = b""
     session: Session | None = None
+    password_check: PasswordCheck | None = None
 
     def __init__(self, listener: Listener, conversations: Conversations) -> None:
         super().__init__(listener)
@@ -74,6 +82,16 @@ class CafeConnection(Connection):
     def consume(self, data: bytes) -> tuple[int, int]:
         """See ``Connection``."""
         return self._conversations.consume(self, data)
+
+    def hold_input(self) -> None:
+        """See ``ServedClient``."""
+        self.hold("password")
+
+    def resume_input(self) -> None:
+        """See ``ServedClient``."""
+        if not self.closing:
+            self.release("password")
+            self.parse_buffered()
 
     @property
     def label(self) -> str:
@@ -128,4 +146,7 @@ class CafeFactory(ConnectionFactory):
 
 def make_factory(listener: Listener) -> IProtocolFactory:
     """See IWireProtocol."""
+    if listener.settings["client-id-password"] != NO_PASSWORD and not listener.passwords.has_users:
+        raise ConfigurationError("client-id-password needs users; set password-file")
+    listener.authenticates_requests(lambda settings: settings["client-id-password"] == REQUIRED)
     return CafeFactory(listener)

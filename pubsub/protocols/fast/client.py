@@ -22,10 +22,15 @@ class FastWire(ClientWire):
 
     def __init__(self, options: WireOptions) -> None:
         super().__init__(options)
-        self._token = (options.token or "").encode()
-        if not 0 < len(self._token) <= MAX_TOKEN:
-            raise ConfigurationError(f"token: fast needs one of 1 to {MAX_TOKEN} bytes")
+        self.use_token(options.token or "")
         self.limit = options.values["max-payload"]
+
+    def use_token(self, token: str) -> None:
+        """See ``ClientWire``."""
+        raw = token.encode()
+        if not 0 < len(raw) <= MAX_TOKEN:
+            raise ConfigurationError(f"token: fast needs one of 1 to {MAX_TOKEN} bytes")
+        self._token = raw
 
     def topic_problem(self, topic: str) -> str:
         """See ``ClientWire``."""

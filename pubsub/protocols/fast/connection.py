@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
+from pubsub.broker.identity import token_identity
 from pubsub.broker.mixes import AddressMixes
 from pubsub.broker.token_throttle import TokenThrottle
 from pubsub.broker.topics import fnv1a32, topic_name
@@ -50,6 +51,7 @@ from pubsub.wire.known_heads import KnownHeads
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
 
+    from pubsub.broker.access import AccessRules
     from pubsub.broker.listener import Listener
     from pubsub.broker.tokens import Token
     from pubsub.broker.topics import KeyChange, Topic
@@ -66,6 +68,8 @@ class FastConnection(Connection):
     # An ERROR was sent, and nothing has been received since.
     _error_is_last = False
     _subscriptions: Subscriptions | None = None
+    # The subject of the last messages' token, whose rights the publisher has.
+    _publishing_subject: str | None = None
     owned: set[Topic] | None = None
     """The exclusive topics that end with this connection (see ``TopicOwnership``)."""
 
@@ -123,7 +127,12 @@ class FastConnection(Connection):
                 case RotateKey():
                     self._rotate(packet)
         except Refused as refused:
-            self._refuse(TYPES[type(packet)], refused, topic_id)
+            offending = TYPES[type(packet)]
+            if isinstance(packet, Unsubscribe) and not topic_id and type(refused) is TopicNotFound:
+                # A client that asks whether everything before was handled: the answer is the ERROR.
+                self._reply_error(self._error(offending, code_of(refused), topic_id))
+            else:
+                self._refuse(offending, refused, topic_id)
 
     def _publish_columns(self, columns: Columns, at: int) -> tuple[int, bool]:
         """Publish messages scanned from ``at`` on.
@@ -143,17 +152,20 @@ class FastConnection(Connection):
 
     def _publish_mixed(self, columns: Columns) -> bool:
         """Publish messages of several sources at once; False if that is not possible."""
-        sender = self._server.proofs.sender_of(columns.addresses)
-        mixed = None if sender is None else self._server.mixes.find(columns)
-        return (
-            mixed is not None and self._publisher.publish_mixed(*mixed, sender=sender) is not None
-        )
+        token = self._server.proofs.token_of(columns.addresses)
+        mixed = None if token is None else self._server.mixes.find(columns)
+        if token is None or mixed is None:
+            return False
+        self._publish_with(token)
+        sender = token.subject.encode()
+        return self._publisher.publish_mixed(*mixed, sender=sender) is not None
 
     def _publish(self, source: Source, columns: Columns) -> None:
         """Publish messages of one source; each message refused gets an ERROR of its own."""
         count = columns.count
         try:
             token, topic = self._authorized(source.token, source.topic_id, "publish")
+            self._publish_with(token)
             batch = self._publisher.publish(topic, columns, sender=token.subject.encode())
         except Refused as refused:
             self._refuse(PUBLISH, refused, source.topic_id, count)
@@ -189,6 +201,16 @@ class FastConnection(Connection):
         self._throttle.succeeded()
         return token
 
+    def _access_with(self, token: Token) -> AccessRules:
+        """What the client may do with ``token``: each request has an identity of its own."""
+        return self.listener.access_for(token_identity(token, self.identity.host))
+
+    def _publish_with(self, token: Token) -> None:
+        """Give the publisher the rights of ``token``, which are looked up for a new subject."""
+        if token.subject != self._publishing_subject:
+            self._publishing_subject = token.subject
+            self._publisher.access = self._access_with(token)
+
     def _authorized(self, raw: bytes, topic_id: int, permission: str | None) -> tuple[Token, Topic]:
         """Return the token and the topic of a request; raises Refused (fast §5.2)."""
         token = self._token(raw)
@@ -211,18 +233,21 @@ class FastConnection(Connection):
         name = topic_name(packet.name)
         if packet.flags & ~(DURABLE | EXCLUSIVE):
             raise InvalidRequest("flags")
-        if not self.listener.access.may_subscribe(name):
-            self.listener.access.check_publish(name)
+        self._access_with(token).check_create(name)
         self._server.ownership.create(name, token, self, packet.flags)
 
     def _subscribe(self, packet: Subscribe) -> None:
         token, topic = self._authorized(packet.token, packet.topic_id, "subscribe")
-        self.listener.access.check_subscribe(topic.name)
+        self._access_with(token).check_subscribe(topic.name)
         if not self._server.ownership.may_read(topic, self):
             raise MissingPermission("the topic is exclusive")
         if self._subscriptions is None:
             self._subscriptions = Subscriptions(
-                self.listener, self.open_outbox(), self._subscription_ended, self._key_updated
+                self.listener,
+                self.open_outbox(),
+                self._access_with,
+                self._subscription_ended,
+                self._key_updated,
             )
         self._subscriptions.add(topic, token)
 
@@ -240,6 +265,7 @@ class FastConnection(Connection):
         if not key or len(packet.key) > MAX_KEY:
             # No token could contain such a key, so the topic would become unusable.
             raise InvalidRequest(f"a queue key is text of 1 to {MAX_KEY} bytes")
+        self._access_with(token).check("rotate", topic.name)
         self.listener.queue_keys.rotate(topic, packet.key, token.subject, self.label)
 
     # Replies and the end
@@ -287,7 +313,7 @@ class FastConnection(Connection):
             self.outbox.shut("disconnected")
         self._server.ownership.end_topics(self)
         if self._error_is_last and self.end_reason == Connection.end_reason:
-            self._server.hint_errors(self.label)
+            self._server.hint_errors(self)
 
 
 class FastFactory(ConnectionFactory):
@@ -314,7 +340,7 @@ class FastFactory(ConnectionFactory):
     def _topic_of(self, source: Source) -> Topic:
         return self.listener.topics.by_id(source.topic_id)
 
-    def hint_errors(self, client: str) -> None:
+    def hint_errors(self, client: FastConnection) -> None:
         """Log, once, the setting for clients that do not know ERROR (fast §6.1)."""
         if not self._hinted:
             self._hinted = True
@@ -322,7 +348,8 @@ class FastFactory(ConnectionFactory):
                 "fast on {endpoint}: {client!r} disconnected after an ERROR; if its program does "
                 "not know this packet, set errors=off",
                 endpoint=self.listener.endpoint,
-                client=client,
+                client=client.label,
+                connection=client.log_fields(),
             )
 
     def buildProtocol(self, addr: IAddress | None) -> FastConnection:

@@ -14,13 +14,14 @@ from pubsub.errors import Refused
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
+    from pubsub.broker.tokens import Token
     from pubsub.protocols.fast.heads import Source
 
 
 class _Proof(NamedTuple):
-    """``sender`` is proved from ``begins`` to before ``ends``, for these versions."""
+    """``token`` and those like it hold from ``begins`` to before ``ends``, for these versions."""
 
-    sender: bytes
+    token: Token
     begins: float
     ends: float
     tokens: int
@@ -37,10 +38,11 @@ class Proofs:
         self._seconds = listener.wall.system
         self._proofs: CombinationCache[_Proof] = CombinationCache(listener.memory)
 
-    def sender_of(self, sources: Sequence[Source]) -> bytes | None:
-        """Return the sender of all messages from ``sources``; None if some are to be refused.
+    def token_of(self, sources: Sequence[Source]) -> Token | None:
+        """Return a token that stands for those of all ``sources``: their subject is the same.
 
-        None also if a token has not been verified before, or if there are several senders.
+        None if some messages are to be refused, if a token has not been verified before, or if
+        there are several subjects.
         """
         key = tuple(sources)
         if len(key) > MAX_COMBINATION:
@@ -58,14 +60,14 @@ class Proofs:
             if proof is None:
                 return None
             self._proofs.put(key, proof)
-        return proof.sender
+        return proof.token
 
     def clear(self) -> None:
         """Forget all proofs, and with them the sources."""
         self._proofs.clear()
 
     def _prove(self, sources: Sequence[Source], now: float) -> _Proof | None:
-        subjects = set()
+        tokens: dict[str, Token] = {}
         ends = float("inf")
         for source in sources:
             if not self._tokens.known(source.token):
@@ -77,8 +79,9 @@ class Proofs:
                 return None
             if not token.permits("publish") or not self._keys.matches(topic, token.queue_key):
                 return None
-            subjects.add(token.subject)
+            tokens.setdefault(token.subject, token)
             ends = min(ends, self._tokens.end(token))
-        if len(subjects) != 1:
+        if len(tokens) != 1:
             return None
-        return _Proof(subjects.pop().encode(), now, ends, self._tokens.version, self._keys.version)
+        (token,) = tokens.values()
+        return _Proof(token, now, ends, self._tokens.version, self._keys.version)

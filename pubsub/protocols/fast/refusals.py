@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pubsub.errors import (
+    AuthenticationRequired,
     BadToken,
     FrameTimeout,
     HandshakeTimeout,
@@ -27,6 +28,7 @@ from pubsub.protocols.fast.codec import ErrorCode
 
 CODES: dict[type[Refused], ErrorCode] = {
     BadToken: ErrorCode.BAD_TOKEN,
+    AuthenticationRequired: ErrorCode.BAD_TOKEN,
     WrongKey: ErrorCode.WRONG_QUEUE_KEY,
     MissingPermission: ErrorCode.MISSING_PERMISSION,
     NotAuthorized: ErrorCode.MISSING_PERMISSION,

@@ -29,10 +29,11 @@ SETTINGS: tuple[Setting, ...] = (
 
 def make_factory(listener: Listener) -> IProtocolFactory:
     """See IWireProtocol."""
-    if not listener.tokens.ring:
+    if not listener.tokens.ring.has_issuers:
         raise NotConfigured(
             "no master secret is configured; make one with "
             "`pubsub secret FILE` and give it with --secret-file FILE"
         )
     listener.check_keys_itself()
+    listener.authenticates_requests()
     return FastFactory(listener)

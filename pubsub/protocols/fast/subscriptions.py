@@ -16,6 +16,7 @@ from pubsub.kernel import Head
 from pubsub.protocols.fast.heads import message_head
 
 if TYPE_CHECKING:
+    from pubsub.broker.access import AccessRules
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.tokens import Token
@@ -63,19 +64,21 @@ class _Subscription:
 class Subscriptions:
     """The subscriptions of one connection, delivered to ``outbox``.
 
-    ``ended`` reports to the client that a subscription has ended, ``updated`` that it continues
-    with a new key.
+    ``access_with`` returns what the client may do with a token. ``ended`` reports to the client
+    that a subscription has ended, ``updated`` that it continues with a new key.
     """
 
     def __init__(
         self,
         listener: Listener,
         outbox: Outbox,
+        access_with: Callable[[Token], AccessRules],
         ended: Callable[[Topic], None],
         updated: Callable[[Topic, bytes], None],
     ) -> None:
         self._listener = listener
         self._outbox = outbox
+        self._access_with = access_with
         self._ended = ended
         self._updated = updated
         self._by_topic: dict[Topic, _Subscription] = {}
@@ -132,7 +135,7 @@ class Subscriptions:
         return (
             key_matches
             and subscription.token.permits("subscribe")
-            and self._listener.access.may_subscribe(topic.name)
+            and self._access_with(subscription.token).may_subscribe(topic.name)
             and self._listener.tokens.valid(subscription.token, self._listener.wall.system())
         )
 

@@ -31,7 +31,10 @@ class NsdWire(ClientWire):
 
     def __init__(self, options: WireOptions) -> None:
         super().__init__(options)
+        self._login = options.login
         self._name = options.client_id.decode(errors="replace")
+        if options.login is not None:
+            self._name = self._name or options.login.user
         if len(self._name.encode()) > MAX_NAME:
             raise ConfigurationError(f"client id: nsd takes up to {MAX_NAME} bytes")
         self._identities = self._name or f"client-{secrets.token_hex(8)}"
@@ -61,9 +64,9 @@ class NsdWire(ClientWire):
     def connect(self, role: Role, session: object = None) -> WireConnection:
         """See ``ClientWire``."""
         if role is Role.PUBLISHER:
-            return client_connection.NsdPublisher(self._name)
+            return client_connection.NsdPublisher(self._name, self._login)
         known = session if isinstance(session, NsdSession) else None
-        return NsdSubscriber(self._identity, known, keep=bool(self._name))
+        return NsdSubscriber(self._identity, known, bool(self._name), self._login)
 
     def _identity(self, topic: str) -> str:
         """Return the identity under which a topic is read: short, whatever the names."""
@@ -71,4 +74,4 @@ class NsdWire(ClientWire):
         return f"reader-{hashlib.sha256(text).hexdigest()[:32]}"
 
 
-CLIENT = ClientSide(NsdWire, columns=("key",), port=7071)
+CLIENT = ClientSide(NsdWire, columns=("key",), port=7071, logs_in=True)

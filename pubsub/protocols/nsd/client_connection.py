@@ -15,10 +15,15 @@ from typing import Any
 from pubsub.kernel import Columns
 from pubsub.protocols.nsd.codec import SUCCESS
 from pubsub.wire.client_events import Alive, Confirmed, Level, Opened, Rejected, WireEvent
-from pubsub.wire.client_wire import Headers, WireConnection, WireError
+from pubsub.wire.client_wire import Headers, UserLogin, WireConnection, WireError
 
 _SUCCESS_LINE = SUCCESS + b"\n"
 _SHOWN = 200
+# What waits for the reply to a password, and the refusal that may be another one next time.
+_LOGIN = object()
+_BUSY = "BROKER BUSY"
+# No message has such a number.
+_NO_MESSAGES = 10**17
 MISSING = "NO SUCH CHANNEL"
 """How the refusal begins that names a channel which does not exist (nsd §6.1)."""
 # The identity of pings, which has no subscriptions.
@@ -34,13 +39,25 @@ def line(**fields: object) -> bytes:
 class NsdConnection(WireConnection):
     """What publishers and subscribers have in common. ``Request`` objects are their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, login: UserLogin | None = None) -> None:
         super().__init__()
         self.waiting: deque[Any] = deque()
+        self._login = login
 
     def open(self, topic: str | None = None) -> list[WireEvent]:
-        """See ``WireConnection``. nsd has no handshake."""
-        return [Opened()]
+        """See ``WireConnection``. nsd has no handshake, but perhaps a password (nsd §1.4)."""
+        login = self._login
+        if login is None:
+            return [self.opened()]
+        self.waiting.append(_LOGIN)
+        # A Get without messages.
+        fields = {"identity": login.user, "after": _NO_MESSAGES, "password": login.password}
+        self.send(line(_class="GetRequest", **fields))
+        return []
+
+    def opened(self) -> Opened:
+        """Return what is reported when requests can be sent."""
+        return Opened()
 
     def ping(self) -> None:
         """See ``WireConnection``: a Get without messages."""
@@ -63,6 +80,11 @@ class NsdConnection(WireConnection):
             waiting = self.waiting.popleft()
             if waiting is None:
                 events.append(Alive())
+            elif waiting is _LOGIN:
+                if error:
+                    events.append(Rejected(error, permanent=error != _BUSY))
+                    return len(data), 1
+                events.append(self.opened())
             else:
                 self.answered(waiting, fields, error, events)
         return at, len(data) - at + 1
@@ -113,8 +135,8 @@ class _Request:
 class NsdPublisher(NsdConnection):
     """Publishes as ``name``, unless a message has a sender of its own."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__()
+    def __init__(self, name: str, login: UserLogin | None = None) -> None:
+        super().__init__(login)
         self._name = name
         self._opened: set[str] = set()
         self._group = _Group()

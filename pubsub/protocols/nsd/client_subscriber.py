@@ -32,7 +32,7 @@ from pubsub.wire.client_events import (
     SubscriptionEnded,
     WireEvent,
 )
-from pubsub.wire.client_wire import WireError
+from pubsub.wire.client_wire import UserLogin, WireError
 
 _BETWEEN = b'},{"_class":"Message","from":'
 _OWN = frozenset({"_class", "from", "when", "body"})
@@ -91,9 +91,13 @@ class NsdSubscriber(NsdConnection):
     session: NsdSession
 
     def __init__(
-        self, identity: Callable[[str], str], session: NsdSession | None, keep: bool
+        self,
+        identity: Callable[[str], str],
+        session: NsdSession | None,
+        keep: bool,
+        login: UserLogin | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(login)
         self._identity = identity
         self._keep = keep
         self._resumed = session is not None
@@ -105,9 +109,9 @@ class NsdSubscriber(NsdConnection):
 
     # Requests
 
-    def open(self, topic: str | None = None) -> list[WireEvent]:
-        """See ``WireConnection``."""
-        return [Opened(self._resumed)]
+    def opened(self) -> Opened:
+        """See ``NsdConnection``."""
+        return Opened(self._resumed)
 
     def subscribe(self, interest: Interest) -> None:
         """See ``WireConnection``."""

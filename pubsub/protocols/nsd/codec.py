@@ -125,6 +125,19 @@ def parse(text: bytes, line: bytes) -> Request:
         raise InvalidRequest(_shown(text, line)) from None
 
 
+def password_of(text: bytes, line: bytes) -> str | None:
+    """Return the field ``password`` of a request (nsd §1.4), None if it has none.
+
+    Raises InvalidRequest if it is not a text.
+    """
+    if b'"password"' not in text:
+        return None
+    value = _load(text).get("password")
+    if value is None or isinstance(value, str):
+        return value
+    raise InvalidRequest(_shown(text, line))
+
+
 def _shown(text: bytes, line: bytes) -> str:
     try:
         return text.decode()

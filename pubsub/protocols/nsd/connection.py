@@ -28,6 +28,7 @@ from pubsub.protocols.nsd.codec import (
     error,
     is_http_request,
     parse,
+    password_of,
     success_at,
     unwrap,
     wrap,
@@ -37,6 +38,14 @@ from pubsub.protocols.nsd.heads import (
     Template,
     make_template,
     text_around_body,
+)
+from pubsub.protocols.nsd.identity_proof import (
+    NO_PASSWORD,
+    check_identity,
+    check_owner,
+    is_proved,
+    owner_of,
+    prove,
 )
 from pubsub.protocols.nsd.message_list import MessageList
 from pubsub.protocols.nsd.refusals import NOT_STORED, connection_refusal_of, refusal_of
@@ -48,6 +57,7 @@ if TYPE_CHECKING:
 
     from pubsub.broker.batch import Batch
     from pubsub.broker.listener import Listener
+    from pubsub.broker.passwords import PasswordCheck
     from pubsub.broker.topics import Topic
     from pubsub.protocols.nsd.identities import Identities
 
@@ -63,6 +73,8 @@ class NsdConnection(Connection):
     # The response to a Get while it is sent; no other request is handled meanwhile.
     _message_list: MessageList | None = None
     _in_consume = False
+    # The verification of a password; no other request is handled meanwhile.
+    _password_check: PasswordCheck | None = None
 
     def __init__(self, listener: Listener, identities: Identities, encoded: EncodedBatches) -> None:
         super().__init__(listener)
@@ -81,7 +93,7 @@ class NsdConnection(Connection):
         """
         at = 0
         self._in_consume = True
-        while self._message_list is None and not self.output_full and not self.closing:
+        while not (self._waits or self.output_full or self.closing):
             if self._template is not None:
                 at = self._publish_alike(self._template, data, at)
             end = data.find(b"\n", at)
@@ -96,6 +108,9 @@ class NsdConnection(Connection):
             self._answer(line, data[at : end + 1])
             at = end + 1
         self._in_consume = False
+        if self.output_full:
+            # Over TLS the transport becomes full between two reads, when nothing is sent.
+            self.hold("output")
         self.answered()
         return at, MAX_LINE + 2
 
@@ -141,6 +156,17 @@ class NsdConnection(Connection):
         text, in_base64 = unwrap(line)
         try:
             request = parse(text, line)
+            if self.listener.settings["identity-password"] != NO_PASSWORD:
+                password = password_of(text, line)
+                if password is not None and not is_proved(self, request.identity):
+                    self._prove(request.identity, password, line, in_base64)
+                    return
+                check_identity(self, request.identity)
+                if isinstance(request, Subscribe | Unsubscribe | Get):
+                    check_owner(self, self._identities.owner(request.identity))
+                if password is not None:
+                    # Such a line is not kept as a template.
+                    line_with_end = b""
             if isinstance(request, Get):
                 self._get(request, in_base64)
                 return
@@ -148,7 +174,8 @@ class NsdConnection(Connection):
             response = self._subscribed(request) if isinstance(request, Subscribe) else SUCCESS
             success, failed = wrap(response, in_base64), wrap(NOT_STORED, in_base64)
             if isinstance(request, Publish):
-                self._learn(request, line_with_end)
+                if line_with_end:
+                    self._learn(request, line_with_end)
                 self._reply_published(topic, success, failed)
             else:
                 self.reply_when_stored(topic.durability, success, failed)
@@ -164,6 +191,31 @@ class NsdConnection(Connection):
             self.refuse(refused.reason, topic=_topic_of(request))
             response = refusal_of(refused)
         self.reply(wrap(response, in_base64))
+
+    @property
+    def _waits(self) -> bool:
+        """True while a request is carried out that takes longer."""
+        return self._message_list is not None or self._password_check is not None
+
+    def _prove(self, identity: str, password: str, line: bytes, in_base64: bool) -> None:
+        """Verify a password, then answer the request in ``line``."""
+
+        def done(refused: Refused | None) -> None:
+            waited, self._password_check = self._password_check, None
+            self._template = self._around_body = None
+            if refused is None:
+                self._answer(line, b"")
+            else:
+                self.refuse(refused.reason)
+                self.reply(wrap(refusal_of(refused), in_base64))
+            if waited is not None:
+                self.release("password")
+                self._resume_requests()
+
+        check = prove(self, identity, password, done)
+        if check.pending:
+            self._password_check = check
+            self.hold("password")
 
     def _subscribed(self, request: Subscribe) -> bytes:
         """The response to a Subscribe: the position, if that was asked for."""
@@ -189,10 +241,13 @@ class NsdConnection(Connection):
                     raise MessageTooLarge(len(message.body))
                 return self._publish(request, [message.body.encode()])[0]
             case Subscribe():
+                # First, as a client without the right may not find out which channels there are.
+                self.access.check_subscribe(request.channel)
                 topic = self.listener.topics.named(request.channel)
-                self.listener.access.check_subscribe(request.channel)
                 self._subscribe(request.identity, request.channel)
             case Unsubscribe():
+                if not self._identities.has(request.identity, request.channel):
+                    self.access.check_subscribe(request.channel)
                 topic = self.listener.topics.named(request.channel)
                 self._unsubscribe(request.identity, request.channel)
             case Get():
@@ -200,10 +255,9 @@ class NsdConnection(Connection):
         return topic
 
     def _open(self, name: str) -> Topic:
-        access = self.listener.access
+        access = self.access
+        access.check_create(name)
         readable = access.may_subscribe(name)
-        if not readable:
-            access.check_publish(name)
         settings = self.listener.settings
         limits = (settings["max-identities"], settings["max-subscriptions"])
         self._identities.check_room(name, name if readable else None, *limits)
@@ -214,9 +268,10 @@ class NsdConnection(Connection):
         return topic
 
     def _check_publish(self, identity: str) -> None:
+        # First, as a client without the right may not find out which channels there are.
+        self._publisher.access.check_publish(identity)
         if not self._identities.opened(identity):
             raise TopicNotFound(identity)
-        self.listener.access.check_publish(identity)
 
     def _publish(self, request: Publish, payloads: list[bytes]) -> tuple[Topic, Batch]:
         """Publish ``payloads`` with the other fields of ``request``; return what was accepted."""
@@ -234,9 +289,8 @@ class NsdConnection(Connection):
 
     def _subscribe(self, name: str, channel: str) -> None:
         settings = self.listener.settings
-        if self._identities.subscribe(
-            name, channel, settings["max-identities"], settings["max-subscriptions"]
-        ):
+        limits = (settings["max-identities"], settings["max-subscriptions"])
+        if self._identities.subscribe(name, channel, *limits, owner_of(self, name)):
             listener = self.listener
             listener.router.read_history(listener.topics.named(channel))
 
@@ -264,12 +318,13 @@ class NsdConnection(Connection):
             "nsd: cannot read the history for {client!r}; its connection is closed",
             failure,
             client=self.label,
+            connection=self.log_fields(),
         )
         self.abort("the history cannot be read")
 
     def _resume_requests(self) -> None:
         """Handle the requests in the read buffer, unless they still have to wait."""
-        if not (self._message_list is not None or self._in_consume or self.output_full):
+        if not (self._waits or self._in_consume or self.output_full):
             self.parse_buffered()
         self.answered()
 
@@ -294,7 +349,7 @@ class NsdConnection(Connection):
     def owes_answers(self) -> bool:
         """See ``Leaver``: the response that is being sent, and those to the requests behind it."""
         waiting = self.output_full and self._read_buffer is not None and not self._discards_input
-        return self._message_list is not None or waiting or super().owes_answers()
+        return self._waits or waiting or super().owes_answers()
 
     def answered(self) -> None:
         """See ``Connection``; there may be more requests in the read that is handled."""
@@ -303,6 +358,8 @@ class NsdConnection(Connection):
 
     def ended(self) -> None:
         """See ``Connection``."""
+        if self._password_check is not None:
+            self._password_check.cancel()
         if self._message_list is not None:
             self.listener.at_tick_end(self._message_list.resume)
 

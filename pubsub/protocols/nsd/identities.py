@@ -33,14 +33,16 @@ SUBSCRIPTION_BYTES = 128
 class Identity:
     """The state of one identity: whether it has opened its channel, and its subscriptions.
 
-    ``idle_since`` is the time at which it was found unused; None if it was used since.
+    ``idle_since`` is the time at which it was found unused; None if it was used since. ``owner`` is
+    the user to whom its subscriptions belong; empty if that is nobody.
     """
 
-    __slots__ = ("channels", "idle_since", "name", "opened")
+    __slots__ = ("channels", "idle_since", "name", "opened", "owner")
 
     def __init__(self, name: str, opened: bool = False, channels: set[str] | None = None) -> None:
         self.name = name
         self.opened = opened
+        self.owner = ""
         self.idle_since: float | None = None
         self.channels = set() if channels is None else channels
 
@@ -69,6 +71,7 @@ class Identities:
         for name, value in self._store.items(TABLE):
             record = json.loads(value)
             identity = self._known[name] = Identity(name, record["opened"])
+            identity.owner = record.get("owner", "")
             self._memory.add(IDENTITY_BYTES)
             if "channels" in record:
                 self._convert(identity, record["channels"])
@@ -102,6 +105,11 @@ class Identities:
         identity = self.find(name)
         return identity is not None and identity.opened
 
+    def has(self, name: str, channel: str) -> bool:
+        """Return whether the identity is subscribed to ``channel``."""
+        identity = self._known.get(name)
+        return identity is not None and channel in identity.channels
+
     def check_room(self, name: str, channel: str | None, limit: int, subscriptions: int) -> None:
         """Raise the errors of ``open`` and of ``subscribe`` to ``channel``; change nothing."""
         known = self._known.get(name)
@@ -129,16 +137,24 @@ class Identities:
         for identity in self._known.values():
             yield from identity.channels
 
-    def subscribe(self, name: str, channel: str, limit: int, subscriptions: int) -> bool:
+    def owner(self, name: str) -> str:
+        """Return the user to whom the subscriptions of an identity belong; empty if nobody."""
+        identity = self._known.get(name)
+        return "" if identity is None else identity.owner
+
+    def subscribe(
+        self, name: str, channel: str, limit: int, subscriptions: int, owner: str = ""
+    ) -> bool:
         """Subscribe; return False if it was subscribed. Raises LimitReached or MemoryExhausted.
 
-        ``limit`` bounds the identities, ``subscriptions`` those of one identity.
+        ``limit`` bounds the identities, ``subscriptions`` those of one identity. An identity that
+        is new belongs to ``owner``.
         """
         known = self.find(name)
         if known is not None and channel in known.channels:
             return False
         self.check_room(name, channel, limit, subscriptions)
-        identity = self._make(name)
+        identity = self._make(name, owner)
         self._memory.reserve(SUBSCRIPTION_BYTES)
         identity.channels.add(channel)
         self._store.put(SUBSCRIPTIONS, _key(name, channel), b"")
@@ -202,16 +218,20 @@ class Identities:
                 if channel in identity.channels:
                     self.unsubscribe(identity.name, channel)
 
-    def _make(self, name: str) -> Identity:
+    def _make(self, name: str, owner: str = "") -> Identity:
         identity = self.find(name)
         if identity is None:
             self._memory.reserve(IDENTITY_BYTES)
             identity = self._known[name] = Identity(name)
+            identity.owner = owner
             self._save(identity)
         return identity
 
     def _save(self, identity: Identity) -> None:
-        self._store.put(TABLE, identity.name, json.dumps({"opened": identity.opened}).encode())
+        record: dict[str, object] = {"opened": identity.opened}
+        if identity.owner:
+            record["owner"] = identity.owner
+        self._store.put(TABLE, identity.name, json.dumps(record).encode())
 
 
 def _key(name: str, channel: str) -> str:

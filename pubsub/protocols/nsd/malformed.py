@@ -8,6 +8,10 @@ from typing import Any
 from pubsub.protocols.nsd.codec import InvalidRequest, parse, unwrap
 from pubsub.wire.dissection import SHOWN, Dissection
 
+# A password follows this.
+# In any spelling of a line that is no JSON, such as Python's.
+REDACTED = (rb"(?i:password)",)
+
 
 def dissect(frame: bytes) -> Dissection:
     """See ``IWireProtocol``."""

@@ -51,6 +51,7 @@ class MessageList:
         """Send the list a page of the history at a time, as fast as the client reads it."""
         connection, line = self._connection, self._line
         listener = connection.listener
+        rights = self._rights
         channels, remote = await self._readable()
         # Messages published while the list is sent are left to the next Get.
         offset = max(self._after, 0)
@@ -58,15 +59,24 @@ class MessageList:
         end = await self._stored_end() if channels else offset
         pieces, comma = [LIST_START], b""
         while channels and offset < end and not connection.closing:
+            if rights != self._rights:
+                # The client may have lost a channel meanwhile; it does not get others.
+                rights = self._rights
+                channels &= (await self._readable())[0]
+                continue
             page = await read_history(
                 listener.clock,
-                connection.label,
+                connection,
                 partial(listener.store.read, offset, channels, PAGE_BYTES),
             )
+            if rights != self._rights:
+                continue
             for start, stop in page.damaged:
-                listener.counters.drop(connection.label, "*", "damaged", stop - start)
+                listener.drop(connection.label, "*", "damaged", stop - start, connection)
             for batch in page.batches:
-                pieces += (comma, self._encoded.encode(batch))
+                encoded = self._encoded.encode(batch)
+                connection.count_sent(batch.count, len(encoded))
+                pieces += (comma, encoded)
                 comma = b","
             offset = page.next_offset
             if offset < end:
@@ -78,15 +88,21 @@ class MessageList:
         if not connection.closing:
             connection.reply(line.finish(*pieces, LIST_END))
 
+    @property
+    def _rights(self) -> object:
+        """Equal to what it was before unless the client may have lost a right since."""
+        connection = self._connection
+        return connection.listener.access_version, connection.access
+
     async def _readable(self) -> tuple[frozenset[str], list[Topic]]:
         """Return the channels that may be read, and those of them that other brokers host."""
-        listener = self._connection.listener
+        listener, access = self._connection.listener, self._connection.access
         readable: set[str] = set()
         remote: list[Topic] = []
 
         def check(channels: Iterator[str]) -> Work:
             while some := tuple(islice(channels, _FEW)):
-                permitted = list(filter(listener.access.may_subscribe, some))
+                permitted = list(filter(access.may_read, some))
                 readable.update(permitted)
                 topics = map(listener.topics.get, permitted)
                 remote.extend(t for t in topics if t is not None and t.upstream is not None)

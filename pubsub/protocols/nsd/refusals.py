@@ -10,11 +10,13 @@ from pubsub.errors import (
     MemoryExhausted,
     MessageTooLarge,
     NotAuthorized,
+    PasswordsBusy,
     RateLimited,
     Refused,
     SenderTooLong,
     TopicNotFound,
     TopicUnreachable,
+    WrongPassword,
 )
 from pubsub.protocols.nsd.codec import error
 
@@ -22,6 +24,8 @@ TEXTS: dict[type[Refused], str] = {
     TopicNotFound: "NO SUCH CHANNEL: {0}",
     TopicUnreachable: "NO SUCH CHANNEL: {0}",
     NotAuthorized: "NOT AUTHORIZED: {0}",
+    WrongPassword: "WRONG PASSWORD",
+    PasswordsBusy: "BROKER BUSY",
     MessageTooLarge: "MESSAGE TOO BIG: {0} characters",
     SenderTooLong: "SENDER TOO LONG: {0} bytes",
     LimitReached: "LIMIT REACHED: {0}",

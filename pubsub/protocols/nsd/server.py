@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IProtocolFactory
 
+from pubsub.errors import ConfigurationError
 from pubsub.protocols.nsd.codec import MAX_LINE
 from pubsub.protocols.nsd.connection import NsdConnection
 from pubsub.protocols.nsd.heads import EncodedBatches
 from pubsub.protocols.nsd.identities import Identities
-from pubsub.settings import Setting, integer
+from pubsub.protocols.nsd.identity_proof import NO_PASSWORD, OPTIONAL, REQUIRED
+from pubsub.settings import Setting, choice, integer
 from pubsub.wire.connection import ConnectionFactory
 
 if TYPE_CHECKING:
@@ -20,6 +22,13 @@ if TYPE_CHECKING:
 
 _BILLION = 10**9
 SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        "identity-password",
+        choice(NO_PASSWORD, OPTIONAL, REQUIRED),
+        NO_PASSWORD,
+        "whether requests may or must have the password of their identity, of the users in "
+        "password-file",
+    ),
     Setting("max-body", integer(0, MAX_LINE), 1000, "characters a message's body may have"),
     Setting("max-identities", integer(0, _BILLION), 100_000, "identities there may be"),
     Setting(
@@ -73,4 +82,7 @@ def _load_identities(listener: Listener) -> Identities:
 
 def make_factory(listener: Listener) -> IProtocolFactory:
     """See IWireProtocol."""
+    if listener.settings["identity-password"] != NO_PASSWORD and not listener.passwords.has_users:
+        raise ConfigurationError("identity-password needs users; set password-file")
+    listener.authenticates_requests(lambda settings: settings["identity-password"] == REQUIRED)
     return NsdFactory(listener)

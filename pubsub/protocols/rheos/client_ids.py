@@ -5,6 +5,9 @@ delivered on the latest open connection on which the id was used. When the id is
 connection, or that connection closes, its subscriptions move. An id without a connection is kept
 for the resume window.
 
+Where the transport proves identities, an id belongs to the identity that was first to prove itself
+with it, for as long as the id is known. Senders are shown by their ids, so that ids are no secret.
+
 An id may have thousands of subscriptions, and one read may name hundreds of ids. So subscriptions
 move one by one, in slices: each is at one place at any time, and gets there within some ticks.
 """
@@ -15,20 +18,21 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from pubsub.errors import LimitReached
+from pubsub.errors import LimitReached, NotAuthorized
 from pubsub.protocols.rheos.delivery import PROTOCOL, client_name
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
 
+    from pubsub.broker.access import AccessRules
     from pubsub.broker.batch import Batch
     from pubsub.broker.listener import Listener
-    from pubsub.broker.outbox import Outbox
     from pubsub.broker.publisher import Publisher
     from pubsub.broker.slices import Work
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import Encoding
     from pubsub.kernel import Columns
+    from pubsub.wire.connection import Connection
 
 # Estimated cost of a client id and of one of its subscriptions, for the memory budget.
 CLIENT_BYTES = 768
@@ -37,18 +41,20 @@ SUBSCRIPTION_BYTES = 256
 
 class Client:
     """A client id in use. ``places`` are its connections, the latest last; ``sender`` is the id as
-    other protocols show it.
+    other protocols show it. ``owner`` is the proof and the name of the identity that it belongs to,
+    or None while only anonymous clients have used it.
 
     ``topics`` has the place at which the messages of each topic are delivered; None is nowhere.
     """
 
-    __slots__ = ("expiry", "id", "places", "pruned", "sender", "topics")
+    __slots__ = ("expiry", "id", "owner", "places", "pruned", "sender", "topics")
 
     def __init__(self, client_id: bytes) -> None:
         self.id = client_id
         self.sender = client_name(client_id).encode()
         self.topics: dict[Topic, Place | None] = {}
         self.places: list[Place] = []
+        self.owner: tuple[str, str] | None = None
         # How many topics of the broker had ended when those among the subscriptions were dropped.
         self.pruned = 0
         self.expiry: IDelayedCall | None = None
@@ -61,20 +67,36 @@ class Place:
     are subscribed.
     """
 
-    __slots__ = ("_encoding", "_open_outbox", "_readers", "_router", "closed")
+    __slots__ = (
+        "_connection", "_encoding", "_open_outbox", "_readers", "_router", "clients", "closed",
+    )  # fmt: skip
 
     def __init__(
         self,
         listener: Listener,
-        open_outbox: Callable[[], Outbox],
+        connection: Connection,
         encoding: Callable[[Topic], Encoding],
     ) -> None:
         self._router = listener.router
-        self._open_outbox = open_outbox
+        self._connection = connection
+        self._open_outbox = connection.open_outbox
         self._encoding = encoding
         self._readers: dict[Topic, set[Client]] = {}
+        self.clients: dict[bytes, Client] = {}
+        """The client ids that are used here."""
         self.closed = False
         """True if the connection has ended."""
+
+    @property
+    def access(self) -> AccessRules:
+        """What the client at the other end may do."""
+        return self._connection.access
+
+    @property
+    def owner(self) -> tuple[str, str] | None:
+        """The proof and the name of the client's identity; None if it is anonymous."""
+        identity = self._connection.identity
+        return None if identity.is_anonymous else (identity.proof, identity.name)
 
     def add(self, client: Client, topic: Topic, offset: int | None = None) -> None:
         """Deliver ``topic`` here for ``client``: the history from ``offset`` on, if given."""
@@ -144,17 +166,35 @@ class Clients:
     # Connections
 
     def use(self, client_id: bytes, place: Place) -> Client:
-        """Return the client for an id used at ``place``; raises LimitReached or MemoryExhausted.
+        """Return the client for an id used at ``place``.
 
-        Its subscriptions are to be moved there (see ``move``).
+        Its subscriptions are to be moved there (see ``move``). Raises NotAuthorized if the id is
+        another's, LimitReached or MemoryExhausted.
         """
         client = self._clients.get(client_id) or self._make(client_id)
+        self._claim(client, place)
         if client.expiry is not None:
             client.expiry.cancel()
             client.expiry = None
             del self._kept[client_id]
         client.places.append(place)
+        place.clients[client_id] = client
         return client
+
+    def _claim(self, client: Client, place: Place) -> None:
+        """Check that ``client`` may be used at ``place``.
+
+        The first identity that is proved takes the id from anonymous clients.
+        """
+        owner = place.owner
+        if client.owner == owner:
+            return
+        if client.owner is not None:
+            raise NotAuthorized(client.sender.decode())
+        client.owner = owner
+        others, client.places = client.places, []
+        for other in others:
+            del other.clients[client.id]
 
     def leave(self, clients: Iterable[Client], place: Place) -> Work:
         """The connection of ``place`` has ended: return the work that is left to do.
@@ -231,7 +271,7 @@ class Clients:
             offset = place.discard(client, topic)
         if not self._listener.topics.holds(topic):
             self._forget(client, topic)
-        elif not self._listener.access.may_subscribe(topic.name):
+        elif client.places and not client.places[-1].access.may_subscribe(topic.name):
             self._listener.refuse("revoked", client.sender.decode())
             self._forget(client, topic)
         elif client.places:
@@ -240,9 +280,12 @@ class Clients:
 
     # Subscriptions
 
-    def subscribe(self, client: Client, topic: Topic) -> None:
-        """Subscribe; raises NotAuthorized, LimitReached or MemoryExhausted."""
-        self._listener.access.check_subscribe(topic.name)
+    def subscribe(self, client: Client, topic: Topic, access: AccessRules) -> None:
+        """Subscribe by the rules of the requesting connection, ``access``.
+
+        Raises NotAuthorized, LimitReached or MemoryExhausted.
+        """
+        access.check_subscribe(topic.name)
         if topic not in client.topics:
             self._make_room(client)
             self._listener.memory.reserve(SUBSCRIPTION_BYTES)

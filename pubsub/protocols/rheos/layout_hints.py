@@ -14,6 +14,7 @@ from pubsub.protocols.rheos.codec import CHECKSUM_SIZE, LAYOUTS, Codec, RheosErr
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
+    from pubsub.wire.stream_client import StreamClient
 
 log = Logger()
 
@@ -25,7 +26,7 @@ class LayoutHints:
         self._listener = listener
         self._given = False
 
-    def examine(self, data: bytes, at: int, client: str) -> None:
+    def examine(self, data: bytes, at: int, client: StreamClient) -> None:
         """Examine the malformed request of ``client`` that begins at ``at``."""
         if self._given:
             return
@@ -37,7 +38,8 @@ class LayoutHints:
                 "rheos on {endpoint}: a request of {client!r} has another layout; if its program "
                 "is to be served, set layout={layout} and checksum={checksum}",
                 endpoint=self._listener.endpoint,
-                client=client,
+                client=client.label,
+                connection=client.log_fields(),
                 layout=found[0],
                 checksum=found[1],
             )

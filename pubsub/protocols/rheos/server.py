@@ -80,8 +80,7 @@ class RheosConnection(Connection):
     def __init__(self, listener: Listener, server: RheosFactory) -> None:
         super().__init__(listener)
         self._server = server
-        self._place = Place(listener, self.open_outbox, server.encoding)
-        self._clients: dict[bytes, Client] = {}
+        self._place = Place(listener, self, server.encoding)
 
     @property
     def label(self) -> str:
@@ -111,7 +110,7 @@ class RheosConnection(Connection):
                 request, at = decoded
                 self._handle(request, replies)
             except RheosError as problem:
-                self._server.layout_hints.examine(data, at, self.label)
+                self._server.layout_hints.examine(data, at, self)
                 replies.refused()
                 if problem.end is None:
                     self._send(replies)
@@ -133,14 +132,15 @@ class RheosConnection(Connection):
         self.reply_when(all_of(conditions), data, failed)
 
     def _client(self, client_id: bytes) -> Client:
-        """Return the client of a request; raises LimitReached or MemoryExhausted."""
+        """Return the client of a request; raises what ``Clients.use`` does."""
         self._latest = client_id
-        client = self._clients.get(client_id)
+        clients = self._place.clients
+        client = clients.get(client_id)
         if client is not None:
             return client
-        if len(self._clients) >= self.listener.settings["max-ids"]:
+        if len(clients) >= self.listener.settings["max-ids"]:
             raise LimitReached("client ids of a connection")
-        client = self._clients[client_id] = self._server.clients.use(client_id, self._place)
+        client = self._server.clients.use(client_id, self._place)
         if client.topics:
             self._move_here(client)
             if self.closing:
@@ -179,7 +179,7 @@ class RheosConnection(Connection):
                 topic = self._create(client, name)
             else:
                 topic = self.listener.topics.named(name)
-                self._server.clients.subscribe(client, topic)
+                self._server.clients.subscribe(client, topic, self.access)
         except Refused as refused:
             self._refuse(refused, request.topic, replies)
             return
@@ -189,11 +189,10 @@ class RheosConnection(Connection):
 
     def _create(self, client: Client, name: str) -> Topic:
         listener = self.listener
-        access, topics = listener.access, listener.topics
+        topics = listener.topics
         if name in topics:
             raise TopicExists(name)
-        if not access.may_subscribe(name):
-            access.check_publish(name)
+        self.access.check_create(name)
         topic = topics.create(name)
         listener.store.put(PARENTS, name, client.id)
         return topic
@@ -208,7 +207,7 @@ class RheosConnection(Connection):
         """Publish messages of one client to several topics; False if that is not possible."""
         ids = {source.client_id for source in columns.addresses}
         mixed = self._server.mixes.find(columns) if len(ids) == 1 else None
-        client = None if mixed is None else self._clients.get(ids.pop())
+        client = None if mixed is None else self._place.clients.get(ids.pop())
         if mixed is None or client is None or self._publisher is None:
             return False
         mix = mixed[0]
@@ -270,7 +269,7 @@ class RheosConnection(Connection):
         if self._moving is not None:
             self._moving.stop()
         self._arriving = []
-        clients, self._clients = self._clients, {}
+        clients, self._place.clients = self._place.clients, {}
         self.listener.slices.run(self._server.clients.leave(clients.values(), self._place))
         if self.outbox is not None:
             self.outbox.shut("disconnected")

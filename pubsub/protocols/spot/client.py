@@ -10,14 +10,16 @@ from pubsub.protocols.spot.client_connection import (
     SpotSession,
     SubscriberConnection,
 )
+from pubsub.protocols.spot.mechanisms import Login
 from pubsub.settings import SIZE, Setting
 from pubsub.wire.client_events import Level
 from pubsub.wire.client_side import ClientSide
-from pubsub.wire.client_wire import ClientWire, Role, Traits, WireConnection, WireOptions
+from pubsub.wire.client_wire import ClientWire, Role, Traits, UserLogin, WireConnection, WireOptions
 
 # Bytes of a random number in hex, which makes the identities of subscribers their own.
 _NUMBER_BYTES = 8
 # RFC 37 allows 255; a subscriber adds a full stop and the number.
+_MAX_LOGIN = 255
 _MAX_CLIENT_ID = 255 - 1 - 2 * _NUMBER_BYTES
 
 
@@ -35,6 +37,7 @@ class SpotWire(ClientWire):
         super().__init__(options)
         if len(options.client_id) > _MAX_CLIENT_ID:
             raise ConfigurationError(f"client id: spot takes up to {_MAX_CLIENT_ID} bytes")
+        self._login = None if options.login is None else _login(options.login)
         number = secrets.token_hex(_NUMBER_BYTES).encode()
         self._subscriber = options.client_id + b"." + number
         self.limit = options.values["max-message"]
@@ -42,14 +45,23 @@ class SpotWire(ClientWire):
     def connect(self, role: Role, session: object = None) -> WireConnection:
         """See ``ClientWire``."""
         if role is Role.PUBLISHER:
-            return PublisherConnection(self.options.client_id)
+            return PublisherConnection(self.options.client_id, self._login)
         resume = session if isinstance(session, SpotSession) else None
-        return SubscriberConnection(self._subscriber, resume)
+        return SubscriberConnection(self._subscriber, resume, self._login)
+
+
+def _login(login: UserLogin) -> Login:
+    """Return the user and the password of PLAIN; raises ConfigurationError."""
+    user, password = login.user.encode(), login.password.encode()
+    if max(len(user), len(password)) > _MAX_LOGIN:
+        raise ConfigurationError(f"spot takes a user and a password of up to {_MAX_LOGIN} bytes")
+    return Login(user, password)
 
 
 CLIENT = ClientSide(
     SpotWire,
     port=7073,
+    logs_in=True,
     columns=("key",),
     parameters=(Setting("max-message", SIZE, "1M", "that of the listener"),),
 )

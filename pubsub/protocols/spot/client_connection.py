@@ -25,21 +25,23 @@ from pubsub.protocols.spot.codec import (
     encode_request,
 )
 from pubsub.protocols.spot.heads import long_head, message_heads, publish_prefix, short_head
+from pubsub.protocols.spot.mechanisms import PLAIN, Login, PlainClient
 from pubsub.protocols.spot.zmtp import (
     GREETING,
     LONG,
     Command,
     FrameLimits,
-    Handshake,
     Partial,
     Unit,
     ZmtpError,
     decode,
     encode_message,
+    encode_metadata,
     ping,
     pong,
     ready,
 )
+from pubsub.protocols.spot.zmtp_handshake import Handshake
 from pubsub.wire.client_columns import FrameWriter, messages_of
 from pubsub.wire.client_events import (
     Alive,
@@ -92,10 +94,13 @@ class Waiting:
 class SpotConnection(WireConnection):
     """What publishers and subscribers have in common."""
 
-    def __init__(self, identity: bytes, resume: SpotSession | None = None) -> None:
+    def __init__(
+        self, identity: bytes, resume: SpotSession | None = None, login: Login | None = None
+    ) -> None:
         super().__init__()
         self._identity = identity
         self._resume = resume
+        self._login = login
         self._handshake = Handshake()
         self._partial: Partial | None = None
         self._pings = 0
@@ -107,7 +112,13 @@ class SpotConnection(WireConnection):
     def open(self, topic: str | None = None) -> list[WireEvent]:
         """See ``WireConnection``."""
         properties = {b"Identity": self._identity} if self._identity else None
-        self.send(GREETING + ready(b"DEALER", properties))
+        login = self._login
+        if login is None:
+            self.send(GREETING + ready(b"DEALER", properties))
+        else:
+            metadata = encode_metadata(b"DEALER", properties)
+            self._handshake = Handshake({PLAIN: lambda: PlainClient(login, metadata)})
+            self.send(self._handshake.greet())
         return []
 
     def await_handled(self, published: int | None = None, interest: Interest | None = None) -> None:
@@ -145,6 +156,7 @@ class SpotConnection(WireConnection):
         try:
             while not self._handshake.done:
                 after, need = self._handshake.consume(data, at)
+                self.send(self._handshake.take_output())
                 if after == at:
                     return at, need
                 at = after
@@ -238,8 +250,8 @@ class SpotConnection(WireConnection):
 class PublisherConnection(SpotConnection):
     """Publishes."""
 
-    def __init__(self, identity: bytes) -> None:
-        super().__init__(identity)
+    def __init__(self, identity: bytes, login: Login | None = None) -> None:
+        super().__init__(identity, login=login)
         self._writer = FrameWriter(lambda topic: message_heads(publish_prefix(topic.encode())))
         self._published = 0
         # Topics that the broker has listed, and the number of messages of those that it has not.
@@ -290,8 +302,10 @@ class PublisherConnection(SpotConnection):
 class SubscriberConnection(SpotConnection):
     """Subscribes. Its identity has to be its own, as it resumes what has this identity."""
 
-    def __init__(self, identity: bytes, resume: SpotSession | None = None) -> None:
-        super().__init__(identity, resume)
+    def __init__(
+        self, identity: bytes, resume: SpotSession | None = None, login: Login | None = None
+    ) -> None:
+        super().__init__(identity, resume, login)
         self._names: set[bytes] = set()
 
     def next_session(self, node: bytes) -> SpotSession | None:

@@ -15,9 +15,17 @@ from twisted.application.service import Service
 from twisted.logger import Logger
 
 from pubsub.broker.access import RESERVED
+from pubsub.broker.peers import peers_of
 from pubsub.errors import Refused, TopicUnreachable
-from pubsub.protocols.spot.node import EndpointFactory, Node, parse_peer, tcp_endpoints
+from pubsub.protocols.spot.node import (
+    EndpointFactory,
+    Node,
+    tcp_endpoints,
+    tls_endpoints,
+)
+from pubsub.protocols.spot.peer_url import parse_peer
 from pubsub.settings import Kind
+from pubsub.wire.outgoing_tls import NO_FILES, ClientFiles
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
@@ -32,14 +40,14 @@ log = Logger()
 def _peers(value: object) -> tuple[str, ...]:
     listed = value.split(",") if isinstance(value, str) else value
     if not isinstance(listed, list) or not all(isinstance(peer, str) for peer in listed):
-        raise ValueError(f"expected tcp://HOST:PORT, or a list of them, not {value!r}")
+        raise ValueError(f"expected tcp://HOST:PORT or tls://HOST:PORT, or a list, not {value!r}")
     peers = [peer.strip() for peer in listed if peer.strip()]
     for peer in peers:
         parse_peer(peer)
     return tuple(dict.fromkeys(peers))
 
 
-PEERS = Kind("tcp://HOST:PORT", _peers, repeated=True)
+PEERS = Kind("tcp|tls://HOST:PORT", _peers, repeated=True)
 
 
 def _random() -> float:
@@ -67,12 +75,15 @@ class Cluster(Service):
         listener.topics.claim_checks.append(self._check_claim)
         self.setServiceParent(listener.services)  # type: ignore[no-untyped-call]
 
-    def join(self, endpoint: str) -> None:
-        """Share topics with the broker at ``endpoint``."""
+    def join(self, endpoint: str, files: ClientFiles = NO_FILES) -> None:
+        """Share topics with the broker at ``endpoint``; ``files`` are for TLS."""
         if endpoint not in self._nodes:
-            self._nodes[endpoint] = Node(
-                endpoint, self, self._listener, self._random, self._endpoint_factory
-            )
+            endpoints = self._endpoint_factory
+            if endpoint.startswith("tls:"):
+                endpoints = tls_endpoints(endpoints, files)
+            node = Node(endpoint, self, self._listener, self._random, endpoints)
+            self._nodes[endpoint] = node
+            peers_of(self._listener.shared).append(node)
 
     def startService(self) -> None:
         """Connect to all of them."""

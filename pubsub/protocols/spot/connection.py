@@ -11,16 +11,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pubsub.broker.topics import topic_name
-from pubsub.errors import InvalidTopicName, Refused
+from pubsub.errors import FrameTimeout, InvalidTopicName, Refused
 from pubsub.kernel import Columns
 from pubsub.protocols.spot.codec import SpotError
+from pubsub.protocols.spot.curve_channel import CurveChannel
 from pubsub.protocols.spot.heads import KnownPublications, Publication
 from pubsub.protocols.spot.latest_replies import LatestReplies
+from pubsub.protocols.spot.mechanisms import CURVE, ONLY_NULL, PLAIN
 from pubsub.protocols.spot.zmtp import (
-    GREETING,
     Command,
     FrameLimits,
-    Handshake,
     Partial,
     Unit,
     ZmtpError,
@@ -28,11 +28,18 @@ from pubsub.protocols.spot.zmtp import (
     ping_seconds,
     pong,
 )
+from pubsub.protocols.spot.zmtp_handshake import Handshake
 from pubsub.wire.connection import Connection
+from pubsub.wire.peer_address import host_of, is_local, network_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pubsub.broker.listener import Listener
+    from pubsub.broker.outbox import Outbox
     from pubsub.broker.slices import SlicedWork, Work
+    from pubsub.interfaces import Consumer
+    from pubsub.protocols.spot.mechanisms import Login, Mechanisms
     from pubsub.protocols.spot.role import Role
 
 NODE = b"X-Node"
@@ -64,19 +71,24 @@ class ZmtpConnection(Connection):
     # Seconds of silence that the peer allows itself; 0 if it has not said so.
     _peer_timeout = 0.0
     _latest_replies: LatestReplies | None = None
+    # What encrypts the stream, from the end of the handshake of CURVE on.
+    _channel: CurveChannel | None = None
 
-    def __init__(self, listener: Listener, limits: FrameLimits) -> None:
+    def __init__(
+        self, listener: Listener, limits: FrameLimits, mechanisms: Mechanisms = ONLY_NULL
+    ) -> None:
         super().__init__(listener)
         self.limits = limits
-        self.handshake = Handshake()
+        self.handshake = Handshake(mechanisms)
 
     # For subclasses
 
-    def greeting_received(self) -> None:
-        """The peer's greeting has arrived."""
-
     def handshake_done(self) -> Role:
-        """The peer's READY has arrived: reply to it and choose the role; raises ZmtpError."""
+        """The peer's metadata has arrived: reply to it and choose the role; raises ZmtpError."""
+        raise NotImplementedError
+
+    def log_in(self, login: Login) -> None:
+        """Have the user and password of a client checked, and then answer."""
         raise NotImplementedError
 
     # Handshake
@@ -84,7 +96,7 @@ class ZmtpConnection(Connection):
     def start(self) -> None:
         """Send the greeting; the peer has to complete its handshake in time."""
         self.listener.handshakes.begin(self)
-        self.reply(GREETING)
+        self.reply(self.handshake.greet())
 
     @property
     def is_node(self) -> bool:
@@ -97,19 +109,68 @@ class ZmtpConnection(Connection):
         at = 0
         try:
             while self._role is None:
-                greeted = self.handshake.minor is not None
-                at, need = self.handshake.consume(data, at)
-                if not greeted and self.handshake.minor is not None:
-                    self.greeting_received()
-                if self.handshake.done:
-                    self._role = self.handshake_done()
-                    self.end_handshake()
-                elif need > len(data) - at:
+                if self._paused or self.closing:
+                    return at, 0
+                at, need = self._shake_hands(data, at)
+                if self._role is None and need > len(data) - at:
                     return at, need
+            if self._channel is not None:
+                return (at, 0) if self._paused else self._channel.consume(data, at)
             return self._consume_messages(self._role, data, at)
         except ZmtpError as problem:
-            self.fail(problem.reason, problem.answer, data[at:])
+            self.fail(problem.reason, problem.answer, self._shown(data[at:]))
             return at, 0
+
+    def _shake_hands(self, data: bytes, at: int) -> tuple[int, int]:
+        """Take one step of the handshake."""
+        handshake = self.handshake
+        agreed = handshake.mechanism is not None
+        at, need = handshake.consume(data, at)
+        if not agreed:
+            self._check_rate()
+        output = handshake.take_output()
+        if output:
+            self.reply(output)
+        mechanism = handshake.mechanism
+        if mechanism is not None and mechanism.login is not None:
+            self.log_in(mechanism.login)
+        if handshake.done:
+            self._role = self.handshake_done()
+            self.end_handshake()
+        return at, need
+
+    def _check_rate(self) -> None:
+        """Raise ZmtpError if the address has done too many handshakes of CURVE."""
+        mechanism, peer = self.handshake.mechanism, self.stream.getPeer()
+        if mechanism is None or mechanism.name != CURVE or not mechanism.is_server:
+            return
+        if not is_local(peer) and not self.listener.admit_handshake(network_of(host_of(peer))):
+            raise ZmtpError("handshake-rate")
+
+    def _shown(self, frame: bytes) -> bytes:
+        """Return what events show of a malformed frame: nothing where it may have a password.
+
+        A listener that takes passwords may get one before, after and in place of a handshake,
+        whatever the mechanism that the peer has named.
+        """
+        return b"" if PLAIN.decode().lower() in self.listener.settings["mechanism"] else frame
+
+    def encrypt(self) -> None:
+        """Encrypt everything from now on, if the mechanism does that."""
+        assert self.handshake.mechanism is not None
+        traffic = self.handshake.mechanism.traffic()
+        if traffic is not None:
+            self._channel = CurveChannel(self, traffic)
+
+    @property
+    def consumer(self) -> Consumer:
+        """See ``StreamClient``."""
+        return self.stream if self._channel is None else self._channel
+
+    def consume_frames(self, data: bytes) -> tuple[int, int]:
+        """See ``Encrypted``."""
+        assert self._role is not None
+        return self._consume_messages(self._role, data, 0)
 
     # Messages
 
@@ -166,7 +227,7 @@ class ZmtpConnection(Connection):
 
     def _count_malformed(self, frame: bytes) -> None:
         """Count a malformed message (EPROTO in the original); close if there are too many."""
-        self.refuse("eproto", frame=frame)
+        self.refuse("eproto", frame=self._shown(frame))
         self._malformed_messages += 1
         if self._malformed_messages >= MAX_MALFORMED:
             self.end_reason = "eproto"
@@ -218,16 +279,35 @@ class ZmtpConnection(Connection):
         if self._paused and self._work is None and self._has_room:
             self._paused = False
             self.release("request")
+            if self._channel is not None and not self.closing:
+                self._parse_decrypted(self._channel)
             self.parse_buffered()
+
+    def _parse_decrypted(self, channel: CurveChannel) -> None:
+        try:
+            channel.consume_frames(b"")
+        except ZmtpError as problem:
+            self.fail(problem.reason, problem.answer, b"")
 
     def pauseProducing(self) -> None:
         """See ``Connection``."""
+        if self._channel is not None:
+            self._channel.stream_full = True
+        self.pause_output()
+
+    def pause_output(self) -> None:
+        """See ``Encrypted``."""
         super().pauseProducing()
         if self._role is not None:
             self._role.pause()
 
     def resumeProducing(self) -> None:
         """See ``Connection``."""
+        if self._channel is None or self._channel.drained():
+            self.resume_output()
+
+    def resume_output(self) -> None:
+        """See ``Encrypted``."""
         super().resumeProducing()
         if self._role is not None:
             self._role.resume()
@@ -236,14 +316,37 @@ class ZmtpConnection(Connection):
 
     # Housekeeping and closing
 
+    def outboxes(self) -> Iterable[Outbox]:
+        """See ``StreamClient``."""
+        routed = () if self._role is None else self._role.routed_outboxes()
+        return (*super().outboxes(), *routed)
+
     def sweep(self, now: float) -> None:
         """See ``Client``. A peer that announced a time to live must keep it (RFC 37)."""
         super().sweep(now)
+        self._sweep_channel()
         self._silent_ticks += 1
         silent = self._peer_timeout and self._silent_ticks > self._peer_timeout
         if silent and not self._hold_reasons and not self.closing:
             self.refuse("heartbeat")
             self.abort("silent for longer than its announced time to live")
+
+    def _sweep_channel(self) -> None:
+        """End a connection whose encrypted message takes too long."""
+        channel, seconds = self._channel, self.listener.frame_seconds
+        if channel is None or self.closing or self._hold_reasons or not seconds:
+            return
+        if channel.overdue(seconds):
+            self.fail(FrameTimeout.reason, b"")
+
+    @property
+    def held(self) -> int:
+        """See ``Connection``."""
+        return super().held + (0 if self._channel is None else self._channel.held)
+
+    def discarded(self, nbytes: int) -> None:
+        """See ``Leaver``."""
+        super().discarded(nbytes if self._channel is None else self._channel.frame_bytes(nbytes))
 
     @property
     def label(self) -> str:
@@ -257,6 +360,9 @@ class ZmtpConnection(Connection):
 
     def ended(self) -> None:
         """See ``Connection``."""
+        if self._channel is not None:
+            self._channel.flush()
+            self._channel.close()
         if self._work is not None:
             self._work.stop()
         if self._role is not None:

@@ -47,7 +47,7 @@ class HistoryPages:
         """Return the topic if it is hosted and stored here, and the peer may read it."""
         listener = self._connection.listener
         name = topic_name(request.topic)
-        if name not in listener.topics or not listener.access.may_subscribe(name):
+        if name not in listener.topics or not self._connection.access.may_read(name):
             return None
         topic = listener.topics.named(name)
         return topic if topic.hosted and topic.durability else None
@@ -99,7 +99,8 @@ class HistoryPages:
             return Page(request.topic, epoch, since, since, end)
         page = await store.read(since, frozenset({topic}), _PAGE_BYTES)
         for start, stop in page.damaged:
-            listener.counters.drop(self._connection.label, topic, "damaged", stop - start)
+            connection = self._connection
+            listener.drop(connection.label, topic, "damaged", stop - start, connection)
         offsets = [batch.offset + at for batch in page.batches for at in range(batch.count)]
         payloads = [payload for batch in page.batches for payload in batch.payloads()]
         return Page(request.topic, epoch, since, page.next_offset, end, offsets, payloads)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -13,11 +12,14 @@ from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from pubsub.broker.peers import CONNECTED, CONNECTING, LOST
 from pubsub.errors import TopicUnreachable
 from pubsub.protocols.spot.outgoing_connection import OutgoingConnection
 from pubsub.protocols.spot.peer_connection import PeerConnection
+from pubsub.protocols.spot.peer_url import parse_peer
 from pubsub.protocols.spot.publisher_connection import PublisherConnection
 from pubsub.protocols.spot.topic_copies import PageReader, TopicCopies
+from pubsub.wire.outgoing_tls import ClientFiles, TlsEndpoint
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
@@ -33,17 +35,6 @@ log = Logger()
 _NAMES = 64
 SHORTEST_DELAY, LONGEST_DELAY = 0.1, 5.0
 CONNECT_SECONDS = 5.0
-_PEER = re.compile(r"tcp://(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<host>[^\[\]:/]+)):(?P<port>\d{1,5})")
-
-
-def parse_peer(text: str) -> tuple[str, int]:
-    """Return host and port of ``tcp://host:port``; raises ValueError."""
-    match = _PEER.fullmatch(text)
-    if match is None or not 0 < int(match["port"]) < 65536:
-        raise ValueError(f"expected tcp://HOST:PORT, not {text!r}")
-    return match["v6"] or match["host"], int(match["port"])
-
-
 EndpointFactory = Callable[[str, int], IStreamClientEndpoint]
 """Returns the endpoint of a host and port."""
 
@@ -53,6 +44,11 @@ def tcp_endpoints(reactor: object) -> EndpointFactory:
     return lambda host, port: cast(
         IStreamClientEndpoint, HostnameEndpoint(reactor, host, port, timeout=CONNECT_SECONDS)
     )
+
+
+def tls_endpoints(plain: EndpointFactory, files: ClientFiles) -> EndpointFactory:
+    """Return a factory of endpoints that speak TLS over those of ``plain``."""
+    return lambda host, port: TlsEndpoint(plain(host, port), host, "spot", files)
 
 
 class TopicDirectory(Protocol):
@@ -110,6 +106,20 @@ class Node:
         self._stopped = False
         self._retry: IDelayedCall | None = None
         self._attempt: Deferred[Any] | None = None
+
+    # As a ``Peer``
+
+    @property
+    def state(self) -> str:
+        """See ``Peer``."""
+        if self._connection is not None or self._publisher_is_open:
+            return CONNECTED
+        return LOST if self._failures else CONNECTING
+
+    @property
+    def topic_count(self) -> int:
+        """See ``Peer``."""
+        return len(self._topics)
 
     # Connecting
 
@@ -184,7 +194,7 @@ class Node:
             )
         if connection.handshake_refused:
             self._is_publisher = not self._is_publisher
-        self._retry_later("the connection ended")
+        self._retry_later(connection.trouble or "the connection ended")
 
     def listed(self, names: list[bytes]) -> Work:
         """See ``PeerEvents``."""

@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from twisted.internet.interfaces import ITCPTransport
 
+from pubsub.broker.identity import ADDRESS, Identity
 from pubsub.protocols.spot.connection import NODE, ZmtpConnection
 from pubsub.protocols.spot.heads import KnownPublications
-from pubsub.protocols.spot.zmtp import FrameLimits, ready
+from pubsub.protocols.spot.security import client_mechanisms
+from pubsub.protocols.spot.zmtp import FrameLimits, encode_metadata
+from pubsub.wire.outgoing_tls import tls_trouble
+from pubsub.wire.peer_address import host_of
 
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
@@ -58,14 +62,20 @@ class PeerEvents(Protocol):
 class OutgoingConnection(ZmtpConnection):
     """The base of the connections to peers; ``socket_type`` is this side's."""
 
+    is_session = False
     socket_type: bytes
     is_open = False
     handshake_refused = False
     """True if the other end closed the connection in the handshake; perhaps for the socket type."""
+    trouble = ""
+    """Why TLS has ended the connection, if it has."""
     _ticks_since_ping = 0
 
     def __init__(self, listener: Listener, node: PeerEvents) -> None:
-        super().__init__(listener, FRAME_LIMITS)
+        run = b"%015x" % listener.dispatcher.run_id
+        metadata = encode_metadata(self.socket_type, {b"Identity": b"", NODE: run})
+        mechanisms = client_mechanisms(listener.settings, node.endpoint, metadata)
+        super().__init__(listener, FRAME_LIMITS, mechanisms)
         # Shared by the connections that read the same bytes alike.
         key = ("spot-peer-publications", self.socket_type)
         self.known = listener.shared(key, partial(_make_known, listener))
@@ -76,8 +86,18 @@ class OutgoingConnection(ZmtpConnection):
         """See ``Connection``."""
         return self._node.endpoint
 
+    def transport_identity(self) -> Identity:
+        """See ``Identified``: the address that was connected to."""
+        return Identity(self.peer, ADDRESS, host=host_of(self.stream.getPeer()))
+
+    @property
+    def accepted_by(self) -> object:
+        """See ``Client``."""
+        return None
+
     def connectionMade(self) -> None:
         """Not counted among the listener's clients, as it is an outgoing connection."""
+        self.mark = next(self.listener.marks)
         self.listener.clients.add(self)
         transport = self.transport
         if ITCPTransport.providedBy(transport):
@@ -85,10 +105,6 @@ class OutgoingConnection(ZmtpConnection):
             transport.setTcpKeepAlive(True)
         self.stream.registerProducer(self, True)
         self.start()
-
-    def greeting_received(self) -> None:
-        """See ``ZmtpConnection``: the side that connects sends READY first (RFC 37, NULL)."""
-        self.reply(ready(self.socket_type, {b"Identity": b"", NODE: self._node_id}))
 
     @property
     def _node_id(self) -> bytes:
@@ -106,7 +122,7 @@ class OutgoingConnection(ZmtpConnection):
             return
         heartbeat = self.listener.settings["heartbeat"]
         if self._silent_ticks > _MISSED_HEARTBEATS * heartbeat and self._expects_pongs:
-            self.listener.refuse("heartbeat", self.label)
+            self.listener.refuse("heartbeat", self.label, connection=self)
             self.abort(f"silent for {_MISSED_HEARTBEATS} heartbeats")
             return
         self._ticks_since_ping += 1
@@ -129,6 +145,7 @@ class OutgoingConnection(ZmtpConnection):
         handshake = self.handshake
         greeted = handshake.minor is not None and not handshake.done
         self.handshake_refused = greeted and not self.closing
+        self.trouble = tls_trouble(reason)
         super().connectionLost()
         self.listener.clients.discard(self)
         self._node.lost(self)

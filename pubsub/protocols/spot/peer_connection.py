@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, fail
@@ -40,6 +40,7 @@ from pubsub.protocols.spot.zmtp import Command, ZmtpError, ping
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
     from pubsub.broker.listener import Listener
+    from pubsub.broker.outbox import Outbox
     from pubsub.broker.topics import Topic
     from pubsub.kernel import Columns
     from pubsub.protocols.spot.role import Role
@@ -85,6 +86,7 @@ class PeerConnection(OutgoingConnection):
 
     def handshake_done(self) -> Role:
         """See ``ZmtpConnection``."""
+        self.encrypt()
         if self.handshake.metadata.get(NODE.lower()) == self._node_id:
             self._node.connected_to_itself()
             raise ZmtpError("itself")
@@ -95,7 +97,7 @@ class PeerConnection(OutgoingConnection):
         if self.handshake.socket_type not in (b"ROUTER", b"DEALER", b"REP"):
             raise ZmtpError("socket-type")
         self.is_open = True
-        self.outbox = self.listener.outbox(self.stream, self, forwards=True)
+        self.outbox = self.listener.outbox(self.consumer, self, forwards=True)
         if self.output_full:
             self.outbox.pause()
         self._node.opened(self)
@@ -136,7 +138,7 @@ class PeerConnection(OutgoingConnection):
         self._pending.number += batch.count
         if count < batch.count:
             reason = MessageTooLarge.reason
-            listener.counters.drop(self.label, topic.name, reason, batch.count - count)
+            listener.drop(self.label, topic.name, reason, batch.count - count, self)
         listener.counters.delivered += count
         self._sent += count
         self.outbox.deliver(data, count, topic, -1)
@@ -267,6 +269,10 @@ class PeerConnection(OutgoingConnection):
     def resume(self) -> None:
         """See ``Role``."""
 
+    def routed_outboxes(self) -> Iterable[Outbox]:
+        """See ``Role``."""
+        return ()
+
     def closed(self) -> None:
         """See ``Role``: nothing, as ``ended`` does all of it."""
 
@@ -281,13 +287,13 @@ class PeerConnection(OutgoingConnection):
         if self._query_sent is not None and now - self._query_sent > settings["query-timeout"]:
             self._query_sent = None
             self._node.query_timed_out()
-            self.listener.refuse("query-timeout", self.label)
+            self.listener.refuse("query-timeout", self.label, connection=self)
         if self._reads and now - self._read_sent > settings["confirm-seconds"]:
-            self.listener.refuse("read-timeout", self.label)
+            self.listener.refuse("read-timeout", self.label, connection=self)
             self._fail_reads("the broker has not replied in time")
         expired = self._pending.expire(settings["confirm-seconds"])
         if expired:
-            self.listener.refuse("confirm-timeout", self.label, expired)
+            self.listener.refuse("confirm-timeout", self.label, expired, connection=self)
         self._ticks_since_query += 1
         if self._ticks_since_query >= settings["sync"] > 0:
             self.query()
@@ -323,4 +329,4 @@ class PeerConnection(OutgoingConnection):
         self.is_open = False
         lost = self._sent - self._confirmed - (counters.dropped - before)
         if lost > 0:
-            counters.drop(self.label, "*", "unconfirmed", lost)
+            self.listener.drop(self.label, "*", "unconfirmed", lost, self)

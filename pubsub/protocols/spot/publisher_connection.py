@@ -30,6 +30,7 @@ class PublisherConnection(OutgoingConnection):
 
     def handshake_done(self) -> Role:
         """See ``ZmtpConnection``."""
+        self.encrypt()
         role = XSubSide(self, self._mixes, self._node.endpoint.encode())
         if not self._is_publisher:
             self._node.set_publisher(False)

@@ -100,7 +100,7 @@ class Requests:
             memory.free(held)
 
     def _may_use(self, name: str) -> bool:
-        access = self._client.listener.access
+        access = self._client.access
         if access.may_subscribe(name):
             return True
         try:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from pubsub.broker.access import AccessRules
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.slices import Work
@@ -32,6 +33,9 @@ class Role(Protocol):
     def resume(self) -> None:
         """The transport has sent all it had."""
 
+    def routed_outboxes(self) -> Iterable[Outbox]:
+        """Return the outboxes of the clients behind the connection."""
+
     def closed(self) -> None:
         """The connection has ended."""
 
@@ -41,6 +45,10 @@ class RequestingClient(Protocol):
 
     listener: Listener
     outbox: Outbox | None
+
+    @property
+    def access(self) -> AccessRules:
+        """What the client may do."""
 
     @property
     def closing(self) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pubsub.broker.identity import CURVE, PASSWORD
 from pubsub.errors import RateLimited, Refused, TopicUnreachable
 from pubsub.protocols.spot.broker_codec import Confirm, Read, decode_broker_command
 from pubsub.protocols.spot.codec import (
@@ -30,7 +31,10 @@ from pubsub.protocols.spot.subscriptions import KeptSubscriptions, PrefixReaders
 from pubsub.protocols.spot.zmtp import Command
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pubsub.broker.mixes import AddressMixes
+    from pubsub.broker.outbox import Outbox
     from pubsub.broker.sessions import Session
     from pubsub.kernel import Columns
     from pubsub.protocols.spot.connection import ZmtpConnection
@@ -48,7 +52,7 @@ class XSubSide:
         self._connection = connection
         self._mixes = mixes
         if sender is None:
-            sender = connection.handshake.metadata.get(b"identity", b"")
+            sender = connection.handshake.metadata.get(b"identity", b"") or _proved_name(connection)
         self._publisher = connection.listener.publisher(connection, sender)
         self._confirmations = HostConfirmations(connection) if connection.is_node else None
 
@@ -85,7 +89,7 @@ class XSubSide:
         listener, name = self._connection.listener, publication.topic
         is_new = name not in listener.topics
         try:
-            listener.access.check_publish(name)
+            self._publisher.access.check_publish(name)
             topic = listener.topics.create(name, hosted=False)
             if topic.upstream is not None and self._connection.is_node:
                 raise TopicUnreachable(name)
@@ -107,8 +111,18 @@ class XSubSide:
     def resume(self) -> None:
         """See ``Role``."""
 
+    def routed_outboxes(self) -> Iterable[Outbox]:
+        """See ``Role``."""
+        return ()
+
     def closed(self) -> None:
         """See ``Role``."""
+
+
+def _proved_name(connection: ZmtpConnection) -> bytes:
+    """Return the name that the mechanism has proved; empty if it proves none."""
+    identity = connection.identity
+    return identity.name.encode() if identity.proof in (PASSWORD, CURVE) else b""
 
 
 class RouterSide(XSubSide):
@@ -167,6 +181,10 @@ class RouterSide(XSubSide):
         if self._routed is not None:
             self._routed.resume()
 
+    def routed_outboxes(self) -> Iterable[Outbox]:
+        """See ``Role``."""
+        return () if self._routed is None else self._routed.outboxes()
+
     def closed(self) -> None:
         """See ``Role``."""
         if self._routed is not None:
@@ -217,6 +235,10 @@ class XPubSide:
 
     def resume(self) -> None:
         """See ``Role``."""
+
+    def routed_outboxes(self) -> Iterable[Outbox]:
+        """See ``Role``."""
+        return ()
 
     def closed(self) -> None:
         """See ``Role``."""

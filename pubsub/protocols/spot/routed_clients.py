@@ -6,7 +6,7 @@ and the sockets on the way remove them again. A client exists here while it has 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from pubsub.broker.limits import CONNECTION_BYTES
@@ -15,6 +15,7 @@ from pubsub.protocols.spot.heads import publish_prefix
 from pubsub.protocols.spot.requests import Requests
 
 if TYPE_CHECKING:
+    from pubsub.broker.access import AccessRules
     from pubsub.broker.batch import Batch
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.slices import Work
@@ -42,6 +43,11 @@ class RoutedClient:
         self.requests = Requests(self, prefix_readers, lambda name: route + publish_prefix(name))
 
     @property
+    def access(self) -> AccessRules:
+        """See ``RequestingClient``: that of the connection."""
+        return self._connection.access
+
+    @property
     def closing(self) -> bool:
         """See ``RequestingClient``."""
         return self._connection.closing
@@ -54,7 +60,7 @@ class RoutedClient:
     def open_outbox(self) -> Outbox:
         """See ``RequestingClient``."""
         if self.outbox is None:
-            self.outbox = self.listener.outbox(self._connection.stream, self)
+            self.outbox = self.listener.outbox(self._connection.consumer, self)
             if self._connection.output_full:
                 self.outbox.pause()
         return self.outbox
@@ -88,6 +94,7 @@ class RoutedClient:
         self.requests.subscriptions.clear()
         if self.outbox is not None:
             self.outbox.shut("disconnected")
+            self._connection.add_sent(self.outbox.messages_out, self.outbox.bytes_out)
 
 
 class RoutedClients:
@@ -135,6 +142,10 @@ class RoutedClients:
     def _close(self, client: RoutedClient) -> None:
         client.close()
         self._connection.listener.memory.free(CONNECTION_BYTES)
+
+    def outboxes(self) -> Iterable[Outbox]:
+        """Return the outboxes of all clients."""
+        return [one.outbox for one in self._clients.values() if one.outbox is not None]
 
     def pause(self) -> None:
         """The transport has more than it can send now."""

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.interfaces import IProtocolFactory
+from twisted.logger import Logger
 
+from pubsub.broker.identity import PASSWORD, Identity
 from pubsub.broker.mixes import AddressMixes
 from pubsub.broker.topics import Topic
-from pubsub.errors import Refused
+from pubsub.errors import ConfigurationError, PasswordsBusy, Refused
 from pubsub.protocols.spot.cluster import PEERS, Cluster
 from pubsub.protocols.spot.connection import EPOCH, NODE, ZmtpConnection
+from pubsub.protocols.spot.curve import REFUSED
 from pubsub.protocols.spot.heads import KnownPublications, Publication
+from pubsub.protocols.spot.mechanisms import PlainServer
 from pubsub.protocols.spot.roles import RouterSide, XPubSide, XSubSide
+from pubsub.protocols.spot.security import SETTINGS as SECURITY_SETTINGS
+from pubsub.protocols.spot.security import check_peers, identity_of_key, server_mechanisms
 from pubsub.protocols.spot.subscriptions import PrefixReaders
 from pubsub.protocols.spot.zmtp import (
     SERVER_TYPES,
@@ -24,20 +31,46 @@ from pubsub.protocols.spot.zmtp import (
     encode_message,
     error,
     ping,
-    ready,
 )
-from pubsub.settings import SECONDS, SIZE, Setting, integer, number
+from pubsub.settings import SECONDS, SIZE, TEXT, Setting, integer, number
 from pubsub.wire.connection import ConnectionFactory
+from pubsub.wire.outgoing_tls import ClientFiles
+from pubsub.wire.peer_address import network_of
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
 
     from pubsub.broker.listener import Listener
+    from pubsub.broker.passwords import PasswordCheck
     from pubsub.broker.sessions import Session
+    from pubsub.protocols.spot.mechanisms import Login, Mechanism, Mechanisms
     from pubsub.protocols.spot.role import Role
 
+log = Logger()
 SETTINGS: tuple[Setting, ...] = (
     Setting("peers", PEERS, "", "a broker to share topics with; may be repeated", flag="peer"),
+    Setting(
+        "peer-ca",
+        TEXT,
+        "",
+        "a file in PEM with the authorities of the certificates of tls:// peers; default: those "
+        "of the system",
+        flag="peer-ca",
+    ),
+    Setting(
+        "peer-cert",
+        TEXT,
+        "",
+        "a file in PEM with the certificate for tls:// peers",
+        flag="peer-cert",
+    ),
+    Setting(
+        "peer-key",
+        TEXT,
+        "",
+        "a file in PEM with its key; default: peer-cert has it",
+        flag="peer-key",
+    ),
     Setting("sync", SECONDS, 10, "seconds between two queries for the topics that a peer hosts"),
     Setting("query-timeout", SECONDS, 2, "seconds that a peer has to answer a query"),
     Setting(
@@ -51,6 +84,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("max-message", SIZE, "1M", "bytes that one frame may have"),
     Setting("max-subscriptions", integer(0, 10**9), 10_000, "subscriptions of a connection"),
+    *SECURITY_SETTINGS,
 )
 
 
@@ -68,9 +102,12 @@ class SpotConnection(ZmtpConnection):
     """A socket that has connected to a listener."""
 
     _ticks_since_ping = 0
+    _password_check: PasswordCheck | None = None
+    # The keys by which the client was admitted.
+    _keys: Mapping[str, str] | None = None
 
     def __init__(self, factory: SpotFactory) -> None:
-        super().__init__(factory.listener, factory.limits)
+        super().__init__(factory.listener, factory.limits, factory.mechanisms)
         self._factory = factory
 
     def connectionMade(self) -> None:
@@ -79,15 +116,70 @@ class SpotConnection(ZmtpConnection):
         if not self.closing:
             self.start()
 
+    # Handshake
+
+    def log_in(self, login: Login) -> None:
+        """See ``ZmtpConnection``. Nothing is read until the password is verified."""
+        user = login.user.decode(errors="replace")
+        check = self.listener.passwords.verify(
+            user,
+            login.password,
+            network_of(self.identity.host),
+            partial(self._logged_in, user),
+        )
+        if check.pending:
+            self._password_check = check
+            self._paused = True
+            self.hold("password")
+
+    def _logged_in(self, user: str, refused: Refused | None) -> None:
+        mechanism = self.handshake.mechanism
+        assert isinstance(mechanism, PlainServer)
+        self._password_check = None
+        if isinstance(refused, PasswordsBusy):
+            # After an ERROR the peer would not try again.
+            self.fail(refused.reason, b"")
+        elif refused is not None:
+            self.fail(refused.reason, error(REFUSED))
+        else:
+            self.identify(Identity(user, PASSWORD, host=self.identity.host))
+            self.reply(mechanism.welcome())
+        if self._paused:
+            self._paused = False
+            self.release("password")
+            self.parse_buffered()
+
+    def _check_key(self) -> None:
+        """Identify a client that has proved its key; raises ZmtpError if it is not admitted."""
+        key = self.handshake.mechanism.client_key if self.handshake.mechanism else b""
+        if key:
+            self._keys = self.listener.settings["curve-clients"]
+            identity = identity_of_key(self._keys, key, self.identity.host)
+            if identity is None:
+                raise ZmtpError("unknown-key", error(REFUSED))
+            self.identify(identity)
+
+    def _check_key_again(self, mechanism: Mechanism) -> None:
+        """The keys have changed: the client has another identity, or is not admitted any more."""
+        self._keys = self.listener.settings["curve-clients"]
+        identity = identity_of_key(self._keys, mechanism.client_key, self.identity.host)
+        if identity is None:
+            self.refuse("unknown-key")
+            self.abort("its key is no longer admitted")
+        else:
+            self.identify(identity)
+
     def handshake_done(self) -> Role:
         """See ``ZmtpConnection``: our socket type, and so our READY, depends on the peer's."""
+        self._check_key()
         ours = SERVER_TYPES.get(self.handshake.socket_type)
         if ours is None:
             raise ZmtpError("socket-type", error(b"Invalid socket type"))
         properties = {NODE: b"%015x" % self.listener.dispatcher.run_id}
         if self.is_node:
             properties[EPOCH] = self.listener.store.epoch.encode()
-        self.reply(ready(ours, properties))
+        self.reply(self.handshake.ready(ours, properties))
+        self.encrypt()
         self.known = self._factory.known[ours]
         if ours == b"ROUTER":
             factory = self._factory
@@ -106,6 +198,11 @@ class SpotConnection(ZmtpConnection):
         if not identity or self.is_node:
             return None
         sessions, kind = self.listener.sessions, self.listener.session_kind("spot")
+        if self.identity.name:
+            # Of the clients with this name, which nobody else has.
+            kind = self.listener.session_kind("spot-named")
+            name = self.identity.name.encode()
+            identity = len(name).to_bytes(2, "big") + name + identity
         session = sessions.absent(kind, identity)
         if session is not None:
             sessions.resume(session, _IDENTITY_OWNER)
@@ -116,9 +213,20 @@ class SpotConnection(ZmtpConnection):
             self.refuse(refused.reason)
             return None
 
+    def ended(self) -> None:
+        """See ``Connection``."""
+        if self._password_check is not None:
+            self._password_check.cancel()
+        super().ended()
+
     def sweep(self, now: float) -> None:
         """See ``Client``. A broker that is held from reading gets heartbeats from here."""
         super().sweep(now)
+        mechanism = self.handshake.mechanism
+        proved = mechanism is not None and mechanism.client_key and self.handshake.done
+        changed = self._keys is not self.listener.settings["curve-clients"]
+        if mechanism is not None and proved and changed and not self.closing:
+            self._check_key_again(mechanism)
         self._ticks_since_ping += 1
         if self._ticks_since_ping < self.listener.settings["heartbeat"]:
             return
@@ -133,9 +241,11 @@ class SpotFactory(ConnectionFactory):
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
         self.prefix_readers = listener.shared(
-            "spot-prefix-readers", lambda: PrefixReaders(listener.topics)
+            "spot-prefix-readers", lambda: PrefixReaders(listener.topics, listener.router)
         )
         self.limits = FrameLimits(frame=listener.settings["max-message"])
+        self._settings: Mapping[str, Any] = {}
+        self._mechanisms: Mechanisms = {}
         # By our socket type: a ROUTER and an XSUB read the same bytes differently.
         self.mixes = AddressMixes(listener.router, self._topic_of)
         self.known: Mapping[bytes, KnownPublications] = {
@@ -144,6 +254,22 @@ class SpotFactory(ConnectionFactory):
             )
             for ours in SERVER_TYPES.values()
         }
+
+    @property
+    def mechanisms(self) -> Mechanisms:
+        """What clients may use by the current settings."""
+        if self._settings is not self.listener.settings:
+            try:
+                self.read_mechanisms()
+            except ConfigurationError as problem:
+                log.error("spot: {problem}; clients use what they used before", problem=problem)
+        return self._mechanisms
+
+    def read_mechanisms(self) -> None:
+        """Find out what clients may use; raises ConfigurationError."""
+        listener = self.listener
+        self._settings = listener.settings
+        self._mechanisms = server_mechanisms(listener.settings, listener.passwords.has_users)
 
     def _topic_of(self, publication: Publication) -> Topic:
         return self.listener.topics.named(publication.topic)
@@ -155,6 +281,18 @@ class SpotFactory(ConnectionFactory):
 
 def make_factory(listener: Listener) -> IProtocolFactory:
     """See ``IWireProtocol``; also joins the cluster of the configured peers."""
-    for peer in listener.settings["peers"]:
-        listener.shared("spot-cluster", lambda: Cluster(listener)).join(peer)
-    return SpotFactory(listener)
+    settings = listener.settings
+    files = ClientFiles("peer", settings["peer-ca"], settings["peer-cert"], settings["peer-key"])
+    files.check()
+    factory = SpotFactory(listener)
+    # Errors in the settings are found now.
+    factory.read_mechanisms()
+    listener.authenticates_requests(lambda settings: "null" not in settings["mechanism"])
+    check_peers(settings)
+    listener.when_added(lambda: _join(listener, settings["peers"], files))
+    return factory
+
+
+def _join(listener: Listener, peers: Iterable[str], files: ClientFiles) -> None:
+    for peer in peers:
+        listener.shared("spot-cluster", lambda: Cluster(listener)).join(peer, files)

@@ -20,6 +20,7 @@ from pubsub.protocols.spot.heads import MessageEncoding
 from pubsub.protocols.spot.prefixes import Prefixes
 
 if TYPE_CHECKING:
+    from pubsub.broker.router import Router
     from pubsub.broker.slices import Work
     from pubsub.protocols.spot.role import RequestingClient
 
@@ -30,20 +31,23 @@ class PrefixReaders:
     A new topic costs one look-up for each byte of its name, for any number of subscriptions.
     """
 
-    def __init__(self, topics: TopicRegistry) -> None:
+    def __init__(self, topics: TopicRegistry, router: Router) -> None:
         self._readers: dict[bytes, dict[Subscriptions, None]] = {}
+        self._router = router
         topics.watch(self._topic_created)
 
     def add(self, prefix: bytes, reader: Subscriptions) -> None:
         """Notify ``reader`` of new topics with this prefix."""
+        if prefix not in self._readers:
+            self._router.read_prefix(prefix)
         self._readers.setdefault(prefix, {})[reader] = None
 
     def discard(self, prefix: bytes, reader: Subscriptions) -> None:
         """Stop notifying ``reader``."""
         readers = self._readers.get(prefix, {})
         readers.pop(reader, None)
-        if not readers:
-            self._readers.pop(prefix, None)
+        if not readers and self._readers.pop(prefix, None) is not None:
+            self._router.leave_prefix(prefix)
 
     def _topic_created(self, topic: Topic) -> None:
         if not self._readers:
@@ -188,13 +192,14 @@ class Subscriptions:
         ``hosted`` is True if the subscriber knows that the topic is hosted here.
         """
         name = topic_name(raw)
-        self._listener.access.check_subscribe(name)
+        self._connection.access.check_subscribe(name)
         is_new = name not in self._names
         if is_new:
             self._check_limit()
         # Subscribed again even if it is not new: the subscription may have been revoked.
         topic = self._listener.topics.create(name, hosted=False)
-        topic.hosted = topic.hosted or hosted
+        if hosted and not topic.hosted and self._connection.access.may_create(name):
+            topic.hosted = True
         self._subscribe(topic)
         if is_new:
             self._names.add(name)
@@ -266,7 +271,7 @@ class Subscriptions:
     def join(self, topic: Topic) -> None:
         """Subscribe to a topic that a prefix covers, if the client may read it."""
         try:
-            self._listener.access.check_subscribe(topic.name)
+            self._connection.access.check_subscribe(topic.name)
         except Refused as refused:
             # A subscription to everything does not mean the broker's own topics.
             if not topic.name.startswith(RESERVED):

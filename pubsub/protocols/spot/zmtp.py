@@ -1,8 +1,8 @@
-"""ZMTP 3.1 with the NULL mechanism: greeting, READY, frames, commands. Sans-IO.
+"""ZMTP 3.1: greeting, frames, commands. Sans-IO.
 
 RFC 37 is the specification (RFC 23 for peers with ZMTP 3.0, which are accepted too); spot §2 adds
-the rules of this project. A connection is a greeting of 64 bytes, a READY command, and then
-messages of one or more frames, with commands between them:
+the rules of this project. A connection is a greeting of 64 bytes, the commands of a handshake
+(``zmtp_handshake.py``), and then messages of one or more frames, with commands between them:
 
     flags    1 byte: 1 MORE (the message continues), 2 LONG, 4 COMMAND, nothing else
     size     1 byte, or 8 big-endian if LONG
@@ -12,7 +12,7 @@ messages of one or more frames, with commands between them:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 
 MORE, LONG, COMMAND = 1, 2, 4
@@ -21,10 +21,16 @@ _MAX_CONTEXT = 16
 
 SIGNATURE = b"\xff" + bytes(8) + b"\x7f"
 NULL = b"NULL".ljust(20, b"\0")
-# The position of the version in the greeting.
-_MAJOR = len(SIGNATURE)
-GREETING = SIGNATURE + b"\x03\x01" + NULL + bytes(32)
-"""Our greeting: version 3.1, mechanism NULL, not a server."""
+
+
+def greeting(mechanism: bytes, is_server: bool = False) -> bytes:
+    """Return the greeting of version 3.1, of 64 bytes."""
+    name = mechanism.ljust(len(NULL), b"\0")
+    return SIGNATURE + b"\x03\x01" + name + bytes((is_server,)) + bytes(31)
+
+
+GREETING = greeting(b"NULL")
+"""The greeting with the mechanism NULL."""
 
 SERVER_TYPES: Mapping[bytes, bytes] = {
     b"DEALER": b"ROUTER",
@@ -166,14 +172,18 @@ def parse_command(body: bytes) -> Command:
     return Command(body[1 : 1 + length], body[1 + length :])
 
 
-def ready(socket_type: bytes, properties: Mapping[bytes, bytes] | None = None) -> bytes:
-    """Return the READY command of a socket of this type (RFC 37, NULL)."""
+def encode_metadata(socket_type: bytes, properties: Mapping[bytes, bytes] | None = None) -> bytes:
+    """Return the metadata of a socket of this type, as in READY and INITIATE."""
     listed = {b"Socket-Type": socket_type, **(properties or {})}
-    data = b"".join(
+    return b"".join(
         bytes((len(name),)) + name + len(value).to_bytes(4, "big") + value
         for name, value in listed.items()
     )
-    return encode_command(Command(b"READY", data))
+
+
+def ready(socket_type: bytes, properties: Mapping[bytes, bytes] | None = None) -> bytes:
+    """Return the READY command of a socket of this type (RFC 37, NULL)."""
+    return encode_command(Command(b"READY", encode_metadata(socket_type, properties)))
 
 
 def error(reason: bytes) -> bytes:
@@ -211,82 +221,3 @@ def parse_metadata(data: bytes) -> dict[bytes, bytes]:
             raise ZmtpError("malformed-metadata", error(b"malformed metadata"))
         found[name.lower()] = data[start:at]
     return found
-
-
-# The properties of READY that are used, in lower case, and the longest identity (RFC 37).
-_PROPERTIES = (b"socket-type", b"identity", b"x-node", b"x-epoch")
-_MAX_IDENTITY = 255
-# The limits of the handshake's command frame; real ones have about fifty bytes.
-_HANDSHAKE_LIMITS = FrameLimits(frame=4096, frames=1)
-
-
-@dataclass(slots=True)
-class Handshake:
-    """The peer's part of the handshake: its greeting, then its READY.
-
-    ``minor`` is the peer's minor version once the greeting has been read, ``metadata`` the
-    properties of its READY once that has been; then the handshake is ``done``.
-    """
-
-    minor: int | None = None
-    metadata: dict[bytes, bytes] = field(default_factory=dict)
-    done: bool = False
-
-    @property
-    def socket_type(self) -> bytes:
-        """The peer's socket type, as it states it."""
-        return self.metadata.get(b"socket-type", b"")
-
-    @property
-    def has_commands(self) -> bool:
-        """False for peers with ZMTP 3.0, which know no SUBSCRIBE, CANCEL, PING and PONG."""
-        return self.minor != 0
-
-    def consume(self, data: bytes, at: int = 0) -> tuple[int, int]:
-        """Take one step; return where to continue, and how many bytes the next step needs.
-
-        The latter is 0 when the handshake is done. Raises ZmtpError.
-        """
-        if self.minor is None:
-            seen = data[at : at + len(GREETING)]
-            self._check_greeting(seen)
-            if len(seen) < len(GREETING):
-                return at, len(GREETING) if len(seen) > _MAJOR else _MAJOR + 1
-            self.minor = seen[_MAJOR + 1] if seen[_MAJOR] == 3 else 1
-            return at + len(GREETING), 2
-        unit = decode(data, at, _HANDSHAKE_LIMITS)
-        if isinstance(unit, Partial):
-            return at, unit.need
-        self._take_ready(unit)
-        return unit.end, 0
-
-    @staticmethod
-    def _check_greeting(seen: bytes) -> None:
-        """Check the bytes that have arrived.
-
-        A peer with another protocol may wait for a reply before it sends 64 bytes.
-        """
-        if seen and not seen.startswith(b"\xff"):
-            raise ZmtpError("not-zmtp")
-        if len(seen) > _MAJOR:
-            if not seen[_MAJOR - 1] & 1:
-                raise ZmtpError("not-zmtp")
-            if seen[_MAJOR] < 3:
-                raise ZmtpError("version")
-        if len(seen) == len(GREETING) and seen[_MAJOR + 2 : _MAJOR + 2 + len(NULL)] != NULL:
-            raise ZmtpError("mechanism")
-
-    def _take_ready(self, unit: Unit) -> None:
-        if unit.frames:
-            raise ZmtpError("no-handshake", error(b"READY expected"))
-        command = unit.commands[0]
-        if command.name == b"ERROR":
-            raise ZmtpError("refused-by-peer")
-        if command.name != b"READY":
-            raise ZmtpError("no-handshake", error(b"READY expected"))
-        found = parse_metadata(command.data)
-        # Other properties are not used.
-        self.metadata = {name: found[name] for name in _PROPERTIES if name in found}
-        if len(self.metadata.get(b"identity", b"")) > _MAX_IDENTITY:
-            raise ZmtpError("malformed-metadata", error(b"malformed metadata"))
-        self.done = True

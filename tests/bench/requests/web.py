@@ -92,6 +92,7 @@ class FastAndHttp:
 
         for request, data in (
             ("GET /", http("GET", "/")),
+            ("GET /metrics", http("GET", "/metrics")),
             ("GET /v1/bounds", http("GET", "/v1/bounds")),
             ("GET /v1/history, jsonl", http("GET", "/v1/history?start=0&format=jsonl")),
             ("GET /v1/history, arrow", http("GET", "/v1/history?start=0")),

@@ -18,7 +18,8 @@ class Driver:
     ``settings`` are those that its listener needs for TOPIC and OTHER to be topics. A published
     message has at most ``limit`` bytes, a delivered one ``carries``. ``opens`` is true if a
     publisher must create its topic, ``text`` if only UTF-8 can be published, ``polls`` if messages
-    arrive only on request, ``closes`` if a message that is too large ends the connection.
+    arrive only on request, ``closes`` if a message that is too large ends the connection,
+    ``conceals`` if a client without the right to a topic is not told whether it exists.
     """
 
     name: ClassVar[str]
@@ -29,6 +30,7 @@ class Driver:
     text: ClassVar[bool] = False
     polls: ClassVar[bool] = False
     closes: ClassVar[bool] = False
+    conceals: ClassVar[bool] = True
 
     def __init__(self, house: House) -> None:
         self.house = house
@@ -67,6 +69,13 @@ class Driver:
 
     def unsubscribe(self, client: Client, topic: str = TOPIC) -> bytes | None:
         """Return a request to unsubscribe, or None if the protocol has none."""
+        raise NotImplementedError
+
+    def questions(self, client: Client) -> Mapping[str, bytes]:
+        """Return requests that are answered at once and change nothing, by name.
+
+        ``client`` is one that may publish to TOPIC, which exists.
+        """
         raise NotImplementedError
 
     def ask(self, client: Client, request: bytes) -> bytes:

@@ -24,6 +24,7 @@ class Cafe(Driver):
     name = "cafe"
     settings: ClassVar[Mapping[str, object]] = {"channels": f"1:{TOPIC},2:{OTHER}"}
     limit = carries = 1_048_567
+    conceals = False
     _codes: ClassVar = {
         NOT_AUTHORIZED: 8, NOT_FOUND: 2, TOO_LARGE: 3, RATE_LIMITED: 4,
     }  # fmt: skip
@@ -57,6 +58,9 @@ class Cafe(Driver):
 
     def unsubscribe(self, client: Client, topic: str = TOPIC) -> bytes:
         return cafe_wire.unsubscribe(self._channel(topic))
+
+    def questions(self, client: Client) -> Mapping[str, bytes]:
+        return {"ping": cafe_wire.PING, "unknown channel": cafe_wire.publish(3, b"x")}
 
     def refused(self, reason: str, topic: str = TOPIC) -> bytes:
         return cafe_wire.error(self._codes[reason])

@@ -24,6 +24,7 @@ class Fast(Driver):
     name = "fast"
     closes = True
     limit = 1_048_576
+    conceals = False
     _codes: ClassVar = {
         NOT_AUTHORIZED: fast_wire.NO_PERMISSION, WRONG_KEY: fast_wire.WRONG_KEY,
         NOT_FOUND: fast_wire.NO_TOPIC, TOO_LARGE: fast_wire.TOO_LARGE,
@@ -48,6 +49,9 @@ class Fast(Driver):
 
     def unsubscribe(self, client: Client, topic: str = TOPIC) -> bytes:
         return fast_wire.unsubscribe(self.token, fast_wire.topic_id(topic))
+
+    def questions(self, client: Client) -> Mapping[str, bytes]:
+        return {"unknown topic": self.subscribe(client, "nowhere")}
 
     def refused(self, reason: str, topic: str = TOPIC) -> bytes:
         return fast_wire.error(0x03, self._codes[reason], fast_wire.topic_id(topic))

@@ -58,6 +58,13 @@ class Nsd(Driver):
     def unsubscribe(self, client: Client, topic: str = TOPIC) -> bytes:
         return nsd_lines.unsubscribe(self._seen[client][0], topic)
 
+    def questions(self, client: Client) -> Mapping[str, bytes]:
+        return {
+            "open": nsd_lines.open_(TOPIC),
+            "get": nsd_lines.get("nobody", 0),
+            "garbage in base64": base64.b64encode(b"no request") + b"\n",
+        }
+
     def accepted(self, answer: bytes, number: int = 1) -> None:
         assert answer == nsd_lines.SUCCESS * number, answer
 

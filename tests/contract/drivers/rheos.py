@@ -45,6 +45,13 @@ class Rheos(Driver):
     def unsubscribe(self, client: Client, topic: str = TOPIC) -> None:
         return None
 
+    def questions(self, client: Client) -> Mapping[str, bytes]:
+        return {
+            "create": rheos_wire.create(self._ids[client], TOPIC.encode()),
+            "message to nowhere": self.publish(client, b"x", topic="nowhere"),
+            "subscribe nowhere": self.subscribe(client, "nowhere"),
+        }
+
     def accepted(self, answer: bytes, number: int = 1) -> None:
         assert len(rheos_wire.message_ids(answer)) == number
 

@@ -66,6 +66,9 @@ class Spot(Driver):
     def unsubscribe(self, client: Client, topic: str = TOPIC) -> bytes:
         return message(b"", b"\x03", topic.encode())
 
+    def questions(self, client: Client) -> Mapping[str, bytes]:
+        return {"ping": b"\x04\x07\x04PING\0\x1e"}
+
     def refused(self, reason: str, topic: str = TOPIC) -> bytes:
         return b""
 

@@ -1,0 +1,42 @@
+"""/metrics: the figures of the broker for Prometheus."""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING
+
+from pubsub.admin.metric_families import Reading, read
+from pubsub.admin.request_access import METRICS, request_access
+from pubsub.build_info import build_kind, version
+
+if TYPE_CHECKING:
+    from pubsub.admin.api_request import ApiRequest
+    from pubsub.admin.history_handler import RunInThread
+    from pubsub.broker.listener import Listener
+
+
+class MetricsPage:
+    """The endpoint /metrics. It is put together in a thread, of figures of one moment."""
+
+    def __init__(self, listener: Listener, run_in_thread: RunInThread) -> None:
+        self._listener = listener
+        self._run_in_thread = run_in_thread
+        self._build = {
+            "version": version(),
+            "kernel": build_kind(),
+            "python": platform.python_version(),
+        }
+
+    async def get(self, request: ApiRequest) -> None:
+        """GET /metrics"""
+        request_access(request, self._listener).require(METRICS)
+        accept = ", ".join(request.requestHeaders.getRawHeaders("accept", []))
+        reading = read(self._listener.statistics, self._build)
+        body, kind = await self._run_in_thread(lambda: _render(reading, accept))
+        request.answer(200, body, kind)
+
+
+def _render(reading: Reading, accept: str) -> tuple[bytes, str]:
+    from pubsub.admin.metrics_exposition import render
+
+    return render(reading, accept)

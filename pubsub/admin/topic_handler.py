@@ -1,0 +1,147 @@
+"""The endpoints of topics: a list, one of them, its creation, and a new queue key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pubsub.admin.api_error import CONFLICT, NOT_FOUND, UNAVAILABLE, ApiError
+from pubsub.admin.flow_control import all_stored
+from pubsub.admin.paging import PAGING, answer_page, page_request
+from pubsub.admin.parameters import TOPICS, Parameters, name_in_path
+from pubsub.admin.request_access import request_access
+from pubsub.errors import Refused
+from pubsub.management.listing import Row, fill, to_json
+from pubsub.management.topic_rows import topic_row
+
+if TYPE_CHECKING:
+    from pubsub.admin.api_request import ApiRequest
+    from pubsub.admin.history_handler import HistoryHandler
+    from pubsub.admin.request_access import RequestAccess
+    from pubsub.broker.listener import Listener
+    from pubsub.broker.slices import Work
+    from pubsub.broker.topics import Topic
+    from pubsub.management.listing import Page
+
+KEY = b"/key"
+"""What the path of a topic's queue key ends with."""
+CREATED, DONE = 201, 200
+
+
+class TopicHandler:
+    """The endpoints /v1/topics and below, but for messages and deletion."""
+
+    def __init__(self, listener: Listener, history: HistoryHandler) -> None:
+        self._listener = listener
+        self._history = history
+
+    async def list(self, request: ApiRequest) -> None:
+        """GET /v1/topics: with start or stop, the topics of a range of the history."""
+        if any(name in (request.args or {}) for name in (b"start", b"stop")):
+            await self._history.topics(request)
+            return
+        asked = page_request(Parameters.of_url(request, *PAGING, "start", "stop"))
+        access = request_access(request, self._listener)
+        self._listener.dispatcher.settle()
+
+        def row_of(topic: Topic) -> Row | None:
+            listed = asked.matches(topic.name) and self._may_see(access, topic)
+            return topic_row(topic, self._listener.queue_keys) if listed else None
+
+        def rows(page: Page) -> Work:
+            found = self._listener.topics.after(asked.after.encode())
+            return fill(page, found, row_of, lambda topic: topic.name)
+
+        await answer_page(request, self._listener, asked, rows)
+
+    async def one(self, request: ApiRequest) -> None:
+        """GET /v1/topics/NAME"""
+        Parameters.of_url(request)
+        name = name_in_path(request, TOPICS)
+        access = request_access(request, self._listener)
+        topic = self._listener.topics.get(name)
+        if topic is None or not self._may_see(access, topic):
+            raise _unknown(name)
+        self._listener.dispatcher.settle()
+        self._answer(request, topic)
+
+    async def create(self, request: ApiRequest) -> None:
+        """PUT /v1/topics/NAME"""
+        name = name_in_path(request, TOPICS)
+        parameters = Parameters.of_body(request, "queue_key", "sync")
+        sync = parameters.flag("sync")
+        key = parameters.text("queue_key") if "queue_key" in parameters else None
+        access = request_access(request, self._listener)
+        access.check_create(name, key)
+        topics = self._listener.topics
+        is_new = name not in topics
+        topic = topics.get(name) or topics.create(name, hosted=False)
+        try:
+            self._take(access, topic, key)
+        except (ApiError, Refused):
+            if is_new:
+                self._listener.topic_lifecycle.withdraw(name)
+            raise
+        lifecycle = self._listener.topic_lifecycle
+        if sync:
+            lifecycle.set_requirements(topic, True, False)
+        self._listener.audit.record(
+            "create-topic", topic=name, subject=access.owner or "", client=request.label
+        )
+        if key is not None and topic not in self._listener.queue_keys:
+            owner = access.owner or ""
+            self._listener.queue_keys.close(topic, key.encode(), owner, request.label)
+        await self._stored()
+        self._answer(request, topic, CREATED if is_new else DONE)
+
+    def _take(self, access: RequestAccess, topic: Topic, key: str | None) -> None:
+        """Host ``topic``; raises ApiError if it is another broker's or client's, or Refused."""
+        keys = self._listener.queue_keys
+        if topic.upstream is not None:
+            raise _remote(topic.name)
+        has_other_key = topic in keys and not (key and keys.matches(topic, key.encode()))
+        if topic.name in keys.exclusive or (has_other_key and not access.is_admin):
+            message = f"topic {topic.name!r} exists with another owner or queue key"
+            raise ApiError(CONFLICT, "topic-exists", message, topic=topic.name)
+        if has_other_key and key is not None:
+            message = f"topic {topic.name!r} has another queue key; rotate it instead"
+            raise ApiError(CONFLICT, "topic-exists", message, topic=topic.name)
+        self._listener.topics.claim(topic)
+
+    async def rotate(self, request: ApiRequest) -> None:
+        """POST /v1/topics/NAME/key"""
+        name = name_in_path(request, TOPICS, KEY)
+        key = Parameters.of_body(request, "queue_key").text("queue_key")
+        access = request_access(request, self._listener)
+        access.check_rotate(name)
+        topic, keys = self._listener.topics.get(name), self._listener.queue_keys
+        if topic is None:
+            raise _unknown(name)
+        if topic.upstream is not None:
+            raise _remote(name)
+        if topic not in keys:
+            message = f"topic {name!r} has no queue key; create it with one"
+            raise ApiError(CONFLICT, "no-queue-key", message, topic=name)
+        kept, ended = keys.rotate(topic, key.encode(), access.owner or "", request.label)
+        await self._stored()
+        request.answer(DONE, to_json({"kept": kept, "ended": ended}) + b"\n")
+
+    def _may_see(self, access: RequestAccess, topic: Topic) -> bool:
+        return access.is_admin or access.may_read(topic.name)
+
+    def _answer(self, request: ApiRequest, topic: Topic, status: int = DONE) -> None:
+        row = topic_row(topic, self._listener.queue_keys)
+        request.answer(status, to_json(row) + b"\n")
+
+    async def _stored(self) -> None:
+        if not await all_stored(self._listener.store):
+            message = "the change is not on disk yet"
+            raise ApiError(UNAVAILABLE, "history-unavailable", message)
+
+
+def _unknown(name: str) -> ApiError:
+    return ApiError(NOT_FOUND, "unknown-topic", f"no topic {name!r}", topic=name)
+
+
+def _remote(name: str) -> ApiError:
+    message = f"topic {name!r} is hosted by another broker; change it there"
+    return ApiError(CONFLICT, "remote-topic", message, topic=name)

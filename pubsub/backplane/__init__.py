@@ -1,0 +1,1 @@
+"""The backplane: what several brokers share through an engine that is distributed itself."""

@@ -1,0 +1,251 @@
+"""``Fanout``: the messages that clients publish here reach the clients of other brokers, and back.
+
+Access rules, rates and queue keys are checked for a publisher by its own broker, for a subscriber
+by the subscriber's. The messages of a topic that has a queue key carry a proof of it, and only a
+broker with the same key for the topic delivers them. Exclusive topics, and those that are reserved
+for the broker itself, are never shared.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from pubsub.backplane.links import Arrived, Incoming, Outgoing
+from pubsub.backplane.record import MalformedRecord, Record, decode, encode_batch
+from pubsub.broker.access import RESERVED
+from pubsub.errors import Refused
+from pubsub.kernel import Columns
+
+if TYPE_CHECKING:
+    from pubsub.broker.batch import Batch
+    from pubsub.broker.service import BrokerService
+    from pubsub.broker.topics import Topic
+    from pubsub.interfaces import Envelopes, IBackplane, PublisherGate
+
+log = Logger()
+LABEL = "backplane"
+"""The client in counters of what is dropped or refused here."""
+Figures = Mapping[str, Any]
+# Links that are remembered: messages can be under way in the engine when a connection ends.
+_OWN_LINKS = 16
+
+
+class Fanout(Service):
+    """Connects ``broker`` with others by ``backplane``. It is started before the listeners."""
+
+    def __init__(self, broker: BrokerService, backplane: IBackplane) -> None:
+        self._backplane = backplane
+        self._topics = broker.topics
+        self._dispatcher = broker.dispatcher
+        self._queue_keys = broker.queue_keys
+        self._counters = broker.counters
+        self._memory = broker.memory
+        self._prefixes: set[bytes] = set()
+        self._incoming = Incoming()
+        self._outgoing = Outgoing(0, 0)
+        # The links of this broker, the last one at the end.
+        self._links: deque[int] = deque(maxlen=_OWN_LINKS)
+        self._sent = self._received = 0
+        self.gate: PublisherGate = backplane.gate
+        broker.router.forwarding = self
+        broker.statistics.backplane = self.figures
+        broker.readiness.backplane = self._trouble
+        broker.topics.watch_removal(self.unwanted)
+
+    def set_aside(self, nbytes: int) -> None:
+        """Count ``nbytes`` of the backplane's queues to the broker's memory."""
+        self._charge(nbytes)
+
+    def startService(self) -> None:
+        """Connect; raises StartError."""
+        super().startService()  # type: ignore[no-untyped-call]
+        self._backplane.open(self.receive)
+        log.info("backplane: {summary}", summary=self._backplane.summary)
+
+    def stopService(self) -> Deferred[None]:
+        """Disconnect."""
+        super().stopService()  # type: ignore[no-untyped-call]
+        return self._backplane.close()
+
+    def _trouble(self) -> str | None:
+        return self._backplane.trouble
+
+    def figures(self) -> Figures:
+        """Return the state and the totals; see ``Statistics.snapshot``."""
+        return {
+            "connected": self._backplane.trouble is None,
+            "trouble": self._backplane.trouble or "",
+            "messages_out": self._sent,
+            "messages_in": self._received,
+            **self._backplane.figures(),
+        }
+
+    # What clients of this broker want
+
+    def wanted(self, topic: Topic) -> None:
+        """See ``Forwarding``."""
+        if not topic.name.startswith(RESERVED):
+            self._backplane.want(topic.name)
+
+    def unwanted(self, topic: Topic) -> None:
+        """See ``Forwarding``."""
+        self._backplane.unwant(topic.name)
+
+    def prefix_wanted(self, prefix: bytes) -> None:
+        """See ``Forwarding``."""
+        self._prefixes.add(prefix)
+        self._backplane.want_prefix(prefix)
+
+    def prefix_unwanted(self, prefix: bytes) -> None:
+        """See ``Forwarding``."""
+        self._prefixes.discard(prefix)
+        self._backplane.unwant_prefix(prefix)
+
+    # To the other brokers
+
+    def published(self, topics: Sequence[Topic], batch: Batch) -> None:
+        """See ``Forwarding``."""
+        link = self._backplane.link
+        if not self._links or self._links[-1] != link:
+            self._links.append(link)
+            self._outgoing = Outgoing(link, self._backplane.limit)
+        proofs = [self._proof(topic) for topic in topics]
+        for index, count, record in encode_batch(batch, self._outgoing.next_read(), proofs):
+            self._send(topics[index].name, count, record)
+
+    def _proof(self, topic: Topic) -> bytes | None:
+        if topic.name.startswith(RESERVED):
+            return None
+        return self._queue_keys.proof(topic.name)
+
+    def _send(self, topic: str, count: int, record: bytes) -> None:
+        # A backplane that is away tells so here, for each record.
+        envelopes = self._outgoing.envelopes(record)
+        problem = "" if envelopes else "backplane-size"
+        for envelope in envelopes:
+            problem = self._backplane.send(topic, envelope, count)
+            if problem:
+                break
+        if problem:
+            self._counters.drop(LABEL, topic, problem, count)
+        else:
+            self._sent += count
+
+    # From the other brokers
+
+    def receive(self, envelopes: Envelopes) -> None:
+        """Deliver what has arrived."""
+        malformed, held = self._incoming.malformed, self._incoming.held
+        together: list[tuple[Topic, Record]] = []
+        last: tuple[int, int] | None = None
+        for arrived, record in self._records(envelopes):
+            topic = self._accept(arrived.name, record)
+            if topic is None:
+                continue
+            key = (arrived.link, record.read)
+            if together and (key != last or record.positions is None):
+                self._deliver(together)
+                together = []
+            last = key
+            together.append((topic, record))
+        if together:
+            self._deliver(together)
+        if self._incoming.malformed > malformed:
+            self._refuse("malformed", self._incoming.malformed - malformed)
+        self._charge(self._incoming.held - held)
+
+    def _charge(self, nbytes: int) -> None:
+        """Count the bytes of incomplete records."""
+        self._memory.held[LABEL] = self._memory.held.get(LABEL, 0) + nbytes
+        if nbytes > 0:
+            self._memory.add(nbytes)
+        elif nbytes:
+            self._memory.free(-nbytes)
+
+    def _records(self, envelopes: Envelopes) -> Iterator[tuple[Arrived, Record]]:
+        for arrived in self._incoming.take(envelopes):
+            if arrived.link in self._links:
+                # Sent over a connection that has ended; the engine does not know that it was ours.
+                continue
+            try:
+                yield arrived, decode(arrived.data)
+            except MalformedRecord:
+                self._incoming.malformed += 1
+
+    def _accept(self, name: str, record: Record) -> Topic | None:
+        """Return the topic if a client of this broker is to get the messages."""
+        count = record.columns.count
+        if name.startswith(RESERVED):
+            self._refuse("reserved", count)
+            return None
+        own = self._queue_keys.proof(name)
+        if own is None or not hmac.compare_digest(own, record.proof):
+            self._refuse("wrong-queue-key", count)
+            return None
+        if self._memory.full:
+            self._counters.drop(LABEL, name, "memory", count)
+            return None
+        topic = self._topics.get(name)
+        if topic is None and self._is_covered(name):
+            try:
+                # Those who read the prefix find the topic now.
+                topic = self._topics.create(name)
+            except Refused as refused:
+                self._refuse(refused.reason, count)
+                return None
+        return topic if topic is not None and topic.has_readers else None
+
+    def _is_covered(self, name: str) -> bool:
+        raw = name.encode()
+        return any(raw[:end] in self._prefixes for end in range(len(raw) + 1))
+
+    def _refuse(self, reason: str, count: int) -> None:
+        self._counters.refuse(LABEL, reason, "the engine", count)
+
+    def _deliver(self, found: Sequence[tuple[Topic, Record]]) -> None:
+        """Deliver records of one read."""
+        self._received += sum(record.columns.count for _, record in found)
+        first = found[0][1]
+        topics = list(dict.fromkeys(topic for topic, _ in found))
+        if len(topics) == 1:
+            for topic, record in found:
+                self._receive([topic], record.columns, first, record.headers)
+            return
+        rows = _in_order(topics, found)
+        columns = Columns.of([row[2] for row in rows], [row[1] for row in rows])
+        headers = None
+        if any(record.headers is not None for _, record in found):
+            headers = [row[3] for row in rows]
+        self._receive(topics, columns, first, headers)
+
+    def _receive(
+        self, topics: Sequence[Topic], columns: Columns, record: Record, headers: Any
+    ) -> None:
+        try:
+            self._dispatcher.receive(topics, columns, record.sender, record.protocol, headers)
+        except Refused as refused:
+            self._refuse(refused.reason, columns.count)
+
+
+def _in_order(
+    topics: Sequence[Topic], found: Sequence[tuple[Topic, Record]]
+) -> list[tuple[int, int, bytes, Mapping[str, bytes]]]:
+    """Return position, index, payload and headers of each message, in the order of the read."""
+    index_of: Callable[[Topic], int] = {topic: i for i, topic in enumerate(topics)}.__getitem__
+    rows: list[tuple[int, int, bytes, Mapping[str, bytes]]] = []
+    for topic, record in found:
+        index, headers = index_of(topic), record.headers
+        positions = record.positions or range(record.columns.count)
+        for at, (position, payload) in enumerate(
+            zip(positions, record.columns.payloads(), strict=True)
+        ):
+            rows.append((position, index, payload, {} if headers is None else headers[at]))
+    rows.sort(key=lambda row: row[0])
+    return rows

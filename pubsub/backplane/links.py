@@ -1,0 +1,163 @@
+"""Envelopes: the order, the duplicates and the pieces of records. Sans-IO.
+
+A link is one connection of a broker to the engine; it has a random number. What it sends is counted
+from 1. A record that is larger than the engine's messages may be is sent in pieces. An envelope is
+little-endian:
+
+    magic "PB", version u8 (1), reserved u8, link u64, counter u64, piece u16, pieces u16
+
+The engine delivers what one connection publishes in its order, and a message twice if two
+subscriptions have its subject, as is the case for a moment when one replaces another.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pubsub.backplane.record import RECORD_COUNT, MalformedRecord
+
+ENVELOPE = struct.Struct("<2sBxQQHH")
+_MAGIC, _VERSION = b"PB", 1
+MAX_PIECES = 0xFFFF
+# Links whose counters are remembered, and bytes of incomplete records, in all.
+_LINKS = 1024
+_INCOMPLETE = 64 * 1024**2
+
+
+class Outgoing:
+    """Puts records into the envelopes of one link; ``limit`` are the bytes of the largest."""
+
+    def __init__(self, link: int, limit: int) -> None:
+        self._link = link
+        self._room = max(limit - ENVELOPE.size, 1)
+        self._counter = 0
+        self._read = 0
+
+    def next_read(self) -> int:
+        """Return the number of another read."""
+        self._read += 1
+        return self._read
+
+    def envelopes(self, record: bytes) -> list[bytes]:
+        """Return the record in envelopes; none if it is too large for any number of pieces."""
+        room = self._room
+        pieces = -(-len(record) // room)
+        if pieces > MAX_PIECES:
+            return []
+        found = []
+        for piece in range(pieces):
+            self._counter += 1
+            head = ENVELOPE.pack(_MAGIC, _VERSION, self._link, self._counter, piece, pieces)
+            found.append(head + record[piece * room : (piece + 1) * room])
+        return found
+
+
+@dataclass(slots=True)
+class _Link:
+    last: int = 0
+    pieces: list[bytes] = field(default_factory=list)
+    held: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A whole record, with the topic's name and the link it came over."""
+
+    name: str
+    link: int
+    data: bytes
+
+
+class Incoming:
+    """Takes envelopes apart. ``malformed`` counts those that were not understood."""
+
+    def __init__(self) -> None:
+        self._links: OrderedDict[int, _Link] = OrderedDict()
+        self.held = 0
+        """Bytes of records that are not complete."""
+        self.malformed = 0
+
+    def take(self, envelopes: Iterable[tuple[str, bytes]]) -> Iterator[Arrived]:
+        """Yield the records, for each link in the order in which they were sent."""
+        by_link: dict[int, list[tuple[int, int, int, str, bytes]]] = {}
+        for name, data in envelopes:
+            try:
+                link, counter, piece, pieces = _open(data)
+            except MalformedRecord:
+                self.malformed += 1
+                continue
+            by_link.setdefault(link, []).append((counter, piece, pieces, name, data))
+        for link, found in by_link.items():
+            # Subscriptions are read one after the other, so only the counter tells the order.
+            found.sort(key=lambda one: one[0])
+            yield from self._take_link(link, found)
+
+    def _take_link(
+        self, link: int, found: Sequence[tuple[int, int, int, str, bytes]]
+    ) -> Iterator[Arrived]:
+        state = self._links.get(link)
+        if state is None:
+            state = self._links[link] = _Link()
+            if len(self._links) > _LINKS:
+                self._forget_pieces(self._links.popitem(last=False)[1])
+        self._links.move_to_end(link)
+        for counter, piece, pieces, name, data in found:
+            if counter <= state.last:
+                continue
+            follows, state.last = counter == state.last + 1, counter
+            if pieces == 1:
+                self._forget_pieces(state)
+                yield Arrived(name, link, data[ENVELOPE.size :])
+            elif self._add_piece(state, piece, follows, data[ENVELOPE.size :]):
+                if piece == pieces - 1:
+                    whole = b"".join(state.pieces)
+                    self._forget_pieces(state)
+                    yield Arrived(name, link, whole)
+            else:
+                self._forget_pieces(state)
+                self.malformed += 1
+
+    def _add_piece(self, state: _Link, piece: int, follows: bool, data: bytes) -> bool:
+        """Return whether the piece is the next one of its record."""
+        if piece == 0:
+            self._forget_pieces(state)
+        elif not follows or piece != len(state.pieces):
+            return False
+        if self.held + len(data) > _INCOMPLETE:
+            return False
+        state.pieces.append(data)
+        state.held += len(data)
+        self.held += len(data)
+        return True
+
+    def _forget_pieces(self, state: _Link) -> None:
+        self.held -= state.held
+        state.pieces, state.held = [], 0
+
+
+def _open(data: bytes) -> tuple[int, int, int, int]:
+    """Return link, counter, piece and the number of pieces; raises MalformedRecord."""
+    if len(data) < ENVELOPE.size:
+        raise MalformedRecord("the envelope is cut off")
+    magic, version, link, counter, piece, pieces = ENVELOPE.unpack_from(data)
+    if magic != _MAGIC or version != _VERSION or not counter or piece >= pieces:
+        raise MalformedRecord("the envelope is invalid")
+    return link, counter, piece, pieces
+
+
+def place_of(data: bytes) -> tuple[bytes, int]:
+    """Return what sorts envelopes by link and counter."""
+    return data[4:12], int.from_bytes(data[12:20], "little")
+
+
+def messages_of(data: bytes) -> int:
+    """Return how many messages an envelope begins, for counting what is dropped unread."""
+    if len(data) >= ENVELOPE.size and ENVELOPE.unpack_from(data)[4]:
+        return 0
+    if len(data) < ENVELOPE.size + RECORD_COUNT.size:
+        return 1
+    (count,) = RECORD_COUNT.unpack_from(data, ENVELOPE.size)
+    return int(count)

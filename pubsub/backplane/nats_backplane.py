@@ -1,0 +1,257 @@
+"""``NatsBackplane``: brokers share messages through NATS with JetStream."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from pubsub.backplane.coverage import Coverage
+from pubsub.backplane.nats_thread import Change, NatsThread, Outbound
+from pubsub.backplane.subjects import subject_of, subject_of_prefix
+from pubsub.broker.limits import Gate
+from pubsub.errors import StartError
+from pubsub.interfaces import IBackplane
+
+if TYPE_CHECKING:
+    from pubsub.backplane.engine_url import EngineOptions
+    from pubsub.interfaces import Envelopes
+
+log = Logger()
+# Seconds that the start waits for an engine that does not answer, that publishers are held for one
+# that takes nothing, and between two lines about errors.
+_START, _STALLED, _COMPLAINTS = 5.0, 5.0, 10.0
+# Bytes that are taken over in one reactor tick.
+_TAKEN = 512 * 1024
+# The engine's default, until it is known.
+_LIMIT = 1024**2
+_AT_START = "the broker is starting"
+
+
+@implementer(IBackplane)
+class NatsBackplane:
+    """Connects one broker. ``drop`` counts messages by client, topic and reason.
+
+    ``later`` runs a call after the events of this tick. ``make_thread`` is for tests.
+    """
+
+    def __init__(
+        self,
+        options: EngineOptions,
+        reactor: Any,
+        later: Callable[[Callable[[], None]], object],
+        drop: Callable[[str, str, str, int], object],
+        make_thread: Callable[..., NatsThread] = NatsThread,
+    ) -> None:
+        self._options = options
+        self._reactor = reactor
+        self._later = later
+        self._drop = drop
+        self._thread = make_thread(options, self, reactor.callFromThread)
+        self._receive: Callable[[Envelopes], object] = lambda envelopes: None
+        self._coverage = Coverage()
+        self._changes: list[Change] = []
+        self._messages: list[Outbound] = []
+        self._scheduled = self._taking = self._is_open = False
+        # Several prefixes can have one subject.
+        self._prefixes: Counter[str] = Counter()
+        self._stalled = False
+        self._stall_timer: Any = None
+        self._complained = float("-inf")
+        self._queued = 0
+        self._connections = 0
+        self.gate = Gate()
+        self.trouble: str | None = _AT_START
+        self.limit = _LIMIT
+        self.link = secrets.randbits(64)
+        self.summary = f"shares live messages with other brokers through {options.servers}; "
+        self.summary += "each broker keeps a history of its own"
+
+    # IBackplane
+
+    def open(self, receive: Callable[[Envelopes], object]) -> None:
+        """See ``IBackplane``."""
+        self._receive = receive
+        self._thread.start()
+        self._is_open = True
+        self._hand_over()
+        self._thread.first_attempt.wait(_START)
+        self._reactor.callFromThread(self._warn_if_away)
+        if self._thread.problem is not None:
+            self._thread.stop()
+            raise StartError(f"backplane {self._options.servers}: {self._thread.problem}")
+
+    def _warn_if_away(self) -> None:
+        # What the thread reported before is known by now.
+        if self.trouble == _AT_START:
+            self.away("it does not answer")
+
+    def close(self) -> Deferred[None]:
+        """See ``IBackplane``."""
+        self._is_open = False
+        self._stop_stall_timer()
+        self.gate.open()
+        self._hand_over()
+        self._thread.stop()
+        joined: Deferred[None] = deferToThreadPool(
+            self._reactor, self._reactor.getThreadPool(), self._thread.join
+        )
+        return joined
+
+    def send(self, topic: str, data: bytes, count: int) -> str:
+        """See ``IBackplane``."""
+        if self.trouble is not None:
+            return "backplane-away"
+        if self._queued + len(data) > self._options.max_bytes:
+            return "backplane-full"
+        if self._stalled:
+            return "backplane-slow"
+        self._queued += len(data)
+        self._messages.append(Outbound(topic, subject_of(topic), data, count))
+        self._schedule()
+        if not self.gate.shut and self._queued > self._options.max_bytes // 2:
+            self.gate.close()
+            self._stall_timer = self._reactor.callLater(_STALLED, self._stall)
+        return ""
+
+    def want(self, topic: str) -> None:
+        """See ``IBackplane``."""
+        self._change(*self._coverage.add(subject_of(topic)))
+
+    def unwant(self, topic: str) -> None:
+        """See ``IBackplane``."""
+        self._change(*self._coverage.discard(subject_of(topic)))
+
+    def want_prefix(self, prefix: bytes) -> None:
+        """See ``IBackplane``."""
+        subject = subject_of_prefix(prefix)
+        self._prefixes[subject] += 1
+        self._change(*self._coverage.add(subject))
+
+    def unwant_prefix(self, prefix: bytes) -> None:
+        """See ``IBackplane``."""
+        subject = subject_of_prefix(prefix)
+        self._prefixes[subject] -= 1
+        if self._prefixes[subject] <= 0:
+            del self._prefixes[subject]
+            self._change(*self._coverage.discard(subject))
+
+    def figures(self) -> Mapping[str, float]:
+        """See ``IBackplane``."""
+        return {
+            "subscriptions": len(self._coverage),
+            "queued_bytes": self._queued,
+            "reconnects": max(self._connections - 1, 0),
+        }
+
+    # Once a reactor tick
+
+    def _change(self, beginning: list[str], ending: list[str]) -> None:
+        if not beginning and not ending:
+            return
+        self._changes += [Change(subject, True) for subject in beginning]
+        self._changes += [Change(subject, False, bool(beginning)) for subject in ending]
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._is_open and not self._scheduled:
+            self._scheduled = True
+            self._later(self._hand_over)
+
+    def _hand_over(self) -> None:
+        self._scheduled = False
+        changes, self._changes = self._changes, []
+        messages, self._messages = self._messages, []
+        if changes or messages:
+            self._thread.hand_over(changes, messages)
+
+    def _take(self) -> None:
+        self._taking = False
+        self._receive(self._thread.take(_TAKEN))
+
+    # A slow engine
+
+    def _stall(self) -> None:
+        self._stall_timer = None
+        self._stalled = True
+        log.warn(
+            "backplane: the engine has been too slow for {seconds:g} s; publishers are held no "
+            "longer, and messages for other brokers are dropped until it has caught up",
+            seconds=_STALLED,
+        )
+        self.gate.open()
+
+    def _stop_stall_timer(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    # Watcher
+
+    def connected(self, server: str, limit: int) -> None:
+        """See ``Watcher``."""
+        self._connections += 1
+        self.trouble = None
+        self.limit = limit
+        self.link = secrets.randbits(64)
+        log.info("backplane: connected to {server}", server=server)
+
+    def away(self, reason: str) -> None:
+        """See ``Watcher``."""
+        if self.trouble in (None, _AT_START):
+            log.warn(
+                "backplane: the engine is away: {reason}; clients of this broker are served, "
+                "messages for those of other brokers are dropped",
+                reason=reason,
+            )
+        self.trouble = reason
+
+    def unusable(self, reason: str) -> None:
+        """See ``Watcher``."""
+        if self.trouble != reason:
+            log.error("backplane: the engine cannot be used: {reason}", reason=reason)
+        self.trouble = reason
+
+    def complained(self, reason: str) -> None:
+        """See ``Watcher``."""
+        now = self._reactor.seconds()
+        if now - self._complained >= _COMPLAINTS:
+            self._complained = now
+            log.warn("backplane: the engine reports: {reason}", reason=reason)
+
+    def arrived(self) -> None:
+        """See ``Watcher``."""
+        if not self._taking:
+            self._take()
+
+    def more(self) -> None:
+        """See ``Watcher``."""
+        if not self._taking:
+            self._taking = True
+            # Others have their turn.
+            self._reactor.callLater(0, self._take)
+
+    def sent(self, nbytes: int) -> None:
+        """See ``Watcher``."""
+        self._queued -= nbytes
+        if self._queued <= self._options.max_bytes // 4:
+            self._stalled = False
+            self._stop_stall_timer()
+            if self.gate.shut:
+                self.gate.open()
+
+    def lost(self, counts: Counter[str]) -> None:
+        """See ``Watcher``."""
+        for topic, count in counts.items():
+            self._drop("backplane", topic, "backplane-away", count)
+
+    def overflowed(self, counts: Counter[str]) -> None:
+        """See ``Watcher``."""
+        for topic, count in counts.items():
+            self._drop("backplane", topic, "backplane-overflow", count)

@@ -1,0 +1,412 @@
+"""The connection to NATS: nats-py in a thread with an event loop of its own.
+
+The methods of ``NatsThread`` are called in the reactor's thread, and so are those of its
+``Watcher``; what is between is handed over in batches.
+
+One connection is one ``nats.aio.client.Client``, which never reconnects by itself: after its end
+another one is made, with another link, the subscriptions of now, and nothing that waited before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from nats.aio.client import Client
+from nats.errors import AuthorizationError, InvalidUserCredentialsError, StaleConnectionError
+from nats.errors import Error as NatsError
+from nats.js.errors import Error as JetStreamError
+
+from pubsub.backplane.engine_url import EngineOptions, shown
+from pubsub.backplane.links import messages_of, place_of
+from pubsub.backplane.subjects import name_of
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
+
+OLDEST = (2, 12)
+"""The oldest version of nats-server that is supported."""
+# Seconds to connect, between two attempts, and without an answer after which a connection is given
+# up: two pings, or a flush.
+_CONNECT, _PAUSE, _PING, _FLUSH = 2.0, 0.5, 5, 10
+# Bytes after which the engine is asked whether it has all of them.
+_UNANSWERED = 1024**2
+_CLOSE = 2.0
+# Seconds after which bytes that were sent are reported, and the part of all at which they are too.
+_REPORT, _PARTS = 0.05, 16
+
+# What a server says, and what nats-py makes of it in most cases.
+_VIOLATION = "authorization violation"
+_REFUSED = (AuthorizationError, InvalidUserCredentialsError)
+
+
+class Unusable(Exception):
+    """The engine answers and cannot be used, whatever the number of attempts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outbound:
+    """A message for the engine; ``count`` are the messages of ``topic`` in it."""
+
+    topic: str
+    subject: str
+    data: bytes
+    count: int
+
+
+class Change(NamedTuple):
+    """A subscription that begins or ends. With ``replaced``, another one takes its place."""
+
+    subject: str
+    begins: bool
+    replaced: bool = False
+
+
+class Watcher(Protocol):
+    """Is told about the connection."""
+
+    def connected(self, server: str, limit: int) -> None: ...
+
+    def away(self, reason: str) -> None: ...
+
+    def unusable(self, reason: str) -> None: ...
+
+    def complained(self, reason: str) -> None:
+        """The engine or nats-py reports an error that does not end the connection."""
+
+    def arrived(self) -> None:
+        """There is something to ``take``."""
+
+    def more(self) -> None:
+        """There is still something; called by ``take``."""
+
+    def sent(self, nbytes: int) -> None:
+        """So many bytes wait no longer."""
+
+    def lost(self, counts: Counter[str]) -> None:
+        """So many messages, by topic, were not sent."""
+
+    def overflowed(self, counts: Counter[str]) -> None:
+        """So many messages, by topic, arrived and were dropped, as too much waited already."""
+
+
+class NatsThread:
+    """Keeps a connection; ``call`` runs a call in the reactor's thread."""
+
+    def __init__(
+        self, options: EngineOptions, watcher: Watcher, call: Callable[..., object]
+    ) -> None:
+        self._options = options
+        self._watcher = watcher
+        self._call = call
+        # Made in `start`, as the process may fork before.
+        self._loop: asyncio.AbstractEventLoop
+        # As a daemon, the thread does not keep a process alive that ends without `stop`.
+        self._thread = threading.Thread(target=self._run, name="pubsub-backplane", daemon=True)
+        self.first_attempt = threading.Event()
+        """Set when it is known whether the engine can be used."""
+        self.problem: str | None = None
+        """Why the engine cannot be used, if the first attempt has shown that."""
+        self._servers = cycle(options.servers.urls)
+        self._client: Client | None = None
+        self._subjects: set[str] = set()
+        self._subscriptions: dict[str, Subscription] = {}
+        self._work = asyncio.Event()
+        self._changes: deque[Change] = deque()
+        self._outgoing: deque[Sequence[Outbound]] = deque()
+        self._sent = 0
+        self._stopping = False
+        self._last_error = ""
+        self._fresh: list[tuple[str, bytes]] = []
+        self._lock = threading.Lock()
+        self._ready: deque[tuple[str, bytes]] = deque()
+        self._waiting = 0
+        self._overflow: Counter[str] = Counter()
+
+    # In the reactor's thread
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._loop = asyncio.new_event_loop()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Send what waits and end; returns at once."""
+        self._loop.call_soon_threadsafe(self._stop)
+
+    def join(self) -> None:
+        """Wait for the end of the thread."""
+        self._thread.join(2 * _CLOSE + _CONNECT)
+
+    def hand_over(self, changes: Sequence[Change], messages: Sequence[Outbound]) -> None:
+        """Change the subscriptions, then send."""
+        self._loop.call_soon_threadsafe(self._take_work, changes, messages)
+
+    def take(self, nbytes: int) -> list[tuple[str, bytes]]:
+        """Return what has arrived, by topic, up to about ``nbytes``; more is reported again."""
+        found: list[tuple[str, bytes]] = []
+        with self._lock:
+            while self._ready and nbytes > 0:
+                one = self._ready.popleft()
+                self._waiting -= len(one[1])
+                nbytes -= len(one[1])
+                found.append(one)
+            more = bool(self._ready)
+        if more:
+            self._watcher.more()
+        return found
+
+    # In the thread
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._keep_connected())
+        finally:
+            self.first_attempt.set()
+            self._loop.close()
+
+    def _stop(self) -> None:
+        self._stopping = True
+        self._work.set()
+
+    def _take_work(self, changes: Sequence[Change], messages: Sequence[Outbound]) -> None:
+        for change in changes:
+            (self._subjects.add if change.begins else self._subjects.discard)(change.subject)
+        if self._client is None:
+            self._lose(messages)
+            return
+        self._changes.extend(changes)
+        if messages:
+            self._outgoing.append(messages)
+        self._work.set()
+
+    def _lose(self, messages: Sequence[Outbound]) -> None:
+        if not messages:
+            return
+        counts: Counter[str] = Counter()
+        for one in messages:
+            counts[one.topic] += one.count
+        self._call(self._watcher.lost, counts)
+        self._call(self._watcher.sent, _nbytes(messages))
+
+    async def _keep_connected(self) -> None:
+        for attempt, url in enumerate(self._servers, 1):
+            if self._stopping:
+                return
+            try:
+                await self._connection(url)
+            except Unusable as error:
+                if not self.first_attempt.is_set():
+                    self.problem = str(error)
+                    self.first_attempt.set()
+                self._call(self._watcher.unusable, str(error))
+            except (TimeoutError, NatsError, OSError, ValueError) as error:
+                self._call(self._watcher.away, self._last_error or _text(error))
+            if attempt >= len(self._options.servers.urls):
+                self.first_attempt.set()
+            if not self._stopping:
+                await asyncio.sleep(_PAUSE)
+
+    async def _connection(self, url: str) -> None:
+        """Connect to ``url`` and return when the connection has ended."""
+        client, ended = Client(), asyncio.Event()
+        self._last_error = ""
+        try:
+            await self._connect(client, ended, url)
+            await self._check(client)
+            await self._subscribe_all(client)
+            self._client = client
+            self._call(self._watcher.connected, shown(url), client.max_payload)
+            self.first_attempt.set()
+            sender = asyncio.ensure_future(self._work_off(client))
+            end = asyncio.ensure_future(ended.wait())
+            await asyncio.wait((sender, end), return_when=asyncio.FIRST_COMPLETED)
+            end.cancel()
+            sender.cancel()
+            (problem,) = await asyncio.gather(sender, return_exceptions=True)
+            if not self._stopping:
+                reason = self._last_error or (_text(problem) if problem else "")
+                self._call(self._watcher.away, reason or "the engine closed the connection")
+        finally:
+            self._client = None
+            self._subscriptions.clear()
+            while self._outgoing:
+                self._lose(self._outgoing.popleft())
+            with contextlib.suppress(TimeoutError, NatsError, OSError):
+                await asyncio.wait_for(client.close(), _CLOSE)
+
+    async def _connect(self, client: Client, ended: asyncio.Event, url: str) -> None:
+        async def closed() -> None:
+            ended.set()
+
+        async def failed(error: Exception) -> None:
+            self._last_error = _text(error)
+            ends = isinstance(error, OSError | StaleConnectionError)
+            if self._client is client and not ended.is_set() and not ends:
+                self._call(self._watcher.complained, self._last_error)
+
+        options: dict[str, Any] = {}
+        context = self._options.tls()
+        if context is not None:
+            options["tls"] = context
+        if self._options.credentials:
+            options["user_credentials"] = self._options.credentials
+        try:
+            await client.connect(
+                url,
+                error_cb=failed,
+                closed_cb=closed,
+                name="pubsub broker",
+                no_echo=True,
+                # They are all made by `subjects.py`.
+                skip_subject_validation=True,
+                allow_reconnect=False,
+                max_reconnect_attempts=1,
+                reconnect_time_wait=0,
+                connect_timeout=int(_CONNECT),
+                ping_interval=_PING,
+                max_outstanding_pings=2,
+                **options,
+            )
+        except NatsError as error:
+            if isinstance(error, _REFUSED) or _VIOLATION in str(error).lower():
+                raise Unusable("it refuses the credentials; check those of backplane") from None
+            raise
+
+    async def _check(self, client: Client) -> None:
+        version = client.connected_server_version
+        if (version.major, version.minor) < OLDEST:
+            found = f"{version.major}.{version.minor}.{version.patch}"
+            oldest = ".".join(map(str, OLDEST))
+            raise Unusable(f"it is nats-server {found}; install {oldest} or later")
+        try:
+            await client.jetstream(timeout=_CONNECT).account_info()
+        except TimeoutError:
+            raise
+        except (JetStreamError, NatsError):
+            raise Unusable(
+                "it has no JetStream for this account; enable it in the server's configuration"
+            ) from None
+
+    # Subscriptions and messages
+
+    async def _subscribe_all(self, client: Client) -> None:
+        """Subscribe to what is wanted when this returns, as that changes meanwhile."""
+        while missing := self._subjects - self._subscriptions.keys():
+            for subject in missing:
+                await self._subscribe(client, subject)
+            await client.flush(_FLUSH)
+        self._changes.clear()
+        unwanted = self._subscriptions.keys() - self._subjects
+        self._changes.extend(Change(subject, begins=False) for subject in unwanted)
+
+    async def _subscribe(self, client: Client, subject: str) -> None:
+        if subject not in self._subscriptions:
+            self._subscriptions[subject] = await client.subscribe(subject, cb=self._received)
+
+    async def _work_off(self, client: Client) -> None:
+        """Do what was handed over, until there is nothing more and the broker stops."""
+        unanswered = 0
+        while True:
+            while self._changes:
+                await self._change(client, self._changes.popleft())
+            while self._outgoing:
+                messages = self._outgoing.popleft()
+                for at, one in enumerate(messages):
+                    try:
+                        await client.publish(one.subject, one.data)
+                    except BaseException:
+                        self._call(self._watcher.sent, _nbytes(messages[:at]))
+                        self._lose(messages[at:])
+                        raise
+                unanswered = await self._answered(client, unanswered, messages)
+            if self._stopping:
+                await client.flush(int(_CLOSE))
+                return
+            await self._work.wait()
+            self._work.clear()
+
+    async def _answered(self, client: Client, unanswered: int, messages: Sequence[Outbound]) -> int:
+        """Free the bytes of ``messages`` when the engine keeps up; return those not answered."""
+        nbytes = _nbytes(messages)
+        try:
+            unanswered += nbytes
+            if unanswered >= _UNANSWERED:
+                await client.flush(_FLUSH)
+                unanswered = 0
+        finally:
+            self._count_sent(nbytes)
+        return unanswered
+
+    def _count_sent(self, nbytes: int) -> None:
+        """Report ``nbytes`` with others: each report wakes the reactor."""
+        if not self._sent:
+            self._loop.call_later(_REPORT, self._report_sent)
+        self._sent += nbytes
+        if self._sent * _PARTS >= self._options.max_bytes:
+            self._report_sent()
+
+    def _report_sent(self) -> None:
+        if self._sent:
+            nbytes, self._sent = self._sent, 0
+            self._call(self._watcher.sent, nbytes)
+
+    async def _change(self, client: Client, change: Change) -> None:
+        if change.begins:
+            await self._subscribe(client, change.subject)
+            return
+        subscription = self._subscriptions.pop(change.subject, None)
+        if subscription is None:
+            return
+        if change.replaced:
+            # What is under way comes over this one; the engine sends some of it over both.
+            await subscription.drain()  # type: ignore[no-untyped-call]
+        else:
+            await subscription.unsubscribe()
+
+    async def _received(self, message: Msg) -> None:
+        data = message.data
+        with self._lock:
+            self._waiting += len(data)
+            is_full = self._waiting > self._options.max_bytes
+            if is_full:
+                self._waiting -= len(data)
+        if is_full:
+            if not self._overflow:
+                self._loop.call_soon(self._report_overflow)
+            self._overflow[name_of(message.subject) or ""] += messages_of(data)
+            return
+        if not self._fresh:
+            # After the other subscriptions that have received something in this turn.
+            self._loop.call_soon(self._offer)
+        self._fresh.append((name_of(message.subject) or "", data))
+
+    def _report_overflow(self) -> None:
+        counts, self._overflow = self._overflow, Counter()
+        self._call(self._watcher.overflowed, counts)
+
+    def _offer(self) -> None:
+        """Hand over what has arrived, in the order of sending."""
+        fresh, self._fresh = self._fresh, []
+        fresh.sort(key=lambda one: place_of(one[1]))
+        with self._lock:
+            is_first = not self._ready
+            self._ready.extend(fresh)
+        if is_first:
+            self._call(self._watcher.arrived)
+
+
+def _nbytes(messages: Sequence[Outbound]) -> int:
+    return sum([len(one.data) for one in messages])
+
+
+def _text(error: BaseException) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,108 @@
+"""Why a request is allowed or denied: each rule, and what it says about the request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pubsub.broker.access import RESERVED
+from pubsub.broker.access_table import NO_TABLE, AccessRule, AccessTable, Who
+from pubsub.broker.identity import TOKEN, Identity
+from pubsub.settings import matcher
+
+DECIDES = "decides"
+LATER = "not reached"
+TOPICLESS = ("admin", "metrics")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request to explain; ``topic`` is empty for actions about no topic."""
+
+    identity: Identity
+    action: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A rule, and its ``part`` in the decision: DECIDES, LATER, or why it is not about it."""
+
+    rule: AccessRule
+    part: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The decision about a request to one listener. ``notes`` are further conditions."""
+
+    allowed: bool
+    reason: str
+    steps: Sequence[Step]
+    notes: Sequence[str]
+
+
+def explain(
+    table: AccessTable, protocol: str, settings: Mapping[str, Any], request: Request
+) -> Explanation:
+    """Explain what the rules of a listener of ``protocol`` with these settings decide."""
+    steps: list[Step] = []
+    decided: AccessRule | None = None
+    for rule in table.listed(settings):
+        part = LATER if decided else _part(table, rule, protocol, request)
+        if part == DECIDES:
+            decided = rule
+        steps.append(Step(rule, part))
+    allowed = decided is not None and decided.allow
+    if decided is None:
+        reason = "no rule is about this request, and there is a table [[access]]"
+    elif decided is NO_TABLE and _is_closed(settings, request):
+        allowed, reason = False, "reserved topics have to be granted"
+    else:
+        reason = decided.origin
+    notes = _notes(settings, request, decided, allowed)
+    if _depends_on_issuer(steps, request):
+        notes.append("some rules are about tokens of one issuer: name it with --issuer")
+    return Explanation(allowed, reason, steps, notes)
+
+
+def _depends_on_issuer(steps: Sequence[Step], request: Request) -> bool:
+    open_question = request.identity.proof == TOKEN and not request.identity.issuer
+    return open_question and any(step.rule.who.issuers for step in steps)
+
+
+def _part(table: AccessTable, rule: AccessRule, protocol: str, request: Request) -> str:
+    """Return DECIDES, or the first condition that the request does not meet."""
+    if request.action not in rule.actions:
+        return "about other actions"
+    for name in ("proofs", "issuers", "listeners", "networks", "identities", "groups"):
+        # Each condition alone.
+        condition = getattr(rule.who, name)
+        who = replace(Who(), **{name: condition})
+        if condition and not table.about([replace(rule, who=who)], request.identity, protocol):
+            return f"about other {name}"
+    if not rule.matcher_for(request.identity.name)(request.topic):
+        return "about other topics"
+    return DECIDES
+
+
+def _is_closed(settings: Mapping[str, Any], request: Request) -> bool:
+    own = [pattern for pattern in settings["grant"] if pattern.startswith(RESERVED)]
+    return request.topic.startswith(RESERVED) and not matcher(own)(request.topic)
+
+
+def _notes(
+    settings: Mapping[str, Any], request: Request, rule: AccessRule | None, allowed: bool
+) -> list[str]:
+    if not allowed or rule is None:
+        return []
+    notes = [f"a token, if one is presented, needs the permission {request.action} as well"]
+    if request.action in TOPICLESS:
+        if rule is NO_TABLE:
+            notes.append("without a token, only if there are no secrets, from the same machine")
+    elif rule.without_key or matcher(settings["grant"])(request.topic):
+        notes.append("if the topic has a queue key, it is not asked for")
+    else:
+        notes.append("if the topic has a queue key, it has to be presented as well")
+    return notes

@@ -1,0 +1,76 @@
+"""Draining: clients get what is queued for them and a goodbye, in bounded time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+if TYPE_CHECKING:
+    from pubsub.broker.client_registry import ClientRegistry
+    from pubsub.broker.router import Router
+    from pubsub.interfaces import Client
+
+log = Logger()
+
+
+class Drained(Protocol):
+    """A listener."""
+
+    protocol: str
+    endpoint: str
+
+
+class Drainage:
+    """Drains clients, and aborts those that are left after ``seconds``.
+
+    ``listeners`` are those of the broker. ``remove`` stops a listener and drains its clients.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        router: Router,
+        clients: ClientRegistry,
+        seconds: float,
+        listeners: Sequence[Drained],
+        remove: Callable[[Any], Deferred[None]],
+    ) -> None:
+        self.draining = False
+        """True when the broker stops, or when a request has drained every protocol."""
+        self.stop: Callable[[], object] | None = None
+        """Stops the process; None in a program that embeds the broker."""
+        self.seconds = seconds
+        self.listeners = listeners
+        self.remove = remove
+        self._clock = clock
+        self._router = router
+        self._clients = clients
+
+    def reconfigure(self, settings: Mapping[str, Any]) -> None:
+        """Apply the setting ``stop-timeout``."""
+        self.seconds = settings["stop-timeout"]
+
+    def drain(self, clients: Iterable[Client]) -> Deferred[None] | None:
+        """Drain ``clients``; fires when they are closed. None if none is left."""
+        draining = list(clients)
+        self._router.flush()
+        drained = self._clients.drain(draining)
+        if drained is None:
+            return None
+        deadline = self._clock.callLater(self.seconds, self.abort, draining)
+
+        def cancel(result: None) -> None:
+            if deadline.active():
+                deadline.cancel()
+
+        return drained.addCallback(cancel)
+
+    def abort(self, clients: Iterable[Client]) -> None:
+        """Close those of ``clients`` that are left at once."""
+        left = [client for client in clients if client in self._clients]
+        log.warn("{count} connections did not close in time", count=len(left))
+        self._clients.abort("the broker stops", left)

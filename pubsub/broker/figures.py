@@ -1,0 +1,65 @@
+"""The figures of one connection: what it has published, what it was sent, and how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pubsub.broker.outbox import Outbox
+    from pubsub.broker.publisher import Publisher
+
+LIVE, CATCHING_UP, PAUSED, LEAVING = "live", "catching_up", "paused", "leaving"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of a connection, since it was accepted. ``messages_in`` to ``bytes_out`` as in ``Traffic``.
+
+    ``queued_bytes`` wait to be sent to it. ``state`` is LIVE, CATCHING_UP (it reads the history),
+    PAUSED (its transport takes no more) or LEAVING. ``behind`` is the number of offsets between
+    its place in the history and the end, while it catches up; otherwise 0.
+    """
+
+    subscriptions: int = 0
+    messages_in: int = 0
+    bytes_in: int = 0
+    messages_out: int = 0
+    bytes_out: int = 0
+    queued_bytes: int = 0
+    state: str = LIVE
+    behind: int = 0
+
+    def with_sent(self, messages: int, nbytes: int) -> Figures:
+        """Return the figures with as many more messages sent."""
+        if not messages:
+            return self
+        return replace(
+            self, messages_out=self.messages_out + messages, bytes_out=self.bytes_out + nbytes
+        )
+
+
+def figures_of(publisher: Publisher | None, outboxes: Iterable[Outbox], leaving: bool) -> Figures:
+    """Return the figures of a connection with these parts."""
+    boxes = tuple(outboxes)
+    return Figures(
+        subscriptions=sum([box.subscription_count for box in boxes]),
+        messages_in=0 if publisher is None else publisher.messages,
+        bytes_in=0 if publisher is None else publisher.nbytes,
+        messages_out=sum([box.messages_out for box in boxes]),
+        bytes_out=sum([box.bytes_out for box in boxes]),
+        queued_bytes=sum([max(box.queued, box.held) for box in boxes]),
+        state=LEAVING if leaving else _state_of(boxes),
+        behind=sum([box.behind for box in boxes]),
+    )
+
+
+def _state_of(boxes: Iterable[Outbox]) -> str:
+    state = LIVE
+    for box in boxes:
+        if box.cursor is not None:
+            return CATCHING_UP
+        if box.paused:
+            state = PAUSED
+    return state

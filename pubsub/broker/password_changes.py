@@ -1,0 +1,29 @@
+"""The end of connections whose password does not count any more."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from pubsub.broker.identity import PASSWORD, Identity
+
+if TYPE_CHECKING:
+    from pubsub.broker.client_registry import ClientRegistry
+    from pubsub.broker.slices import Work
+
+REASON = "its password was changed"
+
+
+def changed_users(before: Mapping[str, str] | None, now: Mapping[str, str] | None) -> set[str]:
+    """Return the users whose password is another one, or who are gone."""
+    after = now or {}
+    return {user for user, hashed in (before or {}).items() if after.get(user) != hashed}
+
+
+def end_connections(clients: ClientRegistry, users: Collection[str]) -> Work:
+    """Close the connections that have logged in as one of ``users``, one a step."""
+    for client in clients.after(0):
+        identity = getattr(client, "identity", None)
+        if isinstance(identity, Identity) and identity.proof == PASSWORD and identity.name in users:
+            client.abort(REASON)
+        yield

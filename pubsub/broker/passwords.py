@@ -1,0 +1,292 @@
+"""Verification of passwords: in a thread, rationed, and remembered for a short time.
+
+A verification costs about 40 ms of processor time and 19 MiB by design, so that a stolen file is of
+little use. It must not become a means to stop the broker:
+
+- one thread does one verification after another, and at most ``RATE`` a second;
+- the addresses that wait take turns, so that one that floods delays itself;
+- each address may have ``MAX_PER_SOURCE`` and all together ``MAX_WAITING`` passwords waiting, for
+  ``WAIT_SECONDS``;
+- equal passwords of one user that wait are verified together;
+- a password that was right is right for another ``REMEMBERED_SECONDS`` without a verification. It
+  is remembered as a keyed hash whose key is random and never leaves the process.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Protocol
+
+from twisted.logger import Logger
+
+from pubsub.broker.limits import TokenBucket
+from pubsub.broker.password_file import MAX_PASSWORD, hash_of_nobody, matches
+from pubsub.errors import PasswordsBusy, Refused, WrongPassword
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IDelayedCall, IReactorTime
+    from twisted.python.failure import Failure
+
+log = Logger()
+RATE = 20
+"""Verifications a second, for all connections together."""
+MAX_WAITING, MAX_PER_SOURCE = 1024, 64
+WAIT_SECONDS = 10.0
+REMEMBERED_SECONDS = 300.0
+_MAX_REMEMBERED = 10_000
+# Results that are reported in one go: each may open a session.
+_REPORTED = 32
+_PAUSE = 0.05
+
+
+class Threads(Protocol):
+    """Runs ``call`` in a thread, then ``done`` or ``failed`` in that of the reactor."""
+
+    def __call__(
+        self,
+        call: Callable[[], bool],
+        done: Callable[[bool], object],
+        failed: Callable[[Failure], object],
+    ) -> None: ...
+
+
+def call_at_once(
+    call: Callable[[], bool],
+    done: Callable[[bool], object],
+    failed: Callable[[Failure], object],
+) -> None:
+    """``Threads`` that use the thread of the reactor, for brokers without a thread."""
+    done(call())
+
+
+class PasswordCheck:
+    """What one client waits for: ``done`` is called with None or with the refusal, once."""
+
+    __slots__ = ("_done",)
+
+    def __init__(self, done: Callable[[Refused | None], None]) -> None:
+        self._done: Callable[[Refused | None], None] | None = done
+
+    @property
+    def pending(self) -> bool:
+        """True until ``done`` was called, or the client has left."""
+        return self._done is not None
+
+    def cancel(self) -> None:
+        """The client has left: ``done`` is not called."""
+        self._done = None
+
+    def resolve(self, refused: Refused | None) -> None:
+        """Call ``done``."""
+        done, self._done = self._done, None
+        if done is not None:
+            done(refused)
+
+
+class _Question:
+    """A user and a password that wait to be verified, and the clients that gave them."""
+
+    __slots__ = ("checks", "due", "key", "password", "source", "user")
+
+    def __init__(self, source: str, user: str, password: bytes, key: bytes, due: float) -> None:
+        self.source = source
+        self.user = user
+        self.password = password
+        self.key = key
+        self.due = due
+        self.checks: list[PasswordCheck] = []
+
+
+class PasswordVerifier:
+    """Verifies passwords with the hashes given to ``replace``, in the thread of ``run``."""
+
+    def __init__(self, clock: IReactorTime, run: Threads) -> None:
+        self._clock = clock
+        self._run = run
+        self._hashes: Mapping[str, str] | None = None
+        self._nobody = ""
+        self._key = secrets.token_bytes(32)
+        # When each password that was right is forgotten, the oldest first.
+        self._remembered: OrderedDict[bytes, float] = OrderedDict()
+        self._questions: dict[bytes, _Question] = {}
+        # Those of each address, in the order of the turns.
+        self._sources: OrderedDict[str, deque[_Question]] = OrderedDict()
+        self._asked: _Question | None = None
+        self._results: deque[tuple[PasswordCheck, Refused | None]] = deque()
+        self._bucket = TokenBucket(RATE, clock.seconds)
+        self._timer: IDelayedCall | None = None
+        self._stopped = False
+        self.verified = self.rejected = 0
+        """Verifications made, and how many of them had a wrong password."""
+
+    @property
+    def has_users(self) -> bool:
+        """True if there is a password file."""
+        return self._hashes is not None
+
+    @property
+    def hashes(self) -> Mapping[str, str] | None:
+        """What was given to ``replace``."""
+        return self._hashes
+
+    def is_user(self, name: str) -> bool:
+        """Return whether there is a user of this name."""
+        return self._hashes is not None and name in self._hashes
+
+    def __len__(self) -> int:
+        """Return how many passwords wait for their verification."""
+        return len(self._questions)
+
+    def replace(self, hashes: Mapping[str, str] | None) -> None:
+        """Verify with these hashes from now on, by user; None if there is no password file."""
+        self._hashes = hashes
+        self._nobody = "" if hashes is None else hash_of_nobody(hashes)
+        self._remembered.clear()
+
+    def stop(self) -> None:
+        """The broker stops: nothing more is verified."""
+        self._stopped = True
+        self._questions.clear()
+        self._sources.clear()
+        self._results.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # Asking
+
+    def verify(
+        self, user: str, password: bytes, source: str, done: Callable[[Refused | None], None]
+    ) -> PasswordCheck:
+        """Have ``done`` called with None if this is the password of ``user``, or the refusal.
+
+        The refusal is WrongPassword or PasswordsBusy. ``source`` is the address of the client, or
+        what stands for all the addresses that one client can have.
+        ``done`` may be called at once.
+        """
+        check = PasswordCheck(done)
+        key = self._key_of(user, password)
+        if self._hashes is None or not 0 < len(password) <= MAX_PASSWORD:
+            check.resolve(WrongPassword())
+        elif self._is_remembered(key):
+            check.resolve(None)
+        elif not self._ask(check, source, user, password, key):
+            check.resolve(PasswordsBusy())
+        return check
+
+    def _key_of(self, user: str, password: bytes) -> bytes:
+        name = user.encode(errors="replace")
+        text = len(name).to_bytes(4, "big") + name + password
+        return blake2b(text, digest_size=32, key=self._key).digest()
+
+    def _is_remembered(self, key: bytes) -> bool:
+        ends = self._remembered.get(key)
+        if ends is not None and ends <= self._clock.seconds():
+            del self._remembered[key]
+            ends = None
+        return ends is not None
+
+    def _ask(
+        self, check: PasswordCheck, source: str, user: str, password: bytes, key: bytes
+    ) -> bool:
+        """Have ``check`` wait; return False if too much waits already."""
+        question = self._questions.get(key)
+        if question is None:
+            mine = self._sources.get(source, ())
+            full = len(self._questions) >= MAX_WAITING or len(mine) >= MAX_PER_SOURCE
+            if full or self._stopped:
+                return False
+            due = self._clock.seconds() + WAIT_SECONDS
+            question = self._questions[key] = _Question(source, user, password, key, due)
+            self._sources.setdefault(source, deque()).append(question)
+        question.checks.append(check)
+        if self._asked is None:
+            self._later(0)
+        return True
+
+    # Answering
+
+    def _continue(self) -> None:
+        """Report results, then begin the next verification, if there is one and it may begin."""
+        self._timer = None
+        for _ in range(min(len(self._results), _REPORTED)):
+            check, refused = self._results.popleft()
+            check.resolve(refused)
+        if self._stopped:
+            return
+        if self._asked is None:
+            self._drop_overdue()
+            self._begin()
+        if self._results:
+            self._later(0)
+        elif self._asked is None and self._questions:
+            self._later(_PAUSE)
+
+    def _later(self, seconds: float) -> None:
+        if self._timer is None:
+            self._timer = self._clock.callLater(seconds, self._continue)
+
+    def _drop_overdue(self) -> None:
+        now = self._clock.seconds()
+        for source, waiting in list(self._sources.items()):
+            while waiting and waiting[0].due <= now:
+                self._answer(waiting.popleft(), PasswordsBusy())
+            if not waiting:
+                del self._sources[source]
+
+    def _begin(self) -> None:
+        while self._sources and self._bucket.available() >= 1:
+            source, waiting = self._sources.popitem(last=False)
+            question = waiting.popleft()
+            if waiting:
+                # Behind the others.
+                self._sources[source] = waiting
+            if not any(check.pending for check in question.checks):
+                del self._questions[question.key]
+                continue
+            self._bucket.take(1)
+            self._asked = question
+            hashes = self._hashes
+            hashed = self._nobody if hashes is None else hashes.get(question.user, self._nobody)
+            self._run(
+                partial(matches, question.password, hashed),
+                partial(self._verified, question, hashes),
+                partial(self._failed, question),
+            )
+            return
+
+    def _verified(self, question: _Question, hashes: Mapping[str, str] | None, right: bool) -> None:
+        self._asked = None
+        if self._stopped:
+            return
+        self.verified += 1
+        if hashes is not self._hashes:
+            # The file was replaced meanwhile: the result counts for nothing.
+            self._sources.setdefault(question.source, deque()).appendleft(question)
+        elif right:
+            self._remember(question.key)
+            self._answer(question, None)
+        else:
+            self.rejected += 1
+            self._answer(question, WrongPassword())
+        self._later(0)
+
+    def _failed(self, question: _Question, failure: Failure) -> None:
+        log.failure("a password cannot be verified", failure)
+        self._asked = None
+        if not self._stopped:
+            self._answer(question, PasswordsBusy())
+            self._later(0)
+
+    def _remember(self, key: bytes) -> None:
+        if len(self._remembered) >= _MAX_REMEMBERED:
+            self._remembered.popitem(last=False)
+        self._remembered[key] = self._clock.seconds() + REMEMBERED_SECONDS
+
+    def _answer(self, question: _Question, refused: Refused | None) -> None:
+        self._questions.pop(question.key, None)
+        self._results.extend([(check, refused) for check in question.checks])

@@ -1,0 +1,79 @@
+"""Whether the broker serves: it has started, stores what it is given, and listens everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from pubsub.broker.drainage import Drainage
+    from pubsub.broker.limits import ConnectionQuota
+    from pubsub.interfaces import IStore
+
+
+class Obstacle(NamedTuple):
+    """A word for everybody, and a text for those who may know more."""
+
+    kind: str
+    text: str
+
+
+class Door(Protocol):
+    """A listener, as lists show it."""
+
+    protocol: str
+    event_protocol: str
+    endpoint: str
+    quota: ConnectionQuota
+    settings: Mapping[str, Any]
+
+    @property
+    def tls(self) -> bool: ...
+
+    @property
+    def serves_anonymous(self) -> bool:
+        """Whether there are addresses at which anonymous clients are served."""
+
+
+class Readiness:
+    """What keeps a broker with these ``listeners`` from serving.
+
+    ``service_of`` returns the service of a listener, whose ``addresses`` are those that it listens
+    on. A listener without a service is served by the program that embeds the broker.
+    """
+
+    def __init__(
+        self,
+        store: IStore,
+        drainage: Drainage,
+        listeners: Sequence[Door],
+        service_of: Callable[[Any], object | None],
+    ) -> None:
+        self.started = False
+        """True once the broker has started."""
+        self.listeners = listeners
+        self.backplane: Callable[[], str | None] = lambda: None
+        """Returns why other brokers cannot be reached, if there are any; the own clients are
+        served all the same."""
+        self._store = store
+        self._drainage = drainage
+        self._service_of = service_of
+
+    def addresses(self, listener: Door) -> Sequence[Any] | None:
+        """Return the addresses of a listener; None if another program serves it."""
+        service: Any = self._service_of(listener)
+        return None if service is None else service.addresses
+
+    def obstacles(self) -> Iterator[Obstacle]:
+        """Yield what keeps the broker from serving."""
+        if self._drainage.draining:
+            yield Obstacle("stopping", "the broker is stopping")
+        elif not self.started:
+            yield Obstacle("starting", "the broker is starting")
+        trouble = self._store.trouble
+        if trouble is not None:
+            yield Obstacle("storing", f"the history cannot be written: {trouble}")
+        for listener in self.listeners:
+            if self.addresses(listener) == []:
+                text = f"{listener.event_protocol} does not listen on {listener.endpoint}"
+                yield Obstacle("listening", text)

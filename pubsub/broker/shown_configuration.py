@@ -1,0 +1,17 @@
+"""The configuration of a running broker, as its operators may see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class ShownConfiguration:
+    """``content`` is what ``pubsub/server/configuration_changes.py`` makes of the configuration.
+
+    It is empty in a broker that was made without one, and has no secret.
+    """
+
+    content: Mapping[str, Any] = field(default_factory=dict)

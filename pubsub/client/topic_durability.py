@@ -1,0 +1,189 @@
+"""The durability of topics, as the HTTP API of the broker shows it.
+
+It is asked for once a topic, and kept. What cannot be found out is None, and is asked for again
+after a while.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from pubsub.client.client_tls import TlsOptions
+from pubsub.client.client_url import Target
+from pubsub.client.runtime import Cancel, Runtime, Transport
+from pubsub.client.tickets import Ticket
+
+_MAX_TOPICS = 1024
+_MAX_REPLY = 64 * 1024
+_OK, _NOT_FOUND = 200, 404
+# Seconds until the next question: about a topic that does not exist yet, and after a failure.
+_UNTIL_CREATED, _UNTIL_RETRY = 1.0, 60.0
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+
+
+class _Answer(NamedTuple):
+    """``until`` is when it is asked for again, None for never."""
+
+    durability: str | None
+    until: float | None
+
+
+class TopicDurability:
+    """Asks the API at ``target``. ``token`` returns the token to present, or None.
+
+    A question is given up after ``seconds``.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        target: Target,
+        tls: TlsOptions,
+        token: Callable[[], str | None],
+        seconds: float,
+    ) -> None:
+        self._runtime = runtime
+        self._target = target
+        self._tls = tls if target.tls else None
+        self._token = token
+        self._seconds = seconds
+        self._known: OrderedDict[str, _Answer] = OrderedDict()
+        self._asked: dict[str, _Question] = {}
+
+    def of(self, topic: str) -> Ticket[str | None]:
+        """Return a ticket with ``none``, ``async`` or ``sync``; None if that is not known."""
+        ticket: Ticket[str | None] = Ticket()
+        found = self._known.get(topic)
+        if found is not None and (found.until is None or self._runtime.now() < found.until):
+            self._known.move_to_end(topic)
+            ticket.succeed(found.durability)
+            return ticket
+        if topic in self._asked:
+            self._asked[topic].tickets.append(ticket)
+            return ticket
+        question = self._asked[topic] = _Question(
+            self._runtime, self._request(topic), lambda raw: self._found(topic, raw)
+        )
+        question.tickets.append(ticket)
+        question.ask(self._target, self._tls, self._seconds)
+        return ticket
+
+    def close(self) -> None:
+        """Give all questions up."""
+        for question in list(self._asked.values()):
+            question.end()
+
+    def _request(self, topic: str) -> bytes:
+        target, token = self._target, self._token()
+        host = f"[{target.host}]" if ":" in target.host else target.host
+        lines = [
+            f"GET /v1/topics/{quote(topic, safe='')} HTTP/1.1",
+            f"Host: {host}:{target.port}",
+            "Connection: close",
+        ]
+        if token is not None and _TOKEN.fullmatch(token):
+            lines.append(f"Authorization: Bearer {token}")
+        return "\r\n".join([*lines, "", ""]).encode()
+
+    def _found(self, topic: str, raw: bytes) -> None:
+        status, durability = _read(raw)
+        until = None
+        if durability is None:
+            pause = _UNTIL_CREATED if status == _NOT_FOUND else _UNTIL_RETRY
+            until = self._runtime.now() + pause
+        self._known[topic] = _Answer(durability, until)
+        self._known.move_to_end(topic)
+        if len(self._known) > _MAX_TOPICS:
+            self._known.popitem(last=False)
+        for ticket in self._asked.pop(topic).tickets:
+            ticket.succeed(durability)
+
+
+class _Question:
+    """One request on a connection of its own; see ``Observer``.
+
+    ``found`` is called once, with the bytes of the reply as far as they came.
+    """
+
+    def __init__(self, runtime: Runtime, request: bytes, found: Callable[[bytes], None]) -> None:
+        self._runtime = runtime
+        self.tickets: list[Ticket[str | None]] = []
+        """Those of the callers, each of which may give up its own."""
+        self._request = request
+        self._found = found
+        self._reply = bytearray()
+        self._transport: Transport | None = None
+        self._cancels: list[Cancel] = []
+        self._done = False
+
+    def ask(self, target: Target, tls: TlsOptions | None, seconds: float) -> None:
+        """Connect and send the request."""
+        self._cancels.append(self._runtime.call_later(seconds, self.end))
+        connecting = self._runtime.connect(target.host, target.port, tls, self)
+        if not self._done:
+            self._cancels.append(connecting)
+
+    def made(self, transport: Transport) -> None:
+        """See ``Observer``."""
+        if self._done:
+            transport.abort()
+            return
+        self._transport = transport
+        transport.write(self._request)
+
+    def received(self, data: bytes) -> None:
+        """See ``Observer``."""
+        self._reply += data
+        if len(self._reply) > _MAX_REPLY:
+            self.end()
+
+    def writable(self, writable: bool) -> None:
+        """See ``Observer``."""
+
+    def lost(self, why: str) -> None:
+        """See ``Observer``."""
+        self.end()
+
+    def end(self) -> None:
+        """Take what has been received for the reply."""
+        if self._done:
+            return
+        self._done = True
+        if self._transport is not None:
+            self._transport.abort()
+        else:
+            for cancel in self._cancels[1:]:
+                cancel()
+        self._cancels[0]()
+        self._found(bytes(self._reply))
+
+
+class _Received:
+    """What ``HTTPResponse`` needs of a socket."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+
+    def makefile(self, mode: str) -> BytesIO:
+        return BytesIO(self._raw)
+
+
+def _read(raw: bytes) -> tuple[int, str | None]:
+    """Return the status and the durability of a reply; 0 and None if it is none."""
+    # Imported here, as most programs ask no such question and start sooner without it.
+    from http.client import HTTPException, HTTPResponse
+
+    response = HTTPResponse(_Received(raw))  # type: ignore[arg-type]
+    try:
+        response.begin()
+        found: Any = json.loads(response.read()) if response.status == _OK else {}
+    except (HTTPException, OSError, ValueError, RecursionError):
+        return 0, None
+    durability = found.get("durability") if isinstance(found, dict) else None
+    return response.status, durability if isinstance(durability, str) else None

@@ -1,0 +1,74 @@
+"""``pubsub check-config``: whether a file is valid, and what a reload would change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from pubsub.commands.destination import destination, destination_options
+
+if TYPE_CHECKING:
+    from pubsub.server.configuration_changes import Described
+
+_RESTART = 3
+
+
+@click.command("check-config")
+@click.argument("file", metavar="FILE")
+@click.option(
+    "--against", metavar="FILE", help="Compare with this file, as if a broker ran with it."
+)
+@destination_options
+@click.pass_context
+def check_config(context: click.Context, file: str, against: str | None) -> int:
+    """Check a configuration file as the broker does, and say what a reload would change.
+
+    With --against, the file is compared with another one; with --url, with the configuration of a
+    running broker. Secrets, certificates and other files that it names are read too.
+
+    Exit codes: 0 the file is valid, and a reload applies all of it; 3 it is valid, and a restart is
+    needed for some of it; 1 it is not valid.
+    """
+    from pubsub.server.configuration_changes import compare
+
+    url = destination_url(context)
+    if against is not None and url:
+        raise click.UsageError("--against and --url exclude each other")
+    new = _described(file)
+    click.echo(f"{file}: valid")
+    if against is not None:
+        old = _described(against)
+    elif url:
+        old = _running(context)
+    else:
+        return 0
+    changes = compare(old, new)
+    for line in changes.lines():
+        click.echo(line)
+    if not changes.lines():
+        click.echo("a reload changes nothing")
+    return _RESTART if changes.need_restart else 0
+
+
+def destination_url(context: click.Context) -> bool:
+    """Return whether the command line names a broker; the environment does not count here."""
+    given = context.meta["pubsub.commands.destination"]
+    return given.get("url") is not None or given.get("context") is not None
+
+
+def _described(path: str) -> Described:
+    from pubsub.server.configuration_changes import describe
+    from pubsub.server.configuration_check import read_and_check
+
+    return describe(read_and_check(path))
+
+
+def _running(context: click.Context) -> Described:
+    from pubsub.commands.api_client import Api
+
+    described: Described = Api(destination(context)).get("/v1/configuration")
+    return described
+
+
+COMMAND = check_config

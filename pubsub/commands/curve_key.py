@@ -1,0 +1,58 @@
+"""``pubsub curve-key``: writes a key pair for CURVE, the encryption of ZeroMQ."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+import click
+
+from pubsub.errors import StartError
+
+
+@click.command("curve-key")
+@click.argument("file")
+def curve_key(file: str) -> None:
+    """Write a new secret key to FILE, and its public key to FILE.pub.
+
+    Only the owner can read FILE. Both have one line of 40 characters (Z85). The public key is
+    printed. Existing files are not replaced.
+    """
+    from pubsub.broker.curve_keys import encode_key, new_key_pair
+
+    try:
+        pair = new_key_pair()
+    except ImportError:
+        raise StartError(
+            "curve-key needs PyNaCl; install it with pip install 'pubsub-broker[curve]'"
+        ) from None
+    public = encode_key(pair.public)
+    written: list[str] = []
+    try:
+        for path, text, mode in (
+            (file, encode_key(pair.secret), 0o600),
+            (f"{file}.pub", public, 0o644),
+        ):
+            _write(path, text, mode, written)
+    except BaseException as error:
+        for path in written:
+            with suppress(OSError):
+                os.unlink(path)
+        if isinstance(error, FileExistsError):
+            raise StartError(
+                f"{error.filename}: the file exists and is not replaced; choose another name"
+            ) from None
+        raise
+    click.echo(public)
+
+
+def _write(path: str, text: str, mode: int, written: list[str]) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    written.append(path)
+    with open(descriptor, "w") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+COMMAND = curve_key

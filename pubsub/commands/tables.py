@@ -1,0 +1,87 @@
+"""Lists for people and for programs: a table on a terminal, else tabs, or JSON lines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import click
+
+from pubsub.broker.visible_text import visible
+
+Row = Mapping[str, Any]
+
+
+class Column(NamedTuple):
+    """A column: its title, the member of a row, and how people see it."""
+
+    title: str
+    member: str
+    shown: Callable[[Any], str] = str
+    is_number: bool = False
+
+
+def number(title: str, member: str) -> Column:
+    """Return a column of numbers."""
+    return Column(title, member, lambda value: f"{value:,}", True)
+
+
+def size(title: str, member: str) -> Column:
+    """Return a column of bytes."""
+    return Column(title, member, bytes_text, True)
+
+
+def bytes_text(value: float) -> str:
+    """Return bytes with a unit."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024 or unit == "GiB":
+            break
+        value /= 1024
+    return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
+
+
+def time_text(microseconds: int | None) -> str:
+    """Return a time in µs since the Unix epoch as local time."""
+    if not microseconds:
+        return ""
+    return datetime.fromtimestamp(microseconds / 1e6).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def print_rows(columns: Sequence[Column], rows: Iterable[Row], as_json: bool) -> None:
+    """Print rows; without a terminal the members of the columns, separated by tabs."""
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(row, ensure_ascii=False))
+    elif sys.stdout.isatty():
+        _print_table(columns, rows)
+    else:
+        for row in rows:
+            click.echo("\t".join(visible(_plain(row[one.member])) for one in columns))
+
+
+def _plain(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _print_table(columns: Sequence[Column], rows: Iterable[Row]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for one in columns:
+        table.add_column(one.title, justify="right" if one.is_number else "left")
+    for row in rows:
+        table.add_row(*[Text(visible(one.shown(row[one.member]))) for one in columns])
+    Console().print(table)
+
+
+def print_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Print names and values, one a line."""
+    found = list(facts)
+    width = max((len(name) for name, _ in found), default=0)
+    for name, value in found:
+        click.echo(f"{name:<{width}}  {visible(value)}")

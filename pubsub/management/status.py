@@ -1,0 +1,115 @@
+"""The status of a broker: its figures, whether it serves, and what needs attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pubsub.build_info import build_kind, version
+
+if TYPE_CHECKING:
+    from pubsub.broker.readiness import Readiness
+    from pubsub.broker.statistics import Statistics
+
+WARNING, CRITICAL = "warning", "critical"
+# Parts of max-memory in use, bytes left on the disk, seconds in which the reactor did nothing else,
+# and messages that subscribers are behind, from which on there is a warning.
+_MEMORY = 0.9
+_DISK = 1024**3
+_LAG = 0.25
+_BEHIND = 10_000
+
+
+def status_of(statistics: Statistics, readiness: Readiness) -> dict[str, Any]:
+    """Return the status; takes about a millisecond."""
+    stats = statistics.snapshot()
+    obstacles = [one.text for one in readiness.obstacles()]
+    return {
+        "version": version(),
+        "kernel": build_kind(),
+        "started": statistics.started,
+        "ready": not obstacles,
+        "attention": [*_obstacles(obstacles), *_warnings(stats)],
+        "stats": stats,
+    }
+
+
+def _obstacles(obstacles: list[str]) -> Iterator[Mapping[str, str]]:
+    for text in obstacles:
+        yield _notice(CRITICAL, text, "see the log of the broker; clients are refused meanwhile")
+
+
+def _warnings(stats: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
+    """Yield what is not right at present, the worst first."""
+    yield from _memory(stats["memory"])
+    yield from _disk(stats["store"])
+    if stats["reactor"]["lag"] >= _LAG:
+        yield _notice(
+            WARNING,
+            f"the broker did not answer for {stats['reactor']['lag']:.2f} s",
+            "look for other work on its processor, and for very large requests",
+        )
+    yield from _issuers(stats["issuers"])
+    yield from _backplane(stats.get("backplane", {}))
+    yield from _slow(stats["slow"])
+
+
+def _backplane(backplane: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
+    if backplane.get("trouble"):
+        yield _notice(
+            WARNING,
+            f"the backplane is away: {backplane['trouble']}",
+            "messages do not reach the clients of other brokers meanwhile, and are counted as "
+            "dropped; see the log of the engine",
+        )
+
+
+def _memory(memory: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
+    used, limit = memory["used"], memory["limit"]
+    if limit and used >= _MEMORY * limit:
+        full = used >= limit
+        yield _notice(
+            CRITICAL if full else WARNING,
+            f"{used / limit:.0%} of max-memory is in use",
+            "see memory by account; raise max-memory, or lower what clients may hold",
+        )
+
+
+def _disk(store: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
+    free = store.get("disk_free")
+    if free is not None and free < _DISK:
+        yield _notice(
+            WARNING,
+            f"{free / 1024**2:,.0f} MiB are left on the disk of the history",
+            "make room, or lower retention",
+        )
+    damaged = store.get("damaged_offsets")
+    if damaged:
+        yield _notice(
+            CRITICAL,
+            f"{damaged:,.0f} offsets of the history are damaged or missing",
+            "see damaged in /v1/store; check the disk, run pubsub history check, restore a backup",
+        )
+
+
+def _issuers(issuers: Mapping[str, Mapping[str, Any]]) -> Iterator[Mapping[str, str]]:
+    for id, one in issuers.items():
+        if not one["keys"] and one["failures"]:
+            yield _notice(
+                WARNING,
+                f"the keys of the issuer {id} could not be fetched: its tokens are refused",
+                "see the log; check jwks-url, jwks-ca and the issuer's server",
+            )
+
+
+def _slow(slow: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
+    if slow["behind"] >= _BEHIND:
+        yield _notice(
+            WARNING,
+            f"{slow['catching_up']} subscribers are {slow['behind']:,} messages behind",
+            "see the slow subscribers; if it lasts, they need more connections or fewer topics",
+        )
+
+
+def _notice(level: str, what: str, do: str) -> Mapping[str, str]:
+    return {"level": level, "what": what, "do": do}

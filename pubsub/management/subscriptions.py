@@ -1,0 +1,108 @@
+"""Subscriptions: which session has subscribed to which topic, by session and then by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from pubsub.broker.figures import CATCHING_UP, LIVE, PAUSED
+from pubsub.broker.marks import mark_text
+from pubsub.management.sessions import session_of, sessions_after
+
+if TYPE_CHECKING:
+    from pubsub.broker.client_registry import ClientRegistry
+    from pubsub.broker.outbox import Outbox
+    from pubsub.broker.topic_registry import TopicRegistry
+    from pubsub.broker.topics import Topic
+    from pubsub.management.listing import Row
+    from pubsub.management.sessions import ListedSession
+
+# Subscriptions of a session that are sorted at once; of more, the topics are walked in their order.
+_SORTED = 256
+_MARK_LENGTH = 16
+
+
+class Subscription(NamedTuple):
+    """A topic that a session has subscribed to, through this outbox."""
+
+    session: ListedSession
+    topic: Topic
+    outbox: Outbox
+
+    @property
+    def key(self) -> str:
+        """The place in the list."""
+        return mark_text(self.session.mark) + self.topic.name
+
+
+class Subscriptions:
+    """The subscriptions of a broker with these ``clients`` and ``topics``."""
+
+    def __init__(self, clients: ClientRegistry, topics: TopicRegistry) -> None:
+        self._clients = clients
+        self._topics = topics
+
+    def after(
+        self, key: str, mark: str | None = None, topic: str | None = None
+    ) -> Iterator[Subscription | None]:
+        """Yield the subscriptions behind ``key``, of one session or topic if it is given.
+
+        None is yielded now and then, so that each step is short.
+        """
+        at, name = key[:_MARK_LENGTH], key[_MARK_LENGTH:]
+        for session in self._sessions(at, mark):
+            yield None
+            if session is not None:
+                behind = name if mark_text(session.mark) == at else ""
+                yield from self._of_session(session, behind, topic)
+
+    def _sessions(self, at: str, mark: str | None) -> Iterator[ListedSession | None]:
+        if mark is not None:
+            if mark >= at:
+                yield session_of(self._clients, mark)
+            return
+        if at:
+            yield session_of(self._clients, at)
+        yield from sessions_after(self._clients, at)
+
+    def _of_session(
+        self, session: ListedSession, behind: str, only: str | None
+    ) -> Iterator[Subscription | None]:
+        for outbox in session.outboxes():
+            if only is not None:
+                topic = self._topics.get(only)
+                if topic is not None and only > behind and _has(outbox, topic):
+                    yield Subscription(session, topic, outbox)
+                continue
+            for found in self._in_order(outbox, behind):
+                yield None if found is None else Subscription(session, found, outbox)
+
+    def _in_order(self, outbox: Outbox, behind: str) -> Iterator[Topic | None]:
+        """Yield the topics of ``outbox`` behind a name, by name."""
+        start = behind.encode()
+        if outbox.subscription_count <= _SORTED:
+            found = [topic for topic in outbox.topics() if topic.name.encode() > start]
+            yield from sorted(found, key=lambda topic: topic.name.encode())
+            return
+        for topic in self._topics.after(start):
+            yield topic if _has(outbox, topic) else None
+
+
+def subscription_row(subscription: Subscription | None) -> Row | None:
+    """Return what a list shows of a subscription."""
+    if subscription is None:
+        return None
+    session, topic, outbox = subscription
+    is_behind = outbox.is_behind(topic)
+    return {
+        "topic": topic.name,
+        "mark": mark_text(session.mark),
+        "client": session.label,
+        "protocol": session.listener.event_protocol,
+        "state": CATCHING_UP if is_behind else PAUSED if outbox.paused else LIVE,
+        "behind": outbox.behind if is_behind else 0,
+    }
+
+
+def _has(outbox: Outbox, topic: Topic) -> bool:
+    return topic in outbox.subscriptions or outbox.is_behind(topic)

@@ -1,0 +1,29 @@
+"""What lists show of topics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pubsub.broker.queue_keys import QueueKeys
+    from pubsub.broker.topics import Topic
+    from pubsub.management.listing import Row
+
+
+def topic_row(topic: Topic, keys: QueueKeys) -> Row:
+    """Return what a list shows of a topic.
+
+    ``messages`` and ``bytes`` are those that came since the broker started; ``last_timestamp`` is
+    the time of the last of them in µs, or null. ``remote`` is True if another broker hosts it.
+    """
+    return {
+        "name": topic.name,
+        "durability": topic.durability.name.lower(),
+        "subscribers": topic.subscriber_count,
+        "messages": topic.messages,
+        "bytes": topic.nbytes,
+        "last_timestamp": topic.last_timestamp or None,
+        "keyed": topic in keys,
+        "exclusive": topic.name in keys.exclusive,
+        "remote": topic.upstream is not None,
+    }

@@ -1,0 +1,177 @@
+"""Positions of topics: where each begins, and what lies between two positions of a query.
+
+The topics of a partition are read together, up to one offset. A topic that is added under the same
+checkpoint begins elsewhere: it is kept apart, with those it shares its position with, until it has
+caught up with the others.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
+
+from pubsub.pipeline.history import History, PartitionBounds
+from pubsub.pipeline.offset_options import Start, TopicOffsets
+from pubsub.pipeline.offsets import Behind, Position, resolve_offset
+from pubsub.pipeline.subscription import Subscription
+
+Covers: TypeAlias = Callable[[str], bool]
+Group: TypeAlias = tuple[int, Covers]
+"""An offset, and which topics begin there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The messages of the topics ``reads`` from ``start`` to before ``stop`` of a partition."""
+
+    partition: int
+    start: int
+    stop: int
+    epoch: str
+    reads: Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStarts:
+    """Where the topics of a partition begin: the option, its default, and the bounds now.
+
+    A time is resolved in the bounds; then ``timed`` is set.
+    """
+
+    number: int
+    start: Start | None
+    default: str
+    bounds: PartitionBounds
+    timed: bool = False
+
+    @property
+    def named(self) -> frozenset[str]:
+        """The topics with offsets of their own in this partition."""
+        if not isinstance(self.start, TopicOffsets):
+            return frozenset()
+        return frozenset(name for name, places in self.start.of.items() if self.number in places)
+
+    def of(self, topic: str | None = None) -> int:
+        """Return the offset of a topic, or of those without their own."""
+        if self.timed:
+            return self.bounds.offset_at_time
+        return resolve_offset(self.start, self.number, self.bounds, self.default, topic)
+
+    def groups(self, reads: Subscription, before: Subscription | None = None) -> list[Group]:
+        """Return where the topics of ``reads`` that ``before`` does not cover begin."""
+        if reads.chosen is not None:
+            places: dict[int, set[str]] = defaultdict(set)
+            for name in reads.chosen:
+                if before is None or not before.covers(name):
+                    places[self.of(name)].add(name)
+            return [(at, names.__contains__) for at, names in places.items()]
+        if before is not None and not before.selective:
+            return []
+        named = self.named
+        found: list[Group] = [
+            (self.of(name), frozenset({name}).__contains__)
+            for name in named
+            if before is None or not before.covers(name)
+        ]
+        return [*found, (self.of(), partial(_is_other, reads, before, named))]
+
+
+def _is_other(
+    reads: Subscription, before: Subscription | None, named: frozenset[str], name: str
+) -> bool:
+    is_new = before is None or not before.covers(name)
+    return is_new and name not in named and reads.covers(name)
+
+
+def first_position(history: History, starts: TopicStarts, reads: Subscription) -> Position:
+    """Return the position at which a query begins."""
+    groups = starts.groups(reads) or [(starts.of(), reads.covers)]
+    return _joined(history, starts.bounds.epoch, reads, groups)
+
+
+def with_subscription(
+    history: History, position: Position, reads: Subscription, starts: TopicStarts
+) -> Position:
+    """Return the position with the topics of ``reads``; those that are new begin at ``starts``."""
+    before, apart = position.reads, position.apart
+    assert before is not None
+
+    def stays(name: str) -> bool:
+        return before.covers(name) and reads.covers(name) and name not in apart
+
+    def is_behind(names: frozenset[str], name: str) -> bool:
+        return name in names and reads.covers(name)
+
+    groups: list[Group] = [(position.next, stays)]
+    groups += [(each.next, partial(is_behind, each.topics)) for each in position.behind]
+    groups += [(at, partial(_is_new, covers, apart)) for at, covers in starts.groups(reads, before)]
+    if max(at for at, _ in groups) == position.next:
+        return _joined(history, position.epoch, reads, groups)
+    # The position moves on in the epoch of now.
+    history.check(position.next, position.epoch)
+    return _joined(history, starts.bounds.epoch, reads, groups)
+
+
+def _is_new(covers: Covers, apart: frozenset[str], name: str) -> bool:
+    return name not in apart and covers(name)
+
+
+def _joined(history: History, epoch: str, reads: Subscription, groups: Sequence[Group]) -> Position:
+    """Return a position at the last of the offsets, with the topics before it kept apart."""
+    top = max(at for at, _ in groups)
+    behind: dict[int, frozenset[str]] = {}
+    for at, covers in groups:
+        if at < top:
+            found = {topic.name for topic in history.topics(at, top) if covers(topic.name)}
+            if found:
+                behind[at] = behind.get(at, frozenset()) | found
+    apart = tuple(Behind(at, names) for at, names in sorted(behind.items()))
+    return Position(top, epoch, reads, apart)
+
+
+def stretches(number: int, start: Position, end: Position, reads: Subscription) -> list[Stretch]:
+    """Return what a query reads from ``start`` to ``end``.
+
+    Only positions decide, so that a batch which is run again after the options were changed reads
+    the same. ``reads`` is used for positions that do not say which topics they are of. A batch in
+    which the topics change reads nothing: it stores where the new ones begin.
+    """
+    if start.reads is not None and end.reads is not None and start.reads != end.reads:
+        return []
+    reads = end.reads or start.reads or reads
+    ends = {name: each.next for each in end.behind for name in each.topics}
+    found = [
+        Stretch(number, start.next, end.next, end.epoch, reads.without(start.apart | end.apart))
+    ]
+    for each in start.behind:
+        stops: dict[int, set[str]] = defaultdict(set)
+        for name in filter(reads.covers, each.topics):
+            stops[ends.get(name, end.next)].add(name)
+        found += [
+            Stretch(number, each.next, stop, end.epoch, Subscription(frozenset(names), None))
+            for stop, names in sorted(stops.items())
+        ]
+    return [one for one in found if one.start < one.stop and not one.reads.is_empty]
+
+
+def batch_end(start: Position, end: Position) -> Position:
+    """Return ``end`` as the end of a batch from ``start``."""
+    since = replace(start, initial=False, since=None) if start.initial else None
+    return replace(end, initial=False, since=since)
+
+
+def advanced(position: Position, epoch: str, stops: dict[int, int], stop: int) -> Position:
+    """Return the position at ``stop``; ``stops`` are those of the topics behind, by their start."""
+    left: dict[int, frozenset[str]] = {}
+    for each in position.behind:
+        at = stops.get(each.next, stop)
+        if at < stop:
+            left[at] = left.get(at, frozenset()) | each.topics
+    behind = tuple(Behind(at, names) for at, names in sorted(left.items()))
+    if stop == position.next and behind == position.behind:
+        # With the old epoch, as Spark compares the offsets to find out whether they have moved.
+        return position
+    return Position(stop, epoch, position.reads, behind)

@@ -1,0 +1,336 @@
+"""Iceberg tables by the package ``pyiceberg``: one snapshot for each batch."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+
+import pyarrow as pa
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    TableAlreadyExistsError,
+    ValidationException,
+)
+from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids, schema_to_pyarrow
+from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.transforms import DayTransform, IdentityTransform
+
+from pubsub.errors import ConfigurationError
+from pubsub.pipeline.tables.delta import FULL_FILE_BYTES
+from pubsub.pipeline.tables.file_names import (
+    BatchId,
+    is_merge_of,
+    is_own,
+    new_merge_file,
+    old_files,
+    parse_batch_id,
+    readable_directory,
+)
+from pubsub.pipeline.tables.files import WrittenFile, write_file
+from pubsub.pipeline.tables.iceberg_catalog import IcebergName, catalog_errors
+from pubsub.pipeline.tables.iceberg_files import IcebergFiles, IcebergWriter, data_file
+from pubsub.pipeline.tables.location import StorageError
+from pubsub.pipeline.tables.partitions import Values
+
+_BATCH_PROPERTY = "pubsub-batch."
+_MIN_MERGED_FILES = 4
+_KEPT = timedelta(days=7)
+_COMMIT_ATTEMPTS = 10
+_HINT = "choose another table, or use the options that the table was created with"
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergTarget:
+    """An Iceberg table to write to. Raises ConfigurationError and StorageError.
+
+    ``files`` are set in the copy that workers get: they do not open the catalog.
+    """
+
+    name: IcebergName
+    partition_by: tuple[str, ...]
+    files: IcebergFiles | None = None
+    kind: str = "iceberg"
+
+    def table(self, schema: pa.Schema) -> Iceberg:
+        """Return the table for rows of ``schema``."""
+        return Iceberg(self.name, schema, self.partition_by)
+
+    def prepared(self) -> IcebergTarget:
+        """Return the target for workers. The table must exist."""
+        files = IcebergFiles.of(self.table(pa.schema([])).open())
+        return replace(self, files=files)
+
+    def writer(self, batch: BatchId) -> IcebergWriter:
+        """Return a writer for the files of ``batch``."""
+        assert self.files is not None
+        return self.files.writer(batch, self.partition_by)
+
+
+class Iceberg:
+    """The Iceberg table ``name``, with partitions by topic and by the day of ``timestamp``."""
+
+    def __init__(self, name: IcebergName, schema: pa.Schema, partition_by: Sequence[str]) -> None:
+        self.name = name
+        self.schema = schema
+        self.partition_by = tuple(partition_by)
+        self._catalog = name.open()
+
+    def open(self) -> Table:
+        """Return the newest version of the table, which must exist."""
+        with catalog_errors(self.name):
+            table = self._catalog.load_table(self.name.identifier)
+        # By its retries pyiceberg would commit a batch that another writer committed meanwhile.
+        # This changes only the copy of the properties in memory.
+        table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
+        return table
+
+    def create_if_missing(self) -> None:
+        """Create the table and its namespace unless they exist.
+
+        Raises ConfigurationError if there is another table.
+        """
+        with catalog_errors(self.name):
+            if not self._catalog.table_exists(self.name.identifier):
+                self._create()
+        self._check_layout(self.open())
+
+    def _create(self) -> None:
+        schema = assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(self.schema))
+        with suppress(NamespaceAlreadyExistsError):
+            self._catalog.create_namespace(self.name.namespace)
+        with suppress(TableAlreadyExistsError):
+            self._catalog.create_table(
+                self.name.identifier, schema, partition_spec=self._spec(schema)
+            )
+
+    def _spec(self, schema: Schema) -> PartitionSpec:
+        """Return the partitions. The day is that of ``timestamp``, for filters of that column."""
+        fields = []
+        for number, column in enumerate(self.partition_by, 1000):
+            source = "timestamp" if column == "day" else column
+            fields.append(
+                PartitionField(
+                    schema.find_field(source).field_id,
+                    number,
+                    DayTransform() if column == "day" else IdentityTransform(),
+                    "timestamp_day" if column == "day" else column,
+                )
+            )
+        return PartitionSpec(*fields)
+
+    def _check_layout(self, table: Table) -> None:
+        found = [(field.name, str(field.transform)) for field in table.spec().fields]
+        names = {"day": ("timestamp_day", "day"), "topic": ("topic", "identity")}
+        if found != [names[column] for column in self.partition_by]:
+            raise ConfigurationError(
+                f"{self.name}: the table has other partitions than {', '.join(self.partition_by)}; "
+                f"{_HINT}"
+            )
+        present = schema_to_pyarrow(table.schema(), include_field_ids=False)
+        wanted = schema_to_pyarrow(
+            assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(self.schema)),
+            include_field_ids=False,
+        )
+        if not present.equals(wanted):
+            raise ConfigurationError(f"{self.name}: the table has other columns; {_HINT}")
+
+    def commit(self, files: Sequence[WrittenFile], query: str, batch: int) -> bool:
+        """Add ``files``, written by batch number ``batch`` of ``query``, in one snapshot.
+
+        Returns False if the table has that batch or a later one of the query. Then the files are
+        removed, and the table does not change.
+        """
+        for _ in range(_COMMIT_ATTEMPTS):
+            table = self.open()
+            if last_batch(table, query) >= batch:
+                self.discard(files, query)
+                return False
+            with suppress(CommitFailedException), catalog_errors(self.name):
+                self._append(table, files, query, batch)
+                return True
+        raise StorageError(
+            f"{self.name}: other writers change the table again and again; run the job again"
+        )
+
+    def _append(self, table: Table, files: Sequence[WrittenFile], query: str, batch: int) -> None:
+        url = IcebergFiles.of(table).url
+        properties = {"pubsub-query": query, "pubsub-batch": str(batch)}
+        with table.transaction() as transaction:
+            # Snapshots expire, and the number of the batch must not.
+            transaction.set_properties({f"{_BATCH_PROPERTY}{query}": str(batch)})
+            with transaction.update_snapshot(properties).fast_append() as append:
+                for file in files:
+                    append.append_data_file(data_file(table, url, file, self.partition_by))
+
+    def discard(self, files: Sequence[WrittenFile], query: str) -> None:
+        """Remove ``files`` of ``query`` after their commit was refused or failed.
+
+        Files that a snapshot lists stay, as a commit can fail after it took effect.
+        """
+        table = self.open()
+        listed = {file.path for file in _listed(table, table.metadata.snapshots)}
+        storage = IcebergFiles.of(table).storage()
+        for written in files:
+            if written.path not in listed:
+                storage.remove(written.path)
+
+    def compact(self) -> int:
+        """Merge small files, each group in one snapshot; return the number of files replaced.
+
+        The order of the offsets is kept. Snapshots of more than a week are expired, and then the
+        files of this package that none lists are removed.
+        """
+        with catalog_errors(self.name):
+            try:
+                table = self.open()
+            except StorageError:
+                if not self._catalog.table_exists(self.name.identifier):
+                    return 0
+                raise
+            replaced = sum(map(self._merge, _groups(table)))
+            self._clean()
+        return replaced
+
+    def _merge(self, group: list[_Listed]) -> int:
+        """Merge the files ``group``; return their number, or 0 if another writer replaced them."""
+        table = self.open()
+        files = IcebergFiles.of(table)
+        storage = files.storage()
+        rows = pa.concat_tables([storage.read(file.path) for file in group])
+        values = group[0].values
+        directory = readable_directory(self.partition_by, values)
+        path = new_merge_file(directory, group[0].path)
+        merged = write_file(storage, path, values, rows)
+        for _ in range(_COMMIT_ATTEMPTS):
+            table = self.open()
+            with suppress(CommitFailedException):
+                try:
+                    self._replace(
+                        table, group, data_file(table, files.url, merged, self.partition_by)
+                    )
+                except ValidationException:
+                    # Another writer has replaced them.
+                    return 0
+                return len(group)
+        return 0
+
+    @staticmethod
+    def _replace(table: Table, old: list[_Listed], new: DataFile) -> None:
+        with (
+            table.transaction() as transaction,
+            transaction.update_snapshot({"pubsub-merged": str(len(old))}).overwrite() as overwrite,
+        ):
+            for file in old:
+                overwrite.delete_data_file(file.entry)
+            overwrite.append_data_file(new)
+
+    def _clean(self) -> None:
+        expired = datetime.now(UTC) - _KEPT
+        with suppress(CommitFailedException):
+            self.open().maintenance.expire_snapshots().older_than(expired).commit()
+        table = self.open()
+        storage = IcebergFiles.of(table).storage()
+        for path in self._leftovers(table):
+            storage.remove(path)
+
+    def _leftovers(self, table: Table) -> list[str]:
+        """Return old files of this package that no snapshot lists, nor can list in the future.
+
+        Age alone is not enough, as clocks can be wrong. A batch that is finished is not committed
+        again, and a merge is not if its first source is replaced.
+        """
+        listed = {file.path for file in _listed(table, table.metadata.snapshots)}
+        current = {file.path for file in _current(table)}
+
+        def is_leftover(path: str) -> bool:
+            batch = parse_batch_id(path)
+            if batch is None:
+                return is_own(path) and not is_merge_of(path, current)
+            return last_batch(table, batch.query) >= batch.number
+
+        storage = IcebergFiles.of(table).storage()
+        before = time.time() - _KEPT.total_seconds()
+        found = old_files(storage, len(self.partition_by), before)
+        return [path for path in found if path not in listed and is_leftover(path)]
+
+
+def last_batch(table: Table, query: str) -> int:
+    """Return the number of the last batch of ``query`` in the table, or -1."""
+    return int(table.metadata.properties.get(f"{_BATCH_PROPERTY}{query}", -1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A file that a snapshot lists: its path within the data files, and its partition."""
+
+    path: str
+    values: Values
+    entry: DataFile
+
+
+def _current(table: Table) -> Iterator[_Listed]:
+    snapshot = table.current_snapshot()
+    return _listed(table, [] if snapshot is None else [snapshot])
+
+
+def _listed(table: Table, snapshots: Sequence[Snapshot]) -> Iterator[_Listed]:
+    """Yield the files of ``snapshots``, each once for each manifest that has it."""
+    root = f"{IcebergFiles.of(table).url}/"
+    manifests = {
+        manifest.manifest_path: manifest
+        for snapshot in snapshots
+        for manifest in snapshot.manifests(table.io)
+    }
+    for manifest in manifests.values():
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+            file = entry.data_file
+            yield _Listed(file.file_path.removeprefix(root), _values(table, file), file)
+
+
+def _values(table: Table, file: DataFile) -> Values:
+    found: list[str | None] = []
+    for number, field in enumerate(table.spec().fields):
+        value = file.partition[number]
+        is_day = isinstance(field.transform, DayTransform) and isinstance(value, int)
+        if is_day:
+            value = date(1970, 1, 1) + timedelta(days=value)
+        found.append(None if value is None else str(value))
+    return tuple(found)
+
+
+def _groups(table: Table) -> Iterator[list[_Listed]]:
+    """Yield groups of neighbours of a partition that fill a file, or are many enough.
+
+    Files of others are not merged. Nor is a table with deleted rows, as these are in other files.
+    """
+    found: defaultdict[Values, list[_Listed]] = defaultdict(list)
+    for file in _current(table):
+        if file.entry.content != 0:
+            return
+        if file.entry.file_size_in_bytes < FULL_FILE_BYTES and is_own(file.path):
+            found[file.values].append(file)
+    offset = table.schema().find_field("offset").field_id
+    for files in found.values():
+        files.sort(key=lambda file: int.from_bytes(file.entry.lower_bounds[offset], "little"))
+        yield from _filled(files)
+
+
+def _filled(files: list[_Listed]) -> Iterator[list[_Listed]]:
+    groups: list[list[_Listed]] = [[]]
+    size = 0
+    for file in files:
+        if size >= FULL_FILE_BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append(file)
+        size += file.entry.file_size_in_bytes
+    yield from (group for group in groups if len(group) >= _MIN_MERGED_FILES)

@@ -1,0 +1,66 @@
+"""Whose identity a request may name: that of a user needs the user's password (nsd §1.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pubsub.broker.identity import PASSWORD, Identity
+from pubsub.errors import Refused, WrongPassword
+from pubsub.wire.peer_address import network_of
+
+if TYPE_CHECKING:
+    from pubsub.broker.passwords import PasswordCheck
+    from pubsub.wire.connection import Connection
+
+NO_PASSWORD, OPTIONAL, REQUIRED = "none", "optional", "required"
+"""The values of ``identity-password``."""
+
+
+def is_proved(connection: Connection, name: str) -> bool:
+    """Return whether the client has proved to be ``name``."""
+    identity = connection.identity
+    return identity.name == name and not identity.is_anonymous
+
+
+def check_identity(connection: Connection, name: str) -> None:
+    """Raise WrongPassword unless the client may use the identity ``name``."""
+    listener = connection.listener
+    if is_proved(connection, name):
+        return
+    required = listener.settings["identity-password"] == REQUIRED
+    if listener.passwords.is_user(name) or (required and connection.identity.is_anonymous):
+        raise WrongPassword
+
+
+def owner_of(connection: Connection, name: str) -> str:
+    """Return the user to whom a new identity ``name`` belongs; empty if that is nobody.
+
+    A user has the own identity by its password. Where passwords are required, the identities that
+    it subscribes besides belong to it as well.
+    """
+    listener = connection.listener
+    required = listener.settings["identity-password"] == REQUIRED
+    return connection.identity.name if required and not is_proved(connection, name) else ""
+
+
+def check_owner(connection: Connection, owner: str) -> None:
+    """Raise WrongPassword unless the client may use the subscriptions of ``owner``, if any."""
+    if owner and connection.identity.name != owner:
+        raise WrongPassword
+
+
+def prove(
+    connection: Connection, name: str, password: str, done: Callable[[Refused | None], None]
+) -> PasswordCheck:
+    """Verify a password and identify the client, then call ``done``; it may be called at once."""
+
+    def verified(refused: Refused | None) -> None:
+        if refused is None:
+            connection.identify(Identity(name, PASSWORD, host=connection.identity.host))
+        done(refused)
+
+    source = network_of(connection.identity.host)
+    return connection.listener.passwords.verify(
+        name, password.encode(errors="replace"), source, verified
+    )

@@ -1,0 +1,84 @@
+"""The certificates of the listeners: read with the configuration, and reported."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from twisted.application.service import Service
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+from pubsub.broker.tls_settings import TLS
+from pubsub.errors import ConfigurationError
+from pubsub.wire.server_tls import ServerTls, load_tls
+
+if TYPE_CHECKING:
+    from pubsub.broker.listener import Listener
+
+log = Logger()
+_SSL = re.compile(r"(haproxy:)?ssl:")
+_SOON = timedelta(days=14)
+_DAY = 86_400.0
+
+
+def read_tls(protocol: str, endpoint: str, settings: Mapping[str, Any]) -> ServerTls | None:
+    """Return the TLS of a listener; raises ConfigurationError."""
+    if settings["tls-cert"] and _SSL.match(endpoint):
+        raise ConfigurationError(
+            f"{protocol}: the endpoint {endpoint!r} has a certificate of its own; use tcp: with "
+            "tls-cert, or set tls-cert to nothing for this listener"
+        )
+    try:
+        return load_tls(settings)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{protocol}: {error}") from None
+
+
+class CertificateWatch(Service):
+    """Logs the certificates of ``listeners`` when the broker starts, and once a day those that end
+    soon. ``seconds`` is the system's time.
+    """
+
+    def __init__(
+        self, listeners: Sequence[Listener], clock: IReactorTime, seconds: Callable[[], float]
+    ) -> None:
+        self._listeners = listeners
+        self._clock = clock
+        self._seconds = seconds
+        self._timer: IDelayedCall | None = None
+
+    def startService(self) -> None:
+        """Log, and begin to look."""
+        super().startService()  # type: ignore[no-untyped-call]
+        for listener, tls in self._served():
+            log.info("{protocol}: TLS with the {tls}", protocol=listener.protocol, tls=tls)
+        self._look()
+
+    def stopService(self) -> None:
+        """Look no more."""
+        super().stopService()  # type: ignore[no-untyped-call]
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def _served(self) -> Iterator[tuple[Listener, ServerTls]]:
+        for listener in self._listeners:
+            tls: ServerTls | None = listener.settings.get(TLS)
+            if tls is not None:
+                yield listener, tls
+
+    def _look(self) -> None:
+        self._timer = self._clock.callLater(_DAY, self._look)
+        now = datetime.fromtimestamp(self._seconds(), UTC)
+        for listener, tls in self._served():
+            if tls.expires - now < _SOON:
+                log.warn(
+                    "{protocol}: the certificate of {subject} ends on {end}; replace it and send "
+                    "SIGHUP",
+                    protocol=listener.protocol,
+                    subject=tls.subject,
+                    end=f"{tls.expires:%Y-%m-%d}",
+                )

@@ -1,0 +1,222 @@
+"""What differs between two configurations, and what a reload makes of it.
+
+Configurations are compared as text, so that a file can also be compared with the configuration of a
+broker that is reached over HTTP. No secret is in these texts, only the ids of secrets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from enum import Enum
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from pubsub.broker.master_secrets import KeySource
+from pubsub.server.configuration import Config, ListenerConfig
+from pubsub.server.reload_effects import BROKER, EFFECTS, Effect, effect_of
+
+_SHOWN = 120
+# The name of the tables [[access]] and [groups] among the settings.
+_ACCESS = "access"
+# The beginning of the names of sets of keys that are fetched.
+_KEYS = "[keys."
+Described = Mapping[str, Any]
+"""``broker`` has texts by setting, ``listeners`` a list of ``protocol``, ``endpoint`` and
+``settings``, and ``secrets`` a list of ids."""
+
+
+def entries(config: Config) -> list[ListenerConfig]:
+    """Return all listeners, with that of the HTTP API."""
+    return [*config.listeners, *([config.admin] if config.admin is not None else [])]
+
+
+def describe(config: Config) -> Described:
+    """Return the configuration as JSON can have it."""
+    return {
+        "broker": {
+            **{name: text_of(value) for name, value in config.broker.items()},
+            _ACCESS: str(config.access),
+            **{f"{_KEYS}{one.id}]": _text_of_source(one) for one in config.key_sources},
+        },
+        "listeners": [
+            {
+                "protocol": one.protocol.name,
+                "endpoint": one.endpoint,
+                "settings": {name: text_of(value) for name, value in one.settings.items()},
+            }
+            for one in entries(config)
+        ],
+        "secrets": sorted(
+            [one.id for one in config.secrets] + [one.id for one in config.key_sources]
+        ),
+    }
+
+
+def _text_of_source(source: KeySource) -> str:
+    """Return a source as text, without the query of its URL, which may have a secret."""
+    place, _, query = source.url.partition("?")
+    return f"{place}{'?...' if query else ''} {text_of(replace(source, url=''))}"
+
+
+def text_of(value: object) -> str:
+    """Return the value of a setting as text; equal values have equal texts."""
+    if value is None or value == inf:
+        return "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, Enum):
+        return value.name.lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, str | int | Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return ",".join(f"{text_of(key)}:{text_of(item)}" for key, item in value.items())
+    if is_dataclass(value):
+        named = [(field.name, getattr(value, field.name)) for field in fields(value)]
+        return " ".join(f"{name}={text_of(item)}" for name, item in named if item != inf)
+    if isinstance(value, Sequence):
+        return ",".join(
+            "=".join(map(text_of, item)) if isinstance(item, tuple) else text_of(item)
+            for item in value
+        )
+    return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A setting that differs. ``where`` names the listener, and is empty for the whole broker."""
+
+    where: str
+    name: str
+    old: str
+    new: str
+    effect: Effect
+
+    @property
+    def setting(self) -> str:
+        """The setting and its listener."""
+        return f"{self.where}: {self.name}" if self.where else self.name
+
+    @property
+    def needs_restart(self) -> bool:
+        """Whether a reload changes nothing."""
+        return self.effect is Effect.RESTART
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """All differences; listeners and secrets by their names."""
+
+    settings: Sequence[Change]
+    added: Sequence[str]
+    removed: Sequence[str]
+    secrets_added: Sequence[str]
+    secrets_removed: Sequence[str]
+
+    @property
+    def need_restart(self) -> bool:
+        """Whether something does not change by a reload."""
+        return any(change.needs_restart for change in self.settings)
+
+    def lines(self) -> list[str]:
+        """Return what a reload would do, a line for each difference."""
+        lines = [
+            f"{one.setting}: {cut(one.old)} becomes {cut(one.new)} ({_effect(one)})"
+            for one in self.settings
+        ]
+        for verb, names in (("added", self.added), ("removed", self.removed)):
+            lines += [f"listener {name} is {verb}" for name in names]
+        for verb, names in (("added", self.secrets_added), ("removed", self.secrets_removed)):
+            lines += [f"secret {name!r} is {verb}" for name in names]
+        return lines
+
+
+def _effect(change: Change) -> str:
+    return "needs a restart" if change.needs_restart else change.effect.value
+
+
+def cut(text: str) -> str:
+    """Return ``text`` in quotes unless it is a word, and cut if it is long."""
+    shown = text if len(text) <= _SHOWN else text[: _SHOWN - 4] + " ..."
+    return shown if shown and shown.isprintable() and " " not in shown else repr(shown)
+
+
+def compare(old: Described, new: Described) -> Changes:
+    """Return what changes from ``old`` to ``new``."""
+    changes = [
+        Change("", name, was, becomes, _broker_effect(name))
+        for name, was, becomes in _differences(old["broker"], new["broker"])
+    ]
+    before, after = _by_name(old), _by_name(new)
+    for key in [key for key in before if key in after]:
+        protocol = after[key]["protocol"]
+        changes += [
+            Change(key, name, was, becomes, effect_of(protocol, name))
+            for name, was, becomes in _differences(before[key]["settings"], after[key]["settings"])
+        ]
+    return Changes(
+        changes,
+        added=[key for key in after if key not in before],
+        removed=[key for key in before if key not in after],
+        secrets_added=[id for id in new["secrets"] if id not in old["secrets"]],
+        secrets_removed=[id for id in old["secrets"] if id not in new["secrets"]],
+    )
+
+
+def _broker_effect(name: str) -> Effect:
+    if name == _ACCESS or name.startswith(_KEYS):
+        return Effect.NOW
+    return EFFECTS[BROKER].get(name, Effect.RESTART)
+
+
+def _differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    names = dict.fromkeys([*old, *new])
+    pairs = [(name, old.get(name, ""), new.get(name, "")) for name in names]
+    return [pair for pair in pairs if pair[1] != pair[2]]
+
+
+def _by_name(described: Described) -> dict[str, Mapping[str, Any]]:
+    return {f"{one['protocol']} {one['endpoint']}": one for one in described["listeners"]}
+
+
+def carried(running: Config, new: Config) -> Config:
+    """Return ``new``, with what needs a restart as it is ``running``."""
+    broker = {
+        name: running.broker.get(name, value)
+        if EFFECTS[BROKER].get(name) is Effect.RESTART
+        else value
+        for name, value in new.broker.items()
+    }
+    before = {(one.protocol.name, one.endpoint): one for one in entries(running)}
+
+    def carry(one: ListenerConfig) -> ListenerConfig:
+        old = before.get((one.protocol.name, one.endpoint))
+        return one if old is None else replace(one, settings=carried_settings(one, old.settings))
+
+    return replace(
+        new,
+        broker=broker,
+        listeners=[carry(one) for one in new.listeners],
+        admin=None if new.admin is None else carry(new.admin),
+    )
+
+
+def carried_settings(new: ListenerConfig, running: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings of ``new``, with what needs a restart as in ``running``."""
+    protocol = new.protocol.name
+    return {
+        name: running.get(name, value) if effect_of(protocol, name) is Effect.RESTART else value
+        for name, value in new.settings.items()
+    }
+
+
+def fixed_settings(protocol: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those settings of a listener that need a restart."""
+    return {
+        name: value
+        for name, value in settings.items()
+        if effect_of(protocol, name) is Effect.RESTART
+    }

@@ -1,0 +1,48 @@
+"""Checks a configuration file as the start of a broker does, without starting one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from twisted.internet.task import Clock
+
+from pubsub.errors import ConfigurationError
+from pubsub.plugin import installed_protocols
+from pubsub.server.configuration import CommandLine, Config, ListenerConfig, merge
+from pubsub.server.file_tables import read_file
+from pubsub.server.history_settings import check_history
+from pubsub.server.tap import make_broker
+
+# Of a socket that only the service manager can hand over.
+_INHERITED = "systemd:"
+
+
+def read_and_check(path: str) -> Config:
+    """Return the configuration of the file; raises ConfigurationError with the file's name.
+
+    The broker is made in memory and not started, so that protocols and endpoints check what they
+    are given. Neither the history nor the audit log is opened.
+    """
+    document = read_file(path)
+    try:
+        config = merge(installed_protocols(), CommandLine(), document)
+        check_history(config.broker)
+        make_broker(_harmless(config), Clock())
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+    return config
+
+
+def _harmless(config: Config) -> Config:
+    """Return the configuration with nothing that is written to or inherited."""
+    broker = {**config.broker, "audit-log": "", "store": None, "durability": (), "max-memory": 0}
+    return replace(
+        config,
+        broker=broker,
+        listeners=[_without_inherited(one) for one in config.listeners],
+        admin=None if config.admin is None else _without_inherited(config.admin),
+    )
+
+
+def _without_inherited(one: ListenerConfig) -> ListenerConfig:
+    return replace(one, endpoint="tcp:0") if one.endpoint.startswith(_INHERITED) else one

@@ -1,0 +1,61 @@
+"""The history that the settings describe: its store, and the memory that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pubsub.broker.durability import Durability
+from pubsub.errors import ConfigurationError
+from pubsub.store.log_store import MEMORY_BYTES, LogStore, options_of
+from pubsub.store.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IReactorTime
+
+    from pubsub.broker.wall_clock import WallClock
+    from pubsub.interfaces import IStore
+    from pubsub.wire.reactor_tick import Call
+
+
+def history_bytes(settings: Mapping[str, Any]) -> int:
+    """Return the bytes of memory that the history takes."""
+    if settings["store"] is not None:
+        return MEMORY_BYTES
+    messages, nbytes = settings["history"]
+    return nbytes if messages else 0
+
+
+def check_history(settings: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError for settings that contradict each other."""
+    if settings["store"] is None:
+        for pattern, durability in settings["durability"]:
+            if durability is Durability.SYNC:
+                raise ConfigurationError(
+                    f"durability: {pattern}=sync needs a history on disk; remove --store memory"
+                )
+    nbytes = history_bytes(settings)
+    if 0 < settings["max-memory"] <= nbytes:
+        raise ConfigurationError(
+            f"max-memory: the history alone needs {nbytes} bytes; give more memory"
+        )
+
+
+def make_store(
+    settings: Mapping[str, Any],
+    reactor: IReactorTime,
+    wall: WallClock,
+    tick_end: Callable[[Call], object],
+) -> IStore:
+    """Return the history."""
+    location = settings["store"]
+    if location is None:
+        return MemoryStore(*settings["history"])
+    return LogStore(
+        location.directory,
+        reactor,
+        options_of(settings),
+        tick_end,
+        wall.retention_time,
+        location.migrate,
+    )

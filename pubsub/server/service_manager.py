@@ -1,0 +1,104 @@
+"""Tells the service manager about the state of the process, as sd_notify(3) and sd_watchdog do.
+
+The protocol is a datagram of lines ``NAME=VALUE`` to the UNIX socket in ``$NOTIFY_SOCKET``. Without
+that variable nothing is sent.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from twisted.application.service import Service
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+
+if TYPE_CHECKING:
+    from pubsub.broker.service import BrokerService
+
+_WATCHDOGS = 2
+"""Signs of life in the time after which the process is killed."""
+Notify = Callable[[str], None]
+
+
+def notifier(environment: Mapping[str, str]) -> Notify | None:
+    """Return what sends a datagram to the service manager; None if there is none."""
+    address = environment.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return None
+    if address.startswith("@"):
+        # The name of a socket that is not in the file system.
+        address = "\0" + address[1:]
+
+    def notify(state: str) -> None:
+        # A manager that does not read must not stop the broker.
+        with (
+            suppress(OSError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender,
+        ):
+            sender.sendto(state.encode(), address)
+
+    return notify
+
+
+def watchdog_seconds(environment: Mapping[str, str], pid: int) -> float:
+    """Return the seconds after which a process without a sign of life is killed; 0: never."""
+    text = environment.get("WATCHDOG_USEC", "")
+    if not text.isdecimal() or environment.get("WATCHDOG_PID", str(pid)) != str(pid):
+        return 0.0
+    return int(text) / 1e6
+
+
+class ServiceManager(Service):
+    """Reports the start, reloads, the stop and signs of life of ``broker``.
+
+    The last come from the reactor, so that a process whose reactor is stuck is restarted.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerService,
+        reactor: IReactorTime,
+        notify: Notify,
+        watchdog: float,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._broker = broker
+        self._reactor = reactor
+        self._notify = notify
+        self._monotonic = monotonic
+        self._interval = watchdog / _WATCHDOGS
+        self._alive = LoopingCall(notify, "WATCHDOG=1")
+        self._alive.clock = reactor
+
+    def startService(self) -> None:
+        """Report READY once the reactor runs: everything has been started by then."""
+        super().startService()  # type: ignore[no-untyped-call]
+        self._reactor.callLater(0, self._started)
+
+    def _started(self) -> None:
+        if self.running:
+            self._notify(f"READY=1\nSTATUS={self._status()}")
+            if self._interval:
+                self._alive.start(self._interval)
+
+    def _status(self) -> str:
+        count = len(self._broker.listeners)
+        return f"serving {count} listener{'' if count == 1 else 's'}"
+
+    def reloading(self) -> None:
+        """A reload begins."""
+        usec = int(self._monotonic() * 1e6)
+        self._notify(f"RELOADING=1\nMONOTONIC_USEC={usec}\nSTATUS=reloading the configuration")
+
+    def reloaded(self) -> None:
+        """The reload has ended, in whatever way."""
+        self._notify(f"READY=1\nSTATUS={self._status()}")
+
+    def stopService(self) -> None:
+        """Report that the stop has begun; signs of life go on until the process ends."""
+        super().stopService()  # type: ignore[no-untyped-call]
+        self._notify("STOPPING=1\nSTATUS=draining the clients")

@@ -1,0 +1,65 @@
+"""Listening sockets that the service manager hands over, as sd_listen_fds(3) specifies.
+
+Twisted finds them too, but not two of one name, such as a stream and a datagram socket of one unit.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+_FIRST = 3
+_NAMED = re.compile(r"systemd:(?:domain=\w+:)?name=([^:]+)(?::domain=\w+)?")
+
+
+def name_in(endpoint: str) -> str | None:
+    """Return the name in the endpoint ``systemd:name=NAME``; None for any other endpoint."""
+    found = _NAMED.fullmatch(endpoint)
+    return None if found is None else found[1]
+
+
+def initial_environment() -> dict[str, str]:
+    """Return the environment at the start of the process, where the system shows it.
+
+    Twisted removes the variables of inherited sockets when it is imported.
+    """
+    try:
+        items = Path("/proc/self/environ").read_bytes().split(b"\0")
+    except OSError:
+        return dict(os.environ)
+    pairs = (os.fsdecode(item).partition("=") for item in items)
+    return {name: value for name, _, value in pairs}
+
+
+def find_inherited(
+    name: str, kind: socket.SocketKind, environment: Mapping[str, str] | None = None
+) -> int | None:
+    """Return the descriptor of the inherited socket with this name and kind, or None."""
+    environment = initial_environment() if environment is None else environment
+    if environment.get("LISTEN_PID") != str(os.getpid()):
+        return None
+    text = environment.get("LISTEN_FDS", "")
+    count = int(text) if text.isdecimal() else 0
+    names = environment.get("LISTEN_FDNAMES", "").split(":")
+    for place in range(min(count, len(names))):
+        if names[place] == name and kind_of(_FIRST + place) == kind:
+            return _FIRST + place
+    return None
+
+
+def kind_of(descriptor: int) -> int | None:
+    """Return the kind of a socket; None for what is no socket."""
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as copy:
+            return copy.type
+    except OSError:
+        return None
+
+
+def family_of(descriptor: int) -> socket.AddressFamily:
+    """Return the address family of a socket; raises OSError."""
+    with socket.socket(fileno=os.dup(descriptor)) as copy:
+        return socket.AddressFamily(copy.family)

@@ -1,0 +1,118 @@
+"""The input of a connection over TLS that OpenSSL has not been given, and what it may cost.
+
+OpenSSL never returns the memory that its buffers have once grown to. So it gets the input in small
+pieces, and while the client is held the rest waits here, where it is charged.
+
+A client of TLS 1.3 can send messages of TLS itself without end, such as KeyUpdate. Each costs the
+broker the derivation of keys, and an answer that the client need not read. No client needs more
+than a few in a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pubsub.broker.memory_budget import INPUT
+
+if TYPE_CHECKING:
+    from pubsub.broker.memory_budget import MemoryBudget
+
+FLOOD = "tls-flood"
+"""The reason of connections that are ended because of too many messages of TLS itself."""
+STREAM_BYTES = 64 * 1024
+"""Estimated cost of TLS for a connection, for the memory budget."""
+# Two records of application data with their heads: more pieces would cost more.
+_PIECE = 32 * 1024 + 512
+# Bytes without a whole record of application data, which has up to 16 KiB and a head. After the
+# first number others are served, after the second the connection is ended.
+_SILENT = 48 * 1024
+_MAX_SILENT = 256 * 1024
+# Bytes of TLS's own answers that a client may leave unread.
+_MAX_ANSWERS = 64 * 1024
+# Connections with more bytes than this, besides the estimate, can be evicted to free memory.
+_HOLDER_MARK = STREAM_BYTES + 4096
+
+
+class TlsInput:
+    """The input of one connection that waits; ``evict`` disconnects its client."""
+
+    __slots__ = (
+        "_answers", "_at", "_data", "_evict", "_memory", "_silent", "_silent_in_turn", "held",
+    )  # fmt: skip
+
+    def __init__(self, evict: Callable[[str], None], memory: MemoryBudget | None) -> None:
+        self._evict = evict
+        self._memory = memory
+        self._data = b""
+        self._at = 0
+        self._silent = self._silent_in_turn = self._answers = 0
+        self.held = 0
+        """Bytes that are charged."""
+        self.charge()
+
+    def evict(self, reason: str) -> None:
+        """See ``MemoryHolder``."""
+        self._evict(reason)
+
+    def add(self, data: bytes) -> None:
+        """Add input behind what waits."""
+        self._data, self._at = (self._data[self._at :] + data if self._data else data), 0
+
+    def take(self) -> bytes:
+        """Return the next piece; empty if nothing waits."""
+        at = self._at
+        piece = self._data[at : at + _PIECE]
+        self._at = at + len(piece)
+        if self._at == len(self._data):
+            self.clear()
+        self._silent += len(piece)
+        self._silent_in_turn += len(piece)
+        return piece
+
+    def clear(self) -> None:
+        """Discard what waits."""
+        self._data, self._at = b"", 0
+
+    # The messages of TLS itself
+
+    def delivers(self) -> None:
+        """There was application data in the last piece."""
+        self._silent = self._silent_in_turn = 0
+
+    def answered(self, nbytes: int) -> None:
+        """TLS itself has answered the last piece with ``nbytes`` bytes."""
+        self._answers += nbytes
+
+    def takes_long(self) -> bool:
+        """Return whether to serve others before the next piece."""
+        if self._silent_in_turn < _SILENT:
+            return False
+        self._silent_in_turn = 0
+        return True
+
+    def is_ordinary(self) -> bool:
+        """Return whether the last piece had application data and nothing was answered."""
+        return not (self._silent or self._answers)
+
+    def is_flood(self, unsent: int) -> bool:
+        """Return whether to end the connection; ``unsent`` bytes wait in the transport below."""
+        if not unsent:
+            self._answers = 0
+        return self._silent > _MAX_SILENT or self._answers > _MAX_ANSWERS
+
+    # Memory
+
+    def charge(self) -> None:
+        """Charge what waits, and what the client has not read of TLS's answers."""
+        self._charge(STREAM_BYTES + len(self._data) - self._at + self._answers)
+
+    def end(self) -> None:
+        """The connection is lost."""
+        self.clear()
+        self._charge(0)
+
+    def _charge(self, nbytes: int) -> None:
+        if nbytes != self.held and self._memory is not None:
+            before, self.held = self.held, nbytes
+            self._memory.charge(self, before, nbytes, _HOLDER_MARK, INPUT)

@@ -1,0 +1,356 @@
+"""The transport of a connection over TLS.
+
+It differs from Twisted's in four things. Failed handshakes are counted with their reason. A client
+that is held gets no further input, not even what was decrypted already. What OpenSSL keeps of the
+input is bounded, and so are the messages of TLS itself that a client can make it answer (see
+``tls_input.py``). And the end of the client's output (close_notify) does not end the broker's own
+in TLS 1.3, as RFC 8446 §6.1 has it; in TLS 1.2 it does (RFC 5246 §7.2.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from OpenSSL import SSL
+from twisted.internet.interfaces import (
+    IAddress,
+    IHalfCloseableProtocol,
+    IOpenSSLServerConnectionCreator,
+    IProtocolFactory,
+    IProtocolNegotiationFactory,
+    IReactorTime,
+    ITransport,
+)
+from twisted.internet.main import CONNECTION_LOST
+from twisted.internet.protocol import connectionDone
+from twisted.protocols.policies import WrappingFactory
+from twisted.protocols.tls import BufferingTLSTransport, TLSMemoryBIOFactory, TLSMemoryBIOProtocol
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from pubsub.wire.peer_address import address_text, host_of, is_local, network_of
+from pubsub.wire.server_tls import ServerTls, reason_of
+from pubsub.wire.tls_input import FLOOD, TlsInput
+from pubsub.wire.unsent_bytes import unsent_bytes
+
+if TYPE_CHECKING:
+    from pubsub.broker.memory_budget import MemoryBudget
+    from pubsub.interfaces import MemoryHolder
+
+Refuse = Callable[[str, str], object]
+"""Takes a reason and the client."""
+Admit = Callable[[str], bool]
+"""Takes the address of a client, and returns whether it may do a handshake now."""
+_READ_BYTES = 2**15
+
+HANDSHAKE_RATE = "handshake-rate"
+"""The reason of a handshake that was not begun, as its address has done too many."""
+HANDSHAKE = "tls-handshake"
+"""The reason of a handshake that failed in a way that has no reason of its own."""
+# By a part of OpenSSL's text; the first that matches.
+_REASONS = (
+    ("http request", "tls-plaintext"),
+    ("https proxy request", "tls-plaintext"),
+    ("wrong version number", "tls-plaintext"),
+    ("packet length too long", "tls-plaintext"),
+    ("did not return a certificate", "tls-certificate-missing"),
+    ("certificate verify failed", "tls-certificate-untrusted"),
+    ("alert", "tls-rejected"),
+    ("unsupported protocol", "tls-version"),
+    ("version too low", "tls-version"),
+    ("no shared cipher", "tls-cipher"),
+    ("no application protocol", "tls-alpn"),
+)
+# X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED.
+_TIME_ERRORS = (9, 10)
+
+
+def handshake_reason(error: BaseException, verify_error: int = 0) -> str:
+    """Return the reason of a handshake that failed with ``error``, for counters and logs.
+
+    ``verify_error`` is the number of OpenSSL's error if the client's certificate was not accepted.
+    """
+    if verify_error in _TIME_ERRORS:
+        return "tls-certificate-expired"
+    text = reason_of(error).lower()
+    return next((reason for part, reason in _REASONS if part in text), HANDSHAKE)
+
+
+@implementer(IHalfCloseableProtocol)
+class TlsStream(BufferingTLSTransport):
+    """One connection."""
+
+    verify_error = 0
+    """The number of OpenSSL's last error if the client's certificate was not accepted."""
+    _heard = False
+    _paused = False
+    _input_ended = False
+
+    def acceptable_protocols(self) -> list[bytes]:
+        """Return the names of the protocols that the listener serves (ALPN)."""
+        factory = self.factory
+        return factory.acceptableProtocols() if isinstance(factory, TlsFactory) else []
+
+    # Input
+
+    def makeConnection(self, transport: ITransport) -> None:
+        """See IProtocol."""
+        memory: MemoryBudget | None = getattr(self.factory, "memory", None)
+        self._input = TlsInput(self.evict, memory)
+        super().makeConnection(transport)  # type: ignore[no-untyped-call]
+
+    def dataReceived(self, data: bytes) -> None:
+        """See IProtocol."""
+        if not self._heard and not self._is_admitted():
+            return
+        self._heard = True
+        self._input.add(data)
+        self._decrypt()
+
+    def _is_admitted(self) -> bool:
+        """Return whether the handshake may begin; abort the connection if not."""
+        admit: Admit | None = getattr(self.factory, "admit", None)
+        peer = self._bottom.getPeer()
+        if self._aborted or admit is None or is_local(peer) or admit(network_of(host_of(peer))):
+            return not self._aborted
+        refuse: Refuse | None = getattr(self.factory, "refuse", None)
+        if refuse is not None:
+            refuse(HANDSHAKE_RATE, address_text(peer))
+        self.abortConnection()  # type: ignore[no-untyped-call]
+        return False
+
+    def _decrypt(self) -> None:
+        """Give OpenSSL the input, a piece at a time, until the client is held."""
+        waiting = self._input
+        while not (self._is_over or (self._paused and self._handshakeDone)):
+            piece = waiting.take()
+            if not piece:
+                break
+            super().dataReceived(piece)  # type: ignore[no-untyped-call]
+            if waiting.is_ordinary():
+                continue
+            if waiting.is_flood(unsent_bytes(self._bottom)):
+                self._end_flood()
+            elif waiting.takes_long():
+                self._bottom.pauseProducing()
+                self.factory._clock.callLater(0, self._go_on)
+                break
+        if self._is_over:
+            waiting.clear()
+        waiting.charge()
+
+    def _go_on(self) -> None:
+        """Others have been served."""
+        if self._tlsConnection is not None and not self._paused:
+            self._bottom.resumeProducing()
+            self._decrypt()
+
+    @property
+    def _is_over(self) -> bool:
+        """True if further input has no meaning (RFC 8446 §6.1)."""
+        return (
+            self._lostTLSConnection
+            or self._aborted
+            or self._input_ended
+            or self._tlsConnection is None
+        )
+
+    def _end_flood(self) -> None:
+        refuse: Refuse | None = getattr(self.factory, "refuse", None)
+        if refuse is not None:
+            refuse(FLOOD, address_text(self._bottom.getPeer()))
+        self.abortConnection()  # type: ignore[no-untyped-call]
+
+    def evict(self, reason: str) -> None:
+        """See ``MemoryHolder``: disconnect the client."""
+        cast("MemoryHolder", self.wrappedProtocol).evict(reason)
+
+    def _flushReceiveBIO(self) -> None:
+        """Deliver what can be decrypted, unless the client is held."""
+        while not (self._lostTLSConnection or self._paused or self._input_ended):
+            try:
+                data = self._tlsConnection.recv(_READ_BYTES)
+            except SSL.WantReadError:
+                break
+            except SSL.ZeroReturnError:
+                self._close_notified()
+            except SSL.Error:
+                self._tlsShutdownFinished(Failure())
+            else:
+                self._input.delivers()
+                if not self._aborted:
+                    self.wrappedProtocol.dataReceived(data)
+        if self._tlsConnection is not None:
+            self._input.answered(self._flush_output())
+
+    def _flushSendBIO(self) -> None:
+        self._flush_output()
+
+    def _flush_output(self) -> int:
+        """Send what OpenSSL has written, all of it; return the number of bytes.
+
+        Twisted sends the first 32 KiB. The rest, of a long list of authorities for example, would
+        remain until the client sends something, which may wait for it.
+        """
+        total = 0
+        while True:
+            try:
+                data = self._tlsConnection.bio_read(_READ_BYTES)
+            except SSL.WantReadError:
+                return total
+            total += len(data)
+            self._bottom.write(data)
+            if len(data) < _READ_BYTES:
+                return total
+
+    def _close_notified(self) -> None:
+        """The client sends nothing more."""
+        is_half = self._tlsConnection.get_protocol_version_name() == "TLSv1.3"
+        application = self.wrappedProtocol
+        if is_half and not self.disconnecting and IHalfCloseableProtocol.providedBy(application):
+            self._input_ended = True
+            cast(IHalfCloseableProtocol, application).readConnectionLost()
+        else:
+            self._shutdownTLS()  # type: ignore[no-untyped-call]
+            self._tlsShutdownFinished(None)
+
+    def pauseProducing(self) -> None:
+        """See IPushProducer."""
+        self._paused = True
+        self._bottom.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        """See IPushProducer. What was decrypted meanwhile is delivered later, as by a socket."""
+        if self._paused:
+            self._paused = False
+            self.factory._clock.callLater(0, self._deliver_held)
+        self._bottom.resumeProducing()
+
+    def _deliver_held(self) -> None:
+        if self._tlsConnection is not None and self._handshakeDone:
+            self._flushReceiveBIO()
+            self._decrypt()
+
+    # The end
+
+    def readConnectionLost(self) -> None:
+        """See IHalfCloseableProtocol: the client has closed its half of the stream below.
+
+        Without a close_notify before it somebody else may have done that, and nothing is sent any
+        more.
+        """
+        if self._input_ended:
+            return
+        self._count_failure(CONNECTION_LOST)
+        if unsent_bytes(self._bottom):
+            self._bottom.abortConnection()
+        else:
+            self._bottom.loseConnection()
+
+    def writeConnectionLost(self) -> None:
+        """See IHalfCloseableProtocol."""
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """See IProtocol."""
+        self._count_failure(reason.value)
+        self._input.end()
+        super().connectionLost(reason)
+
+    # Failed handshakes
+
+    def _tlsShutdownFinished(self, reason: Failure | None) -> None:
+        if reason is not None:
+            self._count_failure(reason.value)
+        super()._tlsShutdownFinished(reason)  # type: ignore[no-untyped-call]
+
+    def _count_failure(self, error: BaseException | None) -> None:
+        """Count the handshake if it is not done, unless it was the broker that ended it.
+
+        A connection that was closed without a byte is none: health checks make such connections.
+        """
+        if self._handshakeDone or self.disconnecting or not self._heard:
+            return
+        # Not again when the connection is lost.
+        self._heard = False
+        refuse: Refuse | None = getattr(self.factory, "refuse", None)
+        if refuse is not None:
+            reason = HANDSHAKE if error is None else handshake_reason(error, self.verify_error)
+            refuse(reason, address_text(self._bottom.getPeer()))
+
+    @property
+    def _bottom(self) -> Any:
+        return self.transport
+
+
+@implementer(IOpenSSLServerConnectionCreator)
+class _Creator:
+    """Makes the connections with what is current, for Twisted."""
+
+    def __init__(self, current: Callable[[], ServerTls | None]) -> None:
+        self._current = current
+
+    def serverConnectionForTLS(self, protocol: TLSMemoryBIOProtocol) -> SSL.Connection:
+        """See IOpenSSLServerConnectionCreator."""
+        tls = self._current()
+        assert tls is not None
+        return SSL.Connection(tls.context, None)
+
+
+@implementer(IProtocolNegotiationFactory)
+class TlsFactory(TLSMemoryBIOFactory):
+    """Builds the streams of a listener: over TLS if ``current`` returns one, else plain ones.
+
+    It is asked for each connection, so that a new certificate needs no new listener.
+    """
+
+    protocol = TlsStream
+
+    def __init__(
+        self,
+        current: Callable[[], ServerTls | None],
+        factory: IProtocolFactory,
+        refuse: Refuse,
+        clock: IReactorTime,
+        memory: MemoryBudget | None = None,
+        admit: Admit | None = None,
+    ) -> None:
+        super().__init__(_Creator(current), False, factory, clock)
+        self._current = current
+        self.refuse = refuse
+        self.memory = memory
+        self.admit = admit
+
+    def buildProtocol(self, addr: IAddress | None) -> Any:
+        """See IProtocolFactory."""
+        if self._current() is None:
+            return self.wrappedFactory.buildProtocol(addr)
+        return super().buildProtocol(addr)
+
+    def logPrefix(self) -> str:
+        """See ILoggingContext."""
+        if self._current() is None:
+            return type(self.wrappedFactory).__name__
+        return super().logPrefix()  # type: ignore[no-any-return, no-untyped-call]
+
+    def acceptableProtocols(self) -> list[bytes]:
+        """See IProtocolNegotiationFactory; also for an ``ssl:`` endpoint, which wraps this."""
+        wrapped = self.wrappedFactory
+        if not IProtocolNegotiationFactory.providedBy(wrapped):
+            return []
+        return list(wrapped.acceptableProtocols())
+
+
+def use_tls_streams(
+    factory: object, refuse: Refuse, memory: MemoryBudget | None, admit: Admit
+) -> None:
+    """Have the TLS wrapper of an ``ssl:`` endpoint among the wrappers of ``factory``, if any, build
+    TlsStreams.
+    """
+    while isinstance(factory, WrappingFactory):
+        if isinstance(factory, TLSMemoryBIOFactory) and not isinstance(factory, TlsFactory):
+            factory.protocol = TlsStream
+            factory.refuse = refuse  # type: ignore[attr-defined]
+            factory.memory = memory  # type: ignore[attr-defined]
+            factory.admit = admit  # type: ignore[attr-defined]
+        factory = factory.wrappedFactory

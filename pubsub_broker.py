@@ -1,0 +1,104 @@
+"""The entry points of the distribution pubsub-broker: the command, ``twistd pubsub``, pytest.
+
+They are outside the package ``pubsub``, as another distribution, PyPubSub, has a package of that
+name too. If that one is found instead, these say so in one line.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    pass
+
+_ADVICE = "install pubsub-broker into a virtual environment of its own"
+
+
+def find_shadow() -> str:
+    """Return one line if the package ``pubsub`` is that of another distribution, else nothing."""
+    if _exists("pubsub.plugin"):
+        return ""
+    found = find_spec("pubsub")
+    where = "nothing" if found is None else found.origin or "a directory without __init__.py"
+    return (
+        f"pubsub: the package pubsub of this broker is shadowed by {where}, "
+        f"perhaps that of PyPubSub; {_ADVICE}"
+    )
+
+
+def find_mixture() -> str:
+    """Return one line if PyPubSub is installed into the directory of the broker, else nothing."""
+    if not _exists("pubsub.pub"):
+        return ""
+    return (
+        "pubsub: PyPubSub is installed into the directory of this broker, and removing or "
+        f"upgrading one of the two breaks the other; {_ADVICE}"
+    )
+
+
+def _exists(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ImportError:
+        # The parent is a module and not a package, or is not there.
+        return False
+
+
+def main() -> int:
+    """Run the command ``pubsub``; return its exit code."""
+    _check()
+    from pubsub.commands.command import main as run
+
+    return run()
+
+
+def _check() -> None:
+    """Exit with one line if another package is found, and warn of one in the same directory."""
+    if shadow := find_shadow():
+        raise SystemExit(shadow)
+    if mixture := find_mixture():
+        print(mixture, file=sys.stderr)
+
+
+def _remove_caches() -> None:
+    """Remove Twisted's caches of plugins that were written without the protocols."""
+    from twisted import plugins
+
+    for directory in map(Path, plugins.__path__):
+        if (directory / "pubsub_service.py").exists():
+            with suppress(OSError):
+                (directory / "dropin.cache").unlink()
+
+
+class _Nothing:
+    """Stands for a protocol whose implementation cannot be imported; it is no plugin."""
+
+    def __init__(self, *arguments: object, **keywords: object) -> None:
+        pass
+
+
+def __getattr__(name: str) -> Any:
+    """Return what ``twistd`` asks this module for: the options and the service, or a protocol.
+
+    All dropins are imported by every ``twistd`` command, so they fail quietly.
+    """
+    if name == "WireProtocol":
+        if find_shadow():
+            # At the end of the process, as Twisted writes it when it has imported the last dropin.
+            atexit.register(_remove_caches)
+            return _Nothing
+        from pubsub import plugin
+
+        return plugin.WireProtocol
+    if name in ("Options", "makeService"):
+        if name == "Options":
+            _check()
+        from pubsub.server import tap
+
+        return getattr(tap, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

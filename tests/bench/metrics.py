@@ -1,0 +1,92 @@
+"""What the statistics cost: how many times as long a delivery takes with them.
+
+    python -m tests.bench.metrics
+    python -m tests.bench.metrics --rounds 15
+
+Each round measures a broker with what is counted for statistics and metrics, and one without
+(``uncounted.py``), in processes of their own (``lockstep.py``). The figures are medians of the
+ratios within a round. Then the time of a snapshot, which the reactor takes for each scrape, and of
+the text of /metrics, which a thread writes, with many connections open.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from statistics import median
+
+CORE = 1
+_SECONDS = 300
+WITH = ["tests.bench.lockstep", ""]
+WITHOUT = ["tests.bench.uncounted"]
+
+
+def measure(module: Sequence[str]) -> dict[str, float]:
+    """Return the ns for a delivery of each load."""
+    result = subprocess.run(
+        [sys.executable, "-m", *module],
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        check=True,
+    )
+    figures: dict[str, float] = json.loads(result.stdout)
+    return figures
+
+
+def ratios_of(rounds: int) -> dict[str, list[float]]:
+    """Return how many times as long a delivery takes with the statistics, of each round."""
+    found: dict[str, list[float]] = {}
+    for number in range(rounds):
+        # The order alternates, because the processor may get slower in the course of a round.
+        order = [WITH, WITHOUT] if number % 2 else [WITHOUT, WITH]
+        first, second = map(measure, order)
+        counted, uncounted = (first, second) if order[0] is WITH else (second, first)
+        for load, nanoseconds in counted.items():
+            found.setdefault(load, []).append(nanoseconds / uncounted[load])
+    return found
+
+
+def scrape_times(repetitions: int = 200) -> tuple[float, float]:
+    """Return the seconds of a snapshot and of the text, medians."""
+    from pubsub.admin.metric_families import read
+    from pubsub.admin.metrics_exposition import render
+    from tests.unit.streams import House
+
+    statistics = House({"cafe": {}, "nsd": {}, "rheos": {}, "spot": {}}).broker.statistics
+    snapshots, texts = [], []
+    for _ in range(repetitions):
+        begin = time.perf_counter()
+        reading = read(statistics, {"version": "0", "kernel": "compiled", "python": "3"})
+        middle = time.perf_counter()
+        render(reading, "")
+        snapshots.append(middle - begin)
+        texts.append(time.perf_counter() - middle)
+    return median(snapshots), median(texts)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.metrics",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args(arguments)
+    os.sched_setaffinity(0, {CORE})
+    print("| load | with statistics / without | lowest | highest |\n| --- | ---: | ---: | ---: |")
+    for load, ratios in ratios_of(options.rounds).items():
+        print(f"| {load} | {median(ratios):.3f} | {min(ratios):.3f} | {max(ratios):.3f} |")
+    snapshot, text = scrape_times()
+    print(f"\nsnapshot {snapshot * 1e6:.0f} µs, text {text * 1e6:.0f} µs")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""The comparison with a broker that counts nothing: it is one, and delivers the same."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.bench.metrics import scrape_times
+from tests.bench.uncounted import REMOVED, changed
+
+SHORT = """
+import json, sys
+if sys.argv[1] == "without":
+    from tests.bench.uncounted import install
+    install()
+from pubsub.broker.statistics import Statistics
+from tests.bench import lockstep
+found = []
+make = Statistics.__init__
+Statistics.__init__ = lambda self, *given: (found.append(self), make(self, *given))[1]
+lockstep.LOADS = {name: (*load[:-1], 20) for name, load in lockstep.LOADS.items() if load[2] < 999}
+times = dict(lockstep.results(""))
+figures = found[0].snapshot()
+print(json.dumps([times, figures["protocols"]["cafe"], figures["latency"]["flush"]["count"]]))
+"""
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_what_is_removed_is_there(name: str) -> None:
+    spec = find_spec(name)
+    assert spec is not None
+    assert spec.origin is not None
+    source = Path(spec.origin).read_text()
+    assert len(changed(source, REMOVED[name])) < len(source)
+
+
+def test_a_text_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(ValueError, match="not once"):
+        changed("a b", [("c", "")])
+    with pytest.raises(ValueError, match="not once"):
+        changed("a a", [("a", "")])
+
+
+@pytest.mark.parametrize("name", ["with", "without"])
+def test_only_one_of_the_two_counts(name: str) -> None:
+    command = [sys.executable, "-c", SHORT, name]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    times, traffic, flushes = json.loads(result.stdout)
+    assert len(times) == 4
+    assert all(nanoseconds > 0 for nanoseconds in times.values())
+    counted = [traffic[key] > 0 for key in ("messages_in", "bytes_in", "messages_out", "bytes_out")]
+    assert counted == [name == "with"] * 4
+    assert (flushes > 0) is (name == "with")
+
+
+def test_a_scrape_is_timed() -> None:
+    assert min(scrape_times(2)) > 0

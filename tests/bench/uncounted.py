@@ -1,0 +1,149 @@
+"""A broker without what is counted for the statistics, for the comparison of ``metrics.py``.
+
+``install`` has the modules of the path of a message loaded without it: each pair of ``REMOVED`` is
+a text of the module's source, which has to be there once, and what takes its place.
+
+    python -m tests.bench.uncounted      as tests.bench.lockstep, without the statistics
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import ModuleType
+
+Removal = tuple[str, str]
+
+_OF_TOPICS = (
+    (
+        """            topic.messages += count
+            topic.nbytes += nbytes
+            topic.last_timestamp = batch.timestamp
+""",
+        "",
+    ),
+    (
+        """        if not mix.last_timestamp:
+            self._begin_count(mix)
+        mix.count(columns, batch.timestamp)
+        if self._router.forwarding is not None:
+            self._router.forwarding.published(mix.topics, batch)
+""",
+        """        if self._router.forwarding is not None:
+            self._router.forwarding.published(mix.topics, batch)
+""",
+    ),
+)
+
+_PUBLISHED = """        traffic = self._traffic[protocol]
+        traffic.messages_in += count
+        traffic.bytes_in += nbytes
+        return batch
+
+"""
+REMOVED: Mapping[str, Sequence[Removal]] = {
+    "pubsub.broker.dispatcher": [
+        *_OF_TOPICS,
+        *(
+            (_PUBLISHED + following, "        return batch\n\n" + following)
+            for following in ("    def publish_mixed(", "    def copy(")
+        ),
+    ],
+    "pubsub.broker.outbox": [
+        (
+            """        self.messages_out += count
+        self.bytes_out += len(data)
+        self._consumer""",
+            "        self._consumer",
+        ),
+        (
+            """            self.traffic.messages_out -= count
+            self.traffic.bytes_out -= len(data)
+""",
+            "",
+        ),
+    ],
+    "pubsub.broker.outbox_queue": [
+        ("            self._count_written(entries, len(data))\n", ""),
+    ],
+    "pubsub.broker.router": [
+        (
+            """            if self._skip:
+                self._skip -= 1
+            else:
+                self._since = self.seconds()
+""",
+            "",
+        ),
+        (
+            """        if self._since is not None:
+            self._time_flush(self._since)
+""",
+            "",
+        ),
+        (
+            """                    # Of one protocol, as all have the same encoding.
+                    traffic = targets[0].traffic
+                    traffic.messages_out += count * number
+                    traffic.bytes_out += len(data) * number
+""",
+            "",
+        ),
+    ],
+    # The timers, and the pauses of the garbage collector.
+    "pubsub.broker.service": [("        self.statistics.start()\n", "")],
+}
+
+
+class _Loader(SourceFileLoader):
+    """Loads a module without what is removed from it, and without its compiled form."""
+
+    def get_data(self, path: str) -> bytes:
+        """See ``FileLoader``."""
+        data = super().get_data(path)
+        return changed(data.decode(), REMOVED[self.name]).encode() if path == self.path else data
+
+    def path_stats(self, path: str) -> Mapping[str, float]:
+        """See ``SourceLoader``: without it no compiled form is read or written."""
+        raise OSError
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """See ``MetaPathFinder``."""
+        if name not in REMOVED:
+            return None
+        spec = PathFinder.find_spec(name, path)
+        assert spec is not None
+        assert spec.origin is not None
+        spec.loader = _Loader(name, spec.origin)
+        return spec
+
+
+def changed(source: str, removals: Sequence[Removal]) -> str:
+    """Return ``source`` without the text of ``removals``; raises ValueError if one is not there."""
+    for text, instead in removals:
+        if source.count(text) != 1:
+            raise ValueError(f"not once in the source: {text}")
+        source = source.replace(text, instead)
+    return source
+
+
+def install() -> None:
+    """Have the modules loaded so. Called before any of them is imported."""
+    loaded = REMOVED.keys() & sys.modules.keys()
+    if loaded:
+        raise RuntimeError(f"imported already: {', '.join(sorted(loaded))}")
+    sys.meta_path.insert(0, _Finder())
+
+
+if __name__ == "__main__":
+    install()
+    from tests.bench import lockstep
+
+    print(json.dumps(dict(lockstep.results(""))))

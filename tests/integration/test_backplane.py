@@ -1,0 +1,282 @@
+"""Brokers that share messages through a nats-server: processes, sockets and failures."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen, run
+from tests.integration.certificates import Authority
+from tests.integration.clients import Cafe, publish
+from tests.integration.nats_server import NatsServer, nats_server
+
+AWAY = r"the engine is away"
+PASSWORD = "horse-staple"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsServer]:
+    with nats_server(tmp_path) as made:
+        yield made
+
+
+def get(broker: Broker, path: str) -> str:
+    with urllib.request.urlopen(f"http://{HOST}:{broker.port('admin')}{path}") as answer:
+        found: str = answer.read().decode()
+        return found
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what only another process can tell."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def join(start: Start, server: NatsServer, *options: str, url: str = "") -> Broker:
+    """Start a broker at ``server``."""
+    own = listen("cafe", "http", "spot")
+    broker = start(*own, f"--backplane={url or server.url}", *options)
+    broker.wait_line(r"backplane: connected to")
+    return broker
+
+
+def shared(publisher: Cafe, subscriber: Cafe) -> None:
+    """Wait until a message of ``publisher`` reaches ``subscriber``, at another broker."""
+    subscriber.sock.settimeout(0.2)
+    deadline = time.monotonic() + PATIENCE
+    for number in range(10_000):
+        assert time.monotonic() < deadline
+        publisher.send(publish(1, b"probe %d" % number))
+        with suppress(TimeoutError):
+            while (seen := subscriber.receive_texts(1)[0]) != b"probe %d" % number:
+                assert seen.startswith(b"probe"), seen
+            break
+    subscriber.sock.settimeout(PATIENCE)
+
+
+def test_messages_and_their_order(start: Start, server: NatsServer) -> None:
+    here, there = join(start, server), join(start, server)
+    publisher, local, remote = Cafe.publisher(here), Cafe.subscriber(here), Cafe.subscriber(there)
+    shared(publisher, remote)
+    local.sync()
+    sent = [b"%d" % number for number in range(20_000)]
+    publisher.send(*[publish(1, one) for one in sent])
+    assert remote.receive_texts(len(sent)) == sent
+    # What is larger than one message of the engine.
+    large = bytes(range(256)) * 4095
+    publisher.send(publish(1, large), publish(1, b"end"))
+    assert remote.receive_texts(2) == [large, b"end"]
+    # Each message once, at the publisher's broker too.
+    texts = [one.payload[9:] for one in local.sync()]
+    while texts[-1] != b"end":
+        texts += local.receive_texts(1)
+    assert [one for one in texts if not one.startswith(b"probe")] == [*sent, large, b"end"]
+    status = json.loads(get(there, "/v1/status"))["stats"]["backplane"]
+    assert status["connected"]
+    assert status["messages_in"] >= len(sent)
+    # Nothing goes in circles.
+    assert status["messages_out"] == 0
+    assert "pubsub_backplane_connected 1.0" in get(there, "/metrics")
+
+
+def test_the_server_is_killed_and_comes_back(start: Start, server: NatsServer) -> None:
+    here, there = join(start, server), join(start, server)
+    publisher, local, remote = Cafe.publisher(here), Cafe.subscriber(here), Cafe.subscriber(there)
+    shared(publisher, remote)
+    server.kill()
+    for broker in (here, there):
+        broker.wait_line(AWAY)
+        assert get(broker, "/readyz") == "ready\nthe backplane is away\n"
+        assert "pubsub_backplane_connected 0.0" in get(broker, "/metrics")
+        attention = json.loads(get(broker, "/v1/status"))["attention"]
+        assert [one["what"] for one in attention if "backplane" in one["what"]]
+    local.sync()
+    publisher.send(publish(1, b"here only"))
+    assert local.receive_texts(1) == [b"here only"]
+    drops = json.loads(get(here, "/v1/status"))["stats"]["drops"]
+    assert drops["backplane-away"] == 1
+    server.start()
+    for broker in (here, there):
+        broker.wait_line(r"backplane: connected to", 2)
+    shared(publisher, remote)
+    assert get(here, "/readyz") == "ready\n"
+
+
+def test_a_server_that_hangs_holds_nobody_up_for_long(start: Start, server: NatsServer) -> None:
+    here = join(start, server, "--backplane-bytes=64K")
+    publisher, local = Cafe.publisher(here), Cafe.subscriber(here)
+    local.sync()
+    server.signal(signal.SIGSTOP)
+    try:
+        sent = [b"%06d" % number * 1000 for number in range(4000)]
+        sender = threading.Thread(
+            target=lambda: publisher.send(*[publish(1, one) for one in sent]), daemon=True
+        )
+        sender.start()
+        assert local.receive_texts(len(sent)) == sent
+        sender.join(PATIENCE)
+        here.wait_line("has been too slow|" + AWAY)
+        drops = json.loads(get(here, "/v1/status"))["stats"]["drops"]
+        assert any(reason.startswith("backplane-") for reason in drops)
+    finally:
+        server.signal(signal.SIGCONT)
+    here.wait_line(r"backplane: connected to")
+
+
+class Wire:
+    """A way to the server that can be cut: a socket in between."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server((HOST, 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._open: list[socket.socket] = []
+        self._is_cut = False
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                if self._is_cut:
+                    near.close()
+                    continue
+                far = socket.create_connection((HOST, self._target))
+                self._open += [near, far]
+                for source, target in ((near, far), (far, near)):
+                    threading.Thread(target=self._copy, args=(source, target), daemon=True).start()
+
+    @staticmethod
+    def _copy(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def cut(self) -> None:
+        """End all connections, and make no new ones."""
+        self._is_cut = True
+        for one in self._open:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def mend(self) -> None:
+        self._is_cut = False
+
+    def close(self) -> None:
+        self._listener.close()
+        for one in self._open:
+            one.close()
+
+
+@contextmanager
+def wire_to(port: int) -> Iterator[Wire]:
+    made = Wire(port)
+    try:
+        yield made
+    finally:
+        made.cut()
+        made.close()
+
+
+def test_a_partition_between_a_broker_and_the_server(start: Start, server: NatsServer) -> None:
+    with wire_to(server.port) as wire:
+        here = join(start, server)
+        there = join(start, server, url=f"nats://{HOST}:{wire.port}")
+        publisher, remote = Cafe.publisher(here), Cafe.subscriber(there)
+        shared(publisher, remote)
+        wire.cut()
+        there.wait_line(AWAY)
+        near = Cafe.publisher(there)
+        near.send(publish(1, b"behind the partition"))
+        assert remote.receive_texts(1) == [b"behind the partition"]
+        assert json.loads(get(here, "/v1/status"))["stats"]["backplane"]["connected"]
+        wire.mend()
+        there.wait_line(r"backplane: connected to", 2)
+        shared(publisher, remote)
+        there.stop()
+
+
+def test_a_foreign_publisher(start: Start, server: NatsServer) -> None:
+    here, there = join(start, server), join(start, server)
+    publisher, remote = Cafe.publisher(here), Cafe.subscriber(there)
+    shared(publisher, remote)
+    with socket.create_connection((HOST, server.port)) as sock:
+        sock.sendall(b'CONNECT {"verbose":false}\r\n')
+        for data in (b"", b"garbage", b"PB\x01\0" + b"\xff" * 60, bytes(10_000)):
+            for subject in (b"pubsub.v1.t.cafe.1", b"pubsub.v1.t.=", b"pubsub.v1.t.cafe.1.x"):
+                sock.sendall(b"PUB %s %d\r\n%s\r\n" % (subject, len(data), data))
+        sock.sendall(b"PING\r\n")
+        sock.settimeout(PATIENCE)
+        received = b""
+        while b"PONG" not in received:
+            received += sock.recv(4096)
+
+    def refused() -> int:
+        refusals = json.loads(get(there, "/v1/status"))["stats"]["refusals"]
+        return int(refusals.get("backplane malformed", 0))
+
+    until(lambda: refused() == 4)
+    shared(publisher, remote)
+
+
+def test_servers_that_cannot_be_used(tmp_path: Path) -> None:
+    def failure(url: str, *options: str) -> str:
+        result = run([*listen("cafe"), f"--backplane={url}", *options], tmp_path)
+        assert result.returncode != 0
+        assert PASSWORD not in result.stdout + result.stderr
+        return result.stdout + result.stderr
+
+    with nats_server(tmp_path, jetstream=False) as server:
+        assert "it has no JetStream for this account" in failure(server.url)
+    with nats_server(tmp_path, "--user", "broker", "--pass", PASSWORD) as server:
+        assert "it refuses the credentials" in failure(server.url)
+        wrong = f"nats://broker:{PASSWORD}2@{HOST}:{server.port}"
+        assert re.search(
+            rf"backplane nats://{HOST}:{server.port}: it refuses the credentials", failure(wrong)
+        )
+    missing = failure("nats://localhost", "--backplane-creds=missing")
+    assert "backplane-creds: missing: No such file or directory" in missing
+
+
+def test_credentials_and_tls(start: Start, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    file = authority.issue("server", "localhost")
+    options = ["--tls", "--tlscert", file, "--tlskey", file, "--user", "broker", "--pass", PASSWORD]
+    with nats_server(tmp_path, *options) as server:
+        url = f"tls://broker:{PASSWORD}@localhost:{server.port}"
+        brokers = [
+            join(start, server, f"--backplane-ca={authority.file}", url=url) for _ in range(2)
+        ]
+        shared(Cafe.publisher(brokers[0]), Cafe.subscriber(brokers[1]))
+        for broker in brokers:
+            assert PASSWORD not in broker.output
+            assert PASSWORD not in get(broker, "/v1/configuration")
+            broker.stop()
+        untrusted = start(*listen("cafe"), f"--backplane={url}")
+        untrusted.wait_line(AWAY + r": .*certificate verify failed")
+        untrusted.stop()
+
+
+def test_a_broker_starts_without_the_server(start: Start, server: NatsServer) -> None:
+    server.kill()
+    here = start(*listen("cafe", "http"), f"--backplane={server.url}")
+    here.wait_line(AWAY)
+    publisher, local = Cafe.publisher(here), Cafe.subscriber(here)
+    local.sync()
+    publisher.send(publish(1, b"alone"))
+    assert local.receive_texts(1) == [b"alone"]
+    server.start()
+    here.wait_line(r"backplane: connected to")

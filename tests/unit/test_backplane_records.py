@@ -1,0 +1,159 @@
+"""Records and envelopes: what crosses the engine, and garbage."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.backplane.links import ENVELOPE, Incoming, Outgoing, messages_of, place_of
+from pubsub.backplane.record import MalformedRecord, decode, encode_batch
+from pubsub.broker.batch import Batch, Headers
+from pubsub.kernel import Columns
+
+MESSAGES = st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=5)), min_size=1, max_size=9)
+KEY = b"k" * 32
+
+
+def make_batch(
+    messages: Sequence[tuple[int, bytes]], headers: Sequence[Headers] | None = None
+) -> Batch:
+    columns = Columns.of([payload for _, payload in messages], [index for index, _ in messages])
+    return Batch(("a", "b", "c"), columns, 1, 2, b"sender", "cafe", headers)
+
+
+def decodable(data: bytes) -> bool:
+    try:
+        decode(data)
+    except MalformedRecord:
+        return False
+    return True
+
+
+class RecordTests(SynchronousTestCase):
+    """Records"""
+
+    @given(MESSAGES)
+    def test_the_messages_of_each_topic_come_back(self, messages: list[tuple[int, bytes]]) -> None:
+        headers: list[Headers] = [{"place": str(place).encode()} for place in range(len(messages))]
+        rows = []
+        for index, count, data in encode_batch(make_batch(messages, headers), 7, (b"", KEY, b"")):
+            record = decode(data)
+            assert record.headers is not None
+            assert record.positions is not None
+            assert (record.read, record.sender, record.protocol) == (7, b"sender", "cafe")
+            assert record.proof == (KEY if index == 1 else b"")
+            assert record.columns.count == count
+            for position, payload, own in zip(
+                record.positions, record.columns.payloads(), record.headers, strict=True
+            ):
+                rows.append((position, index, payload))
+                assert own == {"place": str(position).encode()}
+        assert [(index, payload) for _, index, payload in sorted(rows)] == messages
+
+    def test_bytes_of_a_record(self) -> None:
+        batch = Batch(("a",), Columns.of([b"xy", b"zw"]), 1, 2, b"me", "nsd")
+        (found,) = encode_batch(batch, 3, (b"",))
+        head = struct.pack("<QIIBBBx", 3, 2, 2, 2, 3, 0)
+        assert found == (0, 2, head + b"nsd" + b"me" + b"xyzw")
+
+    def test_topics_that_are_not_shared_are_left_out(self) -> None:
+        found = list(encode_batch(make_batch([(0, b"x"), (1, b"y")]), 1, (None, b"", b"")))
+        assert [index for index, _, _ in found] == [1]
+        alone = Batch(("a",), Columns.of([b"x"]), 1, 2, b"", "nsd")
+        assert list(encode_batch(alone, 1, (None,))) == []
+
+    def test_every_part_of_a_record_is_refused(self) -> None:
+        batch = make_batch([(0, b"one"), (1, b"x"), (0, b"")], [{"k": b"v"}, {}, {"l": b"w"}])
+        ((_, _, data), _) = encode_batch(batch, 1, (KEY, b"", b""))
+        assert decodable(data)
+        assert not any(decodable(data[:end]) for end in range(len(data)))
+        assert not decodable(data + b"x")
+
+    def test_invalid_heads(self) -> None:
+        for head in (
+            struct.pack("<QIIBBBx", 1, 0, 1, 0, 0, 0),
+            struct.pack("<QIIBBBx", 1, 2**32 - 1, 0, 0, 0, 0),
+            struct.pack("<QIIBBBx", 1, 2**32 - 1, 2**32 - 1, 0, 0, 0),
+            struct.pack("<QIIBBBx", 1, 2**32 - 1, 2**32 - 2, 0, 0, 2),
+            struct.pack("<QIIBBBx", 1, 1, 1, 0, 0, 8) + b"x",
+            struct.pack("<QIIBBBx", 1, 1, 1, 0, 1, 0) + b"\xffx",
+            struct.pack("<QIIBBBxI", 1, 1, 1, 0, 0, 4, 3) + b"\0\0xx",
+        ):
+            assert not decodable(head), head
+
+    @given(st.binary(max_size=80))
+    def test_garbage(self, data: bytes) -> None:
+        decodable(data)
+
+
+class EnvelopeTests(SynchronousTestCase):
+    """Order, duplicates and pieces"""
+
+    def take(self, incoming: Incoming, *envelopes: bytes) -> list[bytes]:
+        return [one.data for one in incoming.take([("t", data) for data in envelopes])]
+
+    def test_bytes_of_an_envelope(self) -> None:
+        (data,) = Outgoing(5, 1000).envelopes(b"record")
+        assert data == struct.pack("<2sBxQQHH", b"PB", 1, 5, 1, 0, 1) + b"record"
+        assert place_of(data) == ((5).to_bytes(8, "little"), 1)
+
+    def test_the_order_of_sending_and_no_duplicates(self) -> None:
+        link, incoming = Outgoing(5, 1000), Incoming()
+        first, second, third = (link.envelopes(one)[0] for one in (b"1", b"2", b"3"))
+        assert self.take(incoming, second, first, second) == [b"1", b"2"]
+        assert self.take(incoming, second, third, first) == [b"3"]
+
+    def test_links_are_independent(self) -> None:
+        incoming = Incoming()
+        (one,), (two,) = Outgoing(1, 1000).envelopes(b"1"), Outgoing(2, 1000).envelopes(b"2")
+        assert self.take(incoming, one, two) == [b"1", b"2"]
+        assert self.take(incoming, one, two) == []
+
+    def test_a_large_record_is_in_pieces(self) -> None:
+        link, incoming = Outgoing(5, ENVELOPE.size + 4), Incoming()
+        pieces = link.envelopes(b"0123456789")
+        assert max(map(len, pieces)) == ENVELOPE.size + 4
+        assert self.take(incoming, *pieces[:2]) == []
+        assert incoming.held == 8
+        assert self.take(incoming, *pieces) == [b"0123456789"]
+        assert (incoming.held, incoming.malformed) == (0, 0)
+
+    def test_pieces_without_a_neighbour_are_refused(self) -> None:
+        link, incoming = Outgoing(5, ENVELOPE.size + 4), Incoming()
+        pieces = link.envelopes(b"0123456789")
+        assert self.take(incoming, pieces[0], pieces[2]) == []
+        assert (incoming.held, incoming.malformed) == (0, 1)
+        assert self.take(incoming, *link.envelopes(b"next")) == [b"next"]
+
+    def test_incomplete_records_are_bounded(self) -> None:
+        incoming = Incoming()
+        for number in range(20):
+            pieces = Outgoing(number, 5 * 1024**2).envelopes(bytes(8 * 1024**2))
+            self.take(incoming, pieces[0])
+        assert incoming.held <= 64 * 1024**2
+        assert incoming.malformed > 0
+
+    def test_a_record_that_is_too_large(self) -> None:
+        assert Outgoing(1, ENVELOPE.size + 1).envelopes(bytes(2**16)) == []
+
+    def test_links_are_forgotten(self) -> None:
+        incoming = Incoming()
+        for number in range(2000):
+            self.take(incoming, *Outgoing(number, 30).envelopes(b"123456789")[:1])
+        assert incoming.held <= 1024 * 6
+
+    @given(st.binary(max_size=60))
+    def test_garbage(self, data: bytes) -> None:
+        assert self.take(Incoming(), data) == []
+        place_of(data)
+        messages_of(data)
+
+    def test_messages_are_counted_unread(self) -> None:
+        ((_, count, record), *_) = encode_batch(make_batch([(0, b"x"), (0, b"y")]), 1, (b"",) * 3)
+        first, *rest = Outgoing(1, ENVELOPE.size + 16).envelopes(record)
+        assert messages_of(first) == count == 2
+        assert [messages_of(one) for one in rest] == [0] * len(rest)

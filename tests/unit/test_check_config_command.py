@@ -1,0 +1,114 @@
+"""``pubsub check-config`` and ``pubsub drain``, with a fake API."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+from pubsub.commands import api_client
+from pubsub.plugin import installed_protocols
+from pubsub.server.configuration import CommandLine, merge
+from pubsub.server.configuration_changes import describe
+from tests.unit.test_pubsub_command import CommandCase
+
+CAFE = b'[[listen]]\nprotocol = "cafe"\nport = 7070\n'
+
+
+class CheckTests(CommandCase):
+    """check-config"""
+
+    def test_a_valid_file(self) -> None:
+        path = self.file("a", CAFE)
+        assert self.run_it("check-config", path) == (0, f"{path}: valid\n", "")
+
+    def test_errors_are_one_line(self) -> None:
+        wrong = [
+            (b"max-topcis = 5", "max-topcis: no such setting; did you mean max-topics?"),
+            (b"max-topics = -5", "max-topics: expected a whole number from 0 to "),
+            (b"max-topics", "Expected '='"),
+            (b'[[listen]]\nprotocol = "fast"', "fast: no master secret is configured"),
+            (CAFE + b'endpoint = "x"', "listen cafe: port and endpoint are given"),
+            (b'[[listen]]\nprotocol = "cafe"\nendpoint = "tcp:x"', "cafe: cannot use endpoint"),
+            (b'store = "memory"\nmax-memory = "1M"', "max-memory: the history alone needs "),
+            (b'store = "memory"\ndurability = "a=sync"', "durability: a=sync needs a history on"),
+            (b"max-topics = 3\n" + CAFE, "cafe: its topics cannot be created (limit-reached: "),
+            (b'secret-file = "/no/such/file"', "/no/such/file"),
+        ]
+        for content, message in wrong:
+            path = self.file("wrong", content)
+            line = self.one_line("check-config", path)
+            assert line.startswith(f"pubsub: {path}: ")
+            assert message in line
+
+    def test_nothing_is_written(self) -> None:
+        audit, store = self.directory / "audit", self.directory / "history"
+        path = self.file("a", f'audit-log = "{audit}"\nstore = "log:{store}"\n'.encode() + CAFE)
+        assert self.run_it("check-config", path)[0] == 0
+        assert not audit.exists()
+        assert not store.exists()
+
+    def test_sockets_of_the_service_manager(self) -> None:
+        path = self.file("a", b'[[listen]]\nprotocol = "cafe"\nendpoint = "systemd:name=cafe"\n')
+        assert self.run_it("check-config", path)[0] == 0
+
+    def test_against_another_file(self) -> None:
+        old, new = self.file("old", CAFE), self.file("new", b"max-topics = 500\n" + CAFE)
+        code, out, _ = self.run_it("check-config", new, "--against", old)
+        assert (code, out.splitlines()[1:]) == (0, ["max-topics: 100000 becomes 500 (at once)"])
+        code, out, _ = self.run_it("check-config", new, "--against", new)
+        assert (code, out.splitlines()[1:]) == (0, ["a reload changes nothing"])
+        restart = self.file("restart", b"tuning = false\n" + CAFE)
+        code, out, _ = self.run_it("check-config", restart, "--against", old)
+        assert (code, out.splitlines()[1:]) == (3, ["tuning: on becomes off (needs a restart)"])
+
+    def test_against_a_running_broker(self) -> None:
+        path = self.file("a", b"max-topics = 500\n" + CAFE)
+        listen = [{"protocol": "cafe", "port": 7070}]
+        running = describe(merge(installed_protocols(), CommandLine(), {"listen": listen}))
+        with patch.object(api_client.Api, "get", lambda api, path: running):
+            code, out, _ = self.run_it("check-config", path, "--url=http://127.0.0.1:7080")
+        assert (code, out.splitlines()[1:]) == (0, ["max-topics: 100000 becomes 500 (at once)"])
+
+    def test_one_comparison_at_a_time(self) -> None:
+        path = self.file("a", CAFE)
+        code, _, err = self.run_it(
+            "check-config", path, "--against", path, "--url=http://127.0.0.1:7080"
+        )
+        assert code == 2
+        assert "--against and --url exclude each other" in err
+
+
+class DrainTests(CommandCase):
+    """drain"""
+
+    def drain(self, *arguments: str, stops: bool) -> tuple[dict[str, Any], str]:
+        """Return what was sent and what is printed."""
+        sent: list[Any] = []
+
+        def post(api: api_client.Api, path: str, content: object) -> object:
+            assert path == "/v1/drain"
+            sent.append(content)
+            drained = [{"protocol": "cafe", "endpoint": "tcp:7070"}]
+            return {"drained": drained, "stops": stops, "stop_timeout": 10.0}
+
+        with patch.object(api_client.Api, "post", post):
+            code, out, err = self.run_it("drain", *arguments)
+        assert (code, err) == (0, "")
+        (body,) = sent
+        return body, out
+
+    def test_the_broker_stops(self) -> None:
+        assert self.drain(stops=True) == (
+            {"keep_running": False},
+            "draining cafe tcp:7070\nthe broker stops within 10 s\n",
+        )
+
+    def test_one_listener(self) -> None:
+        assert self.drain("--listener=cafe", stops=False) == (
+            {"keep_running": False, "listener": "cafe"},
+            "draining cafe tcp:7070\nclients leave within 10 s\n",
+        )
+
+    def test_it_keeps_running(self) -> None:
+        body, _ = self.drain("--keep-running", stops=False)
+        assert body == {"keep_running": True}

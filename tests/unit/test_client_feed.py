@@ -1,0 +1,56 @@
+"""The queue of a subscription: notices that nobody takes."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.client.feed import NOTICES, Feed, Item
+from pubsub.client.messages import MessageBatch
+from pubsub.client.notices import Disconnected, Gap
+from pubsub.kernel import Columns
+from pubsub.wire.client_events import Interest, Messages
+
+
+def taken(feed: Feed) -> list[Item]:
+    """Take everything."""
+    items: list[Item] = []
+    while (item := feed.get()) is not None:
+        items.append(item)
+    return items
+
+
+class NoticeTests(SynchronousTestCase):
+    """Notices"""
+
+    def setUp(self) -> None:
+        self.feed = Feed([Interest("t")], 1_000_000, True)
+
+    def test_they_are_bounded(self) -> None:
+        for n in range(10 * NOTICES):
+            self.feed.tell(Disconnected(str(n)))
+        kept = taken(self.feed)
+        assert kept == [Disconnected(str(n)) for n in range(NOTICES)]
+        self.feed.tell(Disconnected("again"))
+        assert taken(self.feed) == [Disconnected("again")]
+
+    def test_a_gap_is_kept_behind_each_batch(self) -> None:
+        """Nothing may be missing without a Gap, whoever takes nothing for how long."""
+        for _ in range(NOTICES):
+            self.feed.tell(Disconnected("x"))
+        for _ in range(3):
+            self.feed.put(MessageBatch(Messages("t", Columns.of([b"x"]))))
+            for _ in range(3):
+                self.feed.tell(self.feed.gap("x"))
+        assert [type(item) for item in taken(self.feed)[NOTICES:]] == [MessageBatch, Gap] * 3
+
+    def test_without_events_none_are_kept(self) -> None:
+        feed = Feed([Interest("t")], 1_000_000, False)
+        feed.tell(Disconnected("x"))
+        assert taken(feed) == []
+
+    def test_after_clear_there_is_room(self) -> None:
+        for n in range(2 * NOTICES):
+            self.feed.tell(Disconnected(str(n)))
+        self.feed.clear()
+        self.feed.tell(Disconnected("x"))
+        assert taken(self.feed) == [Disconnected("x")]

@@ -1,0 +1,445 @@
+"""The endpoints that show and change what the broker has."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.admin.live_response import RESPONSE_BYTES
+from pubsub.broker.marks import mark_text
+from pubsub.broker.master_secrets import SecretRing
+from tests.unit.fakes import START
+from tests.unit.streams import ROOM
+from tests.unit.web import WebHouse
+
+NAMES = ["../../x", "<script>alert(1)</script>", "a%2Fb", "a/b", "\0nul", "ä" * 127]
+
+
+def open_house(**settings: object) -> WebHouse:
+    """Return a broker without secrets."""
+    house = WebHouse(**settings)  # type: ignore[arg-type]
+    house.broker.tokens.replace(SecretRing([]))
+    return house
+
+
+class TopicListTests(SynchronousTestCase):
+    """GET /v1/topics"""
+
+    def setUp(self) -> None:
+        self.house = open_house()
+
+    def get(self, target: str, **given: Any) -> Any:
+        return self.house.connect("127.0.0.1").get(target, **given).json
+
+    def test_what_came_since_the_start_is_shown(self) -> None:
+        self.house.publish("a", b"1", b"22")
+        (row,) = self.get("/v1/topics?match=a")["items"]
+        assert row.pop("last_timestamp") > 0
+        assert row == {
+            "name": "a", "durability": "async", "subscribers": 0, "messages": 2, "bytes": 3,
+            "keyed": False, "exclusive": False, "remote": False,
+        }  # fmt: skip
+        assert self.get("/v1/topics/a")["messages"] == 2
+
+    def test_names_of_any_kind_are_text(self) -> None:
+        for name in NAMES:
+            self.house.publish(name, b"x")
+        rows = self.get("/v1/topics")["items"]
+        assert sorted(row["name"] for row in rows) == sorted([*NAMES, "$SYS/stats"])
+        for name in NAMES:
+            assert self.get("/v1/topics/" + quote(name, safe=""))["name"] == name
+
+    def test_a_name_that_is_too_long_is_refused(self) -> None:
+        answer = self.house.connect("127.0.0.1").get("/v1/topics/" + "x" * 6000)
+        assert answer.error == (400, "invalid-request")
+
+    def test_a_list_is_paged_behind_a_name(self) -> None:
+        names = [f"t{n:04}" for n in range(250)]
+        for name in names:
+            self.house.broker.topics.create(name)
+        found, after, pages = [], "%24SYS%2Fstats", 0
+        while True:
+            page = self.get("/v1/topics?limit=99" + (f"&after={after}" if after else ""))
+            found += [row["name"] for row in page["items"]]
+            pages += 1
+            after = page["next"]
+            # The list changes between two pages: behind, and before what was shown.
+            self.house.broker.topics.create(f"a{pages}")
+            if after is None:
+                break
+        assert found == names
+        assert pages == 3
+
+    def test_a_pattern_selects(self) -> None:
+        for name in ("a/1", "a/2", "b/1"):
+            self.house.broker.topics.create(name)
+        page = self.get("/v1/topics?match=a%2F*")
+        assert [row["name"] for row in page["items"]] == ["a/1", "a/2"]
+        assert page["next"] is None
+
+    def test_what_may_not_be_read_is_not_listed(self) -> None:
+        self.house.publish("open", b"x")
+        self.house.lock("closed", b"key")
+        page = self.house.get("/v1/topics").json
+        assert [row["name"] for row in page["items"]] == ["open"]
+        assert self.house.get("/v1/topics/closed").error == (404, "unknown-topic")
+        assert self.get("/v1/topics/closed")["keyed"] is True
+
+    def test_bad_parameters_are_refused(self) -> None:
+        for query in ("limit=0", "limit=1001", "limit=x", "after=", "match=", "nonsense=1"):
+            answer = self.house.connect("127.0.0.1").get(f"/v1/topics?{query}")
+            assert answer.error == (400, "invalid-request"), query
+
+    def test_no_memory_is_left_charged(self) -> None:
+        for n in range(300):
+            self.house.broker.topics.create(f"t{n}")
+        client = self.house.connect("127.0.0.1")
+        used = self.house.broker.memory.used
+        assert client.get("/v1/topics?limit=1000").json["next"] is None
+        assert self.house.broker.memory.used == used
+
+    def test_a_response_that_is_not_taken_is_charged(self) -> None:
+        for n in range(600):
+            self.house.broker.topics.create(f"t{n}")
+        client = self.house.connect("127.0.0.1")
+        used = self.house.broker.memory.used
+        client.stream.stop_reading()
+        client.ask("GET", "/v1/topics?limit=1000")
+        waiting = client.stream.unsent_bytes
+        assert waiting > ROOM
+        assert self.house.broker.memory.used == used + waiting
+        client.stream.read()
+        assert self.house.broker.memory.used == used
+        client.stream.stop_reading()
+        client.ask("GET", "/v1/topics?limit=1000")
+        client.stream.lose()
+        assert self.house.broker.memory.used < used
+
+    def test_a_client_that_leaves_ends_the_work(self) -> None:
+        for n in range(1000):
+            self.house.broker.topics.create(f"t{n}")
+        client = self.house.connect("127.0.0.1")
+        data = b"GET /v1/topics?limit=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        client.stream.feed(data)
+        assert len(self.house.broker.slices) == 1
+        client.stream.lose()
+        self.house.clock.advance(0)
+        self.house.clock.advance(0)
+        assert len(self.house.broker.slices) == 0
+
+
+class TopicChangeTests(SynchronousTestCase):
+    """PUT /v1/topics/NAME, POST /v1/topics/NAME/key"""
+
+    def setUp(self) -> None:
+        self.house = open_house()
+
+    def send(self, method: str, target: str, body: object, **given: Any) -> Any:
+        client = self.house.connect("127.0.0.1")
+        client.ask(method, target, body, **given)
+        return client.answer(method)
+
+    def test_a_topic_is_created_once(self) -> None:
+        first = self.send("PUT", "/v1/topics/a%2Fb", {})
+        assert (first.status, first.json["name"]) == (201, "a/b")
+        assert self.send("PUT", "/v1/topics/a%2Fb", {}).status == 200
+        assert self.house.broker.topics.named("a/b").hosted
+
+    def test_a_topic_may_be_synchronous(self) -> None:
+        assert self.send("PUT", "/v1/topics/a", {"sync": True}).json["durability"] == "sync"
+
+    def test_a_queue_key_closes_it_and_is_replaced(self) -> None:
+        assert self.send("PUT", "/v1/topics/a", {"queue_key": "k1"}).json["keyed"] is True
+        topic = self.house.broker.topics.named("a")
+        rotated = self.send("POST", "/v1/topics/a/key", {"queue_key": "k2"})
+        assert rotated.json == {"kept": 0, "ended": 0}
+        assert self.house.broker.queue_keys.matches(topic, b"k2")
+        other = self.send("PUT", "/v1/topics/a", {"queue_key": "k1"})
+        assert other.error == (409, "topic-exists")
+
+    def test_only_a_topic_with_a_key_can_be_rotated(self) -> None:
+        missing = self.send("POST", "/v1/topics/a/key", {"queue_key": "k"})
+        assert missing.error == (404, "unknown-topic")
+        self.send("PUT", "/v1/topics/a", {})
+        assert self.send("POST", "/v1/topics/a/key", {"queue_key": "k"}).error[1] == "no-queue-key"
+
+    def test_reserved_topics_are_the_brokers(self) -> None:
+        assert self.send("PUT", "/v1/topics/%24SYS%2Fx", {}).error == (403, "not-authorized")
+
+    def test_clients_elsewhere_may_not(self) -> None:
+        client = self.house.connect()
+        client.ask("PUT", "/v1/topics/a", {})
+        assert client.answer("PUT").error == (403, "not-authorized")
+        assert "a" not in self.house.broker.topics
+
+
+class TokenTests(SynchronousTestCase):
+    """With secrets, each change needs its action"""
+
+    def setUp(self) -> None:
+        self.house = WebHouse()
+
+    def send(
+        self, method: str, target: str, body: object, *permissions: str, key: str = "k"
+    ) -> Any:
+        client = self.house.connect("127.0.0.1")
+        token = self.house.token(*permissions, key=key) if permissions else None
+        client.ask(method, target, body, token=token)
+        return client.answer(method)
+
+    def test_creation_needs_the_action_and_the_own_key(self) -> None:
+        assert self.send("PUT", "/v1/topics/a", {}).status == 403
+        assert self.send("PUT", "/v1/topics/a", {}, "publish").status == 403
+        assert self.send("PUT", "/v1/topics/a", {"queue_key": "other"}, "create").status == 403
+        assert self.send("PUT", "/v1/topics/a", {"queue_key": "k"}, "create").status == 201
+
+    def test_a_new_key_needs_the_action_and_the_old_key(self) -> None:
+        self.house.lock("a", b"k")
+        new = {"queue_key": "new"}
+        assert self.send("POST", "/v1/topics/a/key", new, "publish").status == 403
+        assert self.send("POST", "/v1/topics/a/key", new, "rotate", key="x").status == 403
+        assert self.send("POST", "/v1/topics/a/key", new, "rotate").status == 200
+
+    def test_sessions_and_audit_need_admin(self) -> None:
+        for path in ("sessions", "audit", "slow", "subscriptions"):
+            assert self.send("GET", f"/v1/{path}", None).status == 403, path
+            assert self.send("GET", f"/v1/{path}", None, "metrics").status == 403, path
+            assert self.send("GET", f"/v1/{path}", None, "admin").status == 200, path
+
+    def test_figures_need_metrics_elsewhere(self) -> None:
+        for path in ("status", "store", "listeners", "refusals", "peers"):
+            assert self.house.get(f"/v1/{path}").status == 403, path
+            token = self.house.token("metrics")
+            assert self.house.get(f"/v1/{path}", token=token).status == 200, path
+            assert self.house.connect("127.0.0.1").get(f"/v1/{path}").status == 200, path
+
+
+class SessionTests(SynchronousTestCase):
+    """/v1/sessions"""
+
+    def setUp(self) -> None:
+        self.house = open_house()
+        self.client = self.house.connect("127.0.0.1")
+
+    def test_a_session_is_listed_by_its_mark(self) -> None:
+        page = self.client.get("/v1/sessions").json
+        (row,) = page["items"]
+        mark = mark_text(self.client.channel.mark)
+        assert row == {
+            "mark": mark, "protocol": "http", "client": "127.0.0.1:40001", "identity": "",
+            "address": "127.0.0.1:40001", "connected": self.client.channel.mark,
+            "subscriptions": 0, "messages_in": 0, "bytes_in": 0, "messages_out": 0, "bytes_out": 0,
+            "queued_bytes": 0, "state": "live", "behind": 0,
+        }  # fmt: skip
+        assert self.client.get(f"/v1/sessions/{mark}").json == row
+
+    def test_filters_and_pages(self) -> None:
+        others = [self.house.connect("192.0.2.9") for _ in range(30)]
+        page = self.client.get("/v1/sessions?client=192.*&limit=20").json
+        marks = [row["mark"] for row in page["items"]]
+        others[3].stream.lose()
+        page = self.client.get(f"/v1/sessions?client=192.*&limit=20&after={page['next']}").json
+        marks += [row["mark"] for row in page["items"]]
+        assert marks == [mark_text(one.channel.mark) for one in others]
+        assert self.client.get("/v1/sessions?protocol=cafe").json["items"] == []
+        assert self.client.get("/v1/sessions?state=paused").json["items"] == []
+        assert self.client.get("/v1/sessions?state=odd").error == (400, "invalid-request")
+        assert self.client.get("/v1/sessions?after=odd").error == (400, "invalid-request")
+
+    def test_unknown_sessions(self) -> None:
+        for mark in ("0" * 16, "zz", "..%2F..%2Fx", "f" * 16):
+            assert self.client.get(f"/v1/sessions/{mark}").error == (404, "unknown-session")
+
+    def test_a_follower_is_disconnected_and_told(self) -> None:
+        other = self.house.connect("192.0.2.9")
+        other.ask("GET", "/v1/topics/a/messages?follow=1")
+        mark = mark_text(other.channel.mark)
+        row = self.client.get(f"/v1/sessions/{mark}").json
+        assert row["subscriptions"] == 1
+        self.client.ask("DELETE", f"/v1/sessions/{mark}?reason=noisy")
+        assert self.client.answer("DELETE").status == 204
+        assert b'{"end": {"reason": "administrator: noisy"}}' in other.stream.received
+        other.stream.lose()
+        self.client.ask("DELETE", f"/v1/sessions/{mark}")
+        assert self.client.answer("DELETE").error == (404, "unknown-session")
+        record = self.client.get("/v1/audit").json["items"][0]
+        assert (record["event"], record["reason"], record["mark"]) == ("disconnect", "noisy", mark)
+
+    def test_a_follower_of_the_status_is_told_why(self) -> None:
+        other = self.house.connect("127.0.0.1")
+        other.ask("GET", "/v1/status?follow=1")
+        mark = mark_text(other.channel.mark)
+        self.client.ask("DELETE", f"/v1/sessions/{mark}?reason=noisy")
+        told = b'event: end\ndata: {"reason": "administrator: noisy"}\n\n'
+        assert told in other.stream.received
+
+    def test_disconnecting_twice_cuts(self) -> None:
+        other = self.house.connect("192.0.2.9")
+        mark = mark_text(other.channel.mark)
+        for _ in range(2):
+            self.client.ask("DELETE", f"/v1/sessions/{mark}")
+            assert self.client.answer("DELETE").status == 204
+        assert other.stream.aborted
+
+    def test_disconnecting_oneself_is_answered(self) -> None:
+        mark = mark_text(self.client.channel.mark)
+        self.client.ask("DELETE", f"/v1/sessions/{mark}")
+        assert self.client.answer("DELETE").status == 204
+        assert self.client.channel.leaving
+
+    def test_a_reason_is_printable(self) -> None:
+        mark = mark_text(self.client.channel.mark)
+        self.client.ask("DELETE", f"/v1/sessions/{mark}?reason=a%0Ab")
+        assert self.client.answer("DELETE").error == (400, "invalid-request")
+
+
+class ExpiryTests(SynchronousTestCase):
+    """A token that expires while the status is followed"""
+
+    def test_the_response_ends_with_the_token(self) -> None:
+        house = WebHouse()
+        client = house.connect()
+        token = house.token("metrics", lasts=3)
+        client.ask("GET", "/v1/status?follow=1&format=jsonl", token=token)
+        house.pass_time(5)
+        answer = client.answer()
+        assert answer.complete
+        assert answer.lines[-1] == {"end": {"reason": "token-expired"}}
+
+
+class StateTests(SynchronousTestCase):
+    """Status, health, and the lists of what the broker is"""
+
+    def setUp(self) -> None:
+        self.house = open_house()
+        self.client = self.house.connect("127.0.0.1")
+
+    def test_status(self) -> None:
+        status = self.client.get("/v1/status").json
+        assert status["ready"] is True
+        assert status["attention"] == []
+        assert status["stats"]["protocols"]["http"]["connections"] == 1
+        assert {"version", "kernel", "started"} <= set(status)
+
+    def test_the_status_is_followed_in_lines(self) -> None:
+        other = self.house.connect("127.0.0.1")
+        other.ask("GET", "/v1/status?follow=1&format=jsonl")
+        self.house.pass_time(2)
+        assert other.stream.received.count(b'"version"') == 3
+        used = self.house.broker.memory.used
+        other.stream.lose()
+        self.house.pass_time(1)
+        # The response and its connection.
+        assert used - self.house.broker.memory.used > RESPONSE_BYTES
+
+    def test_the_status_is_followed_as_events(self) -> None:
+        other = self.house.connect("127.0.0.1")
+        other.ask("GET", "/v1/status?follow=1")
+        assert b"text/event-stream" in other.stream.received
+        assert b"retry: 1000\n\n" in other.stream.received
+        assert b'data: {"version"' in other.stream.received
+
+    def test_a_follower_that_does_not_read_gets_only_the_newest(self) -> None:
+        other = self.house.connect("127.0.0.1")
+        other.ask("GET", "/v1/status?follow=1&format=jsonl")
+        other.channel.pauseProducing()
+        self.house.pass_time(5)
+        assert other.stream.received.count(b'"version"') == 1
+        other.channel.resumeProducing()
+        self.house.pass_time(1)
+        assert other.stream.received.count(b'"version"') == 2
+
+    def test_a_follower_that_never_reads_is_disconnected(self) -> None:
+        other = self.house.connect("127.0.0.1")
+        other.ask("GET", "/v1/status?follow=1&format=jsonl")
+        other.channel.pauseProducing()
+        self.house.pass_time(40)
+        assert other.stream.aborted
+
+    def test_many_followers_are_served_in_steps(self) -> None:
+        others = [self.house.connect("127.0.0.1") for _ in range(100)]
+        for other in others:
+            other.ask("GET", "/v1/status?follow=1&format=jsonl")
+        self.house.pass_time(1)
+        assert {other.stream.received.count(b'"version"') for other in others} == {2}
+
+    def test_format_needs_follow(self) -> None:
+        answer = self.client.get("/v1/status?format=jsonl")
+        assert answer.error == (400, "invalid-request")
+
+    def test_health_is_open_to_everybody(self) -> None:
+        assert self.house.get("/healthz").body == b"ok\n"
+        assert self.house.get("/readyz").body == b"ready\n"
+        client = self.house.connect()
+        client.ask("HEAD", "/readyz")
+        assert client.answer("HEAD").status == 200
+
+    def test_a_broker_that_stops_is_not_ready(self) -> None:
+        self.house.broker.drainage.draining = True
+        answer = self.house.get("/readyz")
+        assert (answer.status, answer.body) == (503, b"not ready: stopping\n")
+        assert self.house.get("/healthz").status == 200
+        assert self.client.get("/v1/status").json["attention"][0]["level"] == "critical"
+
+    def test_the_store_and_refusals_are_shown(self) -> None:
+        self.house.broker.configuration.content = {"broker": {"retention": "7d"}}
+        store = self.client.get("/v1/store").json
+        assert (store["durable"], store["retention"]) == (False, "7d")
+
+    def test_refusals_are_shown_with_the_last_client_to_administrators(self) -> None:
+        house = WebHouse()
+        for path in ("/nothing", "/neither"):
+            other = house.connect("192.0.2.9")
+            other.get(path)
+            house.clock.advance(1)
+        row = {
+            "protocol": "http",
+            "reason": "not-found",
+            "count": 2,
+            "last_timestamp": int((START + 1) * 1e6),
+            "last_client": other.channel.label,
+        }
+        found = f"/v1/refusals?match={quote(other.channel.label)}"
+        admin, metrics = house.token("metrics", "admin"), house.token("metrics")
+        assert house.get("/v1/refusals", token=admin).json["items"] == [row]
+        assert house.get(found, token=admin).json["items"] == [row]
+        assert house.get(found, token=metrics).json["items"] == []
+        (seen,) = house.get("/v1/refusals", token=metrics).json["items"]
+        assert seen == {**row, "last_client": None}
+
+    def test_subscriptions_to_long_names_are_paged(self) -> None:
+        other = self.house.connect("192.0.2.9")
+        names = ["a" * 254 + end for end in "bcd"]
+        more = "&".join(f"topic={name}" for name in names[1:])
+        other.ask("GET", f"/v1/topics/{names[0]}/messages?follow=1&{more}")
+        page = self.client.get("/v1/subscriptions?limit=2").json
+        rest = self.client.get(f"/v1/subscriptions?after={page['next']}").json
+        assert [row["topic"] for row in page["items"] + rest["items"]] == names
+
+    def test_subscriptions_by_topic_and_session(self) -> None:
+        others = [self.house.connect("192.0.2.9") for _ in range(2)]
+        for other in others:
+            other.ask("GET", "/v1/topics/b/messages?follow=1&topic=a")
+        marks = [mark_text(other.channel.mark) for other in others]
+        page = self.client.get("/v1/subscriptions?limit=3").json
+        assert [(row["topic"], row["mark"]) for row in page["items"]] == [
+            ("a", marks[0]), ("b", marks[0]), ("a", marks[1])
+        ]  # fmt: skip
+        rest = self.client.get(f"/v1/subscriptions?after={quote(page['next'])}").json
+        assert [(row["topic"], row["mark"]) for row in rest["items"]] == [("b", marks[1])]
+        of_topic = self.client.get("/v1/subscriptions?topic=b").json["items"]
+        assert [row["mark"] for row in of_topic] == marks
+        of_session = self.client.get(f"/v1/subscriptions?mark={marks[1]}").json["items"]
+        assert [row["topic"] for row in of_session] == ["a", "b"]
+        assert self.client.get("/v1/subscriptions?topic=none").json["items"] == []
+
+    def test_audit_records_are_paged_from_the_newest(self) -> None:
+        for n in range(5):
+            self.house.broker.reconfigure(SecretRing([]), {})
+            assert n is not None
+        page = self.client.get("/v1/audit?limit=2").json
+        assert [row["number"] for row in page["items"]] == [5, 4]
+        page = self.client.get(f"/v1/audit?limit=9&after={page['next']}").json
+        assert [row["number"] for row in page["items"]] == [3, 2, 1]

@@ -1,0 +1,176 @@
+"""The log of the process: where it goes under twistd's options."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import sys
+import syslog
+from pathlib import Path
+from typing import Any
+
+from twisted.application.service import Application, IServiceCollection
+from twisted.internet.task import Clock
+from twisted.logger import ILogObserver, Logger
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.server.configuration import BROKER_SETTINGS
+from pubsub.server.log_setup import (
+    LoggedProcess,
+    ProcessLog,
+    call_later_from_threads,
+    is_journal,
+)
+from pubsub.settings import read_all
+from tests.unit.connections import Setup
+from tests.unit.fakes import scratch
+from tests.unit.raising import raised
+
+
+def process_log(twistd: dict[str, Any] | None = None, **settings: str) -> ProcessLog:
+    """Return the log with these settings, with ``_`` for ``-``, and these options of twistd."""
+    given = {name.replace("_", "-"): value for name, value in settings.items()}
+    options = {"nodaemon": 1} if twistd is None else twistd
+    return ProcessLog(read_all(BROKER_SETTINGS, given), options, Clock().callLater)
+
+
+class ProcessLogCase(SynchronousTestCase):
+    """Standard output and signal handlers of their own"""
+
+    def setUp(self) -> None:
+        self.output = io.StringIO()
+        self.patch(sys, "stdout", self.output)  # type: ignore[no-untyped-call]
+        handler = signal.getsignal(signal.SIGUSR1)
+        self.addCleanup(signal.signal, signal.SIGUSR1, handler)
+
+    def write(self, log: ProcessLog, *lines: str) -> None:
+        """Log lines of the levels that they begin with."""
+        observer = log.observer()
+        for line in lines:
+            level, _, text = line.partition(" ")
+            getattr(Logger(namespace="pubsub.store.x", observer=observer), level)(text)
+
+    @property
+    def written(self) -> list[str]:
+        return self.output.getvalue().splitlines()
+
+
+class OutputTests(ProcessLogCase):
+    """Where the lines go"""
+
+    def test_standard_output_in_the_foreground(self) -> None:
+        self.write(process_log(), "info hello", "debug unseen")
+        (line,) = self.written
+        assert line.endswith(" info store.x: hello")
+
+    def test_json_and_levels(self) -> None:
+        log = process_log(log_format="json", log_level="store=debug,warn")
+        self.write(log, "debug seen")
+        (line,) = self.written
+        assert json.loads(line)["level"] == "debug"
+
+    def test_a_file(self) -> None:
+        path = scratch(self) / "own.log"
+        self.write(process_log({"logfile": str(path)}), "info hello")
+        assert path.read_text().endswith(" info store.x: hello\n")
+        assert self.written == []
+        assert signal.getsignal(signal.SIGUSR1) not in (signal.SIG_DFL, None)
+
+    def test_a_handler_of_the_signal_stays(self) -> None:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        self.write(process_log({"logfile": str(scratch(self) / "own.log")}), "info hello")
+        assert signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN
+
+    def test_a_daemon_has_a_file_in_its_directory(self) -> None:
+        before = Path.cwd()
+        self.addCleanup(os.chdir, before)
+        os.chdir(scratch(self))
+        self.write(process_log({}), "info hello")
+        assert Path("twistd.log").read_text().endswith("hello\n")
+
+    def test_a_daemon_cannot_log_to_standard_output(self) -> None:
+        error = raised(SystemExit, process_log({"logfile": "-"}).observer)
+        assert "daemons cannot log to standard output" in str(error)
+
+    def test_syslog_has_priorities(self) -> None:
+        sent: list[tuple[int, str]] = []
+        opened: list[str] = []
+        self.patch(syslog, "openlog", opened.append)  # type: ignore[no-untyped-call]
+        self.patch(syslog, "syslog", lambda *call: sent.append(call))  # type: ignore[no-untyped-call]
+        self.write(process_log({"syslog": 1, "prefix": "mine"}), "warn a\nb", "error c")
+        assert opened == ["mine"]
+        assert sent == [(4, "store.x: a"), (4, "\tb"), (3, "store.x: c")]
+
+    def test_the_journal_has_priorities_and_no_times(self) -> None:
+        path = scratch(self) / "journal"
+        with path.open("w+") as journal:
+            status = os.fstat(journal.fileno())
+            stream = f"{status.st_dev}:{status.st_ino}"
+            assert is_journal(journal, {"JOURNAL_STREAM": stream})
+            for other in ("", "1", "x:y", f"{status.st_dev}:{status.st_ino + 1}"):
+                assert not is_journal(journal, {"JOURNAL_STREAM": other})
+            self.patch(sys, "stdout", journal)  # type: ignore[no-untyped-call]
+            self.patch(os, "environ", {"JOURNAL_STREAM": stream})  # type: ignore[no-untyped-call]
+            self.write(process_log(), "warn hello")
+            self.write(process_log(log_format="json"), "info hello")
+            text, as_json = path.read_text().splitlines()
+        assert text == "<4>store.x: hello"
+        assert json.loads(as_json.removeprefix("<6>"))["message"] == "hello"
+
+    def test_without_a_file_descriptor_it_is_no_journal(self) -> None:
+        assert not is_journal(io.StringIO(), {"JOURNAL_STREAM": "1:2"})
+
+
+class ServiceTests(ProcessLogCase):
+    """The root of the services"""
+
+    def test_the_application_gets_the_observer(self) -> None:
+        process = LoggedProcess(process_log())
+        application = Application("pubsub")
+        process.setServiceParent(application)
+        observer = application.getComponent(ILogObserver)
+        Logger(namespace="pubsub.store.x", observer=observer).info("hello")
+        assert self.written[0].endswith("hello")
+        assert list(IServiceCollection(application)) == [process]
+
+    def test_lines_that_were_withheld_are_told_at_the_end(self) -> None:
+        log = process_log()
+        process = LoggedProcess(log)
+        process.startService()  # type: ignore[no-untyped-call]
+        self.successResultOf(process.stopService())
+        process.startService()  # type: ignore[no-untyped-call]
+        self.write(log, *["info hello"] * 12)
+        self.successResultOf(process.stopService())
+        assert self.written[-1].endswith("repeated 2 times, the last: hello")
+
+    def test_calls_of_other_threads_are_passed_to_the_reactor(self) -> None:
+        class Threads(Clock):
+            def callFromThread(self, call: Any, *args: Any) -> None:
+                call(*args)
+
+        clock, calls = Threads(), []
+        call_later_from_threads(clock)(3, lambda: calls.append(clock.seconds()))
+        clock.advance(3)
+        assert calls == [3]
+
+
+class ConnectionTests(SynchronousTestCase):
+    """Lines for connections that begin and end"""
+
+    def test_they_are_shown_at_the_level_debug(self) -> None:
+        assert not process_log().shows_connections
+        assert not process_log(log_level="store=debug").shows_connections
+        for level in ("debug", "wire=debug", "pubsub=debug", "wire.connection_log=debug"):
+            assert process_log(log_level=level).shows_connections
+
+    def test_listeners_are_told_also_later_ones(self) -> None:
+        setup = Setup()
+        setup.broker.add_listener(setup.listener)
+        setup.broker.log_connections(True)
+        assert setup.listener.logs_connections
+        later = Setup().listener
+        assert not later.logs_connections
+        setup.broker.add_listener(later)
+        assert later.logs_connections

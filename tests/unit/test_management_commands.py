@@ -1,0 +1,143 @@
+"""What the commands of the management API print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import patch
+
+from click.testing import CliRunner
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.commands.api_client import Api
+from pubsub.commands.disconnect import disconnect
+from pubsub.commands.sessions import sessions
+from pubsub.commands.status import page, status
+from pubsub.commands.tables import bytes_text, time_text
+from pubsub.commands.topics import topics
+from pubsub.management.status import status_of
+from tests.unit.fakes import make_broker
+
+URL = "--url=http://127.0.0.1:7080"
+SESSION = {
+    "mark": "0" * 16, "protocol": "cafe", "client": "\x1b[2Jbob", "identity": "", "state": "live",
+    "subscriptions": 1, "messages_in": 2, "messages_out": 3, "queued_bytes": 4, "behind": 0,
+    "connected": 0,
+}  # fmt: skip
+
+
+class CommandTests(SynchronousTestCase):
+    """Requests, and what is printed of their answers"""
+
+    def setUp(self) -> None:
+        self.requests: list[tuple[Any, ...]] = []
+        self.answers: dict[str, Any] = {}
+
+    def run_it(self, command: Any, *arguments: str) -> str:
+        def ask(method: str) -> Callable[..., Any]:
+            def answer(_api: object, path: str, given: Any = None) -> Any:
+                self.requests.append((method, path, dict(given) if given else given))
+                found = self.answers.get(path, {})
+                return found.pop(0) if isinstance(found, list) else found
+
+            return answer
+
+        with ExitStack() as patches:
+            for name in ("get", "put", "post", "delete"):
+                patches.enter_context(patch.object(Api, name, ask(name)))
+            result = CliRunner().invoke(command, [*arguments, URL], standalone_mode=False)
+        if result.exception is not None:
+            raise result.exception
+        return result.output
+
+    def test_sessions_are_listed_page_by_page(self) -> None:
+        self.answers["/v1/sessions"] = [
+            {"items": [SESSION], "next": "a"},
+            {"items": [SESSION], "next": None},
+        ]
+        lines = self.run_it(sessions, "list", "--state=live").splitlines()
+        assert lines == ["0000000000000000\tcafe\t\\u001b[2Jbob\t\tlive\t1\t2\t3\t4\t0"] * 2
+        assert self.requests == [
+            ("get", "/v1/sessions", {"state": "live", "limit": 1000}),
+            ("get", "/v1/sessions", {"state": "live", "limit": 1000, "after": "a"}),
+        ]
+
+    def test_a_session_is_shown_with_its_topics(self) -> None:
+        self.answers["/v1/sessions/m"] = dict(SESSION)
+        self.answers["/v1/subscriptions"] = {"items": [{"topic": "a/b"}], "next": None}
+        assert self.run_it(sessions, "show", "m").splitlines()[-1] == "topic  a/b"
+        self.answers["/v1/sessions/m"] = dict(SESSION)
+        assert '"topics": ["a/b"]' in self.run_it(sessions, "show", "m", "--json")
+
+    def test_a_client_is_disconnected(self) -> None:
+        self.run_it(disconnect, "m/x", "--reason", "too noisy")
+        assert self.requests == [("delete", "/v1/sessions/m%2Fx", {"reason": "too noisy"})]
+
+    def test_topics_are_created_and_rotated(self) -> None:
+        self.run_it(topics, "create", "a/b", "--queue-key=k")
+        self.answers["/v1/topics/a%2Fb/key"] = {"kept": 1, "ended": 2}
+        printed = self.run_it(topics, "rotate", "a/b", "--queue-key=n")
+        assert printed == "1 subscriptions stay, 2 end\n"
+        assert '"kept": 1' in self.run_it(topics, "rotate", "a/b", "--queue-key=n", "--json")
+        assert self.requests[0] == (
+            "put", "/v1/topics/a%2Fb", {"sync": False, "queue_key": "k"}
+        )  # fmt: skip
+
+    def test_topics_are_listed(self) -> None:
+        row = {
+            "name": "a", "durability": "sync", "subscribers": 1, "messages": 2, "bytes": 3,
+            "last_timestamp": None,
+        }  # fmt: skip
+        self.answers["/v1/topics"] = {"items": [row], "next": None}
+        assert self.run_it(topics, "list", "--match=a") == "a\tsync\t1\t2\t3\t\n"
+        assert '"name": "a"' in self.run_it(topics, "list", "--json")
+
+    def test_the_status_is_a_page(self) -> None:
+        self.answers["/v1/status"] = found = _status()
+        rows = [_refusal(f"reason-{n}", n, f"\x1b[2J{n}") for n in range(1, 7)]
+        rows[-1]["last_client"] = None
+        self.answers["/v1/refusals"] = {"items": rows, "next": None}
+        text = self.run_it(status)
+        assert "NOT READY" in text
+        assert "CRITICAL: the broker is starting" in text
+        last = text.splitlines()[-6:]
+        assert [line.split()[1] for line in last] == ["reason", *(f"reason-{n}" for n in "65432")]
+        assert last[1].endswith(time_text(6))
+        assert last[2].endswith(time_text(5) + "  \\u001b[2J5")
+        shown = json.loads(self.run_it(status, "--json"))
+        assert shown["ready"] is False
+        assert shown["refusals"] == rows
+        self.answers["/v1/refusals"] = {"items": [], "next": None}
+        assert "last client" not in self.run_it(status)
+        found["ready"], found["attention"] = True, []
+        assert ": ready, up 0:00:00" in next(page(found))
+
+
+class TextTests(SynchronousTestCase):
+    """Sizes and times"""
+
+    def test_sizes_have_units(self) -> None:
+        assert [bytes_text(n) for n in (0, 1023, 1536, 2**31, 2**41)] == [
+            "0 B", "1,023 B", "1.5 KiB", "2.0 GiB", "2,048.0 GiB"
+        ]  # fmt: skip
+
+    def test_no_time_is_empty(self) -> None:
+        assert time_text(None) == ""
+        assert len(time_text(1_700_000_000_000_000)) == 19
+
+
+def _refusal(reason: str, timestamp: int, client: str) -> dict[str, Any]:
+    return {
+        "protocol": "cafe",
+        "reason": reason,
+        "count": 3,
+        "last_timestamp": timestamp,
+        "last_client": client,
+    }
+
+
+def _status() -> dict[str, Any]:
+    broker = make_broker()
+    return status_of(broker.statistics, broker.readiness)

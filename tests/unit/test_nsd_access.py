@@ -1,0 +1,108 @@
+"""nsd: what a client without rights finds out, and a list that is sent while rights change."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.access_table import ACTIONS, AccessRule, AccessTable, Who
+from tests.unit.nsd_lines import (
+    SUCCESS,
+    Nsd,
+    bodies,
+    error,
+    get,
+    open_,
+    publish,
+    slow_client,
+    subscribe,
+    unsubscribe,
+)
+from tests.unit.streams import Client
+
+ANY = frozenset(ACTIONS)
+DENIED = AccessRule("test", False, ANY, Who(), ("ada", "secret", "absent"))
+EVERYTHING = AccessRule("test", True, ANY)
+
+
+def apply(nsd: Nsd, *rules: AccessRule) -> None:
+    """Apply rules as SIGHUP does."""
+    nsd.broker.set_access(AccessTable(rules))
+    nsd.broker.reconfigure(nsd.broker.tokens.ring, {})
+    nsd.pump(3)
+
+
+def say(client: Client, line: bytes) -> bytes:
+    """Send a request and return the response."""
+    client.send(line)
+    return client.take()
+
+
+class NameTests(SynchronousTestCase):
+    """A channel that exists and one that does not look alike to a client without the right"""
+
+    def test_every_request(self) -> None:
+        nsd = Nsd()
+        nsd.ask(open_("secret"))
+        apply(nsd, DENIED, EVERYTHING)
+        client = nsd.connect("nsd")
+        for name in ("secret", "absent"):
+            for line in (
+                open_(name),
+                publish(name, "x"),
+                publish(name, "x" * 2000),
+                subscribe("ben", name),
+                unsubscribe("ben", name),
+            ):
+                assert say(client, line) == error(f"NOT AUTHORIZED: {name}"), line
+
+    def test_with_the_right_they_differ(self) -> None:
+        nsd = Nsd()
+        client = nsd.connect("nsd")
+        for line in (publish("absent", "x"), subscribe("b", "absent"), unsubscribe("b", "absent")):
+            assert say(client, line) == error("NO SUCH CHANNEL: absent")
+
+    def test_an_old_subscription_can_be_ended(self) -> None:
+        nsd = Nsd()
+        nsd.ask(open_("secret"), subscribe("ben", "secret"))
+        apply(nsd, DENIED, EVERYTHING)
+        assert say(nsd.connect("nsd"), unsubscribe("ben", "secret")) == SUCCESS
+
+
+class ListTests(SynchronousTestCase):
+    """A Get whose response takes many pages"""
+
+    def setUp(self) -> None:
+        self.nsd = Nsd(max_body=200_000)
+        self.texts = self.nsd.write_history(60, 100_000)
+        self.nsd.ask(open_("ben"), publish("ben", "last"), subscribe("cy", "ada"),
+                     subscribe("cy", "ben"))  # fmt: skip
+
+    def test_a_channel_is_left_out_from_the_revocation_on(self) -> None:
+        client = slow_client(self.nsd)
+        client.send(get("cy"))
+        self.nsd.pump()
+        apply(self.nsd, DENIED, EVERYTHING)
+        client.stream.read()
+        self.nsd.pump(200)
+        got = bodies(client.take())
+        assert 0 < len(got) < 40
+        assert got == [*self.texts[: len(got) - 1], "last"]
+
+    def test_a_change_that_takes_nothing_away_changes_nothing(self) -> None:
+        client = slow_client(self.nsd)
+        client.send(get("cy"))
+        self.nsd.pump()
+        apply(self.nsd, EVERYTHING)
+        client.stream.read()
+        self.nsd.pump(200)
+        assert bodies(client.take()) == [*self.texts, "last"]
+
+    def test_a_channel_that_is_allowed_meanwhile_waits_for_the_next_get(self) -> None:
+        apply(self.nsd, AccessRule("test", False, ANY, Who(), ("ben",)), EVERYTHING)
+        client = slow_client(self.nsd)
+        client.send(get("cy"))
+        self.nsd.pump()
+        apply(self.nsd, EVERYTHING)
+        client.stream.read()
+        self.nsd.pump(200)
+        assert bodies(client.take()) == self.texts

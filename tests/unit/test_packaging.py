@@ -1,0 +1,156 @@
+"""What the packages are made from, the version, the release notes, and the files for Docker."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pathspec import GitIgnoreSpec
+from ruamel.yaml import YAML
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from pubsub.plugin import installed_protocols
+from pubsub.server.command_line import make_options
+
+ROOT = Path(__file__).parents[2]
+DOCKER = ROOT / "docs" / "deploy" / "docker"
+BIN = Path(sys.executable).parent
+
+
+IN_WHEEL = re.compile(r"(pubsub|twisted)/|(pubsub_broker(_pytest)?|pyspark_pubsub)\.py$")
+IN_SDIST = re.compile(r"(?!\.ci/|\.gitignore$|\.pre-commit-config\.yaml$|pyproject\.toml$)")
+
+
+def tracked() -> list[str]:
+    """Return the files that git tracks; skips the test if this is no checkout."""
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode:
+        raise SkipTest("this is no checkout")
+    return listed.stdout.splitlines()
+
+
+def project() -> dict[str, Any]:
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        return tomllib.load(file)
+
+
+class VersionTests(SynchronousTestCase):
+    """The version"""
+
+    def test_it_is_in_one_place(self) -> None:
+        number = project()["project"]["version"]
+        found = [
+            path.relative_to(ROOT).as_posix()
+            for path in ROOT.glob("pubsub/**/*.py")
+            if re.search(rf"version\w* *= *[\"']{re.escape(number)}", path.read_text())
+        ]
+        assert found == []
+
+    def test_what_is_installed_has_it(self) -> None:
+        assert version("pubsub-broker") == project()["project"]["version"]
+
+
+class ReleaseNotesTests(SynchronousTestCase):
+    """towncrier"""
+
+    def test_a_draft_has_every_fragment(self) -> None:
+        result = subprocess.run(
+            [str(BIN / "towncrier"), "build", "--draft", "--version", "9.9.9"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert result.returncode == 0, result.stderr
+        assert "## 9.9.9 (" in result.stdout
+        notes = " ".join(result.stdout.split())
+        for fragment in (ROOT / "changelog.d").glob("+*.md"):
+            assert " ".join(fragment.read_text().split()) in notes, fragment.name
+
+
+class DockerTests(SynchronousTestCase):
+    """docs/deploy/docker"""
+
+    def test_the_dockerfile_has_no_findings(self) -> None:
+        hadolint = shutil.which("hadolint", path=str(BIN))
+        if hadolint is None:
+            raise SkipTest("hadolint is not there for this platform")
+        result = subprocess.run(
+            [hadolint, "--format", "json", str(DOCKER / "Dockerfile")],
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert json.loads(result.stdout) == []
+
+    def test_the_image_is_hardened(self) -> None:
+        final = (DOCKER / "Dockerfile").read_text().rpartition("\nFROM ")[2]
+        assert "\nUSER 10001:10001\n" in final
+        assert "\nSTOPSIGNAL SIGTERM\n" in final
+        assert "/healthz" in final
+        assert '\nVOLUME ["/var/lib/pubsub"]\n' in final
+        assert "gcc" not in final
+
+    def test_the_compose_file_follows_its_schema(self) -> None:
+        result = subprocess.run(
+            [
+                *(str(BIN / "check-jsonschema"), "--builtin-schema", "vendor.compose-spec"),
+                str(DOCKER / "compose.yaml"),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert result.returncode == 0, result.stdout
+
+    def test_the_compose_file_publishes_on_loopback_only(self) -> None:
+        (service,) = YAML(typ="safe").load(DOCKER / "compose.yaml")["services"].values()
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+        exposed = re.search(r"EXPOSE (.*)", (DOCKER / "Dockerfile").read_text())
+        assert exposed is not None
+        published = {port.rpartition(":")[2] for port in service["ports"]}
+        assert published < set(exposed[1].split())
+
+    def test_the_configuration_of_the_image_is_valid(self) -> None:
+        options = make_options()
+        options.parseOptions(["--config", str(DOCKER / "pubsub.toml")])
+        served = {listener.protocol.name for listener in options.config.listeners}
+        # It needs a secret.
+        assert served == installed_protocols().keys() - {"fast"}
+
+    def test_the_build_sees_what_the_wheel_is_made_from(self) -> None:
+        """Each pattern stands for files, and what the Dockerfile copies is not ignored."""
+        lines = (DOCKER / "Dockerfile.dockerignore").read_text().splitlines()
+        patterns = [line.removeprefix("!") for line in lines if line.startswith("!")]
+        assert "*" in lines
+        assert [pattern for pattern in patterns if not list(ROOT.glob(pattern))] == []
+        listed = {path for pattern in patterns for path in ROOT.glob(pattern)}
+        for name in tracked():
+            path = ROOT / name
+            if IN_WHEEL.match(name):
+                assert {path, *path.parents} & listed, f"{name} is missing there"
+
+
+class ListTests(SynchronousTestCase):
+    """The lists of what the packages have; tests/integration/test_packages.py builds them"""
+
+    def test_they_have_what_is_tracked(self) -> None:
+        targets = project()["tool"]["hatch"]["build"]["targets"]
+        for target, wanted in (("wheel", IN_WHEEL), ("sdist", IN_SDIST)):
+            spec = GitIgnoreSpec.from_lines(targets[target]["include"])
+            missing = [name for name in tracked() if wanted.match(name)]
+            missing = [name for name in missing if not spec.match_file(name)]
+            assert missing == [], f"add them to include of the {target} in pyproject.toml"

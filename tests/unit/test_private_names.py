@@ -1,0 +1,88 @@
+"""Names that are private to Twisted: another version without them is no reason to break."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import Any, cast
+
+from twisted.internet import tcp
+from twisted.internet.abstract import FileDescriptor
+from twisted.internet.base import ReactorBase
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.server.clocks import use_monotonic_timers
+from pubsub.wire.accept_errors import count_accept_errors
+from pubsub.wire.unsent_bytes import unsent_bytes
+from tests.unit.streams import logged
+
+WITHOUT_WRAPPER = """
+import sys
+sys.modules["twisted.protocols.haproxy._wrapper"] = None
+from twisted.internet.protocol import Factory
+from twisted.internet.testing import MemoryReactorClock
+from pubsub.errors import ConfigurationError
+from pubsub.wire.listener_service import ListenerService
+from pubsub.wire.proxy_protocol import use_proxied_streams
+use_proxied_streams(Factory())
+try:
+    ListenerService("cafe", "haproxy:tcp:1", Factory(), MemoryReactorClock())
+except ConfigurationError as error:
+    print(error)
+print(ListenerService("cafe", "tcp:1", Factory(), MemoryReactorClock()).endpoint)
+"""
+
+
+class OtherReactor(ReactorBase):
+    """A reactor that keeps its timers elsewhere."""
+
+    def __init__(self) -> None:
+        self.running = False
+
+
+class OtherDescriptor(FileDescriptor):
+    """A transport that keeps what has just been written elsewhere."""
+
+    def __init__(self) -> None:
+        self.dataBuffer, self.offset = b"12345", 2
+
+
+class OtherPort:
+    """A port with another log."""
+
+
+class PrivateNameTests(SynchronousTestCase):
+    """Another version of Twisted"""
+
+    def test_timers_that_are_kept_elsewhere_keep_their_clock(self) -> None:
+        lines = logged(self)
+        reactor = cast(Any, OtherReactor())
+        before = reactor.seconds
+        use_monotonic_timers(reactor)
+        assert reactor.seconds == before
+        assert before is not time.monotonic
+        assert lines == [
+            "clock: timers follow the system's clock, as this Twisted keeps them elsewhere"
+        ]
+
+    def test_bytes_that_are_kept_elsewhere_are_not_counted(self) -> None:
+        assert unsent_bytes(OtherDescriptor()) == 3
+
+    def test_errors_of_a_port_with_another_log_stay_with_twisted(self) -> None:
+        port = OtherPort()
+        count_accept_errors(cast(tcp.Port, port), lambda reason, client: None)
+        assert vars(port) == {}
+
+    def test_without_the_wrapper_of_the_proxy_header_such_endpoints_are_refused(self) -> None:
+        """What is below the header would be taken for the client's."""
+        result = subprocess.run(
+            [sys.executable, "-c", WITHOUT_WRAPPER],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        refused, listening = result.stdout.splitlines()
+        assert refused.startswith("cafe: haproxy: is not possible with this version of Twisted")
+        assert listening == "tcp:1"

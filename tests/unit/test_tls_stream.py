@@ -1,0 +1,335 @@
+"""A connection over TLS: what a client can make the broker hold or do, and its end."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, cast
+
+import trustme
+from cryptography.x509 import load_pem_x509_certificate
+from twisted.internet.address import IPv4Address
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.limits import CONNECTION_BYTES
+from pubsub.broker.tls_settings import TLS_SETTINGS
+from pubsub.settings import read_all
+from pubsub.wire.server_tls import load_tls
+from pubsub.wire.tls_input import STREAM_BYTES
+from tests.unit.cafe_wire import PING, PONG, ack, hs_pub, hs_sub, payloads, publish
+from tests.unit.key_updates import Sender
+from tests.unit.streams import Client, House, Stream
+from tests.unit.tls_streams import V12, V13, TlsClient, client_context, over_tls, tls_end
+
+CAFE = {"cafe": {"channels": "1:shared"}}
+
+
+def serve(version: ssl.TLSVersion = V13, **settings: object) -> House:
+    """Return a broker with a cafe listener over TLS."""
+    own = {name.replace("_", "-"): value for name, value in settings.items()}
+    house = House({"cafe": {**CAFE["cafe"], **own}})
+    house.attach = over_tls(version)
+    house.start()
+    return house
+
+
+def publisher(house: House) -> Client:
+    """Return a client that has done cafe's handshake."""
+    client = house.connect("cafe")
+    client.send(hs_pub(1))
+    house.pump(3)
+    assert len(client.take()) == len(ack(0))
+    return client
+
+
+def subscriber(house: House) -> Client:
+    """Return a subscriber of the topic."""
+    client = house.connect("cafe")
+    client.send(hs_sub(b"\1", b"bob"))
+    house.pump(3)
+    client.take()
+    house.clock.advance(1)
+    return client
+
+
+class KeyUpdateTests(SynchronousTestCase):
+    """Messages of TLS itself, which no protocol sees"""
+
+    def setUp(self) -> None:
+        log = Path(mkdtemp(), "keys")
+        context = client_context(V13)
+        context.keylog_filename = str(log)
+        self.addCleanup(client_context.cache_clear)
+        self.house = serve()
+        self.client = self.house.connect("cafe")
+        self.listener = self.house.listeners["cafe"]
+        self.used = self.house.broker.memory.used
+        lines = [line.split() for line in log.read_text().splitlines()]
+        (secret,) = [line[2] for line in lines if line[0] == "CLIENT_TRAFFIC_SECRET_0"]
+        self.sender = Sender(bytes.fromhex(secret))
+
+    def updates(self, count: int) -> bytes:
+        return b"".join([self.sender.update() for _ in range(count)])
+
+    def test_they_are_answered(self) -> None:
+        """Also those that do not fit into the first 32 KiB of answers."""
+        self.client.stream.feed(self.sender.data(hs_pub(1)) + self.updates(2000))
+        self.client.stream.feed(self.sender.data(PING))
+        self.house.pump(10)
+        assert self.client.take().endswith(PONG)
+        assert self.house.broker.memory.used <= self.used + 1000
+
+    def test_others_are_served_between_them(self) -> None:
+        stream = self.client.stream
+        stream.feed(self.updates(3000))
+        assert stream.paused
+        before = len(stream.received)
+        self.house.turn()
+        assert len(stream.received) > before
+        self.house.pump(10)
+        assert not stream.paused
+
+    def test_a_client_that_does_not_read_the_answers_is_disconnected(self) -> None:
+        self.client.stream.stop_reading()
+        for _ in range(20):
+            self.client.stream.feed(self.updates(200) + self.sender.data(PING[:1]))
+            self.house.turn()
+            if self.client.stream.aborted:
+                break
+        assert self.client.stream.aborted
+        assert self.house.broker.counters.refusals["cafe", "tls-flood"] == 1
+        self.house.pump()
+        assert self.house.broker.memory.used == self.used - CONNECTION_BYTES - STREAM_BYTES
+
+    def test_a_client_that_sends_nothing_else_is_disconnected(self) -> None:
+        for _ in range(100):
+            self.client.stream.feed(self.updates(200))
+            self.house.turn()
+            if self.client.stream.aborted:
+                break
+        assert self.client.stream.aborted
+        assert self.house.broker.counters.refusals["cafe", "tls-flood"] == 1
+
+
+class InputTests(SynchronousTestCase):
+    """Input that waits"""
+
+    def test_a_record_may_arrive_byte_by_byte(self) -> None:
+        for version in (V12, V13):
+            house = serve(version)
+            client = publisher(house)
+            assert isinstance(client, TlsClient)
+            for byte in client.records(PING * 100):
+                client.stream.feed(bytes([byte]))
+            house.pump(3)
+            assert client.take() == PONG * 100
+
+    def test_input_of_a_held_client_is_charged(self) -> None:
+        house = serve()
+        memory = house.broker.memory
+        client = publisher(house)
+        assert isinstance(client, TlsClient)
+        used = memory.used
+        client.protocol.hold("test")
+        client.stream.paused = False
+        client.stream.feed(client.records(PING * 10_000))
+        assert memory.used - used > 70_000
+        assert client.end._input in memory.holders
+        client.protocol.release("test")
+        house.pump(3)
+        assert client.take() == PONG * 10_000
+        assert memory.used == used
+
+    def test_it_can_be_evicted(self) -> None:
+        house = serve()
+        used = house.broker.memory.used
+        client = publisher(house)
+        assert isinstance(client, TlsClient)
+        client.protocol.hold("test")
+        client.stream.paused = False
+        client.stream.feed(client.records(PING * 10_000))
+        (holder,) = house.broker.memory.holders
+        holder.evict("memory")
+        house.pump()
+        assert client.stream.aborted
+        # The session is kept.
+        assert house.broker.memory.used <= used + 1000
+
+    def test_input_after_the_end_of_the_output_of_a_held_client(self) -> None:
+        """It is dropped, as RFC 8446 §6.1 has it; the client gets what it is owed."""
+        house = serve()
+        client = publisher(house)
+        assert isinstance(client, TlsClient)
+        client.stream.stop_reading()
+        client.send(PING * 20_000)
+        client.end_output()
+        used = house.broker.memory.used
+        for _ in range(20):
+            client.stream.feed(bytes(100_000))
+        assert house.broker.memory.used <= used
+        client.stream.read()
+        received = b""
+        for _ in range(20):
+            house.turn()
+            received += client.take()
+        assert received == PONG * 20_000
+
+    def test_openssl_gets_small_pieces(self) -> None:
+        """Its buffers never shrink."""
+        house = serve()
+        client = publisher(house)
+        assert isinstance(client, TlsClient)
+        sizes: list[int] = []
+        connection = client.end._tlsConnection
+
+        class Measured:
+            def bio_write(self, data: bytes) -> None:
+                sizes.append(len(data))
+                connection.bio_write(data)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(connection, name)
+
+        client.end._tlsConnection = cast(Any, Measured())
+        client.send(PING * 18_000)
+        assert max(sizes) <= 34_000
+        house.pump(3)
+        assert client.take() == PONG * 18_000
+
+
+class HandshakeTests(SynchronousTestCase):
+    """Handshakes"""
+
+    def test_a_list_of_many_authorities(self) -> None:
+        """The broker's part of the handshake is longer than OpenSSL's buffer is read at a time."""
+        directory = Path(mkdtemp())
+        authority = trustme.CA(organization_name="o" * 60, organization_unit_name="u" * 60)
+        for name, blob in (
+            ("own", authority.issue_cert("broker.example").private_key_and_cert_chain_pem),
+            ("ca", authority.cert_pem),
+        ):
+            (directory / name).touch(mode=0o600)
+            (directory / name).write_bytes(blob.bytes())
+        given = {"cert": str(directory / "own"), "ca": str(directory / "ca"), "client": "optional"}
+        tls = load_tls(read_all(TLS_SETTINGS, {f"tls-{k}": v for k, v in given.items()}))
+        assert tls is not None
+        ca = load_pem_x509_certificate(authority.cert_pem.bytes())
+        for _ in range(400):
+            tls.context.add_client_ca(ca)
+        for version in (V12, V13):
+            house = House(CAFE)
+            house.attach = over_tls(version, lambda: tls)
+            publisher(house)
+
+    def stalled(self, house: House, sends: Callable[[bytes], bytes]) -> Stream:
+        """Return the transport of a client that sends this part of its first message."""
+        address = IPv4Address("TCP", "192.0.2.1", 9)
+        stream = Stream(house.clock, address)
+        listener = house.listeners["cafe"]
+        tls_end(house.factories["cafe"], stream, house.clock, listener.refuse, listener.memory)
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = client_context(V13).wrap_bio(incoming, outgoing)
+        try:
+            tls.do_handshake()
+        except ssl.SSLWantReadError:
+            stream.feed(sends(outgoing.read()))
+        return stream
+
+    def test_each_stage_has_a_deadline(self) -> None:
+        for sends in (
+            lambda hello: b"",
+            lambda hello: hello[:3],
+            lambda hello: hello[:-1],
+            lambda hello: hello,
+        ):
+            house = serve(handshake_seconds=3)
+            used = house.broker.memory.used
+            stream = self.stalled(house, sends)
+            house.advance(2.5)
+            assert not stream.closed
+            house.advance(5)
+            assert stream.lost
+            assert house.broker.counters.refusals == {("cafe", "handshake-timeout"): 1}
+            assert house.broker.memory.used == used
+
+    def test_many_half_open_ones(self) -> None:
+        house = serve(handshake_seconds=3)
+        timers = len(house.clock.getDelayedCalls())
+        streams = [self.stalled(house, lambda hello: hello) for _ in range(200)]
+        assert len(house.clock.getDelayedCalls()) <= timers + 1
+        assert house.broker.memory.used >= 200 * (CONNECTION_BYTES + STREAM_BYTES)
+        assert len(publisher(house).take()) == 0
+        house.advance(8)
+        assert all(stream.lost for stream in streams)
+        assert house.broker.counters.connections == 1
+
+
+class SlowTests(SynchronousTestCase):
+    """Subscribers that do not read; ``auto`` and ``pause`` are part of the contract"""
+
+    def flood(self, version: ssl.TLSVersion, **settings: object) -> tuple[House, Client, Client]:
+        house = serve(version, slow_bytes=400_000, **settings)
+        slow, source = subscriber(house), publisher(house)
+        slow.stream.stop_reading()
+        for number in range(40):
+            source.send(publish(1, b"%02d" % number * 20_000))
+            house.turn()
+        return house, slow, source
+
+    def test_drop(self) -> None:
+        for version in (V12, V13):
+            house, slow, source = self.flood(version, slow_consumer="drop")
+            assert house.broker.memory.used < 1_000_000
+            slow.stream.read()
+            house.pump()
+            got = list(payloads(slow.take()))
+            assert house.broker.counters.dropped == 40 - len(got) > 0
+            source.send(publish(1, b"live"))
+            house.clock.advance(1)
+            assert list(payloads(slow.take())) == [b"live"]
+
+    def test_disconnect(self) -> None:
+        for version in (V12, V13):
+            house, slow, source = self.flood(version, slow_consumer="disconnect")
+            assert slow.stream.aborted
+            source.send(PING)
+            house.pump(3)
+            assert source.take() == PONG
+            house.advance(1)
+            source.stream.lose()
+            assert house.broker.counters.connections == 0
+            assert not house.broker.memory.holders
+
+    def test_an_abrupt_end_with_output_pending(self) -> None:
+        for version in (V12, V13):
+            house = serve(version)
+            used = house.broker.memory.used
+            client = publisher(house)
+            client.stream.stop_reading()
+            for _ in range(5):
+                client.send(PING * 10_000)
+            assert client.stream.paused
+            client.stream.lose()
+            house.pump()
+            assert not house.broker.memory.holders
+            assert house.broker.memory.used <= used + 1000
+
+    def test_a_slow_subscriber_that_ends_its_output(self) -> None:
+        """In TLS 1.3 it gets what is queued, in TLS 1.2 close_notify ends both directions."""
+        house = serve()
+        slow, source = subscriber(house), publisher(house)
+        assert isinstance(slow, TlsClient)
+        slow.stream.stop_reading()
+        bodies = [b"%02d" % number * 10_000 for number in range(10)]
+        source.send(publish(1, *bodies))
+        house.turn()
+        slow.end_output()
+        slow.stream.read()
+        received = b""
+        for _ in range(20):
+            house.turn()
+            received += slow.take()
+        assert list(payloads(received)) == bodies
+        assert slow.closed
