@@ -28,12 +28,14 @@ run: .venv/.installed-run
 	exec $(BIN)/twistd -n --pidfile= pubsub $(ARGS)
 
 # Trial runs the unit tests again, the property tests with few examples: under Twisted's own runner,
-# without pytest, in a directory of its own, with errors that are logged between tests.
+# without pytest, in a directory of its own, with errors that are logged between tests.  A run that
+# hangs is ended with the stacks of all threads, as pytest does by its settings.
 test: .venv/.installed-dev
 	$(BIN)/coverage run -m pytest -q -p no:twisted tests/unit tests/contract
 	$(BIN)/coverage report
 	PUBSUB_KERNEL=interpreted $(BIN)/pytest -q -p no:twisted $(KERNEL_TESTS)
-	HYPOTHESIS_PROFILE=smoke $(BIN)/trial --temp-directory=.venv/trial tests.unit
+	HYPOTHESIS_PROFILE=smoke PYTHONFAULTHANDLER=1 timeout --signal=ABRT --kill-after=10 900 \
+		$(BIN)/trial --temp-directory=.venv/trial tests.unit
 	$(BIN)/pytest -q -p no:twisted tests/bench tests/dissector
 	$(BIN)/pytest -q tests/integration tests/crash
 	BROKER_MODE=plain $(BIN)/pytest -q -m modes tests/integration
