@@ -31,8 +31,7 @@ run: .venv/.installed-run
 # without pytest, in a directory of its own, with errors that are logged between tests.  A run that
 # hangs is ended with the stacks of all threads, as pytest does by its settings.
 test: .venv/.installed-dev
-	$(BIN)/coverage run -m pytest -q -p no:twisted tests/unit tests/contract
-	$(BIN)/coverage report
+	$(BIN)/pytest -q -p no:twisted -n auto --dist worksteal tests/unit tests/contract --cov
 	PUBSUB_KERNEL=interpreted $(BIN)/pytest -q -p no:twisted $(KERNEL_TESTS)
 	HYPOTHESIS_PROFILE=smoke PYTHONFAULTHANDLER=1 timeout --signal=ABRT --kill-after=10 900 \
 		$(BIN)/trial --temp-directory=.venv/trial tests.unit
@@ -43,7 +42,7 @@ test: .venv/.installed-dev
 	$(BIN)/pytest -q -p no:twisted tests/spark tests/browser
 
 test-unit: .venv/.installed-dev
-	$(BIN)/pytest -q -p no:twisted tests/unit
+	$(BIN)/pytest -q -p no:twisted -n auto --dist worksteal tests/unit
 
 test-long: .venv/.installed-dev
 	HYPOTHESIS_PROFILE=long $(BIN)/pytest -q -p no:twisted -m hypothesis tests/unit

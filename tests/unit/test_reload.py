@@ -250,7 +250,7 @@ class SignalTests(ReloadCase):
     def test_the_signal_reloads_in_the_reactors_own_time(self) -> None:
         self.reloader.startService()
         self.house.document["keys"] = {"second": self.second}
-        os.kill(os.getpid(), signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
         assert [secret.id for secret in self.broker.tokens.ring] == ["first"]
         (call,) = self.reactor.calls
         call()
@@ -260,7 +260,7 @@ class SignalTests(ReloadCase):
     def test_while_stopping_the_signal_does_nothing(self) -> None:
         self.reloader.startService()
         self.reloader.stopService()
-        os.kill(os.getpid(), signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
         assert self.reactor.calls == []
 
 
