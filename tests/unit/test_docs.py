@@ -37,7 +37,7 @@ _OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)(?<!-)(?![\w-])")
 _WORD = re.compile(r"\w+")
 # Names of operators' files that look like modules.
 _FILES = {"pubsub.key", "pubsub.toml", "pubsub.service", "pubsub.lua"}
-# Options of twistd, curl and others, of the example protocol in docs/protocols.md, of version
+# Options of twistd, curl, pytest and others, of the example protocol in docs/protocols.md, of version
 # 0.1.0, and of the tools that docs/command.md compares.
 _FOREIGN = {
     "pidfile",
@@ -56,6 +56,8 @@ _FOREIGN = {
     "toy-max-line",
     "spot-handshake-timeout",
     "all",
+    "cov",
+    "dist",
     "force-stdin",
     "jetstream",
     "raw",
