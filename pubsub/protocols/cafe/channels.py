@@ -9,7 +9,7 @@ from typing import ClassVar
 from pubsub.broker.batch import Batch
 from pubsub.broker.topic_registry import TopicRegistry
 from pubsub.broker.topics import Topic, topic_name
-from pubsub.errors import InvalidTopicName
+from pubsub.errors import InvalidTopicName, TopicNotFound
 from pubsub.kernel import Head
 from pubsub.protocols.cafe.codec import MAX_MESSAGE
 from pubsub.protocols.cafe.heads import TIMESTAMP_AT, TIMESTAMP_SIZE, message_head
@@ -54,6 +54,18 @@ class Channels:
         self._encodings = {
             topic: MessageEncoding(channel, limit) for channel, topic in self.topics.items()
         }
+
+    def topic(self, channel: int) -> Topic:
+        """Return the topic of ``channel``; raises TopicNotFound if it is not offered."""
+        topic = self.topics.get(channel)
+        if topic is None:
+            raise TopicNotFound(f"channel {channel}")
+        return topic
+
+    def topic_name(self, channel: int) -> str | None:
+        """Return the name of the topic of ``channel``; None if it is not offered."""
+        topic = self.topics.get(channel)
+        return None if topic is None else topic.name
 
     def encoding(self, topic: Topic) -> MessageEncoding:
         """Return the encoding of a topic that is offered."""

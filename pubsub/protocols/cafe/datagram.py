@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING
 from twisted.internet.error import MessageLengthError
 from twisted.internet.protocol import DatagramProtocol
 
-from pubsub.broker.figures import Figures, figures_of
-from pubsub.broker.identity import Identity
-from pubsub.broker.marks import describe
 from pubsub.errors import Refused
 from pubsub.protocols.cafe.channels import Channels
 from pubsub.protocols.cafe.codec import (
@@ -21,244 +18,19 @@ from pubsub.protocols.cafe.codec import (
     OPCODES,
     CafeError,
     ErrorCode,
-    Message,
     needed,
-    split_frames,
 )
-from pubsub.protocols.cafe.conversation import Conversations, shown
-from pubsub.protocols.cafe.refusals import GOODBYE, code_of, error
-from pubsub.protocols.cafe.served_client import DISPLACED, State, label_of
-from pubsub.wire.connection_log import log_closed, log_opened
-from pubsub.wire.identified import Identified
-from pubsub.wire.life_cycle import Action, Event, LifeCycle
+from pubsub.protocols.cafe.conversation import Conversations
+from pubsub.protocols.cafe.datagram_peer import Address, CafePeer
+from pubsub.protocols.cafe.handshake import shown
+from pubsub.protocols.cafe.refusals import code_of, error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from pubsub.broker.batch import Batch
     from pubsub.broker.listener import Listener
-    from pubsub.broker.outbox import Outbox
-    from pubsub.broker.passwords import PasswordCheck
-    from pubsub.broker.publisher import Publisher, PublishingConnection
-    from pubsub.broker.sessions import Session
-    from pubsub.broker.topics import KeyChange, Topic
 
 MAX_DATAGRAM = 65_507
-# Frames may share datagrams of up to this many bytes, which no common path fragments.
-FULL_DATAGRAM = 1_400
-# A limit that every frame is over: each has a datagram of its own.
-_ONE_FRAME = 1
-_MESSAGE = OPCODES[Message]
 _HANDSHAKES = frozenset(OPCODES[frame] for frame in HANDSHAKES)
 _HANDSHAKE_BYTES = frozenset(bytes((opcode,)) for opcode in _HANDSHAKES)
-# Bytes of datagrams that wait for the verification of a password.
-_MAX_WAITING = 16 * 1024
-Address = tuple[str, int]
-
-
-class CafePeer(Identified):
-    """The client at one address: a ``ServedClient`` over datagrams, and a ``Consumer``."""
-
-    is_session = True
-
-    def __init__(self, server: CafeDatagrams, address: Address) -> None:
-        self.listener = server.listener
-        self.state = State.NEW
-        self.name = b""
-        self.session: Session | None = None
-        self.publisher: Publisher | None = None
-        self.outbox: Outbox | None = None
-        self.closing = False
-        self.password_check: PasswordCheck | None = None
-        # Datagrams that arrived while the password is verified, or the rest of one.
-        self.waiting: list[bytes] = []
-        self._life = LifeCycle()
-        self.address = address
-        self.heard = server.listener.clock.seconds()
-        """When the last datagram arrived."""
-        self.trusted = server.trusts(address)
-        """True if a subscriber may be silent."""
-        self._server = server
-        self.mark = next(server.listener.marks)
-        if self.listener.logs_connections:
-            log_opened(self.listener, self)
-        self._events = server.listener.connection_events(self.peer, self.mark)
-
-    @property
-    def accepted_by(self) -> object:
-        """See ``Client``."""
-        return self.listener
-
-    @property
-    def peer(self) -> str:
-        """See ``ServedClient``."""
-        return f"{self.address[0]}:{self.address[1]}"
-
-    @property
-    def label(self) -> str:
-        """See ``Subscriber``."""
-        return label_of(self)
-
-    proves_address = False
-    """A datagram may come from anywhere."""
-
-    def log_fields(self) -> dict[str, str]:
-        """See ``Marked``."""
-        return describe(self.mark, self.listener.protocol, self.peer, self._identity)
-
-    def transport_identity(self) -> Identity:
-        """See ``Identified``: a datagram proves nothing, not even its address."""
-        return Identity(host=self.address[0])
-
-    @property
-    def publishing(self) -> PublishingConnection | None:
-        """See ``ServedClient``: the sender of datagrams cannot be held."""
-        return None
-
-    def write(self, data: bytes) -> None:
-        """Send frames in datagrams (see ``Consumer``)."""
-        packing = self.listener.settings["udp-packing"]
-        for piece in split_frames(data, FULL_DATAGRAM if packing else _ONE_FRAME):
-            if not self._server.send(piece, self.address):
-                self._count_unsent(piece)
-
-    def _count_unsent(self, datagram: bytes) -> None:
-        for frame in split_frames(datagram, _ONE_FRAME):
-            if frame[2] == _MESSAGE:
-                name = self._server.topic_name(frame[HEADER.size])
-                self.listener.drop(self.label, name, "unsendable", 1, self)
-
-    def reply(self, data: bytes) -> None:
-        """See ``ServedClient``."""
-        if self.outbox is not None:
-            self.outbox.send(data)
-        else:
-            self.write(data)
-
-    def refuse(
-        self, reason: str, count: int = 1, topic: str | None = None, frame: bytes | None = None
-    ) -> None:
-        """See ``ServedClient``."""
-        self.listener.refuse(reason, self.label, count, topic=topic, connection=self, frame=frame)
-
-    def fail(self, reason: str, answer: bytes, frame: bytes | None = None) -> None:
-        """See ``ServedClient``."""
-        self.refuse(reason, frame=frame)
-        self.close(answer, reason)
-
-    def close(self, last: bytes = b"", end_reason: str = "left") -> None:
-        """See ``ServedClient``.
-
-        The session ends as well, as nothing else marks the end of a connection over UDP.
-        """
-        self._leave((Event.CLOSE, Event.ANSWERED, Event.LOST), end_reason, False, last)
-
-    def displaced(self) -> None:
-        """See ``ServedClient``."""
-        self._leave((Event.ABORT, Event.LOST), DISPLACED, True)
-
-    def evict(self, reason: str) -> None:
-        """See ``Subscriber``."""
-        self.listener.evicted(reason, self.label, self)
-        self.abort(reason)
-
-    def _leave(
-        self, events: tuple[Event, ...], end_reason: str, keep: bool, last: bytes = b""
-    ) -> None:
-        """Take ``events`` in one go: datagrams are sent at once, and nobody confirms the end.
-
-        ``keep`` says whether the session can be resumed.
-        """
-        for event in events:
-            step = self._life.on(event)
-            for action in () if step is None else step.actions:
-                if action is Action.SEND_LAST and last:
-                    self.reply(last)
-                elif action is Action.END and not self.closing:
-                    self._end(end_reason, keep)
-                elif action is Action.RELEASE:
-                    self._server.forget(self)
-
-    def _end(self, end_reason: str, keep: bool) -> None:
-        # Set first, as the end of a subscription may evict this very subscriber.
-        self.closing = True
-        self._server.conversations.ended(self, keep)
-        self.listener.memory.free(sum(map(len, self.waiting)))
-        self.waiting = []
-        if self.listener.logs_connections:
-            log_closed(self.listener, self, self.label, end_reason)
-        if self._events is not None:
-            publisher = self.publisher
-            counts = (0, 0) if publisher is None else (publisher.messages, publisher.nbytes)
-            self._events.end(self.label, end_reason, *counts)
-
-    def hold_input(self) -> None:
-        """See ``ServedClient``: the server keeps some datagrams while a password is verified."""
-
-    def resume_input(self) -> None:
-        """See ``ServedClient``."""
-        waiting, self.waiting = self.waiting, []
-        self.listener.memory.free(sum(map(len, waiting)))
-        for datagram in waiting:
-            self._server.handle(self, datagram)
-
-    def keep(self, datagram: bytes) -> None:
-        """Have a datagram handled later. What is too much is lost, and so is a repeated one."""
-        waiting = self.waiting
-        if sum(map(len, waiting)) + len(datagram) <= _MAX_WAITING and datagram not in waiting:
-            waiting.append(datagram)
-            self.listener.memory.add(len(datagram))
-
-    def end_handshake(self) -> None:
-        """See ``ServedClient``: a peer is admitted with its handshake."""
-
-    def open_outbox(self) -> Outbox:
-        """See ``ServedClient``."""
-        if self.outbox is None:
-            self.outbox = self.listener.outbox(self, self)
-        return self.outbox
-
-    def outboxes(self) -> Iterable[Outbox]:
-        """See ``StreamClient``."""
-        return () if self.outbox is None else (self.outbox,)
-
-    def figures(self) -> Figures:
-        """See ``StreamClient``."""
-        return figures_of(self.publisher, self.outboxes(), self.closing)
-
-    def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
-        """See ``Subscriber`` (cafe §5.4)."""
-        if self.listener.may_continue(self.label, topic, self, self.access):
-            return True
-        self.reply(error(ErrorCode.UNAUTHORIZED))
-        return False
-
-    def receives(self, topic: Topic, batch: Batch) -> bool:
-        """See ``Subscriber``."""
-        return True
-
-    # Client
-
-    def dismiss(self, reason: str) -> None:
-        """See ``Client``."""
-        self.close(GOODBYE, reason)
-
-    def drain(self) -> None:
-        """See ``Client``."""
-        if self.outbox is not None and not self.closing:
-            self.outbox.release()
-        self.close(GOODBYE, "stopped")
-
-    def abort(self, reason: str) -> None:
-        """See ``Client``."""
-        self._leave((Event.ABORT, Event.LOST), reason, True)
-
-    def sweep(self, now: float) -> None:
-        """See ``Client``: end the session of a peer that has been silent for too long."""
-        only_listens = self.trusted and self.state is State.SUBSCRIBER
-        if now - self.heard > self._server.patience(only_listens):
-            self.refuse("idle")
-            self.close(GOODBYE, "idle")
 
 
 class CafeDatagrams(DatagramProtocol):
@@ -274,7 +46,7 @@ class CafeDatagrams(DatagramProtocol):
         self._channels = Channels(
             listener.settings["channels"], listener.topics, MAX_DATAGRAM - MESSAGE_OVERHEAD
         )
-        self.conversations = Conversations(listener, self._channels)
+        self._conversations = Conversations(listener, self._channels)
         self._peers: dict[Address, CafePeer] = {}
         # Those by which the peers are trusted.
         self._settings = listener.settings
@@ -321,7 +93,7 @@ class CafeDatagrams(DatagramProtocol):
             if datagram[2:3] not in _HANDSHAKE_BYTES:
                 peer.keep(datagram)
             return
-        done, _need = self.conversations.consume(peer, datagram)
+        done, _need = self._conversations.consume(peer, datagram)
         if peer.password_check is not None:
             if done < len(datagram):
                 peer.keep(datagram[done:])
@@ -367,6 +139,10 @@ class CafeDatagrams(DatagramProtocol):
             # The socket's buffer is full, or the address cannot be reached.
             return False
         return True
+
+    def ended(self, peer: CafePeer, keep: bool) -> None:
+        """End the session of ``peer``, or keep it if it can be resumed."""
+        self._conversations.ended(peer, keep)
 
     def forget(self, peer: CafePeer) -> None:
         """Remove ``peer``, which has closed."""

@@ -25,7 +25,7 @@ class State(Enum):
 class ServedClient(Protocol):
     """One client: the state of its conversation, and the means to reply to it.
 
-    Only ``Conversations`` changes the state.
+    Only ``Conversations`` and its ``Handshakes`` change the state.
     """
 
     state: State

@@ -11,8 +11,9 @@ from pubsub.errors import ConfigurationError, Refused
 from pubsub.interfaces import IDatagramSource
 from pubsub.protocols.cafe.channels import CHANNELS, Channels
 from pubsub.protocols.cafe.codec import ErrorCode
-from pubsub.protocols.cafe.conversation import NO_PASSWORD, OPTIONAL, REQUIRED, Conversations
+from pubsub.protocols.cafe.conversation import Conversations
 from pubsub.protocols.cafe.datagram import CafeDatagrams
+from pubsub.protocols.cafe.handshake import NO_PASSWORD, OPTIONAL, REQUIRED
 from pubsub.protocols.cafe.refusals import GOODBYE, code_of, error
 from pubsub.protocols.cafe.served_client import DISPLACED, State, label_of
 from pubsub.settings import BOOLEAN, NETWORKS, SECONDS, Setting, choice
