@@ -20,7 +20,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from pubsub.admin.metric_families import COUNTER, FAMILIES, HISTOGRAM, INFO, Family, Reading
+from pubsub.admin.metric_families import FAMILIES
+from pubsub.admin.metric_family import COUNTER, HISTOGRAM, INFO, Family, Reading
 from pubsub.broker.histogram import BOUNDS
 
 _BUCKETS = (*map(floatToGoString, BOUNDS), "+Inf")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from typing import TYPE_CHECKING
 
-from pubsub.admin.metric_families import Reading, read
+from pubsub.admin.metric_family import Reading, read
 from pubsub.admin.request_access import METRICS, request_access
 from pubsub.build_info import build_kind, version
 

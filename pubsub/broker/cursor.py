@@ -1,18 +1,18 @@
 """Cursors: a subscriber that is behind reads the history until it has caught up and is live again.
 
 This is the only way to catch up, after a session is resumed as well as after a subscriber was too
-slow for live delivery. Nothing waits for a cursor, and it holds one page at most.
+slow for live delivery. Nothing waits for a cursor, and it holds one page at most. The cursors of a
+broker take turns in reading (see ``cursors.py``).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from itertools import chain
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, ensureDeferred
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -24,83 +24,17 @@ from pubsub.broker.positions import Positions
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch, Page
+    from pubsub.broker.cursors import Cursors
     from pubsub.broker.reader import Reader
-    from pubsub.broker.router import Router
-    from pubsub.broker.topic_registry import TopicRegistry
     from pubsub.broker.topics import Source, Topic
-    from pubsub.interfaces import Encoding, IStore
+    from pubsub.interfaces import Encoding
 
 log = Logger()
-_Result = TypeVar("_Result")
-# Pages that are read in one tick of the reactor or at a time, for all subscribers together.
-_PAGES = 2
 # Seconds after which a page is read again that had nothing, before the end of the log: the next
 # messages are neither in memory nor committed yet.
 _UNCOMMITTED_SECONDS = 0.05
 # With more subscriptions than this a page is read of all topics.
 _NAMED = 1000
-
-
-class Cursors:
-    """What the cursors of a broker share; they take turns in reading."""
-
-    def __init__(
-        self, clock: IReactorTime, store: IStore, topics: TopicRegistry, router: Router
-    ) -> None:
-        self.clock = clock
-        self.store = store
-        self.topics = topics
-        self.router = router
-        self._ready: deque[Cursor] = deque()
-        self._scheduled = False
-        # Pages that are being read in threads, which compete with the reactor for the processor.
-        self._under_way = 0
-        self.number = 0
-        """Cursors: subscribers that are behind."""
-        self.places = 0
-        """The sum of the offsets at which their next pages begin."""
-
-    @property
-    def end(self) -> int:
-        """The offset of the next message."""
-        return self.store.next_offset
-
-    @property
-    def distance(self) -> int:
-        """The sum of the offsets between the places of all cursors and the end of the history."""
-        return max(self.number * self.end - self.places, 0)
-
-    def begin(self, outbox: Reader, offset: int) -> Cursor:
-        """Return a new cursor, which reads from the end of this tick on."""
-        cursor = Cursor(self, outbox, offset)
-        cursor.wake()
-        return cursor
-
-    def schedule(self, cursor: Cursor) -> None:
-        """Let ``cursor`` read a page at the end of a tick, soon."""
-        self._ready.append(cursor)
-        self._schedule()
-
-    def page_begun(self) -> None:
-        """A page is not there at once: fewer others are read meanwhile."""
-        self._under_way += 1
-
-    def page_ended(self, result: _Result) -> _Result:
-        """The page is there, or will not come."""
-        self._under_way -= 1
-        self._schedule()
-        return result
-
-    def _schedule(self) -> None:
-        if self._ready and not self._scheduled and self._under_way < _PAGES:
-            self._scheduled = True
-            self.router.at_tick_end(self._read)
-
-    def _read(self) -> None:
-        self._scheduled = False
-        for _ in range(min(_PAGES - self._under_way, len(self._ready))):
-            self._ready.popleft().read()
-        self._schedule()
 
 
 class Cursor:

@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pubsub.broker.backlog import Backlog, Owed, first_offsets, message_counts
+from pubsub.broker.cursor import Cursor
 from pubsub.broker.outbox_queue import BEHIND, CLOSED, HOLDER_MARK, PAUSED, OutboxQueue
 from pubsub.broker.slow_policy import AUTO, DROP, PAUSE
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
-    from pubsub.broker.cursor import Cursor
     from pubsub.broker.topics import KeyChange, Source, Topic
     from pubsub.interfaces import Encoding
 
@@ -136,7 +136,8 @@ class Outbox(OutboxQueue):
 
     def _fall_behind(self, offset: int) -> Cursor:
         """Deliver all stored topics from the history, from ``offset`` on."""
-        cursor = self._get_backlog().cursor = self._cursors.begin(self, offset)
+        cursor = self._get_backlog().cursor = Cursor(self._cursors, self, offset)
+        cursor.wake()
         self._state |= BEHIND
         self._ready = False
         return cursor

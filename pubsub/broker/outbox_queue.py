@@ -11,7 +11,7 @@ from pubsub.broker.compact_map import EMPTY_MAP
 from pubsub.broker.memory_budget import SUBSCRIBERS
 
 if TYPE_CHECKING:
-    from pubsub.broker.cursor import Cursors
+    from pubsub.broker.cursors import Cursors
     from pubsub.broker.slow_policy import SlowPolicy
     from pubsub.broker.topics import Source, Subscriber, Topic
     from pubsub.broker.traffic import Traffic

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pubsub.broker.audit import AuditLog
     from pubsub.broker.client_registry import ClientRegistry
     from pubsub.broker.counters import Counters
-    from pubsub.broker.cursor import Cursors
+    from pubsub.broker.cursors import Cursors
     from pubsub.broker.dispatcher import Dispatcher
     from pubsub.broker.drainage import Drainage
     from pubsub.broker.events import Events

@@ -21,7 +21,7 @@ from pubsub.broker.access_table import AccessTable
 from pubsub.broker.audit import AuditLog
 from pubsub.broker.client_registry import ClientRegistry
 from pubsub.broker.counters import Counters
-from pubsub.broker.cursor import Cursors
+from pubsub.broker.cursors import Cursors
 from pubsub.broker.dispatcher import Dispatcher, DispatcherMaker
 from pubsub.broker.drainage import Drainage
 from pubsub.broker.durability import DurabilityRules

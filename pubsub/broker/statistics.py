@@ -25,7 +25,7 @@ from pubsub.errors import BadToken
 
 if TYPE_CHECKING:
     from pubsub.broker.counters import Counters
-    from pubsub.broker.cursor import Cursors
+    from pubsub.broker.cursors import Cursors
     from pubsub.broker.histogram import Histogram
     from pubsub.broker.limits import ConnectionQuota
     from pubsub.broker.memory_budget import MemoryBudget

@@ -10,7 +10,7 @@ from pubsub.management.sessions import session_row, sessions_after
 
 if TYPE_CHECKING:
     from pubsub.broker.client_registry import ClientRegistry
-    from pubsub.broker.cursor import Cursors
+    from pubsub.broker.cursors import Cursors
     from pubsub.broker.router import Router
     from pubsub.management.listing import Row
     from pubsub.management.sessions import ListedSession

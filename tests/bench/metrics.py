@@ -54,7 +54,7 @@ def ratios_of(rounds: int) -> dict[str, list[float]]:
 
 def scrape_times(repetitions: int = 200) -> tuple[float, float]:
     """Return the seconds of a snapshot and of the text, medians."""
-    from pubsub.admin.metric_families import read
+    from pubsub.admin.metric_family import read
     from pubsub.admin.metrics_exposition import render
     from tests.unit.streams import House
 

@@ -22,7 +22,7 @@ from pubsub.broker.access import AccessRules
 from pubsub.broker.audit import AuditLog
 from pubsub.broker.batch import Batch, Headers
 from pubsub.broker.counters import Counters
-from pubsub.broker.cursor import Cursors
+from pubsub.broker.cursors import Cursors
 from pubsub.broker.encoders import make_encoder
 from pubsub.broker.key_refresh import Fetch
 from pubsub.broker.limits import BrokerLimits

@@ -14,15 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.admin.metric_families import (
-    COUNTER,
-    FAMILIES,
-    HISTOGRAM,
-    OTHERS,
-    Family,
-    Reading,
-    read,
-)
+from pubsub.admin.metric_families import FAMILIES
+from pubsub.admin.metric_family import COUNTER, HISTOGRAM, OTHERS, Family, Reading, read
 from pubsub.admin.metrics_exposition import names, render
 from pubsub.broker.histogram import BOUNDS
 from pubsub.broker.master_secrets import SecretRing
