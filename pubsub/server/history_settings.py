@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pubsub.broker.durability import Durability
 from pubsub.errors import ConfigurationError
-from pubsub.store.log_store import MEMORY_BYTES, LogStore, options_of
+from pubsub.store.log_options import options_of
+from pubsub.store.log_store import MEMORY_BYTES, LogStore
 from pubsub.store.memory import MemoryStore
 
 if TYPE_CHECKING:

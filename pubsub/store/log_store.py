@@ -12,10 +12,10 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from twisted.internet.defer import Deferred, ensureDeferred, succeed
 from twisted.logger import Logger
@@ -25,57 +25,29 @@ from pubsub.broker.batch import Batch, Page
 from pubsub.broker.histogram import Histogram
 from pubsub.errors import HistoryUnavailable, StartError
 from pubsub.interfaces import CommitWatcher, IStore, Value
-from pubsub.store import log_reader
 from pubsub.store.catalog import CACHE_BYTES, set_horizons
 from pubsub.store.commit_threads import CommitThreads
 from pubsub.store.epochs import continuation, continues
 from pubsub.store.expiry import Expiry, grain_of, horizons_of
 from pubsub.store.group_commit import BACKLOG, GroupCommit
 from pubsub.store.log_directory import LogDirectory
+from pubsub.store.log_options import LogOptions, options_of
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.memory import parcel_of
 from pubsub.store.migrate import log_progress, migrate
 from pubsub.store.parcel import Parcel, TopicCounts
+from pubsub.store.reader_threads import ReaderThreads
 from pubsub.store.record import Begin
 from pubsub.store.recovery import boot_id, recover
-from pubsub.store.retention import MICROSECONDS, RetentionLimits
+from pubsub.store.retention import MICROSECONDS
 from pubsub.store.run_log import RunLog
-from pubsub.store.threads import READERS, Worker
 from pubsub.store.upkeep import Rounds, Upkeep
 
 log = Logger()
-_Result = TypeVar("_Result")
-# Segments that upkeep may remove or rewrite during one read.
-_REPLACED = 3
 # Bytes of messages that are kept in memory for readers, beside those that are not on disk yet.
 RECENT = 8 * 1024**2
 MEMORY_BYTES = BACKLOG + RECENT + CACHE_BYTES
 """Memory of the process that the history takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogOptions:
-    """``interval`` seconds and ``nbytes`` bytes bound a group; ``retention`` bounds the history.
-
-    With ``compress`` upkeep compresses segments.
-    """
-
-    interval: float = 0.005
-    nbytes: int = 1024**2
-    retention: tuple[RetentionLimits, ...] = field(
-        default=(RetentionLimits("*", 7 * 86_400, 10 * 1024**3),)
-    )
-    compress: bool = False
-
-
-def options_of(settings: Mapping[str, Any]) -> LogOptions:
-    """Return the options that the broker's settings have."""
-    return LogOptions(
-        settings["commit-interval"],
-        settings["commit-bytes"],
-        settings["retention"],
-        settings["compression"] == "zstd",
-    )
 
 
 @implementer(IStore)
@@ -199,7 +171,7 @@ class LogStore:
         )
         self._upkeep = upkeep
         self._rounds = Rounds(self._reactor, upkeep, self._microseconds)
-        self._readers = Worker("history-reader", READERS, self._reactor)
+        self._readers = ReaderThreads(self._catalog, self._reactor)
         self._effects.begin(self._writer)
 
     def _microseconds(self) -> int:
@@ -309,8 +281,7 @@ class LogStore:
         if offset >= self._log.first_offset:
             end = None if fresh else committed
             return succeed(self._log.read(offset, topics, max_bytes, end))
-        read = partial(log_reader.read_page, self._catalog, offset, topics, max_bytes, committed)
-        return self._readers.run(_again(read)).addCallback(self._check_page)
+        return self._readers.read(offset, topics, max_bytes, committed)
 
     def read_parcel(
         self, start: int, stop: int, topics: frozenset[str] | None, max_bytes: int
@@ -320,20 +291,15 @@ class LogStore:
         if start >= self._log.first_offset:
             parcel = parcel_of(self._log, self._run, start, stop, topics, max_bytes)
             return succeed(replace(parcel, first=self.first_offset))
-        read = partial(log_reader.read_parcel, self._catalog, start, stop, topics, max_bytes)
-        return self._readers.run(_again(read)).addCallback(self._check_parcel)
+        return self._readers.read_parcel(start, stop, topics, max_bytes)
 
     def offset_at(self, timestamp: int) -> Deferred[int]:
         """See ``IStore``."""
-        committed = self._commits.committed
-        read = partial(log_reader.offset_at, self._catalog, timestamp)
-        return self._readers.run(_again(read)).addCallback(min, committed)
+        return self._readers.offset_at(timestamp, self._commits.committed)
 
     def topics_in(self, start: int, stop: int) -> Deferred[TopicCounts]:
         """See ``IStore``."""
-        stop = min(stop, self._commits.committed)
-        read = partial(log_reader.topics_in, self._catalog, start, stop)
-        return self._readers.run(_again(read))
+        return self._readers.topics_in(start, min(stop, self._commits.committed))
 
     def continues(self, epoch: str, offset: int) -> bool:
         """See ``IStore``."""
@@ -346,25 +312,6 @@ class LogStore:
     def items(self, table: str) -> Iterable[tuple[str, bytes]]:
         """See ``IStore``: as it was when the store was opened."""
         return tuple(self._tables.get(table, ()))
-
-    def _check_page(self, page: Page) -> Page:
-        for start, stop in page.damaged:
-            self._note_damage(start, stop)
-        return page
-
-    def _check_parcel(self, parcel: Parcel) -> Parcel:
-        if parcel.damaged is not None:
-            self._note_damage(*parcel.damaged)
-        return parcel
-
-    def _note_damage(self, start: int, stop: int) -> None:
-        """Log what a reader has met, unless it is known."""
-        if self._catalog.damage.note(start, stop):
-            log.error(
-                "history: offsets {first} to {last} are damaged and cannot be read",
-                first=start,
-                last=stop - 1,
-            )
 
     # Writing
 
@@ -409,17 +356,3 @@ class LogStore:
     def when_stored(self, call: Callable[[bool], None]) -> None:
         """See ``IStore``."""
         self._commits.when_synced(call)
-
-
-def _again(read: Callable[[], _Result]) -> Callable[[], _Result]:
-    """Return ``read``, called once more for each segment that upkeep removes under it."""
-
-    def call() -> _Result:
-        for _ in range(_REPLACED):
-            try:
-                return read()
-            except FileNotFoundError:
-                continue
-        return read()
-
-    return call

@@ -15,8 +15,9 @@ from twisted.internet.task import Clock
 
 from pubsub.errors import StartError
 from pubsub.store import log_writer
+from pubsub.store.log_options import LogOptions
 from pubsub.store.log_reader import read_page
-from pubsub.store.log_store import LogOptions, LogStore
+from pubsub.store.log_store import LogStore
 from pubsub.store.recovery import boot_id
 from tests.crash.faults import flip, tear, zero
 from tests.crash.lives import Result

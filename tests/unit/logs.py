@@ -21,8 +21,9 @@ from pubsub.broker.batch import Batch, Headers
 from pubsub.store import recovery
 from pubsub.store.commit_group import Group
 from pubsub.store.log_directory import LogDirectory
+from pubsub.store.log_options import LogOptions
 from pubsub.store.log_reader import read_page
-from pubsub.store.log_store import LogOptions, LogStore
+from pubsub.store.log_store import LogStore
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.record import Begin, End, Put
 from pubsub.store.recovery import recover

@@ -16,7 +16,8 @@ from pubsub.broker.batch import Page
 from pubsub.errors import StartError
 from pubsub.store import migrate as migrate_module
 from pubsub.store.block import encode_block
-from pubsub.store.log_store import LogOptions, LogStore
+from pubsub.store.log_options import LogOptions
+from pubsub.store.log_store import LogStore
 from pubsub.store.migrate import migrate
 from pubsub.store.segment_builder import SegmentBuilder
 from pubsub.store.sqlite_history import JOURNALS, checksum

@@ -9,7 +9,8 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from pubsub.broker.durability import Durability
-from pubsub.store.log_store import LogOptions, LogStore
+from pubsub.store.log_options import LogOptions
+from pubsub.store.log_store import LogStore
 from tests.unit.fakes import scratch
 from tests.unit.fast_wire import (
     DURABLE,

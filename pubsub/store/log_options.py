@@ -1,0 +1,34 @@
+"""The options of the log: when messages are committed, and for how long they are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pubsub.store.retention import RetentionLimits
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """``interval`` seconds and ``nbytes`` bytes bound a group; ``retention`` bounds the history.
+
+    With ``compress`` upkeep compresses segments.
+    """
+
+    interval: float = 0.005
+    nbytes: int = 1024**2
+    retention: tuple[RetentionLimits, ...] = field(
+        default=(RetentionLimits("*", 7 * 86_400, 10 * 1024**3),)
+    )
+    compress: bool = False
+
+
+def options_of(settings: Mapping[str, Any]) -> LogOptions:
+    """Return the options that the broker's settings have."""
+    return LogOptions(
+        settings["commit-interval"],
+        settings["commit-bytes"],
+        settings["retention"],
+        settings["compression"] == "zstd",
+    )
