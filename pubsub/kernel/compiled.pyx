@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: initializedcheck=False
-"""The kernel in C: one step for each message, without the interpreter. See ``interpreted.py``.
+"""The kernel in C: one step for each message, without the interpreter. See ``interpreted/``.
 
-``interpreted.py`` defines the behaviour; both are compared by tests with random input. Memory is
+``interpreted/`` defines the behaviour; both are compared by tests with random input. Memory is
 read only through ``data`` objects that are held, at offsets that were compared with their length.
 """
 

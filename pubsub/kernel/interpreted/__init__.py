@@ -1,0 +1,18 @@
+"""Scanning and encoding of frames in plain Python; it defines how ``compiled.pyx`` behaves.
+
+A read brings frames of one kind: a head, which tells the length of the payload and the address that
+the message goes to, and the payload. ``HeadTable.scan`` turns the read into ``Columns``, a row for
+each message, and ``FrameEncoder.encode`` turns columns into the frames of another wire. Neither
+knows a protocol: a protocol describes its frames by ``Head`` objects.
+
+Consecutive messages with one head are cut by one call for up to 128 of them, and messages of one
+index and size are joined by one call. Every other message costs some steps of the interpreter.
+"""
+
+from __future__ import annotations
+
+from pubsub.kernel.interpreted.columns import Address, Columns
+from pubsub.kernel.interpreted.frame_encoder import FrameEncoder
+from pubsub.kernel.interpreted.head_table import MAX_HEADS, HeadTable, Learn
+
+__all__ = ["MAX_HEADS", "Address", "Columns", "FrameEncoder", "HeadTable", "Learn"]

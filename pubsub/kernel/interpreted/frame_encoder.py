@@ -1,0 +1,92 @@
+"""``FrameEncoder``: writes messages as frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from pubsub.kernel.interpreted.columns import MAX_DATA, Columns
+from pubsub.kernel.interpreted.head_checks import MAX_LENGTHS, check_head
+from pubsub.kernel.layout import Head
+
+
+class FrameEncoder:
+    """Writes columns as frames. ``heads[index]`` has the heads of the messages of an index.
+
+    Of several, the first is used whose bounds the payload is within; a message that none fits, or
+    whose index has no heads, is left out. ``variable_size`` bytes at ``variable_at`` of each head
+    are given for each call.
+    """
+
+    def __init__(
+        self, heads: list[tuple[Head, ...]], variable_at: int = 0, variable_size: int = 0
+    ) -> None:
+        for own in heads:
+            for head in own:
+                check_head(head)
+                if variable_at < 0 or variable_at + variable_size > len(head.data):
+                    raise ValueError("the variable bytes are outside a head")
+        self._heads = heads
+        self._at, self._size = variable_at, variable_size
+        # The parts of a head around the variable bytes, by index and payload size.
+        self._made: dict[tuple[int, int], tuple[bytes, bytes] | None] = {}
+
+    def encode(self, columns: Columns, variable: bytes = b"") -> tuple[bytes, int]:
+        """Return the frames, and the number of messages that they hold."""
+        if len(variable) != self._size:
+            raise ValueError("the variable bytes have another length")
+        if columns.count == 1:
+            key = columns.indexes()[0], columns.nbytes
+            around = self._made.get(key) or self._around(key)
+            if around is None:
+                return b"", 0
+            return around[0] + variable + around[1] + columns.payloads()[0], 1
+        payloads, index = columns.payloads(), columns.only_index()
+        if index >= 0 and columns.smallest == columns.largest:
+            around = self._around((index, columns.largest))
+            if around is None:
+                return b"", 0
+            return variable.join(around).join((b"", *payloads)), len(payloads)
+        keys = zip(columns.indexes(), columns.sizes(), strict=True)
+        heads = list(map(_Heads(self._made, self._around, variable).__getitem__, keys))
+        if None in heads:
+            payloads = [p for p, head in zip(payloads, heads, strict=True) if head is not None]
+            heads = [head for head in heads if head is not None]
+        parts: list[bytes] = [b""] * (2 * len(payloads))
+        parts[0::2], parts[1::2] = cast("list[bytes]", heads), payloads
+        return b"".join(parts), len(payloads)
+
+    def _around(self, key: tuple[int, int]) -> tuple[bytes, bytes] | None:
+        """Return what stands around the variable bytes before a payload; None if nothing fits."""
+        if len(self._made) >= MAX_LENGTHS:
+            self._made.clear()
+        index, size = key
+        around = None
+        for head in self._heads[index] if index < len(self._heads) else ():
+            if head.least <= size <= min(head.limit, MAX_DATA):
+                data = head.encode(size)
+                around = data[: self._at], data[self._at + self._size :]
+                break
+        self._made[key] = around
+        return around
+
+
+class _Heads(dict[tuple[int, int], "bytes | None"]):
+    """Heads with their variable bytes, by index and size, made when first used."""
+
+    def __init__(
+        self,
+        made: dict[tuple[int, int], tuple[bytes, bytes] | None],
+        make: Callable[[tuple[int, int]], tuple[bytes, bytes] | None],
+        variable: bytes,
+    ) -> None:
+        super().__init__()
+        self._made = made
+        self._make = make
+        self._variable = variable
+
+    def __missing__(self, key: tuple[int, int]) -> bytes | None:
+        around = self._made.get(key) or self._make(key)
+        head = None if around is None else self._variable.join(around)
+        self[key] = head
+        return head
