@@ -37,8 +37,8 @@ _OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)(?<!-)(?![\w-])")
 _WORD = re.compile(r"\w+")
 # Names of operators' files that look like modules.
 _FILES = {"pubsub.key", "pubsub.toml", "pubsub.service", "pubsub.lua"}
-# Options of twistd, curl, pytest and others, of the example protocol in docs/protocols.md, of version
-# 0.1.0, and of the tools that docs/command.md compares.
+# Options of twistd, curl, pytest and others, of the example protocol in docs/protocols.md, of
+# version 0.1.0, and of the tools that docs/command.md compares.
 _FOREIGN = {
     "pidfile",
     "logfile",
