@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from sys import maxsize
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,6 +13,7 @@ from pubsub.kernel import FrameEncoder
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
     from pubsub.interfaces import Encoding, HeadEncoding, RunEncoding
+    from pubsub.kernel import Head
 
 
 class BatchEncoder(Protocol):
@@ -55,13 +57,22 @@ def _limits(encodings: Sequence[Encoding | None]) -> list[int]:
     return [maxsize if encoding is None else encoding.limit for encoding in encodings]
 
 
+@lru_cache(maxsize=1024)
+def _heads_of(encoding: HeadEncoding) -> tuple[Head, ...]:
+    """Return the heads of ``encoding``; many audiences of a read have it."""
+    return encoding.heads
+
+
 class _HeadEncoder:
     """A step of the kernel for each message."""
 
     __slots__ = ("_frames", "_variable", "limit", "limits")
 
     def __init__(self, encodings: Sequence[HeadEncoding | None]) -> None:
-        heads = [() if encoding is None else encoding.heads for encoding in encodings]
+        heads: list[tuple[Head, ...]] = [
+            () if encoding is None else _heads_of(encoding)  # type: ignore[arg-type]
+            for encoding in encodings
+        ]
         given = [encoding for encoding in encodings if encoding is not None]
         one = given[0]
         self._frames = FrameEncoder(heads, one.variable_at, one.variable_size)

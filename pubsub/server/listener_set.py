@@ -101,6 +101,7 @@ class ListenerSet:
                 listener.is_exposed,
                 listener.memory,
                 listener.admit_handshake,
+                lambda: listener.frame_seconds,
             )
         except BaseException:
             self._keep(listener, factory)

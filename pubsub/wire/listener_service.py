@@ -62,7 +62,8 @@ class ListenerService(Service):
     ``refuse`` is called with a reason and the client for each connection that cannot be accepted,
     and ``tls`` for each connection that is: it returns what TLS uses, or None for plain streams.
     What TLS holds is charged to ``memory``. ``admit_handshake`` tells whether a client at an
-    address may do a handshake of TLS now.
+    address may do a handshake of TLS now, and ``frame_seconds`` returns the seconds in which a
+    record of TLS must arrive.
     Raises ConfigurationError if the description cannot be parsed, and from startService
     StartError if the endpoint cannot be listened on.
     """
@@ -79,6 +80,7 @@ class ListenerService(Service):
         is_exposed: Callable[[str], bool] = lambda host: False,
         memory: MemoryBudget | None = None,
         admit_handshake: Callable[[str], bool] = lambda address: True,
+        frame_seconds: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._protocol = protocol
         self._description = description
@@ -90,6 +92,7 @@ class ListenerService(Service):
         self._is_exposed = is_exposed
         self._memory = memory
         self._admit_handshake = admit_handshake
+        self._frame_seconds = frame_seconds
         self._endpoint = self._parse()
         # Found now, as the sockets are handed to this process, and not to one that it forks.
         name = name_in(description)
@@ -138,7 +141,13 @@ class ListenerService(Service):
         failures: list[Failure] = []
         clock = cast(IReactorTime, self._reactor)
         factory = TlsFactory(
-            self._tls, self._factory, self._refuse, clock, self._memory, self._admit_handshake
+            self._tls,
+            self._factory,
+            self._refuse,
+            clock,
+            self._memory,
+            self._admit_handshake,
+            self._frame_seconds,
         )
         listening = self._endpoint.listen(factory)
         listening.addCallback(self._listening).addErrback(failures.append)
@@ -163,7 +172,13 @@ class ListenerService(Service):
         if isinstance(port, tcp.Port):
             count_accept_errors(port, self._refuse)
             use_proxied_streams(port.factory)
-            use_tls_streams(port.factory, self._refuse, self._memory, self._admit_handshake)
+            use_tls_streams(
+                port.factory,
+                self._refuse,
+                self._memory,
+                self._admit_handshake,
+                self._frame_seconds,
+            )
         if type(port) is tcp.Port:
             use_transports(port, self._tuning)
             port.socket.listen(BACKLOG)

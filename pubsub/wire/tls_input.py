@@ -30,8 +30,38 @@ _SILENT = 48 * 1024
 _MAX_SILENT = 256 * 1024
 # Bytes of TLS's own answers that a client may leave unread.
 _MAX_ANSWERS = 64 * 1024
+# A record begins with its type, its version and its length.
+_HEAD, _LENGTH_AT = 5, 3
 # Connections with more bytes than this, besides the estimate, can be evicted to free memory.
 _HOLDER_MARK = STREAM_BYTES + 4096
+
+
+class Records:
+    """Finds the records in the input of a connection, which comes in pieces of any size."""
+
+    __slots__ = ("_head", "_left", "_whole_heads")
+
+    def __init__(self) -> None:
+        # The part of a head that has arrived; and the bytes of the last record that have not.
+        self._head = b""
+        self._left = self._whole_heads = 0
+
+    def add(self, data: bytes) -> None:
+        """Add input."""
+        data, at = (self._head + data if self._head else data), self._left
+        size = len(data)
+        while at + _HEAD <= size:
+            at += _HEAD + (data[at + _LENGTH_AT] << 8 | data[at + _LENGTH_AT + 1])
+            self._whole_heads += 1
+        self._head = data[at:]
+        self._left = max(at - size, 0)
+
+    @property
+    def unfinished(self) -> int:
+        """The number of the record that has arrived in part, from 1 on; 0 if there is none."""
+        if self._head:
+            return self._whole_heads + 1
+        return self._whole_heads if self._left else 0
 
 
 class TlsInput:
@@ -39,6 +69,7 @@ class TlsInput:
 
     __slots__ = (
         "_answers", "_at", "_data", "_evict", "_memory", "_silent", "_silent_in_turn", "held",
+        "records",
     )  # fmt: skip
 
     def __init__(self, evict: Callable[[str], None], memory: MemoryBudget | None) -> None:
@@ -49,6 +80,7 @@ class TlsInput:
         self._silent = self._silent_in_turn = self._answers = 0
         self.held = 0
         """Bytes that are charged."""
+        self.records = Records()
         self.charge()
 
     def evict(self, reason: str) -> None:
@@ -57,6 +89,7 @@ class TlsInput:
 
     def add(self, data: bytes) -> None:
         """Add input behind what waits."""
+        self.records.add(data)
         self._data, self._at = (self._data[self._at :] + data if self._data else data), 0
 
     def take(self) -> bytes:

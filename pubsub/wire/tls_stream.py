@@ -29,12 +29,15 @@ from twisted.protocols.tls import BufferingTLSTransport, TLSMemoryBIOFactory, TL
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from pubsub.errors import FrameTimeout
 from pubsub.wire.peer_address import address_text, host_of, is_local, network_of
 from pubsub.wire.server_tls import ServerTls, reason_of
 from pubsub.wire.tls_input import FLOOD, TlsInput
 from pubsub.wire.unsent_bytes import unsent_bytes
 
 if TYPE_CHECKING:
+    from twisted.internet.interfaces import IDelayedCall
+
     from pubsub.broker.memory_budget import MemoryBudget
     from pubsub.interfaces import MemoryHolder
 
@@ -86,6 +89,10 @@ class TlsStream(BufferingTLSTransport):
     _heard = False
     _paused = False
     _input_ended = False
+    # The record that has arrived in part, and since when; the timer is kept for the next ones.
+    _unfinished = 0
+    _unfinished_since = 0.0
+    _record_timer: IDelayedCall | None = None
 
     def acceptable_protocols(self) -> list[bytes]:
         """Return the names of the protocols that the listener serves (ALPN)."""
@@ -107,6 +114,46 @@ class TlsStream(BufferingTLSTransport):
         self._heard = True
         self._input.add(data)
         self._decrypt()
+        unfinished = self._input.records.unfinished
+        if unfinished != self._unfinished:
+            self._unfinished = unfinished
+            if unfinished:
+                self._record_begins()
+
+    # The time limit of a record
+
+    def _record_begins(self) -> None:
+        self._unfinished_since = self.factory._clock.seconds()
+        seconds = self._frame_seconds
+        if seconds and self._record_timer is None and not self._is_over:
+            self._record_timer = self.factory._clock.callLater(seconds, self._check_record)
+
+    @property
+    def _frame_seconds(self) -> float:
+        found: Callable[[], float] | None = getattr(self.factory, "frame_seconds", None)
+        return 0.0 if found is None else found()
+
+    def _check_record(self) -> None:
+        """End the connection if the record that arrives takes too long."""
+        self._record_timer = None
+        clock, seconds = self.factory._clock, self._frame_seconds
+        if not (self._unfinished and seconds) or self._is_over:
+            return
+        if self._paused or not self._handshakeDone:
+            # It cannot arrive, or the limit of handshakes applies.
+            self._unfinished_since = clock.seconds()
+        left = self._unfinished_since + seconds - clock.seconds()
+        if left > 0:
+            self._record_timer = clock.callLater(left, self._check_record)
+        else:
+            self._end(FrameTimeout.reason)
+
+    def _end(self, reason: str) -> None:
+        """Abort the connection, and count ``reason``."""
+        refuse: Refuse | None = getattr(self.factory, "refuse", None)
+        if refuse is not None:
+            refuse(reason, address_text(self._bottom.getPeer()))
+        self.abortConnection()  # type: ignore[no-untyped-call]
 
     def _is_admitted(self) -> bool:
         """Return whether the handshake may begin; abort the connection if not."""
@@ -114,10 +161,7 @@ class TlsStream(BufferingTLSTransport):
         peer = self._bottom.getPeer()
         if self._aborted or admit is None or is_local(peer) or admit(network_of(host_of(peer))):
             return not self._aborted
-        refuse: Refuse | None = getattr(self.factory, "refuse", None)
-        if refuse is not None:
-            refuse(HANDSHAKE_RATE, address_text(peer))
-        self.abortConnection()  # type: ignore[no-untyped-call]
+        self._end(HANDSHAKE_RATE)
         return False
 
     def _decrypt(self) -> None:
@@ -131,7 +175,7 @@ class TlsStream(BufferingTLSTransport):
             if waiting.is_ordinary():
                 continue
             if waiting.is_flood(unsent_bytes(self._bottom)):
-                self._end_flood()
+                self._end(FLOOD)
             elif waiting.takes_long():
                 self._bottom.pauseProducing()
                 self.factory._clock.callLater(0, self._go_on)
@@ -155,12 +199,6 @@ class TlsStream(BufferingTLSTransport):
             or self._input_ended
             or self._tlsConnection is None
         )
-
-    def _end_flood(self) -> None:
-        refuse: Refuse | None = getattr(self.factory, "refuse", None)
-        if refuse is not None:
-            refuse(FLOOD, address_text(self._bottom.getPeer()))
-        self.abortConnection()  # type: ignore[no-untyped-call]
 
     def evict(self, reason: str) -> None:
         """See ``MemoryHolder``: disconnect the client."""
@@ -224,6 +262,7 @@ class TlsStream(BufferingTLSTransport):
         """See IPushProducer. What was decrypted meanwhile is delivered later, as by a socket."""
         if self._paused:
             self._paused = False
+            self._unfinished_since = self.factory._clock.seconds()
             self.factory._clock.callLater(0, self._deliver_held)
         self._bottom.resumeProducing()
 
@@ -255,6 +294,9 @@ class TlsStream(BufferingTLSTransport):
         """See IProtocol."""
         self._count_failure(reason.value)
         self._input.end()
+        timer, self._record_timer = self._record_timer, None
+        if timer is not None:
+            timer.cancel()
         super().connectionLost(reason)
 
     # Failed handshakes
@@ -314,12 +356,14 @@ class TlsFactory(TLSMemoryBIOFactory):
         clock: IReactorTime,
         memory: MemoryBudget | None = None,
         admit: Admit | None = None,
+        frame_seconds: Callable[[], float] | None = None,
     ) -> None:
         super().__init__(_Creator(current), False, factory, clock)
         self._current = current
         self.refuse = refuse
         self.memory = memory
         self.admit = admit
+        self.frame_seconds = frame_seconds
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
         """See IProtocolFactory."""
@@ -342,7 +386,11 @@ class TlsFactory(TLSMemoryBIOFactory):
 
 
 def use_tls_streams(
-    factory: object, refuse: Refuse, memory: MemoryBudget | None, admit: Admit
+    factory: object,
+    refuse: Refuse,
+    memory: MemoryBudget | None,
+    admit: Admit,
+    frame_seconds: Callable[[], float],
 ) -> None:
     """Have the TLS wrapper of an ``ssl:`` endpoint among the wrappers of ``factory``, if any, build
     TlsStreams.
@@ -353,4 +401,5 @@ def use_tls_streams(
             factory.refuse = refuse  # type: ignore[attr-defined]
             factory.memory = memory  # type: ignore[attr-defined]
             factory.admit = admit  # type: ignore[attr-defined]
+            factory.frame_seconds = frame_seconds  # type: ignore[attr-defined]
         factory = factory.wrappedFactory

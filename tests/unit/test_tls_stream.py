@@ -199,6 +199,77 @@ class InputTests(SynchronousTestCase):
         assert client.take() == PONG * 18_000
 
 
+class RecordTests(SynchronousTestCase):
+    """``frame-seconds`` of a record that arrives in part"""
+
+    def start(self) -> tuple[House, TlsClient]:
+        house = serve(frame_seconds=5)
+        client = publisher(house)
+        assert isinstance(client, TlsClient)
+        return house, client
+
+    def ends_after(self, house: House, client: TlsClient, seconds: float) -> None:
+        house.advance(seconds - 0.5)
+        assert not client.stream.closed
+        house.advance(1)
+        assert client.stream.aborted
+        assert house.broker.counters.refusals == {("cafe", "frame-timeout"): 1}
+
+    def test_it_is_given_up(self) -> None:
+        for version in (V12, V13):
+            for before, part in ((b"", 3), (b"", 5), (b"", 20), (PING, 3), (PING, 20)):
+                house = serve(version, frame_seconds=5)
+                client = publisher(house)
+                assert isinstance(client, TlsClient)
+                whole = client.records(before)
+                client.stream.feed(whole + client.records(PING * 100)[:part])
+                self.ends_after(house, client, 5)
+
+    def test_dripping_does_not_help(self) -> None:
+        house, client = self.start()
+        for byte in client.records(PING * 100)[:9]:
+            client.stream.feed(bytes([byte]))
+            house.advance(0.5)
+        self.ends_after(house, client, 0.5)
+
+    def test_each_record_has_its_own_time(self) -> None:
+        house, client = self.start()
+        rest = b""
+        for _ in range(5):
+            record = client.records(PING * 100)
+            client.stream.feed(rest + record[:20])
+            rest = record[20:]
+            house.advance(4)
+        client.stream.feed(rest)
+        house.advance(100)
+        assert not client.stream.closed
+        assert client.take() == PONG * 500
+
+    def test_the_time_in_which_the_client_is_held_does_not_count(self) -> None:
+        house, client = self.start()
+        client.stream.feed(client.records(PING)[:20])
+        client.protocol.hold("test")
+        house.advance(100)
+        client.protocol.release("test")
+        self.ends_after(house, client, 5)
+
+    def test_zero_is_no_limit(self) -> None:
+        house = serve(frame_seconds=0)
+        client = publisher(house)
+        assert isinstance(client, TlsClient)
+        client.stream.feed(client.records(PING)[:20])
+        house.advance(1000)
+        assert not client.stream.closed
+
+    def test_nothing_is_left_behind(self) -> None:
+        house, client = self.start()
+        calls = len(house.clock.getDelayedCalls())
+        client.stream.feed(client.records(PING)[:20])
+        client.stream.lose()
+        house.pump()
+        assert len(house.clock.getDelayedCalls()) <= calls
+
+
 class HandshakeTests(SynchronousTestCase):
     """Handshakes"""
 

@@ -55,9 +55,10 @@ def tls_end(
     memory: MemoryBudget | None = None,
     tls: Callable[[], ServerTls] = server_tls,
     admit: Callable[[str], bool] | None = None,
+    frame_seconds: Callable[[], float] = lambda: 0.0,
 ) -> TlsStream:
     """Return the broker's end of a new connection over ``stream``; no handshake was done."""
-    made = TlsFactory(tls, factory, refuse, clock, memory, admit)
+    made = TlsFactory(tls, factory, refuse, clock, memory, admit, frame_seconds)
     end: TlsStream = made.buildProtocol(cast(Any, stream.getPeer()))
     stream.protocol = cast(Any, end)
     end.makeConnection(cast(Any, stream))
@@ -82,7 +83,9 @@ class TlsClient(Client):
         self._clock = clock
         listener: Any = factory.listener  # type: ignore[attr-defined]
         refuse, memory = listener.refuse, listener.memory
-        self.end = tls_end(factory, stream, clock, refuse, memory, tls)
+        self.end = tls_end(
+            factory, stream, clock, refuse, memory, tls, None, lambda: listener.frame_seconds
+        )
         self.protocol = cast(Connection, self.end.wrappedProtocol)
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = client_context(version).wrap_bio(self._incoming, self._outgoing)
