@@ -33,6 +33,8 @@ from pubsub.protocols.nsd.codec import (
     unwrap,
     wrap,
 )
+from pubsub.protocols.nsd.figures import CHANNEL as FIGURES
+from pubsub.protocols.nsd.figures import UnseenFigures
 from pubsub.protocols.nsd.heads import (
     EncodedBatches,
     Template,
@@ -73,6 +75,8 @@ class NsdConnection(Connection):
     # The response to a Get while it is sent; no other request is handled meanwhile.
     _message_list: MessageList | None = None
     _in_consume = False
+    # Made for the first Get of an identity that is subscribed to them.
+    _figures: UnseenFigures | None = None
     # The verification of a password; no other request is handled meanwhile.
     _password_check: PasswordCheck | None = None
 
@@ -305,7 +309,11 @@ class NsdConnection(Connection):
         identity = self._identities.find(request.identity)
         subscribed = () if identity is None else identity.channels
         line = LineStream(in_base64)
-        self._message_list = MessageList(self, subscribed, request.after, line, self._encoded)
+        if self._figures is None and FIGURES in subscribed:
+            self._figures = UnseenFigures.of(self.listener)
+        self._message_list = MessageList(
+            self, subscribed, request.after, line, self._encoded, self._figures
+        )
         ensureDeferred(self._message_list.send()).addCallbacks(self._list_sent, self._list_failed)
 
     def _list_sent(self, result: None) -> None:

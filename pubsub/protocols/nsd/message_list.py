@@ -11,10 +11,12 @@ from twisted.internet.defer import Deferred
 
 from pubsub.broker.history_reads import PAGE_BYTES, read_history
 from pubsub.protocols.nsd.codec import LIST_END, LIST_START, LineStream
+from pubsub.protocols.nsd.figures import CHANNEL as FIGURES
 
 if TYPE_CHECKING:
     from pubsub.broker.slices import Work
     from pubsub.broker.topics import Topic
+    from pubsub.protocols.nsd.figures import UnseenFigures
     from pubsub.protocols.nsd.heads import EncodedBatches
     from pubsub.wire.connection import Connection
 
@@ -26,11 +28,11 @@ class MessageList:
     """Sends the messages of ``channels`` from the offset ``after`` on to ``connection``.
 
     Channels that the client may not read are left out. ``line`` is the response line in the dialect
-    of the request; ``encoded`` the encoded batches. The connection is held while the list waits,
-    with the list as the reason.
+    of the request; ``encoded`` the encoded batches; ``figures`` those of the broker, if they were
+    subscribed. The connection is held while the list waits, with the list as the reason.
     """
 
-    __slots__ = ("_after", "_channels", "_connection", "_encoded", "_line", "_writable")
+    __slots__ = ("_after", "_channels", "_connection", "_encoded", "_figures", "_line", "_writable")
 
     def __init__(
         self,
@@ -39,12 +41,14 @@ class MessageList:
         after: int,
         line: LineStream,
         encoded: EncodedBatches,
+        figures: UnseenFigures | None,
     ) -> None:
         self._connection = connection
         self._channels = channels
         self._after = after
         self._line = line
         self._encoded = encoded
+        self._figures = figures
         self._writable: Deferred[None] | None = None
 
     async def send(self) -> None:
@@ -86,7 +90,19 @@ class MessageList:
         # A list of one page, which is what most polling clients get, is sent with its end in one
         # write.
         if not connection.closing:
+            figures = self._take_figures(offset) if FIGURES in channels else b""
+            if figures:
+                pieces += (comma, figures)
             connection.reply(line.finish(*pieces, LIST_END))
+
+    def _take_figures(self, offset: int) -> bytes:
+        """Return the broker's figures as the last message: the client continues at ``offset``."""
+        figures = self._figures
+        if figures is None or not self._connection.access.may_read(FIGURES):
+            return b""
+        message = figures.take(offset)
+        self._connection.count_sent(bool(message), len(message))
+        return message
 
     @property
     def _rights(self) -> object:
