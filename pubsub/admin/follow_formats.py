@@ -7,6 +7,7 @@ share the bytes, and the transport sends them as they are.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from sys import maxsize
 from typing import TYPE_CHECKING
@@ -26,14 +27,10 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-@dataclass(frozen=True, slots=True)
-class LinesEncoding:
-    """See ``RunEncoding``: a line for each message."""
+class _ChunkEncoding(ABC):
+    """The base of both encodings: the messages of a batch are one chunk."""
 
-    headers: bool
-    run: int
-
-    content_type = "application/x-ndjson"
+    __slots__ = ()
 
     @property
     def limit(self) -> int:
@@ -43,8 +40,21 @@ class LinesEncoding:
         """See ``RunEncoding``."""
         return chunk(self.messages(batch))
 
+    @abstractmethod
     def messages(self, batch: Batch) -> bytes:
         """Return the messages of a batch of one topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinesEncoding(_ChunkEncoding):
+    """See ``RunEncoding``: a line for each message."""
+
+    headers: bool
+    run: int
+
+    content_type = "application/x-ndjson"
+
+    def messages(self, batch: Batch) -> bytes:
         return "".join([row + "\n" for row in rows_of(batch, self.run, self.headers)]).encode()
 
     def begin(self, offset: int) -> bytes:
@@ -61,7 +71,7 @@ class LinesEncoding:
 
 
 @dataclass(frozen=True, slots=True)
-class EventEncoding:
+class EventEncoding(_ChunkEncoding):
     """See ``RunEncoding``: an event for each message (HTML, section 9.2, server-sent events).
 
     The id of an event is the position after it, as ``epoch:offset``: a client that reconnects sends
@@ -74,16 +84,7 @@ class EventEncoding:
 
     content_type = EVENT_STREAM
 
-    @property
-    def limit(self) -> int:
-        return maxsize
-
-    def encode(self, batch: Batch) -> bytes:
-        """See ``RunEncoding``."""
-        return chunk(self.messages(batch))
-
     def messages(self, batch: Batch) -> bytes:
-        """See ``LinesEncoding``."""
         rows = rows_of(batch, self.run, self.headers)
         events = [
             f"id: {self.epoch}:{position}\ndata: {row}\n\n"

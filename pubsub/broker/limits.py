@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pubsub.broker.batch import Headers, message_sizes, messages_nbytes
 from pubsub.errors import LimitReached
@@ -32,6 +33,21 @@ class BrokerLimits:
     stop_seconds: float = 10.0
     topic_expiry: float = 0.0
     identity_expiry: float = 0.0
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any], history_memory: int = 0) -> BrokerLimits:
+        """Return the limits that the broker's settings have."""
+        return cls(
+            max_memory=settings["max-memory"],
+            history_memory=history_memory,
+            memory_seconds=settings["memory-seconds"],
+            max_topics=settings["max-topics"],
+            max_sessions=settings["max-sessions"],
+            resume_window=settings["resume-window"],
+            stop_seconds=settings["stop-timeout"],
+            topic_expiry=settings["topic-expiry"],
+            identity_expiry=settings["identity-expiry"],
+        )
 
 
 class TokenBucket:

@@ -6,14 +6,14 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted.application.service import IService, Service
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from pubsub.broker.audit import AuditLog
-from pubsub.broker.dispatcher import Dispatcher
+from pubsub.broker.dispatcher import Dispatcher, DispatcherMaker
 from pubsub.broker.durability import DurabilityRules
 from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.passwords import PasswordVerifier
@@ -107,42 +107,14 @@ def make_broker(
     _report(tuning)
     tick_end = at_tick_end(reactor, tuning)
     check_history(settings)
-    worker = Worker("pubsub-passwords", 1, reactor)
-    parser = Worker("pubsub-keys", 1, reactor)
-    passwords = PasswordVerifier(reactor, worker.hand_over)
-    passwords.replace(config.passwords)
+    threads = _Threads(Worker("pubsub-passwords", 1, reactor), Worker("pubsub-keys", 1, reactor))
     tracing = _make_tracing(reactor) if settings["otel"] else None
-    broker = BrokerService(
-        reactor,
-        wall,
-        make_store(settings, reactor, wall, tick_end),
-        BrokerLimits(
-            max_memory=settings["max-memory"],
-            history_memory=history_bytes(settings),
-            memory_seconds=settings["memory-seconds"],
-            max_topics=settings["max-topics"],
-            max_sessions=settings["max-sessions"],
-            resume_window=settings["resume-window"],
-            stop_seconds=settings["stop-timeout"],
-            topic_expiry=settings["topic-expiry"],
-            identity_expiry=settings["identity-expiry"],
-        ),
-        ring=config.ring,
-        audit=AuditLog(wall.system, settings["audit-log"], settings["audit-size"]),
-        durability=DurabilityRules(settings["durability"]),
-        events=settings["events"],
-        redacted=config.redacted,
-        at_tick_end=tick_end,
-        passwords=passwords,
-        make_dispatcher=Dispatcher if tracing is None else tracing.make_dispatcher,
-        access=config.access,
-        fetch_keys=KeyFetcher(reactor, parser.run).fetch,
-    )
+    make_dispatcher = Dispatcher if tracing is None else tracing.make_dispatcher
+    broker = _compose(config, reactor, wall, tick_end, threads, make_dispatcher)
     if tracing is not None:
         tracing.attach(broker)
-    served = [(one.protocol.name, one.settings) for one in entries(config)]
-    report_deprecated(config.access, served)
-    for thread in (worker, parser):
+    report_deprecated(config.access, [(one.protocol.name, one.settings) for one in entries(config)])
+    for thread in threads:
         WorkerThread(thread).setServiceParent(broker)  # type: ignore[no-untyped-call]
     add_backplane(broker, settings, reactor, tick_end)
     listeners = ListenerSet(broker, reactor, tuning)
@@ -153,6 +125,43 @@ def make_broker(
     watch = CertificateWatch(broker.listeners, reactor, wall.system)
     watch.setServiceParent(broker)  # type: ignore[no-untyped-call]
     return broker
+
+
+class _Threads(NamedTuple):
+    """The threads of a broker, beside those of its history."""
+
+    passwords: Worker
+    keys: Worker
+
+
+def _compose(
+    config: Config,
+    reactor: IReactorTime,
+    wall: WallClock,
+    tick_end: Callable[[Callable[[], None]], object],
+    threads: _Threads,
+    make_dispatcher: DispatcherMaker,
+) -> BrokerService:
+    """Return the broker with its store, without listeners."""
+    settings = config.broker
+    passwords = PasswordVerifier(reactor, threads.passwords.hand_over)
+    passwords.replace(config.passwords)
+    return BrokerService(
+        reactor,
+        wall,
+        make_store(settings, reactor, wall, tick_end),
+        BrokerLimits.of(settings, history_bytes(settings)),
+        ring=config.ring,
+        audit=AuditLog(wall.system, settings["audit-log"], settings["audit-size"]),
+        durability=DurabilityRules(settings["durability"]),
+        events=settings["events"],
+        redacted=config.redacted,
+        at_tick_end=tick_end,
+        passwords=passwords,
+        make_dispatcher=make_dispatcher,
+        access=config.access,
+        fetch_keys=KeyFetcher(reactor, threads.keys.run).fetch,
+    )
 
 
 def _make_tracing(reactor: IReactorTime) -> Tracing:

@@ -92,10 +92,12 @@ def run(
     )
 
 
-def run_python(code: str, *arguments: str, env: dict[str, str], cwd: Path | None = None) -> str:
-    """Run ``code`` in a Python process, which must succeed, and return its output."""
-    result = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
+def run_to_end(
+    command: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None
+) -> subprocess.CompletedProcess[str]:
+    """Run ``command`` to its end, with ``env`` added to the environment of the tests."""
+    return subprocess.run(
+        command,
         cwd=cwd,
         env=environment(env),
         capture_output=True,
@@ -103,6 +105,11 @@ def run_python(code: str, *arguments: str, env: dict[str, str], cwd: Path | None
         timeout=PATIENCE,
         check=False,
     )
+
+
+def run_python(code: str, *arguments: str, env: dict[str, str], cwd: Path | None = None) -> str:
+    """Run ``code`` in a Python process, which must succeed, and return its output."""
+    result = run_to_end([sys.executable, "-c", code, *arguments], env, cwd)
     assert result.returncode == 0, result.stderr
     return result.stdout
 

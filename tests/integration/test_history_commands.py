@@ -7,23 +7,10 @@ import stat
 import subprocess
 from pathlib import Path
 
-import pytest
-
-from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen
-from tests.integration.command import PUBSUB, error, output, run, settings, url
+from tests.integration.broker import PATIENCE, Broker
+from tests.integration.command import PUBSUB, error, output, run
 
 TOPIC = "cafe/7"
-
-
-@pytest.fixture
-def served(start: Start) -> Broker:
-    return start(*listen("cafe", "nsd"), f"--admin-port=tcp:0:interface={HOST}")
-
-
-@pytest.fixture
-def env(served: Broker, tmp_path: Path) -> dict[str, str]:
-    """Return an environment with the cafe listener and the API of ``served``."""
-    return settings(url(served, "cafe"), tmp_path, PUBSUB_API=url(served, "http"))
 
 
 class TestTail:

@@ -16,7 +16,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from tests.integration.broker import HOST, PATIENCE, environment
+from tests.integration.broker import HOST, environment, run_to_end
 
 ROOT = Path(__file__).parents[2]
 # Seconds; building takes about ten.
@@ -134,15 +134,7 @@ class Installation:
         self, command: Sequence[str], cwd: Path, env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run ``command`` to its end."""
-        return subprocess.run(
-            command,
-            cwd=cwd,
-            env=environment(env),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        return run_to_end(command, env, cwd)
 
     def twistd(self, *arguments: str) -> list[str]:
         return [str(self.python), "-P", "-c", TWISTD, *arguments]

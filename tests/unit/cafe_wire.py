@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.unit.fakes import drawing
-from tests.unit.streams import Client, ProtocolHouse
+from tests.unit.streams import Client, House, ProtocolHouse
 
 PING = bytes.fromhex("fe ca 20 00 00 00 00")
 PONG = bytes.fromhex("fe ca 21 00 00 00 00")
@@ -101,3 +101,12 @@ class Cafe(ProtocolHouse):
         assert (opcode, payload[0], rest) == (0x03, 0, [])
         self.clock.advance(GAP)
         return client
+
+
+def handshaken(house: House, handshake: bytes) -> Client:
+    """Return a client whose handshake is acknowledged and whose gap has passed."""
+    client = house.connect("cafe")
+    client.send(handshake)
+    house.clock.advance(GAP)
+    client.take()
+    return client

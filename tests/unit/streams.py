@@ -235,20 +235,10 @@ class House:
         whole = self.config.broker
         self.clock = clock_at() if clock is None else clock
         self.store = MemoryStore(*whole["history"]) if store is None else store
-        limits = BrokerLimits(
-            max_memory=whole["max-memory"],
-            memory_seconds=whole["memory-seconds"],
-            max_topics=whole["max-topics"],
-            max_sessions=whole["max-sessions"],
-            resume_window=whole["resume-window"],
-            stop_seconds=whole["stop-timeout"],
-            topic_expiry=whole["topic-expiry"],
-            identity_expiry=whole["identity-expiry"],
-        )
         self.audit = AuditLog(self.clock.seconds, whole["audit-log"], whole["audit-size"])
         self.broker = make_broker(
             self.clock,
-            limits,
+            BrokerLimits.of(whole),
             self.store,
             draw or drawing(),
             self.config.ring,

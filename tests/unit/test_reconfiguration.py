@@ -17,7 +17,7 @@ from pubsub.broker.handshakes import Handshakes
 from pubsub.broker.limits import ConnectionQuota
 from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.errors import ConfigurationError, LimitReached, SessionUnknown
-from tests.unit.cafe_wire import GAP, hs_pub, hs_sub, publish
+from tests.unit.cafe_wire import handshaken, hs_pub, hs_sub, publish
 from tests.unit.fakes import scratch
 from tests.unit.streams import Client, House, logged
 
@@ -40,11 +40,7 @@ class ReloadCase(SynchronousTestCase):
         self.house.pump()
 
     def client(self, handshake: bytes) -> Client:
-        client = self.house.connect("cafe")
-        client.send(handshake)
-        self.house.clock.advance(GAP)
-        client.take()
-        return client
+        return handshaken(self.house, handshake)
 
 
 class QuotaTests(SynchronousTestCase):

@@ -15,6 +15,7 @@ from tests.unit.cafe_wire import (
     GAP,
     error,
     frames,
+    handshaken,
     hs_pub,
     hs_sub,
     payloads,
@@ -79,11 +80,7 @@ class ReloadCase(SynchronousTestCase):
         return [json.loads(line) for line in (self.directory / "audit").read_text().splitlines()]
 
     def client(self, handshake: bytes) -> Client:
-        client = self.house.connect("cafe")
-        client.send(handshake)
-        self.house.clock.advance(GAP)
-        client.take()
-        return client
+        return handshaken(self.house, handshake)
 
 
 class SecretTests(ReloadCase):

@@ -22,7 +22,15 @@ from pubsub.kernel import Columns
 from tests.unit import cafe_wire, nsd_lines, rheos_wire
 from tests.unit.fakes import Bench, Lines, Reader, Transport, batch_of, clock_at, make_broker
 from tests.unit.logs import StoreCase
-from tests.unit.streams import House
+from tests.unit.streams import Client, House
+
+
+def publisher_and_subscriber(house: House) -> tuple[Client, Client]:
+    """Return clients of channel 7 whose handshakes are acknowledged."""
+    return (
+        cafe_wire.handshaken(house, cafe_wire.hs_pub(7, b"alice")),
+        cafe_wire.handshaken(house, cafe_wire.hs_sub(b"\x07", b"bob")),
+    )
 
 
 class HistogramTests(SynchronousTestCase):
@@ -276,11 +284,7 @@ class SnapshotTests(SynchronousTestCase):
         return found
 
     def test_messages_are_counted_by_protocol(self) -> None:
-        alice, bob = self.house.connect("cafe"), self.house.connect("cafe")
-        alice.send(cafe_wire.hs_pub(7, b"alice"))
-        bob.send(cafe_wire.hs_sub(b"\x07", b"bob"))
-        self.house.advance(0.5)
-        bob.take()
+        alice, bob = publisher_and_subscriber(self.house)
         alice.send(cafe_wire.publish(7, b"12345", b"678"))
         sent = bob.take()
         found = self.snapshot()
@@ -349,10 +353,7 @@ class SnapshotTests(SynchronousTestCase):
         assert memory["process"] == resident_bytes() or memory["process"] > 0
 
     def test_slow_subscribers_are_counted(self) -> None:
-        alice, bob = self.house.connect("cafe"), self.house.connect("cafe")
-        alice.send(cafe_wire.hs_pub(7, b"alice"))
-        bob.send(cafe_wire.hs_sub(b"\x07", b"bob"))
-        self.house.advance(0.5)
+        alice, bob = publisher_and_subscriber(self.house)
         bob.stream.stop_reading()
         for _ in range(3):
             alice.send(cafe_wire.publish(7, bytes(60_000)))
@@ -427,11 +428,7 @@ class FigureTests(SynchronousTestCase):
         self.house = House({"cafe": {"slow-consumer": AUTO}})
 
     def test_of_a_publisher_and_a_subscriber(self) -> None:
-        alice, bob = self.house.connect("cafe"), self.house.connect("cafe")
-        alice.send(cafe_wire.hs_pub(7, b"alice"))
-        bob.send(cafe_wire.hs_sub(b"\x07", b"bob"))
-        self.house.advance(0.5)
-        bob.take()
+        alice, bob = publisher_and_subscriber(self.house)
         alice.send(cafe_wire.publish(7, b"12345", b"678"))
         sent, received = alice.protocol.figures(), bob.protocol.figures()
         assert (sent.messages_in, sent.bytes_in, sent.messages_out) == (2, 8, 0)
