@@ -31,7 +31,7 @@ print(json.dumps([times, figures["protocols"]["cafe"], figures["latency"]["flush
 
 
 @pytest.mark.parametrize("name", REMOVED)
-def test_what_is_removed_is_there(name: str) -> None:
+def test_removed_texts_are_in_the_source(name: str) -> None:
     spec = find_spec(name)
     assert spec is not None
     assert spec.origin is not None
@@ -39,7 +39,7 @@ def test_what_is_removed_is_there(name: str) -> None:
     assert len(changed(source, REMOVED[name])) < len(source)
 
 
-def test_a_text_that_is_not_there_is_an_error() -> None:
+def test_a_missing_text_is_an_error() -> None:
     with pytest.raises(ValueError, match="not once"):
         changed("a b", [("c", "")])
     with pytest.raises(ValueError, match="not once"):

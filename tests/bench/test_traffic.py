@@ -127,7 +127,7 @@ class TestListReceiver:
             plain_messages(b'{"_class":"ErrorResponse"}\n')
 
 
-def test_every_byte_of_frames_is_checked_except_keys_and_what_a_broker_changes() -> None:
+def test_every_byte_of_frames_is_checked_except_keys_and_bytes_that_brokers_change() -> None:
     frame = Frame(b"head-time-", 12, b"\r\n", fixed=5)
     rest = b"xxxx\r\n"
     good = b"head-TIME!12345678" + rest

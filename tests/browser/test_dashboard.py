@@ -144,7 +144,7 @@ def test_a_topic_is_followed_looked_back_at_and_published_on(
     visit.close()
 
 
-def test_a_paused_topic_holds_what_comes(browser: Browser, plain: Plain) -> None:
+def test_a_paused_topic_holds_new_messages(browser: Browser, plain: Plain) -> None:
     plain.publish("t", "one")
     visit = Visit(browser, plain.url, hash="#/topics/t")
     expect(visit.rows()).to_have_count(1)

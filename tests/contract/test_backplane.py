@@ -75,7 +75,7 @@ class Bodies:
             refusals = self.target.house.broker.counters.refusals
             assert not [key for key in refusals if key[0] == "backplane"]
 
-        def test_what_nobody_reads_does_not_cross(self) -> None:
+        def test_messages_without_a_reader_do_not_cross(self) -> None:
             self.open()
             publisher = self.source.publisher()
             self.publish(publisher, *SENT)

@@ -281,7 +281,7 @@ class Bodies:
                 self.publish_accepted(self.driver, publisher, payload)
             return sent
 
-        def test_a_slow_subscriber_holds_nobody_and_receives_everything(self) -> None:
+        def test_a_slow_subscriber_holds_no_publisher_and_receives_everything(self) -> None:
             self.serve_again(slow_bytes=400_000, slow_seconds=5)
             driver = self.driver
             self.house.start()
@@ -305,7 +305,7 @@ class Bodies:
             assert driver.messages(slow) == [b"live"]
             assert self.house.broker.counters.dropped == 0
 
-        def test_a_subscriber_that_returns_without_reading_holds_nobody(self) -> None:
+        def test_a_subscriber_that_returns_without_reading_holds_no_publisher(self) -> None:
             self.serve_again(slow_bytes=400_000)
             driver = self.driver
             slow, quick = driver.subscriber(), driver.subscriber()

@@ -294,7 +294,7 @@ class Bodies:
                 answer = self.target.ask(self.target.connect(), request)
                 assert answer == fast_wire.error(kind, fast_wire.NO_PERMISSION, TOPIC_ID)
 
-        def test_what_is_allowed_again_works(self) -> None:
+        def test_a_topic_allowed_again_is_delivered(self) -> None:
             self.start()
             self.deny()
             self.apply(EVERYBODY)

@@ -158,11 +158,11 @@ class Bodies:
             self.deny()
             self.check_refused()
 
-        def test_what_follows_ends_by_a_key(self) -> None:
+        def test_followers_end_with_a_new_key(self) -> None:
             if self.first is not Fast:
                 self.check_live(self.close)
 
-        def test_what_follows_ends_by_a_rule(self) -> None:
+        def test_followers_end_with_a_new_rule(self) -> None:
             if self.first is not Fast:
                 self.check_live(self.deny)
 

@@ -61,7 +61,7 @@ def test_mutated_frames_are_shown_without_an_error(protocol: str, together: str)
 
 
 @pytest.mark.parametrize("protocol", sorted(PORTS))
-def test_the_second_pass_shows_what_the_first_did(protocol: str) -> None:
+def test_both_passes_show_the_same(protocol: str) -> None:
     capture = Capture()
     for _, segments in play(protocol):
         if sum(len(data) for _, data in segments) < LONGEST:

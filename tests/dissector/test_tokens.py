@@ -69,7 +69,7 @@ def test_claims_signature_and_times() -> None:
     assert unit.fields["token.signature"] == [signature.hex()]
 
 
-def test_what_is_no_token() -> None:
+def test_invalid_tokens() -> None:
     def part(text: bytes) -> bytes:
         return urlsafe_b64encode(text).rstrip(b"=")
 

@@ -114,7 +114,7 @@ def test_the_server_is_killed_and_comes_back(start: Start, server: NatsServer) -
     assert get(here, "/readyz") == "ready\n"
 
 
-def test_a_server_that_hangs_holds_nobody_up_for_long(start: Start, server: NatsServer) -> None:
+def test_a_server_that_hangs_delays_clients_briefly(start: Start, server: NatsServer) -> None:
     here = join(start, server, "--backplane-bytes=64K")
     publisher, local = Cafe.publisher(here), Cafe.subscriber(here)
     local.sync()

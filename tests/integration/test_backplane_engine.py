@@ -142,7 +142,7 @@ def others(site: Site) -> list[tuple[str, bytes]]:
     return [one for one in site.received if one[0] != "settled"]
 
 
-def test_what_is_wanted_arrives_once_in_order(engine: Engine) -> None:
+def test_messages_of_wanted_topics_arrive_once_in_order(engine: Engine) -> None:
     here, there = engine.site(), engine.site()
     for site in (here, there):
         assert IBackplane.providedBy(site.backplane)
@@ -202,7 +202,7 @@ def test_a_record_larger_than_the_engine_takes(engine: Engine) -> None:
     assert others(there) == [("a", large), ("a", b"small")]
 
 
-def test_what_is_not_wanted_any_more_does_not_arrive(engine: Engine) -> None:
+def test_messages_of_unwanted_topics_do_not_arrive(engine: Engine) -> None:
     here, there = engine.site(), engine.site()
     there.backplane.want("a")
     engine.settled(there)

@@ -57,7 +57,7 @@ def test_messages_arrive_in_order_and_are_confirmed(broker: Broker, shell: str) 
 
 
 @shells
-def test_a_broker_that_is_not_there(shell: str) -> None:
+def test_a_broker_that_cannot_be_reached(shell: str) -> None:
     async def scenario(connect: Connect) -> None:
         async with connect(f"cafe://{HOST}:{free_port()}") as client:
             with pytest.raises(ConnectFailed, match="cannot connect to cafe://"):
@@ -101,7 +101,9 @@ def test_refusals_name_the_reason(start: Start, shell: str) -> None:
 
 
 @shells
-def test_what_the_wire_cannot_do_is_an_error_before_it_is_sent(broker: Broker, shell: str) -> None:
+def test_a_request_that_the_wire_cannot_do_is_an_error_before_it_is_sent(
+    broker: Broker, shell: str
+) -> None:
     async def scenario(connect: Connect) -> None:
         async with connect(url(broker)) as client:
             with pytest.raises(TopicNotAddressable) as caught:
@@ -155,7 +157,7 @@ def test_a_broker_that_is_killed_and_started_again(start: Start, shell: str) -> 
 
 
 @shells
-def test_a_slow_program_bounds_what_is_received(broker: Broker, shell: str) -> None:
+def test_a_slow_program_bounds_the_received_messages(broker: Broker, shell: str) -> None:
     limit = 256 * 1024
     count, payload = 4000, bytes(4096)
 

@@ -138,7 +138,7 @@ def test_sighup_adds_and_removes_secrets(start: Start, tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_sighup_ends_what_is_denied(start: Start, secret: Path, tmp_path: Path) -> None:
+def test_sighup_ends_denied_subscriptions(start: Start, secret: Path, tmp_path: Path) -> None:
     denied = tmp_path / "denied"
     denied.write_text("# nobody yet\n")
     broker = start(*listen("fast"), f"--secret-file={secret}", f"--token-deny-file={denied}")

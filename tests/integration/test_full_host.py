@@ -62,7 +62,7 @@ def stored(nsd: Nsd) -> set[int]:
     return got
 
 
-def test_what_the_full_disk_of_the_host_refuses_is_not_acknowledged(
+def test_messages_refused_by_the_full_disk_of_the_host_are_not_acknowledged(
     start: Start, connect: Open, tmp_path: Path
 ) -> None:
     member, host = pair(start, tmp_path)

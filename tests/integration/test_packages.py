@@ -73,7 +73,7 @@ def tracked(checkout: Path) -> set[str]:
     return set(listed.stdout.splitlines())
 
 
-def test_the_sdist_has_what_is_tracked(checkout: Path, built: Path) -> None:
+def test_the_sdist_has_the_tracked_files(checkout: Path, built: Path) -> None:
     (path,) = built.glob("pubsub_broker-*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -200,7 +200,9 @@ def test_the_plugin_cache_is_written_once(installed: Installation, tmp_path: Pat
     assert not any("plugin cache" in line for line in lines)
 
 
-def test_a_cache_that_cannot_be_written_is_told(installed: Installation, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_reported(
+    installed: Installation, tmp_path: Path
+) -> None:
     installed.cache.unlink(missing_ok=True)
     # In the place of the file, as root may write everything.
     installed.cache.mkdir()
@@ -274,7 +276,7 @@ class TestShadowed:
         assert "1 passed" in result.stdout
 
 
-def test_another_package_in_the_same_directory_is_told(
+def test_another_package_in_the_same_directory_is_reported(
     installed: Installation, tmp_path: Path
 ) -> None:
     """PyPubSub, installed after the broker, replaces one file and adds others."""

@@ -93,7 +93,7 @@ def test_the_broker_moves(start: Start, tmp_path: Path) -> None:
         client.sync()
 
 
-def test_what_check_config_says_is_what_a_reload_does(start: Start, tmp_path: Path) -> None:
+def test_a_reload_does_the_changes_that_check_config_lists(start: Start, tmp_path: Path) -> None:
     operated = Operated(start, tmp_path)
     where = f"--url={url(operated.broker, 'http')}"
     operated.write([0, 1], max_topics="700", tuning="false")

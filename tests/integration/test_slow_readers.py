@@ -71,7 +71,7 @@ def stuck(broker: Broker, client: bytes = b"stuck") -> Cafe:
 
 
 @pytest.mark.modes
-def test_auto_holds_nobody_and_loses_nothing(start: Start) -> None:
+def test_auto_holds_no_publisher_and_loses_nothing(start: Start) -> None:
     broker = start(*listen("cafe"), "--slow-seconds=1")
     with stuck(broker) as slow, Cafe.subscriber(broker) as quick, Cafe.publisher(broker) as source:
         with background(read_numbers, quick, FLOOD) as all_of_quick:
@@ -92,7 +92,7 @@ def test_auto_holds_nobody_and_loses_nothing(start: Start) -> None:
     assert totals["delivered"] == 2 * (FLOOD + 11)
 
 
-def test_a_subscriber_that_returns_without_reading_costs_nobody_anything(start: Start) -> None:
+def test_a_subscriber_that_returns_without_reading_delays_no_client(start: Start) -> None:
     broker = start(*listen("cafe"))
     with Cafe.subscriber(broker) as quick, Cafe.publisher(broker) as source:
         slow = stuck(broker)

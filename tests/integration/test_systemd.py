@@ -201,7 +201,7 @@ def _connected(port: int) -> Cafe:
     return Cafe(port)
 
 
-def test_an_upgrade_refuses_nobody_and_loses_nothing(start: Start, tmp_path: Path) -> None:
+def test_an_upgrade_refuses_no_client_and_loses_no_message(start: Start, tmp_path: Path) -> None:
     """A parent keeps the socket while one broker stops and the next one starts."""
     with socket.create_server((HOST, 0), backlog=100) as server:
         port = server.getsockname()[1]

@@ -46,7 +46,7 @@ def test_topics_are_shared(start: Start, authority: Authority) -> None:
         until(lambda: [each["body"] for each in far.get("ada")] == ["hello"], "the message")
 
 
-def test_what_is_not_proved_is_not_connected(start: Start, authority: Authority) -> None:
+def test_a_peer_without_proof_is_not_connected(start: Start, authority: Authority) -> None:
     port = free_port()
     serve(start, authority, port)
     other = Authority(Path(authority.file).parent, "other")

@@ -117,7 +117,7 @@ def old(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_first_start_reports_what_has_changed(start: Start, old: Path) -> None:
+def test_the_first_start_reports_changed_names_and_defaults(start: Start, old: Path) -> None:
     (old / "pubsub.toml").write_text(SETTINGS)
     config = f"--config={old / 'pubsub.toml'}"
     store = f"--store=sqlite:{old / 'history.db'}"

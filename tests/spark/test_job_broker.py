@@ -202,7 +202,7 @@ def test_derive_refuses_to_feed_itself(
     assert stored_values(filled, "errors") == []
 
 
-def test_derive_may_feed_itself_if_told(
+def test_derive_may_feed_itself_with_an_option(
     spark: SparkSession, filled: Broker, tmp_path: Path
 ) -> None:
     sql = tmp_path / "query.sql"

@@ -49,7 +49,7 @@ def test_half_a_session_is_written_when_the_other_half_is_overdue(
     assert rows["lost"]["client"] == "alice"
 
 
-def test_audit_counts_what_is_refused(spark: SparkSession) -> None:
+def test_audit_counts_refusals(spark: SparkSession) -> None:
     rows = [event(n, "refused", topic="t", reason="wrong-key", seconds=n) for n in range(5)]
     rows += [event(5, "refused", topic="t", reason="wrong-key", seconds=61)]
     rows += [event(6, "evicted", client="bob", reason="slow", seconds=3, messages=70)]

@@ -231,7 +231,7 @@ class KeyTests(SynchronousTestCase):
 class ListenerSettingsTests(SynchronousTestCase):
     """allow-publish, allow-subscribe and grant beside a table"""
 
-    def test_they_deny_what_they_do_not_name(self) -> None:
+    def test_actions_outside_the_rules_are_denied(self) -> None:
         access = rules_for(ADA, rule(True), allow_publish=("in/*",), allow_subscribe=("out/*",))
         assert access.may("publish", "in/1")
         assert access.may("delete", "in/1")

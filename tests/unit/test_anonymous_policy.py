@@ -49,7 +49,7 @@ class PolicyTests(SynchronousTestCase):
             assert admits_anonymous(settings, HERE) is here
             assert admits_anonymous(settings, THERE) is there
 
-    def test_where_certificates_are_required_nobody_is_kept_out(self) -> None:
+    def test_where_certificates_are_required_every_address_is_admitted(self) -> None:
         settings = {"allow-anonymous": "auto", "tls-client": "required", TLS: object()}
         assert admits_anonymous(settings, THERE)
         assert not admits_anonymous({**settings, TLS: None}, THERE)
@@ -104,7 +104,7 @@ class ListenerTests(SynchronousTestCase):
         listener.authenticates_requests()
         assert not listener.serves_anonymous
 
-    def test_who_connected_before_all_had_to_authenticate_has_no_rights(self) -> None:
+    def test_a_client_from_before_authentication_was_required_has_no_rights(self) -> None:
         for policy in ("off", "on"):
             listener = make_listener(make_broker(), allow_anonymous=policy)
             listener.authenticates_requests(lambda settings: settings["slow-seconds"] == 7)

@@ -213,7 +213,7 @@ class MixTests(MixCase):
         assert self.found(mix) == {frozenset("abc"): tuple(outboxes)}
 
     @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 2), st.integers(0, 3))))
-    def test_audiences_after_changes_are_as_if_made_anew(
+    def test_changed_audiences_equal_newly_made_ones(
         self, changes: list[tuple[int, int, int]]
     ) -> None:
         bench, topics = Bench(), tuple(Topic(name) for name in "abc")

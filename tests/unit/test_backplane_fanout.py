@@ -120,7 +120,7 @@ class FanoutTests(Shared):
         self.settle()
         assert there.broker.counters.drop_reasons["memory"] == 1
 
-    def test_the_engine_is_asked_for_what_clients_read(self) -> None:
+    def test_the_engine_is_asked_for_the_subscribed_topics(self) -> None:
         house = self.broker()
         (backplane,) = self.engine.open
         assert backplane.topics == set()

@@ -71,7 +71,7 @@ class SubjectTests(SynchronousTestCase):
 class CoverageTests(SynchronousTestCase):
     """Nothing is subscribed to twice"""
 
-    def test_a_wildcard_replaces_what_it_covers(self) -> None:
+    def test_a_wildcard_replaces_the_subjects_it_covers(self) -> None:
         coverage = Coverage()
         assert coverage.add("r.a.b") == (["r.a.b"], [])
         assert coverage.add("r.a.b") == ([], [])
@@ -85,7 +85,9 @@ class CoverageTests(SynchronousTestCase):
         assert coverage.discard(f"{ROOT}.a.>") == ([f"{ROOT}.a.b"], [f"{ROOT}.a.>"])
 
     @given(st.lists(st.tuples(st.booleans(), st.sampled_from(SUBJECTS))))
-    def test_active_subjects_cover_what_is_wanted_once(self, steps: list[tuple[bool, str]]) -> None:
+    def test_active_subjects_cover_each_wanted_topic_once(
+        self, steps: list[tuple[bool, str]]
+    ) -> None:
         coverage = Coverage()
         wanted: set[str] = set()
         active: set[str] = set()

@@ -77,9 +77,7 @@ class RoundTripTests(SynchronousTestCase):
         assert block.topics() == {batch.topic for batch in appended}
 
     @given(st.lists(st.lists(batches(), min_size=1, max_size=4), min_size=1, max_size=5))
-    def test_neighbours_joined_are_what_one_block_would_have_been(
-        self, groups: list[list[Batch]]
-    ) -> None:
+    def test_joined_neighbours_equal_one_block(self, groups: list[list[Batch]]) -> None:
         at = 100
         blocks = []
         for appended in groups:
@@ -98,7 +96,7 @@ class RoundTripTests(SynchronousTestCase):
         assert found == [batch for batch in appended if batch.topic in topics]
 
     @given(st.lists(batches(), min_size=1, max_size=8))
-    def test_what_was_decoded_encodes_to_the_same(self, appended: list[Batch]) -> None:
+    def test_a_decoded_block_encodes_to_the_same_bytes(self, appended: list[Batch]) -> None:
         _, block = rows(appended, 3)
         again = encode_block(
             [run.record() for run in decode_block(block)], block.run, block.base, block.stop

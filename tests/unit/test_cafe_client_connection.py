@@ -113,7 +113,7 @@ class HandshakeTests(SynchronousTestCase):
         assert second.take_output() == expected
         assert second.receive(encode(HandshakeAck(0, 5))) == [Opened(resumed=True)]
 
-    def test_a_session_that_is_gone(self) -> None:
+    def test_an_unknown_session(self) -> None:
         first = opened(Role.SUBSCRIBER)
         second = make_wire().connect(Role.SUBSCRIBER, first.session)
         second.open()

@@ -45,7 +45,7 @@ class OptionTests(SynchronousTestCase):
         assert len(peers) == 2
         assert udp.broker.counters.connections == 2
 
-    def test_a_dismissed_peer_is_told_and_its_session_ends(self) -> None:
+    def test_a_dismissed_peer_gets_a_goodbye_and_its_session_ends(self) -> None:
         udp = joined()
         _port, alice, bob = udp.broker.clients
         alice.dismiss("administrator")
@@ -262,7 +262,7 @@ class SessionTests(SynchronousTestCase):
         assert udp.take(ALICE) == udp.take(("192.0.2.200", 1)) == [DISCONNECT]
         assert udp.take(BOB) == udp.take(mapped) == udp.take(sixth) == []
 
-    def test_a_reload_changes_who_is_trusted(self) -> None:
+    def test_a_reload_changes_the_trusted_networks(self) -> None:
         udp = joined(udp_trusted="192.0.2.2")
         udp.start()
         udp.advance(310)

@@ -198,7 +198,9 @@ class TestScan:
         assert len(table) == 8
 
     @given(data=STREAMS, before=st.integers(0, 2))
-    def test_it_finds_what_the_codec_finds(self, kernel: Any, data: bytes, before: int) -> None:
+    def test_a_scan_finds_the_same_as_the_codec(
+        self, kernel: Any, data: bytes, before: int
+    ) -> None:
         stream = b"\xfe" * before + data
         assert scan(kernel, stream, before) == naive(stream, before)
 
@@ -268,7 +270,7 @@ class TestEncode:
         sent=st.lists(st.tuples(st.integers(0, 5), PAYLOADS), max_size=20),
         limit=st.integers(0, 12),
     )
-    def test_they_are_what_the_codec_encodes(
+    def test_frames_equal_those_of_the_codec(
         self, kernel: Any, timestamp: int, sent: list[tuple[int, bytes]], limit: int
     ) -> None:
         """The topics of channels 0 to 4, of which 3 is not subscribed to; 4 has a limit."""

@@ -245,7 +245,7 @@ class DatagramTests(PasswordCase):
         assert payloads(b"".join(udp.take(BOB))) == [b"same", b"next"]
         assert udp.broker.memory.used < memory + 16_000
 
-    def test_addresses_that_anybody_can_write_wait_as_one(self) -> None:
+    def test_unproved_addresses_wait_as_one(self) -> None:
         udp = self.udp()
         for n in range(MAX_PER_SOURCE + 10):
             address = (f"198.51.100.{n}", 4000)
@@ -256,7 +256,7 @@ class DatagramTests(PasswordCase):
         udp.pump(3)
         assert client.take()[7] == 0
 
-    def test_what_waits_has_a_bound_and_is_freed(self) -> None:
+    def test_waiting_input_has_a_bound_and_is_freed(self) -> None:
         udp = self.udp()
         before = udp.broker.memory.used
         udp.protocol.datagramReceived(hs_pub(1, WRONG), ALICE)

@@ -100,7 +100,7 @@ class ResumptionTests(SynchronousTestCase):
         assert cafe.broker.counters.dropped == 1
         assert cafe.broker.counters.delivered == 3
 
-    def test_what_is_queued_is_dropped_when_the_session_expires(self) -> None:
+    def test_queued_messages_are_dropped_when_the_session_expires(self) -> None:
         for ends in ("expiry", "stop"):
             cafe = Cafe()
             cafe.start()

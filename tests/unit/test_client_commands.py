@@ -235,7 +235,7 @@ class PubTests(ClientCase):
         assert "NAME=VALUE" in self.usage("pub", "a", "x", "-H", "k", *CAFE)
         assert "exclude" in self.usage("pub", "a", "x", "-f", "y", *CAFE)
 
-    def test_what_was_refused_is_counted(self) -> None:
+    def test_refused_messages_are_counted(self) -> None:
         self.client.notices = [Refusal(1, "not-authorized")]
         code, out, err = self.run_it("pub", "a", "x", "-n3", "--json", *CAFE)
         assert (code, err) == (1, "pubsub: 1 messages were refused: not-authorized\n")

@@ -225,7 +225,7 @@ class SubscriberTests(LinkCase):
 
 
 class PublisherTests(LinkCase):
-    def test_the_outcome_of_what_was_sent_is_unknown(self) -> None:
+    def test_the_outcome_of_sent_messages_is_unknown(self) -> None:
         client = self.client("spot")
         self.runtime.run(client.publish("news", b"0", confirm=True))
         (stream,) = self.runtime.streams
@@ -306,7 +306,7 @@ class PublisherTests(LinkCase):
         self.runtime.run(client.close())
         raised(ClientClosed, link.add, Request("news", Columns.one(b"x")))
 
-    def test_refusals_that_nobody_waits_for_are_reported(self) -> None:
+    def test_refusals_without_a_waiting_publish_are_reported(self) -> None:
         house = House({"rheos": {"allow-publish": "allowed"}})
         runtime = MemoryRuntime(house)
         client = runtime.client("rheos", on_event=self.notices.append)

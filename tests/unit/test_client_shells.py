@@ -153,7 +153,7 @@ class CoroutineTests(TestCase):
             assert [one.payload for one in found] == [b"a", b"b"]
             assert found[1].offset == found[0].offset + 1
 
-    async def test_a_broker_that_is_not_there(self) -> None:
+    async def test_a_broker_that_cannot_be_reached(self) -> None:
         broker = start_broker(self)
         url = broker.url("nsd")
         await unused(broker)

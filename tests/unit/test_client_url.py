@@ -81,7 +81,7 @@ class UrlTests(SynchronousTestCase):
         problem = str(raised(InvalidUrl, read_options, "cafe://bob:x@h", client_id="ann"))
         assert "it is the user" in problem
 
-    def test_protocols_that_are_not_there(self) -> None:
+    def test_protocols_that_are_not_installed(self) -> None:
         assert "no client for 'gopher'; choose from cafe://, " in refusal("gopher://h")
         assert "no client for ''" in refusal("//h")
         with patch("pubsub.client.client_url.find_spec", lambda _: None):
@@ -98,7 +98,7 @@ class UrlTests(SynchronousTestCase):
     def test_wires_for_any_topic(self) -> None:
         assert wires_for("t", "rheos") == ["fast", "nsd", "spot", "http"]
 
-    def test_what_a_wire_cannot_express(self) -> None:
+    def test_credentials_that_a_wire_cannot_express(self) -> None:
         fast = parse_url("fast://h")
         assert "PUBSUB_TOKEN" in str(raised(InvalidUrl, fast.wire, b"bob", None))
         assert fast.wire(b"bob", "t").options.token == "t"

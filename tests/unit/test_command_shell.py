@@ -62,7 +62,7 @@ class ToolTests(CommandCase):
         out.seek(0)
         return out.read()
 
-    def test_what_a_shell_asks(self) -> None:
+    def test_completion_requests_of_a_shell(self) -> None:
         assert "plain,completion" in self.complete("pubsub com", 1)
         assert "plain,--to" in self.complete("pubsub pipeline archive --t", 3)
         assert "plain,earliest" in self.complete("pubsub sub t --from e", 4)
@@ -114,7 +114,7 @@ class ApiTests(TestCase):
 
         await deferToThread(work)
 
-    async def test_a_broker_that_is_not_there(self) -> None:
+    async def test_a_broker_that_cannot_be_reached(self) -> None:
         broker = start_broker(self)
         url = broker.url("http")
         await broker.stop()

@@ -70,7 +70,7 @@ class CompressionTests(SynchronousTestCase):
             assert min(self.sizes()) == first
             log.close()
 
-    def test_what_does_not_become_smaller_is_left_as_it_is(self) -> None:
+    def test_incompressible_records_stay_as_they_are(self) -> None:
         log = self.open()
         noise = random.Random(1)
         for _ in range(20):

@@ -112,7 +112,7 @@ class ComparisonTests(SynchronousTestCase):
 class CarryTests(SynchronousTestCase):
     """carried"""
 
-    def test_what_needs_a_restart_stays(self) -> None:
+    def test_settings_that_need_a_restart_stay(self) -> None:
         one = {"protocol": "cafe", "port": 7}
         running = config(listen=[{**one, "channels": "1"}])
         new = config(listen=[{**one, "channels": "2", "slow-bytes": 9}], tuning=False, max_topics=7)

@@ -21,7 +21,7 @@ class DamageTests(SynchronousTestCase):
         assert self.damage.note(10, 20)
         assert self.damage.ranges(0) == [(10, 20), (50, 60)]
 
-    def test_what_is_known_is_not_new(self) -> None:
+    def test_known_damage_is_not_new(self) -> None:
         """A reader may begin within a range."""
         self.damage.note(10, 20)
         for start, stop in ((10, 20), (12, 20), (10, 11)):
@@ -34,7 +34,7 @@ class DamageTests(SynchronousTestCase):
         assert self.damage.note(15, 30)
         assert self.damage.ranges(0) == [(10, 40)]
 
-    def test_what_has_expired_is_gone(self) -> None:
+    def test_expired_ranges_are_forgotten(self) -> None:
         self.damage.note(10, 20)
         self.damage.note(30, 40)
         assert self.damage.ranges(15) == [(15, 20), (30, 40)]

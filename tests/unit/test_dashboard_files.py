@@ -57,7 +57,7 @@ class ServingTests(SynchronousTestCase):
             assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
             assert "unsafe" not in policy
 
-    def test_what_a_browser_has_is_not_sent_again(self) -> None:
+    def test_a_cached_file_is_not_sent_again(self) -> None:
         first = self.get("/dashboard/dashboard.css")
         tag = first.headers["ETag"]
         again = self.get("/dashboard/dashboard.css", If_None_Match=tag)
@@ -90,7 +90,7 @@ class ServingTests(SynchronousTestCase):
 class ContentTests(SynchronousTestCase):
     """The files themselves"""
 
-    def test_what_is_vendored_is_what_was_published(self) -> None:
+    def test_vendored_files_equal_the_published_ones(self) -> None:
         packages = json.loads((VENDORED / "packages.json").read_text())
         expected = {"packages.json"}
         for name, package in packages.items():

@@ -85,7 +85,7 @@ class DeleteTests(SynchronousTestCase):
         page = self.successResultOf(self.house.store.read(0, None, 10**6))
         assert [batch.payloads() for batch in page.batches] == [[b"2"]]
 
-    def test_its_subscribers_are_told_in_their_own_terms(self) -> None:
+    def test_its_subscribers_are_notified_in_the_terms_of_their_wire(self) -> None:
         alice = rheos.ALICE
         self.house.client("rheos", rheos.create(alice, b"cafe/1"))
         reader = self.house.client("rheos", rheos.subscribe(rheos.BOB, b"cafe/1"))
@@ -118,7 +118,7 @@ class DeleteTests(SynchronousTestCase):
         assert topic.hosted
         assert writer.take() == b""
 
-    def test_what_protocols_keep_of_a_topic_is_deleted(self) -> None:
+    def test_the_state_of_protocols_about_a_topic_is_deleted(self) -> None:
         house = self.house
         house.client("rheos", rheos.create(rheos.ALICE, b"ada"))
         house.client("nsd", nsd.open_("ada"), nsd.open_("ben"), nsd.subscribe("ben", "ada"))
@@ -160,7 +160,7 @@ class DeleteTests(SynchronousTestCase):
         assert self.house.delete("/v1/identities/a", far).error == (403, "not-authorized")
         assert self.house.delete("/v1/topics/a", UNIXAddress(None)).status == 204
 
-    def test_many_subscribers_are_told_in_slices(self) -> None:
+    def test_many_subscribers_are_notified_in_slices(self) -> None:
         house = self.house
         topic = house.broker.topics.create("a")
         clients = [house.client("spot", ready(b"DEALER"), subscribe(b"a")) for _ in range(150)]
@@ -214,7 +214,7 @@ class TokenTests(SynchronousTestCase):
 class FastTests(FastCase):
     """Topics of fast"""
 
-    def test_its_subscribers_are_told(self) -> None:
+    def test_its_subscribers_are_notified(self) -> None:
         fast = self.house()
         fast.owner()
         reader = fast.reader()

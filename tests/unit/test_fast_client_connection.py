@@ -209,7 +209,7 @@ class BrokerTests(SynchronousTestCase):
 
 
 class PublisherTests(SynchronousTestCase):
-    def test_what_exists_is_sent_at_once(self) -> None:
+    def test_messages_of_a_known_topic_are_sent_at_once(self) -> None:
         connection = publishing()
         connection.publish("news", Columns.of([b"a", b"b"]))
         connection.confirm()

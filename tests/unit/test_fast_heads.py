@@ -277,7 +277,7 @@ class TestEncode:
     @given(
         sent=st.lists(st.tuples(st.integers(0, 3), PAYLOADS), max_size=20), limit=st.integers(0, 12)
     )
-    def test_they_are_what_the_codec_encodes(
+    def test_frames_equal_those_of_the_codec(
         self, kernel: Any, sent: list[tuple[int, bytes]], limit: int
     ) -> None:
         """Index 0 and 1 are subscribed to, 1 with a limit."""

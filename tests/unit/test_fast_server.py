@@ -93,7 +93,7 @@ class CreateTests(FastCase):
         assert self.answer(fast, create(OWNER, flags=4)) == error(1, INVALID)
         assert self.answer(fast, create(OWNER)) == error(1, NO_PERMISSION)
 
-    def test_who_may_publish_or_read_the_topic_may_create_it(self) -> None:
+    def test_a_client_that_may_publish_or_read_the_topic_may_create_it(self) -> None:
         for rules in ({"allow_publish": "x"}, {"allow_subscribe": "x"}):
             assert self.answer(self.house(**rules), create(OWNER)) == b""
 

@@ -73,7 +73,7 @@ class ParseTests(SynchronousTestCase):
             found = parse_filter(f"timestamp >= {text}").times
             assert found == Interval(_micros("2026-02-28T06:00:00+00:00")), text
 
-    def test_what_is_not_understood_narrows_nothing(self) -> None:
+    def test_unknown_conditions_narrow_nothing(self) -> None:
         for condition in _OTHERS:
             assert parse_filter(condition) == EVERYTHING, condition
 

@@ -27,7 +27,7 @@ class ForgettingTests(SynchronousTestCase):
         assert page.next_offset == self.log.next_offset
         return [payload for each in page.batches for payload in each.payloads()]
 
-    def test_what_was_there_is_not_shown_and_what_comes_is(self) -> None:
+    def test_earlier_messages_are_hidden_and_later_ones_are_shown(self) -> None:
         self.log.append(batch("a", b"old", b"old"))
         self.log.append(batch("b", b"theirs"))
         self.log.forget("a")

@@ -306,7 +306,7 @@ class CommitTests(CommitCase):
         self.commits.when_synced(self.called.append)
         assert self.called == [True, True]
 
-    def test_what_is_written_and_not_synced_is_waited_for(self) -> None:
+    def test_a_callback_waits_for_the_sync_of_a_written_group(self) -> None:
         self.add(GROUP)
         self.disk.end_write()
         self.commits.when_written(self.called.append)
@@ -331,7 +331,7 @@ class CommitTests(CommitCase):
         self.disk.end_sync()
         assert self.disk.synced == 1
 
-    def test_so_is_what_is_written_while_a_sync_runs(self) -> None:
+    def test_a_group_written_during_a_sync_is_synced(self) -> None:
         self.add(GROUP)
         self.disk.end_write()
         self.disk.clock.advance(SYNC_SECONDS - INTERVAL)
@@ -407,7 +407,7 @@ class CommitTests(CommitCase):
 class FailureTests(CommitCase):
     """Writes and syncs that fail"""
 
-    def test_who_waits_is_told_and_it_is_tried_again(self) -> None:
+    def test_callbacks_get_the_failure_and_the_write_is_retried(self) -> None:
         self.add(GROUP)
         self.commits.when_written(self.called.append)
         self.commits.when_synced(self.called.append)

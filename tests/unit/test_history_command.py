@@ -202,7 +202,7 @@ class RepairTests(HistoryCase):
         assert len(self.stored()) == 3
         self.assert_fine()
 
-    def test_what_can_be_read_of_damaged_metadata_is_kept(self) -> None:
+    def test_the_readable_part_of_damaged_metadata_is_kept(self) -> None:
         path = self.path / "metadata.db"
         connection = sqlite3.connect(path)
         connection.execute(

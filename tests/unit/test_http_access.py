@@ -55,7 +55,7 @@ class AccessTests(HouseCase):
         token = self.house.token("admin")
         assert self.values("/v1/history?start=2", token=token) == []
 
-    def test_what_a_proxy_forwards_does_not_come_from_this_machine(self) -> None:
+    def test_a_forwarded_request_does_not_count_as_local(self) -> None:
         house = WebHouse()
         house.broker.tokens.replace(SecretRing())
         for path in ("/v1/configuration", "/v1/status"):
@@ -174,7 +174,7 @@ class RuleTests(SynchronousTestCase):
         house.broker.set_access(AccessTable(rules))
         return house
 
-    def test_identities_of_tokens_and_of_nobody(self) -> None:
+    def test_identities_of_tokens_and_anonymous_clients(self) -> None:
         eve = Who(("eve",), proofs=("token",))
         house = self.house(rule(True, "history", "a", eve), rule(True, "history", "b"))
         token = house.token("history", sub="eve")
@@ -204,7 +204,7 @@ class RuleTests(SynchronousTestCase):
         assert self.deleted(house, "b").error == (403, "not-authorized")
         assert self.deleted(house, "a").status == 204
 
-    def test_readers_are_for_those_who_may_read_some_history(self) -> None:
+    def test_readers_need_the_permission_to_read_some_history(self) -> None:
         house = self.house(rule(True, "subscribe publish"), rule(True, "history", "%u"))
         ada = house.token("history", sub="ada")
         assert self.reader(house, "PUT").error == (403, "not-authorized")

@@ -73,7 +73,7 @@ class ReadingTests(SynchronousTestCase):
         self.house.publish("a", b"1", b"2")
         self.house.publish("b", b"3")
 
-    def test_what_there_is(self) -> None:
+    def test_stored_messages_are_read(self) -> None:
         answer = self.house.get(PATH)
         assert [row["value"] for row in answer.lines] == ["1", "2"]
         assert answer.headers["Content-Type"] == "application/x-ndjson"
@@ -151,7 +151,7 @@ class ReadingTests(SynchronousTestCase):
         client.send(f"GET {PATH}?follow=1 HTTP/1.0\r\n\r\n".encode())
         assert client.answer().error == (505, "version")
 
-    def test_what_has_expired_is_told(self) -> None:
+    def test_expired_messages_are_reported_as_a_gap(self) -> None:
         house = WebHouse(MemoryStore(2, 2**20))
         house.publish("a", b"1", b"2")
         house.publish("a", b"3", b"4")
@@ -167,7 +167,7 @@ class FollowTests(SynchronousTestCase):
         self.house = WebHouse()
         self.house.publish("a", b"before")
 
-    def test_what_comes(self) -> None:
+    def test_new_messages_arrive(self) -> None:
         follower = Follower(self.house)
         assert follower.values() == []
         assert b"Transfer-Encoding: chunked" in follower.head
@@ -199,7 +199,7 @@ class FollowTests(SynchronousTestCase):
         follower.stream.lose()
         assert "new" in self.house.broker.topics
 
-    def test_topics_that_nobody_needs_are_removed(self) -> None:
+    def test_unused_topics_are_removed(self) -> None:
         topics = self.house.broker.topics
         before, held = len(topics), self.house.broker.memory.used
         names = "&topic=".join(f"t{number}" for number in range(200))
@@ -230,7 +230,7 @@ class FollowTests(SynchronousTestCase):
         assert [one["id"], two["id"]] == [f"{epoch}:2", f"{epoch}:3"]
         assert json.loads(two["data"])["value"] == "2"
 
-    def test_a_client_goes_on(self) -> None:
+    def test_a_client_continues_at_its_position(self) -> None:
         first = Follower(self.house, Accept=EVENTS)
         self.house.publish("a", b"1")
         position = first.events()[-1]["id"]
@@ -247,7 +247,7 @@ class FollowTests(SynchronousTestCase):
         assert json.loads(events[1]["data"]) == {"start": 0, "stop": 0, "reason": "replaced"}
         assert json.loads(events[2]["data"])["value"] == "before"
 
-    def test_what_a_crash_has_lost(self) -> None:
+    def test_messages_lost_in_a_crash_are_reported(self) -> None:
         class Reopened(MemoryStore):
             def continuation(self, epoch: str, offset: int) -> int | None:
                 return min(offset, 1)
@@ -273,7 +273,7 @@ class FollowTests(SynchronousTestCase):
         assert lines.body() == b"\n"
         assert events.body() == f": \nid: {self.house.store.epoch}:2\n\n".encode()
 
-    def test_what_has_expired_is_told(self) -> None:
+    def test_expired_messages_are_reported_as_a_gap(self) -> None:
         house = WebHouse(MemoryStore(2, 2**20))
         house.publish("a", b"1", b"2")
         house.publish("a", b"3", b"4")
@@ -350,7 +350,7 @@ class SlowTests(SynchronousTestCase):
         self.house.clock.advance(0)
         assert self.house.broker.memory.used < used
 
-    def test_what_it_does_not_take_is_counted(self) -> None:
+    def test_messages_that_it_does_not_take_are_counted(self) -> None:
         self.publish(5)
         self.slow.stream.lose()
         drops = self.house.broker.counters.drops
@@ -483,7 +483,7 @@ class AccessTests(SynchronousTestCase):
         follower.body()
         return int(follower.head.split()[1])
 
-    def test_what_comes_needs_the_key_or_the_permission_history(self) -> None:
+    def test_new_messages_need_the_key_or_the_permission_history(self) -> None:
         live = PATH + "?follow=1"
         assert self.house.get(live).error == (403, "not-authorized")
         assert self.status(live, "subscribe") == 200
@@ -491,7 +491,7 @@ class AccessTests(SynchronousTestCase):
         assert self.status(live, "publish") == 403
         assert self.status(live, "history", key="other") == 200
 
-    def test_what_is_stored_needs_the_permission_history(self) -> None:
+    def test_stored_messages_need_the_permission_history(self) -> None:
         for target in (PATH, PATH + "?follow=1&start=0"):
             assert self.status(target, "subscribe") == 403
             assert self.status(target, "history") == 200

@@ -71,7 +71,7 @@ class LeaseTests(SynchronousTestCase):
         assert self.delete("a", "z") == 204
         assert reserve.call_args_list.count(one) == free.call_args_list.count(one) == 3
 
-    def test_what_has_ended_is_not_charged(self) -> None:
+    def test_an_ended_lease_is_not_charged(self) -> None:
         """Also if nobody asks for a lease again."""
         free = Mock(wraps=self.house.broker.memory.free)
         self.patch(self.house.broker.memory, "free", free)  # type: ignore[no-untyped-call]

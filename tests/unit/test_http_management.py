@@ -33,7 +33,7 @@ class TopicListTests(SynchronousTestCase):
     def get(self, target: str, **given: Any) -> Any:
         return self.house.connect("127.0.0.1").get(target, **given).json
 
-    def test_what_came_since_the_start_is_shown(self) -> None:
+    def test_traffic_since_the_start_is_shown(self) -> None:
         self.house.publish("a", b"1", b"22")
         (row,) = self.get("/v1/topics?match=a")["items"]
         assert row.pop("last_timestamp") > 0
@@ -79,7 +79,7 @@ class TopicListTests(SynchronousTestCase):
         assert [row["name"] for row in page["items"]] == ["a/1", "a/2"]
         assert page["next"] is None
 
-    def test_what_may_not_be_read_is_not_listed(self) -> None:
+    def test_topics_that_may_not_be_read_are_not_listed(self) -> None:
         self.house.publish("open", b"x")
         self.house.lock("closed", b"key")
         page = self.house.get("/v1/topics").json
@@ -252,7 +252,7 @@ class SessionTests(SynchronousTestCase):
         for mark in ("0" * 16, "zz", "..%2F..%2Fx", "f" * 16):
             assert self.client.get(f"/v1/sessions/{mark}").error == (404, "unknown-session")
 
-    def test_a_follower_is_disconnected_and_told(self) -> None:
+    def test_a_follower_gets_the_reason_of_its_disconnection(self) -> None:
         other = self.house.connect("192.0.2.9")
         other.ask("GET", "/v1/topics/a/messages?follow=1")
         mark = mark_text(other.channel.mark)
@@ -267,7 +267,7 @@ class SessionTests(SynchronousTestCase):
         record = self.client.get("/v1/audit").json["items"][0]
         assert (record["event"], record["reason"], record["mark"]) == ("disconnect", "noisy", mark)
 
-    def test_a_follower_of_the_status_is_told_why(self) -> None:
+    def test_a_follower_of_the_status_gets_the_reason(self) -> None:
         other = self.house.connect("127.0.0.1")
         other.ask("GET", "/v1/status?follow=1")
         mark = mark_text(other.channel.mark)

@@ -48,7 +48,7 @@ class ReaderTests(SynchronousTestCase):
         assert self.put("b", offset=4).status == 204
         assert self.readers()[1]["lag"] == 0
 
-    def test_a_note_of_what_was_passed_over(self) -> None:
+    def test_a_note_of_passed_offsets(self) -> None:
         assert self.put("a", offset=3, quiet_from=1, quiet_topics="ab12").status == 204
         (row,) = self.readers()
         assert (row["quiet_from"], row["quiet_topics"]) == (1, "ab12")

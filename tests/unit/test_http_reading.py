@@ -234,7 +234,7 @@ class RangeTests(HouseCase):
         ):  # fmt: skip
             assert self.house.post("/v1/history", body).error == (400, "invalid-request"), body
 
-    def test_http_1_0_cannot_tell_a_stream_that_was_cut(self) -> None:
+    def test_http_1_0_does_not_show_a_truncated_stream(self) -> None:
         client = self.house.connect()
         client.send(b"GET /v1/history?start=0 HTTP/1.0\r\n\r\n")
         assert client.answer().error == (505, "version")

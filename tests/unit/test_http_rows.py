@@ -81,7 +81,7 @@ class RowTests(SynchronousTestCase):
             assert "\r" not in row
 
     @given(batches(), RUNS)
-    def test_what_is_read_can_be_published(self, batch: Batch, run: int) -> None:
+    def test_rows_that_were_read_can_be_published(self, batch: Batch, run: int) -> None:
         for row, payload, index in zip(
             rows_of(batch, run, True), batch.payloads(), range(batch.count), strict=True
         ):

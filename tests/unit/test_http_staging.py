@@ -151,7 +151,7 @@ class StageTests(WritingCase):
         assert self.stage(data).error == (413, "too-large")
         assert self.stage(data, batch=1).status == 201
 
-    def test_clients_are_told_how_large_a_batch_may_be(self) -> None:
+    def test_the_limits_of_a_batch_are_published(self) -> None:
         self.house = WebHouse(max_batch="100K", max_message="5K")
         found = self.house.get("/v1/limits").json
         assert found == {"batch_bytes": 102_400, "message_bytes": 5120}
@@ -277,7 +277,7 @@ class PieceTests(SynchronousTestCase):
                 summarize(file, b"")
             assert (raised.value.status, raised.value.code) == (413, "too-large")
 
-    def test_the_estimate_of_memory_grows_with_what_a_part_holds(self) -> None:
+    def test_the_estimate_of_memory_grows_with_the_contents_of_a_part(self) -> None:
         def memory(count: int, **columns: Any) -> int:
             part = table(["t"] * count, [b"x"] * count, **columns)
             return summarize(io.BytesIO(stream_of(part)), b"").memory

@@ -285,7 +285,7 @@ class ManyTopicsTests(WritingCase):
         self.house.broker.topics.create("u").upstream = object()  # type: ignore[assignment]
         self.refuse([*self.names, "u"])
 
-    def test_what_others_have_asked_for_meanwhile_stays(self) -> None:
+    def test_topics_that_others_request_during_the_commit_stay(self) -> None:
         topics = self.house.broker.topics
         id = self.part_of(["a", "b", "c", "d", "e", "u"])
         other_id = self.stage(table(["c", "d", "u"], [b"", b"", b""]), query="r").json["part"]

@@ -69,7 +69,7 @@ class SocketTests(SynchronousTestCase):
         assert self.find("cafe", STREAM) == 1
         assert self.find("nsd", STREAM) == 2
 
-    def test_what_is_not_there(self) -> None:
+    def test_missing_sockets(self) -> None:
         assert self.find("nsd", DATAGRAM) is None
         assert self.find("spot", STREAM) is None
         assert self.find("nsd", STREAM, LISTEN_FDS="2") is None

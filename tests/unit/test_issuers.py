@@ -99,7 +99,7 @@ class SettingTests(SynchronousTestCase):
         given = {"jwks-url": URL, **table}
         return configuration({"corp": given}).key_sources[0].actions
 
-    def test_what_others_issue_has_no_admin_by_default(self) -> None:
+    def test_tokens_of_other_issuers_have_no_admin_by_default(self) -> None:
         assert self.actions() == frozenset(ACTIONS) - {"admin"}
         assert self.actions(actions="*") is None
         assert self.actions(actions=["*"]) is None
@@ -144,13 +144,13 @@ class RuleTests(SynchronousTestCase):
         identity = Identity("ada", "token", issuer=issuer) if issuer else Identity("ada", "curve")
         return rules.rules_for(identity).may(action, topic)
 
-    def test_a_name_is_told_apart_by_its_issuer(self) -> None:
+    def test_equal_names_of_two_issuers_are_two_identities(self) -> None:
         rules = self.rules({"allow": "*", "identity": "ada", "issuer": "secret-file"})
         assert self.may(rules, "publish", "secret-file", "t")
         assert not self.may(rules, "publish", "corp", "t")
         assert not self.may(rules, "publish", "", "t")
 
-    def test_actions_hold_whatever_the_rules_allow(self) -> None:
+    def test_actions_of_an_issuer_bound_the_rules(self) -> None:
         rules = self.rules({"allow": "*", "identity": "ada"}, actions="subscribe")
         assert self.may(rules, "subscribe", "corp", "t")
         assert not self.may(rules, "publish", "corp", "t")

@@ -76,7 +76,7 @@ class ConnectionTests(SynchronousTestCase):
         assert cafe.broker.counters.delivered == 0
         assert cafe.broker.counters.dropped == 20
 
-    def test_what_was_taken_meanwhile_is_delivered(self) -> None:
+    def test_messages_taken_before_the_end_are_delivered(self) -> None:
         cafe = self.stuck(slow_consumer=DISCONNECT, slow_seconds=5)
         # Seven messages and the beginning of another.
         del self.bob.stream.buffered[: 7 * 10_016 + 1000]
@@ -110,7 +110,7 @@ class ConnectionTests(SynchronousTestCase):
 class KernelTests(SynchronousTestCase):
     """``untaken_bytes`` of a real socket"""
 
-    def test_what_the_kernel_has_not_sent_is_not_taken(self) -> None:
+    def test_bytes_that_the_kernel_has_not_sent_are_not_taken(self) -> None:
         listening = socket.create_server(("127.0.0.1", 0))
         theirs = socket.create_connection(listening.getsockname())
         ours = listening.accept()[0]

@@ -92,7 +92,7 @@ class LetGoTests(LetGoCase):
         assert self.box(bob).cursor is None
         assert self.box(bob).queued > 900
 
-    def test_over_the_mark_nothing_is_held_and_nobody_waits(self) -> None:
+    def test_over_the_mark_nothing_is_held_and_no_publisher_waits(self) -> None:
         bob, eve = self.stuck(self.news), self.subscriber(self.news)
         assert self.box(bob).queued == self.box(bob).held == self.broker.router.memory.used - 3072
         for number in range(100):
@@ -377,7 +377,7 @@ class LimitTests(LetGoCase):
 class LossTests(LetGoCase):
     """Messages that the subscriber does not get"""
 
-    def test_what_retention_overtakes_is_counted_for_each_topic(self) -> None:
+    def test_messages_overtaken_by_retention_are_counted_for_each_topic(self) -> None:
         self.start_broker(MemoryStore(10, 2**26))
         bob = self.stuck(self.news, self.sport)
         for number in range(4, 24):
@@ -388,7 +388,7 @@ class LossTests(LetGoCase):
         assert got == [b"s%d" % n if n % 2 else b"n%d" % n for n in range(14, 24)]
         assert self.drops() == {("news", "expired"): 9, ("sport", "expired"): 5}
 
-    def test_what_was_not_taken_is_counted_when_the_connection_ends(self) -> None:
+    def test_messages_not_taken_are_counted_when_the_connection_ends(self) -> None:
         bob = self.stuck(self.news, self.sport)
         self.publish(self.sport, b"4", b"5")
         self.publish(self.news, b"6")

@@ -180,7 +180,7 @@ class FlushingTests(SynchronousTestCase):
         self.stream = client.stream
         return setup, connection
 
-    def test_they_are_charged_until_the_transport_is_gone(self) -> None:
+    def test_bytes_are_charged_until_the_transport_is_gone(self) -> None:
         for how, kind in (("close", "TCP"), ("close", "TLS"), ("half", "TCP"), ("half", "UNIX")):
             setup, _ = self.leave(how, kind)
             before = setup.broker.counters.connections * 8192
@@ -191,7 +191,7 @@ class FlushingTests(SynchronousTestCase):
             assert self.stream.aborted
             assert setup.broker.memory.used == 0, (how, kind)
 
-    def test_what_was_taken_meanwhile_is_not_charged_any_more(self) -> None:
+    def test_bytes_that_were_taken_are_no_longer_charged(self) -> None:
         setup, _ = self.leave("close")
         del self.stream.buffered[:60_000]
         setup.clock.advance(1)
@@ -208,7 +208,7 @@ class FlushingTests(SynchronousTestCase):
         assert setup.broker.memory.used == 0
         assert connection.ends == 1
 
-    def test_an_open_connection_pays_for_what_it_does_not_read(self) -> None:
+    def test_an_open_connection_is_charged_for_unread_output(self) -> None:
         setup = Setup()
         client, connection = setup.connect()
         client.stream.stop_reading()

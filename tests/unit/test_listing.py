@@ -67,7 +67,7 @@ class FillTests(SynchronousTestCase):
         with pytest.raises(MemoryExhausted):
             Page(PageRequest(), self.memory)
 
-    def test_the_body_is_json_whatever_the_names(self) -> None:
+    def test_the_body_is_json_with_any_names(self) -> None:
         page = Page(PageRequest(), self.memory)
         rows = [{"name": "<\0>\u2028ä"}, {"name": "\udc80"}]
         for row in rows:

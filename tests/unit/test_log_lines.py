@@ -72,7 +72,7 @@ class TextTests(SynchronousTestCase):
         for empty in (event(None), event("")):
             assert timed_text(empty) == untimed_text(empty) == json_line(empty) == ""
 
-    def test_an_event_that_no_format_fits_is_told(self) -> None:
+    def test_an_event_that_cannot_be_formatted_is_reported(self) -> None:
         assert "Unable to format" in untimed_text(event("{missing}"))
         assert "Unable to format" in json.loads(json_line(event("{missing}")))["message"]
 
@@ -92,7 +92,7 @@ class JsonTests(SynchronousTestCase):
             **CONNECTION,
         }
 
-    def test_what_the_message_does_not_show_is_left_out(self) -> None:
+    def test_fields_outside_the_message_are_left_out(self) -> None:
         line = json_line(event("took {count}", token="s3cret", payload=b"s3cret"))
         assert "s3cret" not in line
 
@@ -111,7 +111,7 @@ class JsonTests(SynchronousTestCase):
         assert made["traceback"].rstrip().endswith("OSError: disk")
 
     @given(st.text())
-    def test_whatever_a_client_is_called_there_is_one_line(self, name: str) -> None:
+    def test_any_client_name_makes_one_line(self, name: str) -> None:
         line = json_line(event("from {name}", name=name))
         assert line.rstrip("\n").isprintable()
         assert json.loads(line)["name"] == name

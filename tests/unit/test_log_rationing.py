@@ -85,7 +85,7 @@ class RationingTests(SynchronousTestCase):
         repeats = sum(event.get("repeats", 1) for event in self.log.events)
         assert repeats == 10_000
 
-    def test_what_is_not_limited(self) -> None:
+    def test_events_without_a_limit(self) -> None:
         self.log.flood(50, unlimited=True)
         self.log.flood(50, log_level=LogLevel.debug)
         self.log.flood(50, log_io="printed")

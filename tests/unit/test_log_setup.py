@@ -135,7 +135,7 @@ class ServiceTests(ProcessLogCase):
         assert self.written[0].endswith("hello")
         assert list(IServiceCollection(application)) == [process]
 
-    def test_lines_that_were_withheld_are_told_at_the_end(self) -> None:
+    def test_withheld_lines_are_counted_at_the_end(self) -> None:
         log = process_log()
         process = LoggedProcess(log)
         process.startService()  # type: ignore[no-untyped-call]
@@ -165,7 +165,7 @@ class ConnectionTests(SynchronousTestCase):
         for level in ("debug", "wire=debug", "pubsub=debug", "wire.connection_log=debug"):
             assert process_log(log_level=level).shows_connections
 
-    def test_listeners_are_told_also_later_ones(self) -> None:
+    def test_logging_of_connections_reaches_later_listeners_too(self) -> None:
         setup = Setup()
         setup.broker.add_listener(setup.listener)
         setup.broker.log_connections(True)

@@ -33,14 +33,14 @@ class WriteTests(StoreCase):
         assert (first.offset, second.offset) == (0, 2)
         assert (self.store.next_offset, self.store.committed) == (3, 0)
 
-    async def test_what_was_acknowledged_survives_a_crash(self) -> None:
+    async def test_acknowledged_messages_survive_a_crash(self) -> None:
         await self.put(batch_of([b"1", b""], "a", [{"k": b"v"}, {}]), batch_of([b"22"], "b"))
         await self.put(mixed_batch([("a", b"x"), ("b", b"y")], ("a", "b")))
         found, damaged = await self.after(self.crashed())
         assert found == await self.read() == await self.read(cold=True)
         assert damaged == ()
 
-    async def test_clients_are_told_in_order(self) -> None:
+    async def test_callbacks_are_called_in_order(self) -> None:
         told: list[str] = []
         self.store.append(batch_of([b"1"]))
         self.store.when_stored(lambda ok: told.append(f"1 {ok}"))
@@ -81,7 +81,7 @@ class RestartTests(StoreCase):
         await self.put(batch_of([b"c"]))
         assert [m.payload for m in await self.read()] == [b"a", b"b", b"c"]
 
-    async def test_what_was_appended_last_is_committed_on_closing(self) -> None:
+    async def test_the_last_messages_are_committed_on_closing(self) -> None:
         self.store.append(batch_of([b"last"]))
         await self.reopen()
         assert [m.payload for m in await self.read()] == [b"last"]
@@ -134,7 +134,7 @@ class RestartTests(StoreCase):
 class ModeTests(StoreCase):
     """Permissions and locks"""
 
-    async def test_nobody_else_may_read_it(self) -> None:
+    async def test_other_users_may_not_read_it(self) -> None:
         await self.put(batch_of([b"x"]))
         for name in os.listdir(self.path):
             assert stat.S_IMODE((self.path / name).stat().st_mode) & 0o077 == 0, name
@@ -148,7 +148,7 @@ class ModeTests(StoreCase):
 class ReadTests(StoreCase):
     """Pages and ranges"""
 
-    async def test_readers_see_what_is_committed_and_others_more(self) -> None:
+    async def test_readers_see_committed_messages_and_subscribers_see_all(self) -> None:
         await self.put(batch_of([b"a"]))
         self.store.append(batch_of([b"b"]))
         shown = await self.store.read(0, None, 1000)
@@ -237,7 +237,7 @@ class FullTests(StoreCase):
         """Let writes work again."""
         self.patch(os, "pwritev", self.real)
 
-    async def test_publishers_are_told_and_it_clears_by_itself(self) -> None:
+    async def test_publishers_are_refused_until_writing_works_again(self) -> None:
         await self.put(batch_of([b"before"]))
         self.fill()
         self.store.append(batch_of([b"x"]))

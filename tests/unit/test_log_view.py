@@ -121,7 +121,7 @@ class EndTests(ViewCase):
     """The end of the newest segment"""
 
     @given(st.integers(0, 2000), st.binary(max_size=300))
-    def test_an_incomplete_record_is_not_there_and_is_no_damage(
+    def test_an_incomplete_record_is_neither_read_nor_damage(
         self, left: int, behind: bytes
     ) -> None:
         self.put(range(self.broker.next, self.broker.next + 10))

@@ -162,7 +162,7 @@ class FailureTests(FaultCase):
         self.patch(os, "pwritev", lambda *given: 0)
         assert raised(OSError, log.commit, numbered(0, 1)).errno == errno.ENOSPC
 
-    def test_what_a_failed_sync_has_lost_is_written_again(self) -> None:
+    def test_writes_lost_by_a_failed_sync_are_repeated(self) -> None:
         log = self.log()
         log.commit(numbered(0, 3), sync=True)
         log.commit(numbered(3, 5))
@@ -173,7 +173,7 @@ class FailureTests(FaultCase):
         log.kill()
         assert self.payloads() == [b"%d" % n for n in range(6)]
 
-    def test_so_it_is_if_a_write_with_a_sync_was_under_way(self) -> None:
+    def test_lost_writes_are_repeated_also_during_a_write_with_a_sync(self) -> None:
         log = self.log()
         log.commit(numbered(0, 3))
         failing, go_on = Event(), Event()
@@ -405,7 +405,7 @@ class RandomTests(FaultCase):
         st.sampled_from([1, 3000, 2**20]),
         st.booleans(),
     )
-    def test_what_was_acknowledged_is_there(
+    def test_acknowledged_messages_are_stored(
         self, seed: int, share: float, segment_bytes: int, power: bool
     ) -> None:
         draw = random.Random(seed)

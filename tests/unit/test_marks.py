@@ -52,7 +52,7 @@ class MarkTests(SynchronousTestCase):
         assert describe(1, "cafe", "unix", SimpleNamespace(name="eve"))["identity"] == "eve"
         assert "identity" not in describe(1, "cafe", "unix", SimpleNamespace(name=""))
 
-    def test_what_is_no_connection_has_no_fields(self) -> None:
+    def test_other_objects_have_no_fields(self) -> None:
         assert log_fields(None) == log_fields("bob") == {}
 
 
@@ -75,7 +75,7 @@ class ConnectionTests(SynchronousTestCase):
         setup.connect()
         assert events[0]["connection"]["mark"].endswith("4001")
 
-    def test_drops_tell_of_the_connection(self) -> None:
+    def test_drops_name_the_connection(self) -> None:
         setup, events = Setup(), log_events(self)
         _, connection = setup.connect()
         setup.broker.counters.drop("bob", "t", "expired", 1, connection)

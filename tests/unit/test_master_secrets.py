@@ -277,7 +277,7 @@ class KeySetTests(SynchronousTestCase):
         assert not ring.candidates("first", "ES256", 0)
         assert [one.id for one in ring.candidates(None, "ES256", 0)] == ["login/3"]
 
-    def test_what_is_no_set(self) -> None:
+    def test_invalid_key_sets(self) -> None:
         others: list[object] = [None, [], {}, {"keys": {}}]
         for other in others:
             with pytest.raises(ValueError, match="not a JSON Web Key Set"):

@@ -24,7 +24,7 @@ class MemoryBudgetTests(SynchronousTestCase):
             memory.reserve(0)
         assert memory.used == 149
 
-    def test_what_was_taken_in_already_is_added_whatever_the_bound(self) -> None:
+    def test_memory_taken_already_is_added_beyond_the_bound(self) -> None:
         memory = MemoryBudget(100)
         memory.add(100)
         memory.add(7)
@@ -93,7 +93,7 @@ class WorkTests(SynchronousTestCase):
             raise KeyError
         assert memory.used == 0
 
-    def test_a_quarter_of_what_is_not_set_aside_is_left_to_others(self) -> None:
+    def test_a_quarter_of_the_unreserved_memory_is_left_to_others(self) -> None:
         memory = MemoryBudget(140)
         memory.set_aside(40)
         assert (memory.used, memory.work_limit) == (40, 50)
@@ -123,7 +123,7 @@ class CacheTests(SynchronousTestCase):
     def cache(self, name: str, limit: int = 1000) -> CacheAccount:
         return self.memory.cache(limit, lambda: self.forgotten.append(name))
 
-    def test_what_is_cached_is_used(self) -> None:
+    def test_a_cache_is_charged_until_it_is_cleared(self) -> None:
         cache = self.cache("a")
         cache.charge(60)
         cache.charge(-10)

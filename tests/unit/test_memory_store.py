@@ -73,7 +73,7 @@ class ModelTests(StoreCase):
         st.none() | st.frozensets(st.sampled_from([*TOPICS, "absent"])),
         st.integers(1, 200),
     )
-    def test_pages_give_what_is_retained_once_and_in_order(
+    def test_pages_have_retained_messages_once_and_in_order(
         self,
         appended: list[Batch],
         max_messages: int,
@@ -191,7 +191,7 @@ class BoundTests(StoreCase):
         assert [m.offset for m in self.everything(store)] == list(range(4950, 5000))
         assert [m.offset for m in self.everything(store, 4990, "a")] == [4992, 4995, 4998]
 
-    def test_the_summary_says_what_is_kept(self) -> None:
+    def test_the_summary_has_the_bounds(self) -> None:
         assert "none" in MemoryStore(0, 0).summary
         summary = MemoryStore(123, 4567).summary
         assert "123" in summary
@@ -204,7 +204,7 @@ class ReadTests(StoreCase):
     def setUp(self) -> None:
         self.store = MemoryStore(10_000, 2**24)
 
-    def test_the_garbage_collector_does_not_look_through_what_is_kept(self) -> None:
+    def test_the_garbage_collector_does_not_track_kept_messages(self) -> None:
         for payloads in ([b"abc", b"def"], [b"a", b"bcd"]):
             self.store.append(batch_of(payloads, "a"))
         gc.collect()
@@ -239,7 +239,7 @@ class ReadTests(StoreCase):
         self.store.append(batch_of([b"x"], "a"))
         assert self.page(self.store, 1, None, 100) == Page([], 1)
 
-    def test_a_page_without_the_topic_goes_on_behind_what_was_looked_at(self) -> None:
+    def test_a_page_without_the_topic_continues_behind_the_examined_offsets(self) -> None:
         for _ in range(5000):
             self.store.append(batch_of([b"x"], "a"))
         self.store.append(batch_of([b"rare"], "b"))

@@ -177,7 +177,7 @@ class PageTests(SynchronousTestCase):
         assert b"# TYPE pubsub_connections gauge\n" in answer.body
         assert b'pubsub_connections{protocol="http"} 1.0\n' in answer.body
 
-    def test_openmetrics_is_sent_to_those_who_accept_it(self) -> None:
+    def test_openmetrics_is_sent_if_the_request_accepts_it(self) -> None:
         answer = self.get(Accept=f"{OPENMETRICS},text/plain;version=0.0.4;q=0.5,*/*;q=0.1")
         assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
         assert answer.body.endswith(b"# EOF\n")

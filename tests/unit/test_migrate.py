@@ -85,7 +85,7 @@ class MigrationTests(TestCase):
         await self.open()
         assert await self.payloads() == [(0, "a", [b"1"])]
 
-    async def test_what_has_expired_does_not_come_back(self) -> None:
+    async def test_expired_messages_do_not_come_back(self) -> None:
         with history(self.old) as old:
             for _ in range(3):
                 old.put_all([old.batch("a", [b"1"]), old.batch("b", [b"2"])])
@@ -98,7 +98,7 @@ class MigrationTests(TestCase):
         assert store.first_offset == 2
         assert store.next_offset == 6
 
-    async def test_damage_and_what_was_lost(self) -> None:
+    async def test_damage_and_losses(self) -> None:
         with history(self.old) as old:
             for number in range(4):
                 old.put("a", [b"%d" % number])

@@ -95,6 +95,6 @@ class ListTests(SynchronousTestCase):
     def test_a_change_that_takes_nothing_away_changes_nothing(self) -> None:
         assert self.get_while(EVERYTHING) == [*self.texts, "last"]
 
-    def test_a_channel_that_is_allowed_meanwhile_waits_for_the_next_get(self) -> None:
+    def test_a_channel_allowed_during_a_get_is_in_the_next_one(self) -> None:
         apply(self.nsd, AccessRule("test", False, ANY, Who(), ("ben",)), EVERYTHING)
         assert self.get_while(EVERYTHING) == self.texts

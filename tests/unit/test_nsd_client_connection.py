@@ -61,7 +61,7 @@ class WireTests(SynchronousTestCase):
             columns = Columns.of([b"good", payload])
             assert wire.payload_problem(columns) == "the payload is not UTF-8"
 
-    def test_payloads_fit_a_line_with_what_is_escaped(self) -> None:
+    def test_payloads_fit_a_line_with_their_escapes(self) -> None:
         wire = make_wire()
         room = MAX_LINE - 4096
         assert wire.payload_problem(Columns.one(b"x" * (room - 2))) == ""
@@ -114,7 +114,7 @@ class BrokerTests(SynchronousTestCase):
             ("ada", text) for text in texts
         ]
 
-    def test_each_confirmation_counts_what_was_refused(self) -> None:
+    def test_each_confirmation_counts_the_refused_messages(self) -> None:
         writer = self.writer(Nsd(max_body=5))
         writer.connection.publish("news", Columns.of([b"123456", b"12345", b"1234567"]))
         writer.connection.confirm()

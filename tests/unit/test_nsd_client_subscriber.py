@@ -184,7 +184,7 @@ class PositionTests(SynchronousTestCase):
         assert again.take_output() == subscribing(epoch="e1", after=after)
         return again
 
-    def test_the_broker_tells_where_to_continue(self) -> None:
+    def test_the_reply_has_the_position_to_continue_at(self) -> None:
         connection = self.resumed()
         assert connection.receive(position(5, continues=True)) == [Subscribed(NEWS)]
         assert connection.take_output() == get(READER, 5)

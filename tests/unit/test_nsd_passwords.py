@@ -82,7 +82,7 @@ class NsdPasswordTests(SynchronousTestCase):
         for line in (get("ann"), publish("ann", "x"), subscribe("ann", "desk"), open_("ann")):
             assert self.say(other, nsd, line) == WRONG
 
-    def test_other_identities_belong_to_the_user_who_subscribes_them_first(self) -> None:
+    def test_other_identities_belong_to_their_first_subscriber(self) -> None:
         store = MemoryStore(1000, 10**6)
         for _ in range(2):
             nsd = self.nsd(store=store)

@@ -94,7 +94,7 @@ class ObjectStoreTests(TestCase):
         with open_storage(self.location).create(path) as file:
             file.write(b"mine")
 
-    def test_a_batch_is_stored_once_whatever_topics_are_called(self) -> None:
+    def test_a_batch_is_stored_once_with_any_names_of_topics(self) -> None:
         assert put(self.table, "q", 0, batch(0, 64))
         assert not put(self.table, "q", 0, batch(0, 64))
         table = self.table.open()
@@ -281,7 +281,7 @@ class FailingStoreTests(TestCase):
             assert SECRET not in text
             assert "\x1b" not in text
 
-    def test_nobody_listens(self) -> None:
+    def test_a_refused_connection(self) -> None:
         self.check("http://127.0.0.1:1", "Connection refused")
 
     def test_wrong_credentials(self) -> None:

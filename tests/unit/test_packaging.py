@@ -55,7 +55,7 @@ class VersionTests(SynchronousTestCase):
         ]
         assert found == []
 
-    def test_what_is_installed_has_it(self) -> None:
+    def test_the_installed_package_has_the_version(self) -> None:
         assert version("pubsub-broker") == project()["project"]["version"]
 
 
@@ -131,7 +131,7 @@ class DockerTests(SynchronousTestCase):
         # It needs a secret.
         assert served == installed_protocols().keys() - {"fast"}
 
-    def test_the_build_sees_what_the_wheel_is_made_from(self) -> None:
+    def test_the_build_sees_the_files_of_the_wheel(self) -> None:
         """Each pattern stands for files, and what the Dockerfile copies is not ignored."""
         lines = (DOCKER / "Dockerfile.dockerignore").read_text().splitlines()
         patterns = [line.removeprefix("!") for line in lines if line.startswith("!")]
@@ -147,7 +147,7 @@ class DockerTests(SynchronousTestCase):
 class ListTests(SynchronousTestCase):
     """The lists of what the packages have; tests/integration/test_packages.py builds them"""
 
-    def test_they_have_what_is_tracked(self) -> None:
+    def test_the_lists_include_the_tracked_files(self) -> None:
         targets = project()["tool"]["hatch"]["build"]["targets"]
         for target, wanted in (("wheel", IN_WHEEL), ("sdist", IN_SDIST)):
             spec = GitIgnoreSpec.from_lines(targets[target]["include"])

@@ -45,7 +45,7 @@ class PasswordFileTests(SynchronousTestCase):
         assert not matches(b"Sesame", hashed)
         assert hash_password(b"sesame") != hashed
 
-    def test_nobody_costs_as_much_as_a_user_and_has_no_password(self) -> None:
+    def test_the_hash_for_unknown_users_costs_the_same_and_matches_no_password(self) -> None:
         hashes = {"a": cheap_hash(b"1"), "b": cheap_hash(b"2"), "c": hash_password(b"3")}
         assert hash_of_nobody(hashes).startswith("$argon2id$v=19$m=32,t=1,p=1$")
         assert not matches(b"1", hash_of_nobody(hashes))
@@ -193,7 +193,7 @@ class PasswordVerifierTests(SynchronousTestCase):
         kept = repr(vars(self.verifier))
         assert "sesame" not in kept
 
-    def test_another_file_forgets_what_was_remembered(self) -> None:
+    def test_another_file_clears_the_remembered_results(self) -> None:
         self.ask()
         self.run_all()
         self.verifier.replace({"bob": cheap_hash(b"new")})
@@ -248,7 +248,7 @@ class PasswordVerifierTests(SynchronousTestCase):
                 done += 1
         assert done == RATE
 
-    def test_what_waits_too_long_is_refused(self) -> None:
+    def test_a_verification_that_waits_too_long_is_refused(self) -> None:
         for n in range(3):
             self.ask(password=b"guess %d" % n)
         self.clock.advance(0)
@@ -258,7 +258,7 @@ class PasswordVerifierTests(SynchronousTestCase):
         assert self.taken() == ["wrong-password", "passwords-busy", "passwords-busy"]
         assert len(self.verifier) == 0
 
-    def test_a_client_that_left_is_not_told_and_costs_nothing(self) -> None:
+    def test_a_client_that_left_gets_no_result_and_costs_nothing(self) -> None:
         check = self.ask()
         check.cancel()
         self.ask(password=b"open")
@@ -294,7 +294,7 @@ class PasswordVerifierTests(SynchronousTestCase):
         self.ask()
         assert self.taken() == ["passwords-busy"]
 
-    def test_a_client_may_ask_while_it_is_told(self) -> None:
+    def test_a_result_handler_may_request_another_verification(self) -> None:
         def done(refused: Refused | None) -> None:
             self.ask(password=b"open")
 

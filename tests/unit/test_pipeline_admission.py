@@ -112,7 +112,7 @@ class GapTests(SynchronousTestCase):
         assert 500_001 <= stop <= 500_040
         assert admit([one], 100, None) == [1_000_000]
 
-    def test_what_is_empty_is_passed(self) -> None:
+    def test_empty_ranges_are_passed(self) -> None:
         one, other = self.waiting(set(), 1000), self.waiting(set(range(1000)), 1000)
         assert admit([one, other], 10, None) == [1000, 10]
 

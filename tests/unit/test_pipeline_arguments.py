@@ -56,7 +56,7 @@ class JobTests(SynchronousTestCase):
             assert found.master == "spark://h:7077"
             assert found.conf == [("a", "b=c"), ("d", "")]
 
-    def test_what_is_needed(self) -> None:
+    def test_required_options(self) -> None:
         for job, needed in NEEDED.items():
             for left_out in needed:
                 errors = io.StringIO()

@@ -216,7 +216,7 @@ class QuietTests(PositionCase):
         assert self.run_query() == []
         assert self.batches == 0
 
-    def test_what_expires_of_other_topics_is_no_loss(self) -> None:
+    def test_expired_messages_of_other_topics_are_no_loss(self) -> None:
         start = {"subscribe": "orders", "startingOffsets": "earliest"}
         self.run_query(**start)
         reader = self.stream(**start)
@@ -229,7 +229,7 @@ class QuietTests(PositionCase):
         assert end["0"]["next"] == 150
         assert list(reader.partitions(self.at, end)) == []
 
-    def test_what_expires_unseen_is_a_loss(self) -> None:
+    def test_expired_messages_that_were_not_read_are_a_loss(self) -> None:
         start = {"subscribe": "orders", "startingOffsets": "earliest"}
         self.run_query(**start)
         self.put("orders", 50)

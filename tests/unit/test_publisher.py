@@ -95,7 +95,7 @@ class SenderTests(PublisherCase):
             publisher.publish(self.topic, Columns.of([b"x"]))
         assert self.broker.counters.published == 0
 
-    def test_without_permission_that_is_what_is_reported(self) -> None:
+    def test_a_missing_permission_is_reported_first(self) -> None:
         with pytest.raises(NotAuthorized):
             self.publisher(allow_publish="x").publish(
                 self.topic, Columns.of([b"x"]), sender=b"s" * 256

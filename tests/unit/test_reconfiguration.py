@@ -164,7 +164,7 @@ class SessionTests(ReloadCase):
 class LimitTests(ReloadCase):
     """Other bounds"""
 
-    def test_bounds_apply_to_what_comes(self) -> None:
+    def test_bounds_apply_at_once(self) -> None:
         self.reload(max_topics=1, max_sessions=7, stop_timeout=3, topic_expiry=100)
         with pytest.raises(LimitReached):
             self.broker.topics.create("other")
@@ -196,7 +196,7 @@ class DurabilityTests(ReloadCase):
         self.reload(durability=[])
         assert before.durability.name == "ASYNC"
 
-    def test_what_the_creator_requires_stays(self) -> None:
+    def test_requirements_of_the_creator_stay(self) -> None:
         topic = self.broker.topics.create("a")
         self.broker.topic_lifecycle.set_requirements(topic, sync=True, exclusive=False)
         self.reload(durability=["*=none"])

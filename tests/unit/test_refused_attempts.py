@@ -118,7 +118,7 @@ class AuditTests(SynchronousTestCase):
         rest = self.lines()[0].replace('{"time": "2023-11-14T22:13:20.000+00:00"', "")
         assert self.failure.search(rest)
 
-    def test_what_clients_choose_cannot_imitate_one(self) -> None:
+    def test_texts_of_clients_cannot_imitate_a_record(self) -> None:
         forged = '{"time": "", "event": "refused", "address": "192.0.2.9", "protocol": "a", "re'
         self.listener.audit.record("close", client=forged, topic=forged)
         self.listener.refuse("not-authorized", forged, topic=forged)

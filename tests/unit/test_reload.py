@@ -267,7 +267,7 @@ class AccessTableTests(ReloadCase):
         self.house.document["access"] = list(rules)
         self.reload()
 
-    def test_what_is_no_longer_allowed_ends(self) -> None:
+    def test_subscriptions_that_are_no_longer_allowed_end(self) -> None:
         reader = self.client(hs_sub(b"\x01\x02"))
         self.table({"deny": "subscribe", "topics": "cafe/1"}, {"allow": "*"})
         assert reader.take() == error(8)

@@ -203,7 +203,7 @@ class PartTests(FailureCase):
             self.live.apply(self.house.read())
         assert self.state() == self.before
 
-    def test_what_does_not_go_back_is_reported_and_the_rest_does(self) -> None:
+    def test_a_part_that_cannot_be_restored_is_reported_and_the_others_are_restored(self) -> None:
         self.failing(self.broker, "reconfigure", OSError("broken"))
         self.failing(self.broker, "put_back", RuntimeError("as well"))
         self.reload()

@@ -170,7 +170,7 @@ class MoveTests(ListenerCase):
         again = self.client(1, hs_sub(b"", resume(b"bob", session.id)))
         assert b"missed" in again.take()
 
-    def test_what_needs_a_restart_makes_another_listener(self) -> None:
+    def test_a_change_that_needs_a_restart_makes_another_listener(self) -> None:
         before = self.broker.listeners[0]
         self.apply(config(cafe(2, channels="7")))
         assert self.broker.listeners[0] is not before
@@ -184,7 +184,7 @@ class MoveTests(ListenerCase):
 class ReportTests(ListenerCase):
     """The log"""
 
-    def test_what_needs_a_restart_is_named_each_time(self) -> None:
+    def test_changes_that_need_a_restart_are_named_each_time(self) -> None:
         line = "reload: tuning stays on until a restart makes it off"
         for count in (1, 2):
             self.apply(config(cafe(1), tuning=False))

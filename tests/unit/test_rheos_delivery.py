@@ -78,7 +78,7 @@ class EncodingTests(SynchronousTestCase):
             assert encoding_of(news, codec, True) != encoding_of(sport, codec, True)
 
     @given(st.lists(st.binary(max_size=5), min_size=1), st.sampled_from(["spec", "original"]))
-    def test_clients_read_what_was_sent(self, payloads: list[bytes], layout: str) -> None:
+    def test_clients_read_the_published_messages(self, payloads: list[bytes], layout: str) -> None:
         codec = Codec(layout)
         for envelope in (False, True):
             data = encoded(encoding_of(Topic("t"), codec, envelope), from_alice(*payloads))

@@ -199,7 +199,7 @@ class TestScan:
         assert len(table) == 10
 
     @given(data=st.data())
-    def test_it_finds_what_the_codec_finds(self, kernel: Any, data: st.DataObject) -> None:
+    def test_a_scan_finds_the_same_as_the_codec(self, kernel: Any, data: st.DataObject) -> None:
         codec = data.draw(ANY_CODEC)
         stream = data.draw(streams(codec))
         at = data.draw(st.integers(0, min(3, len(stream))))
@@ -252,7 +252,7 @@ class TestEncode:
         limit=st.integers(0, 12),
     )
     @examples(2)
-    def test_they_are_what_the_codec_encodes(
+    def test_frames_equal_those_of_the_codec(
         self,
         kernel: Any,
         client: bytes,

@@ -217,7 +217,7 @@ class ManySubscriptionsTests(RouterCase):
         super().setUp()
         self.others = [Topic(f"t{number}") for number in range(500)]
 
-    def test_what_was_published_before_is_counted_and_what_comes_after_is_not_for_it(self) -> None:
+    def test_messages_before_the_end_are_counted_and_later_ones_are_not_for_it(self) -> None:
         bob, eve = self.subscriber(self.news, *self.others), self.subscriber(self.news)
         self.route(self.news, b"a")
         self.box(bob).shut("disconnected")

@@ -46,7 +46,7 @@ class HeadTests(SynchronousTestCase):
         data[min(at, SEGMENT_HEAD_BYTES - 5)] ^= bits
         raised(NotASegment, SegmentHead.decode, bytes(data))
 
-    def test_what_is_none(self) -> None:
+    def test_files_that_are_no_segment(self) -> None:
         for data, reason in (
             (b"", "empty"),
             (bytes(100), "empty"),
@@ -194,7 +194,7 @@ class SurveyTests(SegmentCase):
         bases, damaged, _ = self.survey()
         assert (bases, damaged) == ([0, 10], [(10, 10)])
 
-    def test_a_record_across_the_bounds_of_what_is_read_at_a_time(self) -> None:
+    def test_a_record_across_the_bounds_of_two_reads(self) -> None:
         first, second, third = self.records(3)
         for gap in range(1024**2 - HEAD_BYTES - 3, 1024**2 + 3, 13):
             self.make(first, b"\1" * gap, second, third)
@@ -283,7 +283,7 @@ class ScanTests(SegmentCase):
 class ReadTests(SegmentCase):
     """Entries, by an index of a file that was damaged later"""
 
-    def test_only_what_is_damaged_is_lost(self) -> None:
+    def test_only_damaged_records_are_lost(self) -> None:
         records = self.records(5)
         positions = self.make(*records)
         _, _, index = self.survey()

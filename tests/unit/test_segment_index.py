@@ -157,7 +157,7 @@ class FileTests(SynchronousTestCase):
 class GrowingTests(SynchronousTestCase):
     """Readers of an index to which another thread adds"""
 
-    def test_what_readers_see_is_whole(self) -> None:
+    def test_readers_see_a_whole_index(self) -> None:
         index = SegmentIndex(0, 64)
         total = 20_000
 

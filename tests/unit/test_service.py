@@ -359,7 +359,7 @@ class SweepTests(ServiceCase):
         self.advance(1)
         assert small.evicted == ["memory bound"]
 
-    def test_below_the_bound_nobody_is_evicted(self) -> None:
+    def test_below_the_bound_no_client_is_evicted(self) -> None:
         big = self.hold(99_999)
         self.advance(100)
         assert big.evicted == []
@@ -375,7 +375,7 @@ class SweepTests(ServiceCase):
         self.advance(1)
         assert big.evicted == ["memory bound"]
 
-    def test_the_bound_without_a_holder_evicts_nobody(self) -> None:
+    def test_the_bound_without_a_holder_evicts_no_client(self) -> None:
         self.broker.memory.add(100_000)
         self.advance(10)
         assert self.broker.memory.full

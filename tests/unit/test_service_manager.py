@@ -37,7 +37,7 @@ class NotifierTests(SynchronousTestCase):
         notify("READY=1")
         assert manager.recv(1000) == b"READY=1"
 
-    def test_nobody_listens_or_reads(self) -> None:
+    def test_a_manager_that_does_not_listen_or_read(self) -> None:
         path = str(scratch(self) / "notify")
         notify = notifier({"NOTIFY_SOCKET": path})
         assert notify is not None

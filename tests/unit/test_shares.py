@@ -30,7 +30,7 @@ class SharesTests(SynchronousTestCase):
         shares = Shares(lambda: 32)
         assert [self.taken(shares, client) for client in "abcde"] == [16, 8, 4, 2, 1]
 
-    def test_what_is_returned_can_be_taken_by_others(self) -> None:
+    def test_a_returned_share_can_be_taken_by_others(self) -> None:
         shares = Shares(lambda: 16)
         self.taken(shares, "a")
         shares.free("a", 6)

@@ -61,7 +61,7 @@ class PauseTests(OutboxCase):
         assert not self.topic.blockers
         assert not self.topic.groups
 
-    def test_what_the_transport_still_holds_counts(self) -> None:
+    def test_bytes_in_the_transport_count(self) -> None:
         bob = self.subscriber(self.policy)
         bob.room = 1
         self.publish(b"x" * (3 * KIB))
@@ -83,7 +83,7 @@ class PauseTests(OutboxCase):
         assert self.bench.closed == ["slow consumer: behind for 30 s"]
         assert not self.bench.router.slow
 
-    def test_who_has_caught_up_in_between_starts_anew(self) -> None:
+    def test_a_subscriber_that_has_caught_up_starts_a_new_period(self) -> None:
         bob = self.subscriber(self.policy)
         assert bob.outbox is not None
         bob.outbox.pause()
@@ -94,7 +94,7 @@ class PauseTests(OutboxCase):
         self.bench.router.sweep()
         assert self.bench.closed == []
 
-    def test_who_reads_and_is_hardly_behind_is_not_slow(self) -> None:
+    def test_a_subscriber_that_reads_and_is_hardly_behind_is_not_slow(self) -> None:
         bob = self.subscriber(self.policy)
         bob.room = 1
         for _ in range(100):
@@ -116,7 +116,7 @@ class DropTests(OutboxCase):
 
     policy = SlowPolicy(DROP, KIB, 30)
 
-    def test_what_goes_over_the_limit_is_dropped_and_counted(self) -> None:
+    def test_messages_over_the_limit_are_dropped_and_counted(self) -> None:
         bob = self.subscriber(self.policy)
         assert bob.outbox is not None
         bob.outbox.pause()
@@ -163,7 +163,7 @@ class DisconnectTests(OutboxCase):
 
     policy = SlowPolicy(DISCONNECT, KIB, 5)
 
-    def test_nobody_waits(self) -> None:
+    def test_no_publisher_waits(self) -> None:
         bob = self.subscriber(self.policy)
         assert bob.outbox is not None
         bob.outbox.pause()

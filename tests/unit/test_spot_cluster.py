@@ -383,12 +383,12 @@ class HostTests(SynchronousTestCase):
         assert b.broker.counters.published == 2
         assert a.broker.topics.named("own").hosted
 
-    def test_nobody_waits_for_an_unreachable_peer(self) -> None:
+    def test_no_client_waits_for_an_unreachable_peer(self) -> None:
         a = self.world.house("a", "b")
         self.world.client(a, b"DEALER", publish(b"t", b"x"))
         assert a.broker.topics.named("t").hosted
 
-    def test_nobody_waits_for_a_peer_that_does_not_reply(self) -> None:
+    def test_no_client_waits_for_a_peer_that_does_not_reply(self) -> None:
         a = self.world.house("a")
         self.world.house("b")
         cluster = Cluster(a.listeners["spot"], lambda: 0.0, self.world.reach)

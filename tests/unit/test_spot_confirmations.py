@@ -143,7 +143,7 @@ class HandledTests(ConfirmationCase):
         self.world.settle()
         assert client.take() == SUCCESS
 
-    def test_what_the_host_refuses_is_a_failure(self) -> None:
+    def test_a_message_that_the_host_refuses_is_a_failure(self) -> None:
         client = self.nsd("u")
         listener = self.b.listeners["spot"]
         listener.reconfigure({**listener.settings, "allow-publish": ("t",)})

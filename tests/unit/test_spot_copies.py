@@ -111,7 +111,7 @@ class GetTests(CopyCase):
         self.publish(1)
         assert self.get(client) == names(0, 10)
 
-    def test_a_message_that_was_acknowledged_is_there(self) -> None:
+    def test_an_acknowledged_message_is_stored(self) -> None:
         client = self.a.connect("nsd")
         client.send(nsd_lines.open_("t"))
         self.world.settle()
@@ -207,7 +207,7 @@ class SubscriberTests(CopyCase):
         assert late.take() == b"".join(wanted[2:])
         assert self.get(client) == names(0, 9)
 
-    def test_they_receive_what_they_missed_while_the_connection_was_broken(self) -> None:
+    def test_subscribers_receive_the_messages_of_a_broken_connection(self) -> None:
         client, live = self.subscribe(), self.live()
         self.cable.snap()
         self.publish(2)
@@ -216,7 +216,7 @@ class SubscriberTests(CopyCase):
         assert live.take() == b"".join(publish(b"t", b"%d" % number) for number in range(5, 8))
         assert self.get(client) == names(0, 8)
 
-    def test_what_was_stored_before_is_not_there_twice(self) -> None:
+    def test_messages_stored_before_are_not_duplicated(self) -> None:
         self.live()
         self.publish(3)
         assert self.a.store.next_offset == 3

@@ -170,7 +170,7 @@ class TestScan:
             table.add(*publications(b"again"))
             assert scan(table, message(b"a", b"again"))[1] == [("again", b"a")]
 
-    def test_what_is_known_is_charged_until_memory_is_short(self, kernel: Any) -> None:
+    def test_known_heads_are_charged_until_memory_is_short(self, kernel: Any) -> None:
         memory, forgotten = MemoryBudget(100_000), []
         at_tick_end: list[Callable[[], None]] = []
         with patch.object(known_heads, "HeadTable", kernel.HeadTable):
@@ -212,7 +212,7 @@ class TestScan:
         cut=st.integers(0, 20),
         limit=st.sampled_from([2**20, 299, 255, 3]),
     )
-    def test_it_finds_what_decoding_finds(
+    def test_a_scan_finds_the_same_as_decoding(
         self, kernel: Any, sent: list[tuple[bytes, bytes]], cut: int, limit: int
     ) -> None:
         data = b"".join(message(payload, topic) for topic, payload in sent)
@@ -250,7 +250,7 @@ class TestEncode:
     """Deliveries"""
 
     @given(sent=st.lists(st.tuples(st.integers(0, 3), PAYLOADS), max_size=20))
-    def test_they_are_what_the_codec_encodes(
+    def test_frames_equal_those_of_the_codec(
         self, kernel: Any, sent: list[tuple[int, bytes]]
     ) -> None:
         """Index 0 and 1 are subscribed to."""

@@ -257,7 +257,7 @@ class CurveTests(SecurityCase):
         assert frames.endswith(b"x" * 3000)
         assert other.take().startswith(message(b"t", b"secret text"))
 
-    def test_what_clients_behind_a_proxy_get_is_encrypted_too(self) -> None:
+    def test_messages_to_clients_behind_a_proxy_are_encrypted_too(self) -> None:
         house = self.house("curve")
         proxy = curve(house)
         route = b"\0\1\2\3\4"
@@ -307,7 +307,7 @@ class CurveTests(SecurityCase):
             house.pump(4)
         assert received == b"".join(publish(b"t", b"%03d" % n + b"." * 90) * 10 for n in range(300))
 
-    def test_the_end_sends_what_is_queued_first(self) -> None:
+    def test_the_end_sends_queued_messages_first(self) -> None:
         house = self.house("curve")
         house.start()
         carol, writer = curve(house), curve(house)
@@ -485,7 +485,7 @@ class Z85Tests(SynchronousTestCase):
     def test_any_key(self, key: bytes) -> None:
         assert decode_key(encode_key(key)) == key
 
-    def test_what_is_no_key(self) -> None:
+    def test_invalid_keys(self) -> None:
         for text in ("", "a" * 39, "a" * 41, "~" * 40, "#" * 40, "é" * 40):
             with pytest.raises(ValueError, match="expected a CURVE key"):
                 decode_key(text)

@@ -102,7 +102,7 @@ class RefusalTests(SynchronousTestCase):
         assert home.broker.counters.refusals == {("spot", "eproto"): 3}
         assert home.broker.memory.used == before
 
-    def test_origins_cost_no_more_than_what_is_charged_and_are_given_up(self) -> None:
+    def test_origins_cost_no_more_than_their_charge_and_are_given_up(self) -> None:
         home = house()
         memory = home.broker.memory
         client = join(home)

@@ -150,7 +150,7 @@ class OutboxCase(SynchronousTestCase):
 class DeliveryTests(OutboxCase):
     """What is written to subscribers"""
 
-    def test_what_one_audience_gets_is_counted_when_it_is_written(self) -> None:
+    def test_messages_of_one_audience_are_counted_when_they_are_written(self) -> None:
         both = self.subscriber(), self.subscriber()
         self.publish(b"a", b"bc")
         self.publish(b"d")
@@ -159,7 +159,7 @@ class DeliveryTests(OutboxCase):
         self.assert_all_counted(*both)
         assert self.traffic.messages_out == 6
 
-    def test_what_several_audiences_get_is_counted_when_it_is_flushed(self) -> None:
+    def test_messages_of_several_audiences_are_counted_when_they_are_flushed(self) -> None:
         other = Topic("u")
         one, two = self.subscriber(), self.subscriber(self.topic, other)
         self.publish(b"a", b"bc")
@@ -168,7 +168,7 @@ class DeliveryTests(OutboxCase):
         self.assert_all_counted(one, two)
         assert self.traffic.messages_out == 5
 
-    def test_what_waits_is_counted_when_it_is_sent(self) -> None:
+    def test_queued_messages_are_counted_when_they_are_sent(self) -> None:
         slow, fast = self.subscriber(policy=SlowPolicy(DROP)), self.subscriber()
         box_of(slow).pause()
         self.publish(b"a")
@@ -179,7 +179,7 @@ class DeliveryTests(OutboxCase):
         self.assert_all_counted(slow, fast)
         assert self.traffic.messages_out == 2
 
-    def test_what_is_dropped_is_not_counted_as_sent(self) -> None:
+    def test_dropped_messages_are_not_counted_as_sent(self) -> None:
         slow = self.subscriber(policy=SlowPolicy(DROP, 3))
         box_of(slow).pause()
         self.publish(b"a", b"b")
@@ -190,7 +190,7 @@ class DeliveryTests(OutboxCase):
         assert self.traffic.dropped == 2
         assert self.bench.counters.drop_reasons == {"slow-consumer": 2}
 
-    def test_what_comes_from_the_history_is_counted(self) -> None:
+    def test_messages_from_the_history_are_counted(self) -> None:
         slow = self.subscriber(policy=SlowPolicy(AUTO, 16))
         box_of(slow).pause()
         for _ in range(5):
@@ -304,7 +304,7 @@ class SnapshotTests(SynchronousTestCase):
         assert found["latency"]["flush"]["count"] == 1
         assert found["store"]["next_offset"] == 2
 
-    def test_what_nsd_responds_with_is_counted(self) -> None:
+    def test_responses_of_nsd_are_counted(self) -> None:
         ada = self.house.connect("nsd")
         ada.send(nsd_lines.open_("c") + nsd_lines.publish("c", "hello"))
         ada.send(nsd_lines.open_("ada") + nsd_lines.subscribe("ada", "c"))

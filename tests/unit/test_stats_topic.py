@@ -81,7 +81,7 @@ class StatsTopicTests(SynchronousTestCase):
 class HttpTests(SynchronousTestCase):
     """Over HTTP"""
 
-    def test_it_is_followed_by_those_who_may(self) -> None:
+    def test_a_listener_with_a_grant_serves_it(self) -> None:
         house = WebHouse(grant=["$SYS/stats"])
         path = "/v1/topics/%24SYS%2Fstats/messages?follow=1"
         follower = Follower(house, path)

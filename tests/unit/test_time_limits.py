@@ -174,7 +174,7 @@ class HandshakeTests(SynchronousTestCase):
             assert [client.closed for client in clients] == [index < closed for index in range(3)]
             seconds(setup, 1)
 
-    def test_nothing_is_left_of_those_that_are_done_or_gone(self) -> None:
+    def test_nothing_is_left_of_finished_and_ended_clients(self) -> None:
         setup = Setup(ShakingFrames)
         one, two = setup.connect()[0], setup.connect()[0]
         one.send(frame(b"hello"))

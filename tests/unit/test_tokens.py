@@ -219,7 +219,7 @@ class ClaimTests(TokenCase):
         assert found.permits("read:a")
         assert not found.permits("r")
 
-    def test_only_what_is_granted_is_permitted(self) -> None:
+    def test_only_granted_actions_are_permitted(self) -> None:
         found = self.check(token({"permissions": ["read:a"]}))
         for other in ("read:b", "read", "read:a ", "READ:A", "read:*", "*", "admin"):
             assert not found.permits(other)
@@ -388,7 +388,7 @@ class AcceptanceTests(TokenCase):
         self.tokens.replace(SecretRing([secret]))
         assert self.tokens.valid(ada, START)
 
-    def test_a_condition_that_is_added_ends_what_does_not_meet_it(self) -> None:
+    def test_an_added_condition_ends_subscriptions_that_do_not_meet_it(self) -> None:
         good, bad = self.check(token({"aud": "x"})), self.check(token({}))
         self.tokens.replace(SecretRing([replace(hmac_secret(), audience=frozenset({"x"}))]))
         assert self.tokens.valid(good, START)

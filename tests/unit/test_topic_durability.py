@@ -120,7 +120,7 @@ class TopicDurabilityTests(SynchronousTestCase):
         self.durability.of("a")
         assert b"Authorization" not in self.answer().written
 
-    def test_what_is_not_known_is_asked_for_again(self) -> None:
+    def test_an_unknown_durability_is_requested_again(self) -> None:
         replies = [
             (b"", 60.0),
             (b"SSH-2.0-x\r\n", 60.0),
@@ -165,7 +165,7 @@ class TopicDurabilityTests(SynchronousTestCase):
         assert [self.outcome(one) for one in asked] == [None, None]
         assert not self.runtime.clock.getDelayedCalls()
 
-    def test_what_is_kept_is_bounded(self) -> None:
+    def test_the_number_of_kept_answers_is_bounded(self) -> None:
         for number in range(1025):
             self.durability.of(f"t{number}")
             self.answer(reply("200 OK", {"durability": "none"}))

@@ -116,7 +116,7 @@ class PublishTests(SynchronousTestCase):
         span = self.publish(*[b""] * 999, headers=headers)
         assert len(span.links) == 32
 
-    def test_what_is_no_trace_context_is_ignored(self) -> None:
+    def test_an_invalid_trace_context_is_ignored(self) -> None:
         for value in (b"", b"00-0-0-00", b"\xff" * 55, b"00-" + b"0" * 100_000, PARENT + b"-\0"):
             self.exporter.clear()
             span = self.publish(b"a", headers=[{"traceparent": value, "tracestate": value}])

@@ -146,7 +146,7 @@ class StreamTests(SynchronousTestCase):
     def test_tls_without_a_certificate(self) -> None:
         assert identity_of(self.tls(StringTransport(peerAddress=PEER), None), "cn").is_anonymous
 
-    def test_a_name_that_a_proxy_tells(self) -> None:
+    def test_a_name_in_the_header_of_a_proxy(self) -> None:
         stream = self.wrap(ProxiedStream, StringTransport(peerAddress=PEER))
         assert identity_of(stream, "cn") == Identity(host="192.0.2.7")
         stream.dataReceived(header(tls_field(b"eve")))

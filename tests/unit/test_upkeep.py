@@ -172,7 +172,7 @@ class ReconfigurationTests(LogCase):
         assert len(log.read("b")) == 40
         assert list(log.metadata.horizons()) == ["a", "*"]
 
-    def test_what_has_expired_stays_hidden(self) -> None:
+    def test_expired_messages_stay_hidden(self) -> None:
         log = self.open(RetentionLimits("*", messages=8))
         for number in range(100):
             log.put(("a", b"%d" % number))
@@ -300,7 +300,7 @@ class ExpiryTests(LogCase):
         log.rest()
         assert [payload for _, _, payload in log.read("a")] == [b"y"] * 8
 
-    def test_topics_are_counted_without_what_has_expired(self) -> None:
+    def test_topics_are_counted_without_expired_messages(self) -> None:
         log = self.open(RetentionLimits("a", messages=8))
         for _ in range(50):
             log.put(("a", b"x"), ("b", b"yy"))
@@ -400,7 +400,7 @@ class RewritingTests(LogCase):
         assert log.files() <= 8
         assert [payload for _, _, payload in log.read()] == [b"%d" % n for n in range(20)]
 
-    def test_what_has_expired_is_left_out(self) -> None:
+    def test_expired_messages_are_left_out(self) -> None:
         log = self.open(RetentionLimits("big", messages=8))
         for _ in range(100):
             log.put(("big", bytes(1000)), ("small", b"x"))

@@ -121,7 +121,7 @@ class TimestampTests(SynchronousTestCase):
         assert self.times.stamp == 8 * DAY + LASTING + 1
         assert self.times.wall.jumps == 1
 
-    def test_only_what_has_lasted_counts(self) -> None:
+    def test_only_a_lasting_jump_counts(self) -> None:
         self.times.set(DAY)
         self.times.advance(LASTING - 1)
         self.times.set(8 * DAY)

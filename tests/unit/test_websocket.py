@@ -142,7 +142,7 @@ class ConnectTests(SynchronousTestCase):
         assert client.refused("connect", token="x.y.z") == "rate-limited"
         assert client.close_code == 1013
 
-    def test_it_does_not_come(self) -> None:
+    def test_a_missing_handshake(self) -> None:
         client = SocketClient(self.house)
         self.house.pass_time(9)
         assert client.close_code is None
@@ -191,7 +191,7 @@ class ConnectTests(SynchronousTestCase):
         client.ask("publish", topic="a", value="1")
         assert client.close_code is None
 
-    def test_another_token_ends_what_it_does_not_permit(self) -> None:
+    def test_another_token_ends_subscriptions_that_it_does_not_permit(self) -> None:
         self.house.lock("a", b"k")
         client = connected(self.house, token=self.house.token("history").decode())
         client.ask("subscribe", topic="a")
@@ -318,7 +318,7 @@ class SubscriptionTests(SynchronousTestCase):
         self.house.publish("a", b"before")
         self.client = connected(self.house)
 
-    def test_what_comes(self) -> None:
+    def test_new_messages_arrive(self) -> None:
         answer = self.client.ask("subscribe", topic="a")
         assert answer == {"topic": "a", "start": 1, "epoch": self.house.store.epoch}
         self.house.publish("a", b"1", b"2")
@@ -339,7 +339,7 @@ class SubscriptionTests(SynchronousTestCase):
         assert answer["ok"]["gap"] == {"start": 0, "stop": 0, "reason": "replaced"}
         assert message["message"]["value"] == "before"
 
-    def test_gaps_are_told(self) -> None:
+    def test_gaps_are_reported(self) -> None:
         house = WebHouse(MemoryStore(2, 2**20))
         for number in range(4):
             house.publish("a", str(number).encode())
@@ -374,7 +374,7 @@ class SubscriptionTests(SynchronousTestCase):
         assert self.client.values() == ["2"]
         self.client.ask("subscribe", topic="a")
 
-    def test_topics_that_nobody_needs_are_removed(self) -> None:
+    def test_unused_topics_are_removed(self) -> None:
         used, count = self.house.broker.memory.used, len(self.house.broker.topics)
         self.client.ask("subscribe", topic="new")
         self.client.ask("unsubscribe", topic="new")
