@@ -85,7 +85,7 @@ class Client:
         self._unsent = memoryview(data)
 
     def pump(self) -> None:
-        """Send and receive what is possible."""
+        """Send and receive as much as possible."""
         try:
             if self._unsent:
                 self._unsent = self._unsent[self._socket.send(self._unsent) :]

@@ -33,7 +33,7 @@ class Acknowledgments:
         self._partial = 0
 
     def poll(self) -> int:
-        """Read what has arrived and return the number of bytes. Raises BenchError."""
+        """Read the available input and return the number of bytes. Raises BenchError."""
         try:
             count = self._sock.recv_into(self._buffer[self._partial :])
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Healthy subscribers beside slow ones: what the slow ones take from the others.
+"""Healthy subscribers beside slow ones: the cost of the slow ones to the others.
 
 Throughput and latency of the healthy subscribers are measured with and without the slow ones (see
 ``slow_clients.py``), in turn, each with a new broker whose history is on disk. The figures are
@@ -70,7 +70,7 @@ class SlowRound:
 
     @property
     def clean(self) -> bool:
-        """True if nobody lost anything, and nothing came twice or out of order."""
+        """True if no message was lost, duplicated or out of order."""
         slow = self.beside.slow
         accounting = (*self.alone.accounting, *self.beside.accounting)
         return all(one.clean for one in accounting) and (

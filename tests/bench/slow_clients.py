@@ -122,7 +122,7 @@ class SlowClients:
         return self.result()
 
     def result(self) -> SlowAccounting:
-        """Return what the process reports next. Raises BenchError."""
+        """Return the next report of the process. Raises BenchError."""
         try:
             found = self._pipe.recv()
         except EOFError:

@@ -53,7 +53,7 @@ class Subscriber:
         self._looked_at = frame.offset + KEY_BYTES
 
     def poll(self) -> int:
-        """Read what has arrived and return the number of bytes.
+        """Read the available input and return the number of bytes.
 
         Raises BenchError at the end of the stream and for unexpected frames.
         """
@@ -107,7 +107,7 @@ class CheckedSubscriber(Subscriber):
 
 
 def check_every_byte(frames: memoryview | bytes, frame: Frame, key_bytes: int) -> None:
-    """Compare complete frames with ``frame``, without what the broker may change and the keys.
+    """Compare complete frames with ``frame``, except the keys and bytes that brokers may change.
 
     Raises BenchError.
     """

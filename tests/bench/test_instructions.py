@@ -18,7 +18,7 @@ TRIES = 3
 
 
 def measured(form: str) -> dict[str, dict[str, float]]:
-    """Return what ``instructions.py`` prints with this form of the kernel."""
+    """Return the output of ``instructions.py`` with this form of the kernel."""
     output = subprocess.run(
         [sys.executable, "-P", instructions.__file__],
         env={**os.environ, "PUBSUB_KERNEL": form},

@@ -1,4 +1,4 @@
-"""Stored messages beside other brokers: each log, what is read again, the tables."""
+"""Stored messages beside other brokers: each log, the messages read again, the tables."""
 
 from __future__ import annotations
 

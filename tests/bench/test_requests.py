@@ -1,4 +1,4 @@
-"""A request costs what it changes: its longest tick is the same in a larger broker."""
+"""The cost of a request depends on its changes: its longest tick is the same in a larger broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LARGE = Scale(1600, 800, 2, 2, 2, commit_topics=50, exclusive_topics=50, rounds=
 OWN_SIZE = {
     "spot: return by identity, all topics",
 }
-"""Requests whose longest tick grows with what they stand for. ``python -m tests.bench requests``
+"""Requests whose longest tick grows with their size. ``python -m tests.bench requests``
 shows how long they take."""
 
 

@@ -15,7 +15,7 @@ from tests.bench.publisher import Acknowledgments
 from tests.bench.rows import Messages, payload
 from tests.bench.wires import Frame, Wire
 
-# Small enough that it stays in the cache of the processor, with what it is compared with.
+# Small enough that it stays in the cache of the processor, with the expected bytes.
 _RECEIVE = 256 * KIB
 
 
@@ -59,7 +59,7 @@ class Sender:
 
 
 class Receiver:
-    """A subscriber: compares what it receives with what the publisher sends to its topics."""
+    """A subscriber: compares its input with the messages that the publisher sends to its topics."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Receiver:
         return self.received / self.cycle
 
     def cycle_bytes(self) -> bytes:
-        """Return what arrives for one batch, with the wire's own bytes where a broker differs."""
+        """Return the bytes that arrive for one batch, with the wire's own where brokers differ."""
         return self._expected[: self.cycle].tobytes()
 
     def poll(self, behind: bool = True) -> None:

@@ -1,7 +1,7 @@
-"""A broker without what is counted for the statistics, for the comparison of ``metrics.py``.
+"""A broker without the counts for the statistics, for the comparison of ``metrics.py``.
 
-``install`` has the modules of the path of a message loaded without it: each pair of ``REMOVED`` is
-a text of the module's source, which has to be there once, and what takes its place.
+``install`` has the modules of the path of a message loaded without them: each pair of ``REMOVED``
+is a text of the module's source, which has to be there once, and its replacement.
 
     python -m tests.bench.uncounted      as tests.bench.lockstep, without the statistics
 """
@@ -99,7 +99,7 @@ REMOVED: Mapping[str, Sequence[Removal]] = {
 
 
 class _Loader(SourceFileLoader):
-    """Loads a module without what is removed from it, and without its compiled form."""
+    """Loads a module without the removed texts, and without its compiled form."""
 
     def get_data(self, path: str) -> bytes:
         """See ``FileLoader``."""

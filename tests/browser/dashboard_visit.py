@@ -1,4 +1,4 @@
-"""A visit of the dashboard in the browser, with what went wrong meanwhile."""
+"""A visit of the dashboard in the browser, with the errors that occurred."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Visit:
         return cut
 
     def barriers(self) -> list[str]:
-        """Return what axe-core finds that is serious or critical."""
+        """Return the serious and critical findings of axe-core."""
         found: list[dict[str, Any]] = Axe().run(self.page).response["violations"]
         return [
             f"{one['id']}: {node['html'][:200]} {node['failureSummary']}"

@@ -80,7 +80,7 @@ class Bodies:
             publisher = self.source.publisher()
             self.publish(publisher, *SENT)
             figures = self.target.house.broker.statistics.snapshot()["backplane"]
-            # nsd's publisher reads its own channel; nobody reads at the other broker.
+            # nsd's publisher reads its own channel; no client reads at the other broker.
             assert figures["messages_in"] == (len(SENT) if self.target.opens else 0)
 
         def test_local_delivery_goes_on_without_the_engine(self) -> None:

@@ -373,7 +373,7 @@ class Bodies:
             assert memory.used <= before
 
         def test_a_client_that_does_not_read_its_replies_is_held(self) -> None:
-            """It is not read from either; what it makes the broker hold is bounded and counted."""
+            """Its input is not read either; the memory that it takes is bounded and counted."""
             driver = self.driver
             subscriber, publisher = driver.subscriber(), driver.publisher()
             for name in driver.questions(publisher):

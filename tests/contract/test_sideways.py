@@ -240,7 +240,7 @@ class Bodies:
             self.apply(AccessRule("test", False, ANY, who, (TOPIC,)), EVERYBODY)
 
         def publish(self) -> list[bytes]:
-            """Publish over fast, if the rules let fast do it; return what a reader of fast gets."""
+            """Publish over fast, if the rules allow it; return the messages of a reader of fast."""
             if self.second is Fast:
                 return [SECRET]
             reader = self.read()

@@ -131,7 +131,7 @@ class Bodies:
             assert client.refused("publish", topic=TOPIC, value="x") == "not-authorized"
 
         def check_live(self, forbid: Any) -> None:
-            """Check that what follows the topic ends."""
+            """Check that the followers of the topic end."""
             follower = self.connect()
             follower.ask("GET", f"{PATH}?follow=1&start=0")
             client = SocketClient(self)  # type: ignore[arg-type]

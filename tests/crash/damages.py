@@ -29,7 +29,7 @@ _METADATA = ("metadata.db", "metadata.db-wal")
 
 
 class History:
-    """A history of several segments and lives, and what is in it.
+    """A history of several segments and lives, and its contents.
 
     It was closed properly unless it was ``killed``.
     """
@@ -85,7 +85,7 @@ def damages(
 
 
 def _read(path: Path, copy: Path) -> list[Stored]:
-    """Return what is in a history, without changing it."""
+    """Return the contents of a history, without changing it."""
     shutil.copytree(path, copy)
     try:
         found, damaged, _ = _open(copy)

@@ -1,4 +1,4 @@
-"""Disk faults under a broker that is killed, and what must hold after each.
+"""Disk faults under a broker that is killed, and the promises that must hold after each.
 
 After a loss of power (``cut``) every promise holds, also if writes or fsyncs failed before
 (``suffer``). A disk that damages data (``tear``, ``zero``, ``flip``) may cost messages: their
@@ -186,7 +186,7 @@ def flip(data: bytearray, draw: random.Random) -> None:
 
 
 def lose_newest(data: bytearray, draw: random.Random) -> None:
-    """Cut off the last quarter of what was written."""
+    """Cut off the last quarter of the written bytes."""
     end = len(data.rstrip(b"\0"))
     del data[end // 4 * 3 :]
 
@@ -213,4 +213,4 @@ DAMAGES: Mapping[str, tuple[str, Callable[[bytearray, random.Random], None]]] = 
     )
     for name, how in (("torn", tear), ("zeroed", zero), ("flipped", flip))
 }
-"""By name: which files, and what is done to one of them."""
+"""By name: the files, and the fault in one of them."""

@@ -30,7 +30,7 @@ class Result:
 
 
 def check_same(earlier: Reader, now: Reader) -> None:
-    """Check that what a reader has seen is there, or is reported as lost."""
+    """Check that messages that a reader has seen are stored, or reported as lost."""
     at = {offset: payload for payload, offset in now.offsets.items()}
     for payload, offset in earlier.offsets.items():
         if at.get(offset) != payload:
@@ -60,7 +60,7 @@ class Lives:
                 *listen(*PROTOCOLS),
                 f"--store=log:{self.path}",
                 "--durability=sync/*=sync",
-                # Some lives read what others have compressed, and the other way round.
+                # Some lives read segments that others have compressed, and the other way round.
                 f"--compression={self._random.choice(('off', 'zstd'))}",
                 "--nsd-max-body=100000",
                 "--udp",

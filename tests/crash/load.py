@@ -1,4 +1,4 @@
-"""Publishers that outlive brokers; they record what was sent and what was acknowledged.
+"""Publishers that outlive brokers; they record the sent and the acknowledged messages.
 
 Every message is published once, so the history has it once at most. A publisher whose connection
 breaks continues with new messages when a broker runs again.
@@ -32,7 +32,7 @@ class Publisher(threading.Thread):
     """One client of ``broker``, until it is killed."""
 
     kept_whole: ClassVar = True
-    """Of what it sent, is the history a beginning without holes?"""
+    """Whether the history has the first messages that were sent, without holes."""
 
     def __init__(self, broker: Broker, name: str, record: Record, random: random.Random) -> None:
         super().__init__(name=name, daemon=True)
@@ -202,14 +202,14 @@ class UdpPublisher(Publisher):
                 self._await_pong(sock)
 
     def _await_pong(self, sock: socket.socket) -> None:
-        """Wait until the broker has handled what was sent. Raises OSError when it is gone."""
+        """Wait until the broker has handled all messages. Raises OSError when it is gone."""
         answer = b""
         while _CAFE_PONG not in answer:
             sock.send(_CAFE_PING)
             try:
                 answer = sock.recv(65_536)
             except TimeoutError:
-                # Either datagram may be lost. If nobody listens any more, the next send fails.
+                # Either datagram may be lost. If no process listens any more, the next send fails.
                 continue
 
 

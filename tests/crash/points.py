@@ -69,7 +69,7 @@ class Points:
             self.safe = int(given[0])
 
     def crash(self) -> None:
-        """Lose what was not synced, or not."""
+        """Lose the bytes that were not synced, or keep them."""
         if self._draw.random() < 0.5:
             self._disk.cut(self._draw)
             self.unsure.update(offset for offset in self.shown if offset >= self.safe)
@@ -78,7 +78,7 @@ class Points:
             self.safe = max(self.shown, default=-1) + 1
 
     def check(self) -> int:
-        """Compare the history with what was acknowledged; return its number of messages."""
+        """Compare the history with the acknowledged messages; return its number of messages."""
         self.live(0)
         self._disk.kept()
         self.safe = max(self.shown) + 1

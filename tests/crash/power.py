@@ -1,4 +1,4 @@
-"""A disk that loses power: builds ``disk.c``, and determines what remains after a cut.
+"""A disk that loses power: builds ``disk.c``, and determines the bytes that remain after a cut.
 
 The broker runs with it in ``LD_PRELOAD``. A loss of power may lose every write that no fsync of the
 file followed, in any combination, some torn, and the newest changes of names that no fsync of the
@@ -37,7 +37,7 @@ class Change(NamedTuple):
 
 @dataclass(eq=False)
 class _File:
-    """What is on the disk of a file, and what is not yet."""
+    """The bytes of a file that are on disk, and those that are not yet."""
 
     content: bytearray = field(default_factory=bytearray)
     pending: list[Change] = field(default_factory=list)
@@ -93,7 +93,7 @@ class Disk:
         (self._directory / "boot_id").write_text(f"{boot}\n")
 
     def changes(self) -> list[Change]:
-        """Return what has changed since the last cut."""
+        """Return the changes since the last cut."""
         return list(self._changes())
 
     def _changes(self) -> Iterator[Change]:

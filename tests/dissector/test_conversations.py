@@ -1,4 +1,4 @@
-"""The conversations of the vectors: tshark shows what our decoders find in both directions."""
+"""The conversations of the vectors: tshark and our decoders agree in both directions."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def decoder(protocol: str, options: _Options) -> Callable[[bytes, bool], Iterato
 
 
 def until_fault(decoded: Iterator[Fields]) -> tuple[list[Fields], bool]:
-    """Return what is decoded, and whether a fault ends it."""
+    """Return the decoded frames, and whether a fault ends them."""
     found: list[Fields] = []
     try:
         for fields in decoded:
@@ -171,7 +171,7 @@ class TestLines:
 
 
 def check_request(unit: Unit, line: bytes) -> None:
-    """Compare a request with what our decoder makes of it."""
+    """Compare a request with the result of our decoder."""
     text, in_base64 = nsd.unwrap(line)
     try:
         request = nsd.parse(text, line)
@@ -196,7 +196,7 @@ def check_request(unit: Unit, line: bytes) -> None:
 
 
 def assert_text(shown: Sequence[str], value: str) -> None:
-    """Compare text, of which Wireshark shows what is before a zero byte, and escapes controls."""
+    """Compare text; Wireshark shows the part before a zero byte, and escapes controls."""
     if value.isprintable():
         assert list(shown) == [value]
 

@@ -177,7 +177,7 @@ class Secured:
         }
 
     def segments(self, *sent: Segment) -> Iterator[Segment]:
-        """Yield the encrypted segments of the handshake, and of what is sent."""
+        """Yield the encrypted segments of the handshake and of the data."""
         for _ in range(4):
             for side, end in self._ends.items():
                 with contextlib.suppress(ssl.SSLWantReadError):

@@ -17,7 +17,7 @@ from tests.vectors import load_vectors
 
 PORTS = {name: protocol.port for name, protocol in installed_protocols().items()}
 Entry = Mapping[str, Any]
-# Valid frames may hold these: a code of refusal, and what is no token.
+# Valid frames may hold these: a code of refusal, and an invalid token.
 HARMLESS = {"refused", "token"}
 # A frame with these is faulty to a client's listener.
 FAULTS = {"magic", "opcode", "length", "malformed", "checksum", "sender"}
@@ -46,7 +46,7 @@ def preferences(protocol: str, options: Mapping[str, str]) -> dict[str, str]:
 
 
 def expected(protocol: str, entry: Entry, options: Mapping[str, str]) -> list[Fields]:
-    """Return what our decoder makes of a frame."""
+    """Return the fields that our decoder finds in a frame."""
     data = bytes.fromhex(entry["hex"])
     decoders: dict[str, Iterator[Fields]] = {
         "cafe": oracles.cafe_frames(data),

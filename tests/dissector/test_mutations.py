@@ -50,7 +50,7 @@ def test_mutated_frames_are_shown_without_an_error(protocol: str, together: str)
         capture.stream(PORTS[protocol], [segment])
         stream.append(segment)
         if number % 10 == 9:
-            # The faults of a frame go on in what follows it.
+            # The faults of a frame continue in the next ones.
             capture.stream(PORTS[protocol], stream)
             stream = []
         if protocol == "cafe":

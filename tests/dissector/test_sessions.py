@@ -28,7 +28,7 @@ COUNT = 50
 
 
 def shown(protocol: str, streams: Sequence[Sequence[Segment]]) -> list[list[Unit]]:
-    """Return what tshark shows of each connection."""
+    """Return the fields that tshark shows of each connection."""
     capture = Capture()
     port = {"cafe": 7070, "nsd": 7071, "rheos": 7072, "spot": 7073, "fast": 7074}[protocol]
     clients = [capture.stream(port, segments) for segments in streams]
@@ -42,7 +42,7 @@ def sides(units: Sequence[Unit]) -> tuple[list[Unit], list[Unit]]:
 
 
 def decoded(protocol: str, data: bytes, from_client: bool) -> Iterator[Fields]:
-    """Return what our decoders find in the bytes of one side."""
+    """Return the frames that our decoders find in the bytes of one side."""
     match protocol:
         case "cafe":
             return oracles.cafe_frames(data)

@@ -1,4 +1,4 @@
-"""Runs tshark with the dissector on captures, and reads what it shows."""
+"""Runs tshark with the dissector on captures, and reads its output."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def tshark(capture: bytes, arguments: Sequence[str], lua: str = "") -> bytes:
             capture_output=True,
             timeout=PATIENCE,
             check=False,
-            # The profile of whoever runs the tests does not count.
+            # The profile of the user who runs the tests does not count.
             env={**os.environ, "HOME": home, "XDG_CONFIG_HOME": home},
         )
     complaints = [

@@ -46,7 +46,7 @@ class Authority:
         return self._write(file, issued.private_key_and_cert_chain_pem.bytes())
 
     def client(self, own: str = "") -> ssl.SSLContext:
-        """Return what a client uses that trusts this authority and has the certificate ``own``."""
+        """Return the context of a client with the certificate ``own`` and this authority."""
         context = ssl.create_default_context(cafile=self.file)
         if own:
             context.load_cert_chain(own)
@@ -72,7 +72,7 @@ def connect(
 class TlsSocket:
     """A socket with TLS whose output can be ended before its input.
 
-    ``SSLSocket.unwrap`` drops what it receives meanwhile.
+    ``SSLSocket.unwrap`` drops the bytes that it receives before the reply.
     """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, name: str = NAME) -> None:
@@ -88,7 +88,7 @@ class TlsSocket:
         self.close()
 
     def _step(self, call: Callable[[], Result]) -> Result:
-        """Return what ``call`` returns once there is enough input for it."""
+        """Return the result of ``call`` once there is enough input for it."""
         while True:
             try:
                 return call()

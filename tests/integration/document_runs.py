@@ -116,7 +116,7 @@ class PageRun:
         (self._shims / name).chmod(0o755)
 
     def _make_environment(self, directory: Path) -> None:
-        """Link what the virtual environment has, except what is something else here."""
+        """Link the programs of the virtual environment, except those that are replaced here."""
         directory.mkdir(parents=True)
         for command in _BIN.iterdir():
             replaced = self._shims / command.name

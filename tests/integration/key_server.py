@@ -26,7 +26,7 @@ class KeyServer:
         self._keys: dict[str, object] = {}
         self.requests: list[bytes] = []
         self.reply: Reply = self.send_keys()
-        # Ends what waits in replies.
+        # Ends the replies that wait.
         self.stopped = threading.Event()
         outer = self
 

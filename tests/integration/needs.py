@@ -9,7 +9,7 @@ import pytest
 
 
 def missing(what: str) -> NoReturn:
-    """Fail because the machine lacks ``what``, which the set-up installs."""
+    """Fail because the machine lacks ``what``, a program that the set-up installs."""
     pytest.fail(f"needs {what}; type: scripts/setup dev", pytrace=False)
 
 

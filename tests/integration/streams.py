@@ -129,7 +129,7 @@ def _connect(kind: str, raw: Callable[[], socket.socket]) -> Stream:
 
 
 def wait_hang_up(sock: Stream) -> None:
-    """Wait until the broker has closed the connection for good, without reading."""
+    """Wait until the broker has closed the connection completely, without reading."""
     poll = select.poll()
     poll.register(sock, select.POLLHUP | select.POLLERR)
     assert poll.poll(PATIENCE * 1000), "the broker does not close the connection"

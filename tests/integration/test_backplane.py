@@ -37,7 +37,7 @@ def get(broker: Broker, path: str) -> str:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for what only another process can tell."""
+    """Wait for a condition that only another process can change."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline

@@ -60,7 +60,7 @@ class Loop:
 
 
 class Site:
-    """One backplane with what it has received."""
+    """One backplane with the messages that it has received."""
 
     def __init__(self, engine: Engine) -> None:
         self.dropped: Counter[tuple[str, str]] = Counter()
@@ -109,7 +109,7 @@ class Engine:
         return site.open()
 
     def settled(self, *sites: Site) -> None:
-        """Wait until the interests of all sites are known: what one sends arrives at each."""
+        """Wait until the interests of all sites are known: messages of one arrive at each."""
         for site in sites:
             site.backplane.want("settled")
         source = Site(self).open()

@@ -177,7 +177,7 @@ def test_a_slow_program_bounds_the_received_messages(broker: Broker, shell: str)
             assert len(await collect(messages, count)) == count
             return held
 
-    # The bound, and what one read brings.
+    # The bound, and the bytes of one read.
     assert limit <= run(shell, scenario) <= limit + 512 * 1024
 
 

@@ -182,7 +182,7 @@ def test_topics_are_created_and_publishers_hear_themselves(house: House, shell: 
 
 
 async def publish(client: Any, payload: bytes) -> None:
-    """Publish until it is confirmed: what was on its way may or may not be published."""
+    """Publish until it is confirmed: messages on their way may or may not be published."""
     while True:
         try:
             await client.publish(TOPIC, payload, confirm=True)

@@ -1,4 +1,4 @@
-"""A broker whose wall clock is set while it runs: what waits, what is stored, what is deleted."""
+"""A broker whose wall clock is set while it runs: deadlines, timestamps and retention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting the broker: it serves what the command line and the file specify."""
+"""Starting the broker: it serves the listeners of the command line and the file."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ def test_no_secret_key_or_token_is_written_anywhere(
 
 
 def use_and_misuse(broker: Broker, secret: Path, words: list[str]) -> None:
-    """Send valid and invalid requests; ``words`` collects what must not be written."""
+    """Send valid and invalid requests; ``words`` collects the texts that must not be logged."""
     owner = make_token(secret, "--sub=ada", key="hush-hush-1")
     other = make_token(secret, key="hush-hush-2")
     expired = make_token(secret, "--expires=0s", key="hush-hush-1")

@@ -187,7 +187,7 @@ def test_a_crash_between_stage_and_commit(start: Start, tmp_path: Path) -> None:
 
 
 def test_a_crash_while_batches_are_committed(start: Start, tmp_path: Path) -> None:
-    """After a crash at any point, a repeated batch completes what is missing, once."""
+    """After a crash at any point, a repeated batch publishes the missing messages, once."""
     options = (*listen("nsd"), ADMIN, f"--store=log:{tmp_path}/h")
     broker = start(*options)
     client = client_of(broker, attempts=1)

@@ -38,7 +38,7 @@ def url_of(broker: Broker, topic: str = "cafe%2F7", query: str = "") -> str:
 
 
 def curl(*arguments: str) -> str:
-    """Return what curl prints; it must succeed."""
+    """Return the output of curl, which must succeed."""
     done = subprocess.run(
         ["curl", "-sS", "--max-time", "40", *arguments],
         capture_output=True, text=True, timeout=PATIENCE, check=True,

@@ -202,7 +202,7 @@ def test_rules_apply_to_nsd(start: Start) -> None:
         client.do("Open", "own/1")
         client.do("Publish", "own/1", message=message("mine"))
         assert [m["body"] for m in client.get("own/1")] == ["mine"]
-        # Whether it exists is for those who may know.
+        # Clients without the right cannot find out whether it exists.
         assert client.refused("Subscribe", "x", channel="cafe/3") == "NOT AUTHORIZED: cafe/3"
     broker.wait_line("refused: 1 on nsd: not-authorized")
 

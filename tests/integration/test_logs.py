@@ -25,7 +25,7 @@ def json_lines(text: str) -> list[dict[str, Any]]:
 
 
 def spoil(port: int, count: int = 1) -> None:
-    """Connect so often, and send what no protocol knows."""
+    """Connect ``count`` times, and send bytes that no protocol knows."""
     for _ in range(count):
         with socket.create_connection((HOST, port), PATIENCE) as client:
             client.sendall(BAD_FRAME)

@@ -1,4 +1,4 @@
-"""The packages: what is in them, and what an installation of the wheel does."""
+"""The packages: their files, and the behaviour of an installed wheel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.integration.broker import HOST, environment, run_to_end
 ROOT = Path(__file__).parents[2]
 # Seconds; building takes about ten.
 TIMEOUT = 300
-# Tracked files of a checkout that nobody needs who has the packages.
+# Tracked files of a checkout that are not needed with the packages.
 NOT_PACKED = re.compile(r"\.ci/|\.gitignore$|\.pre-commit-config\.yaml$")
 IN_WHEEL = re.compile(r"(pubsub|twisted)/|(pubsub_broker(_pytest)?|pyspark_pubsub)\.py$")
 # What lies about in a checkout; none of it is tracked, and git ignores none of it.
@@ -43,7 +43,7 @@ TWISTD = "import sys; from twisted.scripts.twistd import run; sys.argv[0] = 'twi
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout of what is committed, with litter."""
+    """A checkout of the committed files, with litter."""
     path = tmp_path_factory.mktemp("packages") / "checkout"
     subprocess.run(["git", "clone", "-q", str(ROOT), str(path)], check=True, timeout=TIMEOUT)
     for name in LITTER:

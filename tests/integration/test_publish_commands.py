@@ -24,7 +24,7 @@ TOPIC = "cafe/7"
 def subscriber(
     env: dict[str, str], *arguments: str, stdout: int = subprocess.PIPE
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Yield a running ``pubsub sub`` whose output has begun: it has printed what is stored."""
+    """Yield a running ``pubsub sub`` whose output has begun: it has printed the stored messages."""
     with subprocess.Popen(
         [PUBSUB, "sub", TOPIC, "--from", "earliest", *arguments],
         env=env, stdout=stdout, stderr=subprocess.PIPE,
@@ -170,7 +170,7 @@ class TestTerminal:
     """Standard output is a terminal."""
 
     def shown(self, env: dict[str, str], *arguments: str) -> bytes:
-        """Return what the command writes to a terminal."""
+        """Return the command's output on a terminal."""
         master, slave = pty.openpty()
         with subprocess.Popen(
             [PUBSUB, *arguments], env={**env, "COLUMNS": "80", "TERM": "xterm"},
@@ -211,7 +211,7 @@ class TestTerminal:
 
 @pytest.mark.parametrize("protocol", ["cafe", "nsd", "rheos", "spot", "http"])
 def test_every_protocol(protocol: str, start: Start, tmp_path: Path) -> None:
-    """What one publishes is read over the API, and what another has published arrives."""
+    """Its messages are read over the API, and messages of another client arrive."""
     served = {"cafe", protocol} - {"http"}
     broker = start(*listen(*served), f"--admin-port=tcp:0:interface={HOST}")
     env = settings(url(broker, protocol), tmp_path, PUBSUB_API=url(broker, "http"))

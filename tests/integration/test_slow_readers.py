@@ -77,7 +77,7 @@ def test_auto_holds_no_publisher_and_loses_nothing(start: Start) -> None:
         with background(read_numbers, quick, FLOOD) as all_of_quick:
             flood(source)
         assert all_of_quick.result() == list(range(FLOOD))
-        # It reads the history, and what is published meanwhile; then it is live.
+        # It reads the history, with the messages of that time; then it is live.
         with background(read_numbers, slow, FLOOD) as all_of_slow:
             source.send(*numbered(FLOOD, 10))
         assert all_of_slow.result() == list(range(FLOOD))
@@ -190,7 +190,7 @@ def test_disconnect_holds_no_publisher(start: Start) -> None:
     broker.stop()
     totals = broker.totals()
     assert totals["dropped"] > 0
-    # Also what the kernel and the transport held counts as dropped.
+    # Messages in the kernel and in the transport count as dropped, too.
     assert totals["delivered"] == FLOOD + len(received)
 
 

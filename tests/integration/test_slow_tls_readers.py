@@ -20,7 +20,7 @@ from tests.integration.test_slow_readers import (
 from tests.integration.threads import background
 
 BUFFER = 16 * 1024
-# For the bound of what is queued, and the garbage of a busy interpreter.
+# For the bound of the queue, and the garbage of a busy interpreter.
 ROOM = 48 * MIB
 
 
@@ -40,7 +40,7 @@ def test_auto_continues_from_the_history(start: Start, tmp_path: Path) -> None:
     with stuck(broker) as slow, Cafe.publisher(broker) as source:
         before = broker.memory()
         flood(source)
-        # The history is in memory; what the subscriber has not read is there only.
+        # The history is in memory; it alone has the messages that were not read.
         assert broker.memory("VmHWM") - before < FLOOD * SIZE + ROOM
         assert read_numbers(slow, FLOOD) == list(range(FLOOD))
         source.send(*numbered(FLOOD, 1))

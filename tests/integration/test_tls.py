@@ -28,7 +28,7 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def other(tmp_path: Path) -> Authority:
-    """Return an authority that nobody trusts unless told to."""
+    """Return an authority that is trusted only where it is configured."""
     return Authority(tmp_path, "other")
 
 
@@ -349,7 +349,7 @@ def test_openssl(start: Start, authority: Authority, version: str) -> None:
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_the_end_of_the_output(start: Start, authority: Authority, version: ssl.TLSVersion) -> None:
-    """In TLS 1.3 the replies to what was sent follow it; in TLS 1.2 they need not."""
+    """In TLS 1.3 the replies to earlier requests follow it; in TLS 1.2 they need not."""
     broker = serve(start, authority)
     context = authority.client()
     context.maximum_version = version

@@ -1,4 +1,4 @@
-"""``docs/upgrading.md``: what the start reports with a configuration and a history of 0.1.0."""
+"""``docs/upgrading.md``: the reports of a start with a configuration and history of 0.1.0."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def wheel(directory: Path, **environment: str) -> Path:
 
 
 def reported(path: Path, directory: Path, **environment: str) -> str:
-    """Install the wheel at ``path`` in ``directory``, and return what its kernel reports."""
+    """Install the wheel at ``path`` in ``directory``, and return the report of its kernel."""
     with ZipFile(path) as archive:
         archive.extractall(directory)
     # -P keeps the working directory out of the module path.

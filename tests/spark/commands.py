@@ -49,7 +49,7 @@ class Command:
         os.killpg(self._process.pid, number)
 
     def finish(self) -> tuple[int, str, str]:
-        """Return its exit code, output and errors. Kills what is left of its group."""
+        """Return its exit code, output and errors. Kills the remaining processes of its group."""
         try:
             out, err = self._process.communicate(timeout=4 * PATIENCE)
         finally:

@@ -145,7 +145,7 @@ def test_a_result_on_the_console(broker: Broker, tmp_path: Path) -> None:
     code, out, err = pipeline("derive", *given, "--sql", sql)
     assert code == 0, err
     assert "|cafe/1|7   |" in out
-    # Spark's own lines about itself are kept away, whatever Java says.
+    # Spark's own lines about itself are suppressed; lines of Java are not.
     assert "WARN " not in err
 
 
@@ -186,7 +186,7 @@ class Daemon:
         raise AssertionError(f"no {text!r} in:\n{''.join(seen)}")
 
     def stop(self) -> None:
-        """End it, with what it has started."""
+        """End it, with the processes that it has started."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.communicate()
 

@@ -163,7 +163,7 @@ def test_retention_overtakes_it(spark: SparkSession, start: Start, tmp_path: Pat
     found = spark.read.parquet(str(out))
     offsets = sorted(row.offset for row in found.select("offset").collect())
     assert offsets[:10] == list(range(10))
-    # Retention may have removed more since; the query has read what was left.
+    # Retention may have removed more since; the query has read the remaining messages.
     bounds = client_of(broker).bounds()
     assert first <= offsets[10] <= bounds.first
     assert offsets[10:] == list(range(offsets[10], bounds.next))

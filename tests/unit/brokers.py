@@ -65,7 +65,7 @@ class LinkStream(Stream):
 class Cable:
     """A connection from a broker's link to another broker's listener.
 
-    ``carry`` moves what was written, unless it is cut. ``sent`` is all that the link wrote.
+    ``carry`` moves the output, unless the cable is cut. ``sent`` is all that the link wrote.
     """
 
     def __init__(self, clock: Clock, link: OutgoingConnection, far: House) -> None:
@@ -79,7 +79,7 @@ class Cable:
         link.makeConnection(self.near)  # type: ignore[arg-type]
 
     def carry(self) -> bool:
-        """Transfer what either side has written; return False if there was nothing."""
+        """Transfer the output of both sides; return False if there was none."""
         if self.is_cut or self.near.lost:
             return False
         out, back = bytes(self.near.received), self.far.take()
@@ -99,7 +99,7 @@ class Cable:
         self.far.stream.lose()
 
     def take(self) -> bytes:
-        """Return what the link has sent since the last call."""
+        """Return the bytes that the link has sent since the last call."""
         data = bytes(self.sent)
         self.sent.clear()
         return data
@@ -144,7 +144,7 @@ class World:
         return client
 
     def settle(self) -> None:
-        """End ticks and transfer what was written until nothing changes."""
+        """End ticks and transfer output until nothing changes."""
         moved = True
         while moved:
             self.clock.advance(0)

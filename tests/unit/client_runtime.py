@@ -66,7 +66,7 @@ class MemoryStream:
         self.reading = reading
 
     def carry(self) -> bool:
-        """Transfer what either side has written; return False if there was nothing."""
+        """Transfer the output of both sides; return False if there was none."""
         if self.lost:
             return False
         out, self._out = self._out, []
@@ -126,7 +126,7 @@ class MemoryRuntime(Runtime):
         return self.call_later(0, arrive)
 
     def settle(self) -> None:
-        """End ticks and transfer what was written until nothing changes."""
+        """End ticks and transfer output until nothing changes."""
         moved = True
         while moved:
             # Longer than the pause after a handshake, and than a commit.
@@ -135,7 +135,7 @@ class MemoryRuntime(Runtime):
             moved = sum(stream.carry() for stream in self.streams) > 0
 
     def advance(self, seconds: float) -> None:
-        """Advance the clock in steps, and transfer what was written."""
+        """Advance the clock in steps, and transfer output."""
         end = self.now() + seconds
         while self.now() < end:
             self.house.clock.advance(min(0.5, end - self.now()))

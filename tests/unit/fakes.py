@@ -75,7 +75,7 @@ class Reader:
 
 
 class Ruled(Reader):
-    """A subscriber rechecked by the rules of ``listener``; ``revoked`` has what it lost."""
+    """A subscriber rechecked by the rules of ``listener``; ``revoked`` has the lost topics."""
 
     def __init__(self, listener: Listener) -> None:
         self.revoked: list[Topic] = []

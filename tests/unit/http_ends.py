@@ -59,7 +59,7 @@ class HttpPair:
 
 
 class HandMade:
-    """A connection and a broker's end that sends what a test wants.
+    """A connection and a broker's end whose output the test chooses.
 
     ``request`` is that of the handshake.
     """
@@ -83,7 +83,7 @@ class HandMade:
         return self.sent()
 
     def sent(self) -> bytes:
-        """Return what the broker's end has to send."""
+        """Return the output of the broker's end."""
         return b"".join(self.server.data_to_send())
 
     def requests(self) -> list[Any]:

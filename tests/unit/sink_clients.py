@@ -1,4 +1,4 @@
-"""A client of the library that records what the sink publishes."""
+"""A client of the library that records the messages of the sink."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def logged(case: SynchronousTestCase) -> list[str]:
 
 
 class Stream:
-    """The transport of one connection; ``provides`` says what it is, TCP by default."""
+    """The transport of one connection; ``provides`` has its interface, TCP by default."""
 
     bufferSize = READ_BYTES
     _write_lost = False
@@ -193,7 +193,7 @@ class Client:
         self._clock.advance(0)
 
     def take(self) -> bytes:
-        """Return what was received since the last call."""
+        """Return the bytes received since the last call."""
         data = bytes(self.stream.received)
         self.stream.received.clear()
         return data
@@ -261,7 +261,7 @@ class House:
         """Connects a client: its factory, the transport, the clock."""
 
     def reloader(self, reactor: object = None) -> Reloader:
-        """Return what reads the ``document`` again and applies it."""
+        """Return a ``Reloader``, which reads the ``document`` again and applies it."""
         live = LiveConfiguration(self.broker, self.config, self.clock, TUNED)
         return Reloader(live, self.read, reactor)
 

@@ -69,7 +69,7 @@ class ReadTests(SynchronousTestCase):
 
 
 class MistakeTests(SynchronousTestCase):
-    """One line that says what is wrong, and where"""
+    """One line with the mistake and its place"""
 
     def check(self, entry: dict[str, Any], message: str, **document: Any) -> None:
         with pytest.raises(ConfigurationError) as caught:

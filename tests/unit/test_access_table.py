@@ -1,4 +1,4 @@
-"""The rules of [[access]]: whom they are about, what they decide, and what follows a change."""
+"""The rules of [[access]]: their subjects and decisions, and the effects of a change."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rule(
 def rules_for(
     identity: Identity, *rules: AccessRule, protocol: str = "toy", **settings: Sequence[str]
 ) -> AccessRules:
-    """Return what ``identity`` may do by ``rules``; ``settings`` are those of the listener."""
+    """Return the access of ``identity`` by ``rules``; ``settings`` are those of the listener."""
     named = {name.replace("_", "-"): value for name, value in settings.items()}
     access = ListenerAccess(protocol, {**SETTINGS, **named}, AccessTable(rules, GROUPS))
     return access.rules_for(identity)
@@ -334,7 +334,7 @@ def matches(pattern: str, name: str, topic: str) -> bool:
 
 
 def naive(rules: Sequence[AccessRule], identity: Identity, action: str, topic: str) -> bool:
-    """Return what the first of ``rules`` that matches decides."""
+    """Return the decision of the first of ``rules`` that matches."""
     for one in rules:
         if action not in one.actions or not is_meant(one.who, identity):
             continue

@@ -177,7 +177,7 @@ class MixTests(MixCase):
         mix = TopicMix(self.topics)
         assert self.found(mix) == {frozenset("ab"): (gone,)}
         self.bench.router.forget(gone)
-        # Without waiting for the next messages, as it may be gone for good.
+        # Without waiting for the next messages, as it may not come back.
         assert mix._audience_of == {}
         assert self.found(mix) == {}
 

@@ -1,4 +1,4 @@
-"""The audit log: lines, files, modes, and what happens when it cannot be written."""
+"""The audit log: lines, files, modes, and failures to write it."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class FanoutTests(Shared):
     """Topics, prefixes and order"""
 
     def exchange(self, **top: object) -> bytes:
-        """Return what a reader of a prefix receives of messages on several topics."""
+        """Return the messages on several topics that a reader of a prefix receives."""
         here, there = self.broker(**top), self.broker(**top)
         spot = Spot(there)
         reader = spot.listener()
@@ -86,7 +86,7 @@ class FanoutTests(Shared):
 
     def test_the_order_across_stored_topics(self) -> None:
         assert self.exchange() == self.expected()
-        # The history here has what clients here read.
+        # The history here has the messages that clients here read.
         assert self.there.store.next_offset == 6
 
     def test_the_order_across_topics_of_both_kinds(self) -> None:

@@ -1,4 +1,4 @@
-"""Records and envelopes: what crosses the engine, and garbage."""
+"""Records and envelopes: the data that crosses the engine, and garbage."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class ResumptionTests(SynchronousTestCase):
         again.take()
         cafe.clock.advance(GAP)
         assert payloads(again.take()) == [b"unwritten 0", b"unwritten 1", b"unwritten 2"]
-        # The client had not taken what was written.
+        # The client had not taken the output.
         assert cafe.broker.counters.dropped == 1
         assert cafe.broker.counters.delivered == 3
 

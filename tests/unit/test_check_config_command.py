@@ -82,7 +82,7 @@ class DrainTests(CommandCase):
     """drain"""
 
     def drain(self, *arguments: str, stops: bool) -> tuple[dict[str, Any], str]:
-        """Return what was sent and what is printed."""
+        """Return the request and the output."""
         sent: list[Any] = []
 
         def post(api: api_client.Api, path: str, content: object) -> object:

@@ -32,7 +32,7 @@ class ClassDataTests(SynchronousTestCase):
         self.addCleanup(environment.stop)
 
     def prepare(self) -> str:
-        """Prepare, and return what is printed."""
+        """Prepare, and return the output."""
         printed = io.StringIO()
         with redirect_stdout(printed):
             assert class_data.run(argparse.Namespace()) == 0

@@ -27,7 +27,7 @@ CAFE = ("--url=cafe://127.0.0.1:7070", API)
 
 
 class FakeClient:
-    """A broker in memory: what is published arrives at its subscriptions."""
+    """A broker in memory: published messages arrive at its subscriptions."""
 
     def __init__(self) -> None:
         self.published: list[tuple[str, bytes, Any]] = []

@@ -1,4 +1,4 @@
-"""The queue of a subscription: notices that nobody takes."""
+"""The queue of a subscription: notices that are not taken."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class NoticeTests(SynchronousTestCase):
         assert taken(self.feed) == [Disconnected("again")]
 
     def test_a_gap_is_kept_behind_each_batch(self) -> None:
-        """Nothing may be missing without a Gap, whoever takes nothing for how long."""
+        """No message may be missing without a Gap, also if the queue is not read for long."""
         for _ in range(NOTICES):
             self.feed.tell(Disconnected("x"))
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""A publishing link, whatever happens to it in whatever order."""
+"""A publishing link under events of any kind in any order."""
 
 from __future__ import annotations
 

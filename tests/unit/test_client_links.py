@@ -1,4 +1,4 @@
-"""Clients of the library with a broker in memory: connections that end, and what waits then."""
+"""Clients of the library with a broker in memory: connections that end, and waiting publishes."""
 
 from __future__ import annotations
 

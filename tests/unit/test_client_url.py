@@ -103,7 +103,7 @@ class UrlTests(SynchronousTestCase):
         assert "PUBSUB_TOKEN" in str(raised(InvalidUrl, fast.wire, b"bob", None))
         assert fast.wire(b"bob", "t").options.token == "t"
         cafe = parse_url("cafe://h")
-        # cafe has no tokens: it is not given to what could send it.
+        # cafe has no tokens: the wire does not get it.
         assert cafe.wire(b"bob", "t").options.token is None
         assert raised(InvalidUrl, cafe.wire, b"x" * 1000, None).args[0]
 

@@ -1,4 +1,4 @@
-"""A command imports what it uses and no more, because imports are most of its time."""
+"""A command imports only the modules that it uses, as imports are most of its time."""
 
 from __future__ import annotations
 

@@ -114,6 +114,6 @@ class CompressionTests(SynchronousTestCase):
 
 
 def problems(path: Path) -> list[str]:
-    """Return what the check of a log finds."""
+    """Return the findings of the check of a log."""
     with closing(LogCheck(path)) as found:
         return list(found.problems())

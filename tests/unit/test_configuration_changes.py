@@ -1,4 +1,4 @@
-"""The differences of two configurations, and what a reload makes of them."""
+"""The differences of two configurations, and the effects of a reload."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def sink(given: Mapping[str, str]) -> Destination:
 
 
 def publisher(**given: str) -> PublisherFactory:
-    """Return what makes a task's publisher, from a copy of the driver's options."""
+    """Return the factory of a task's publisher, from a copy of the driver's options."""
     publishers = pickle.loads(pickle.dumps(sink(given).publishers))
     assert isinstance(publishers, PublisherFactory)
     return publishers

@@ -26,7 +26,7 @@ class CursorChangeCase(CursorCase):
         self.listener.reconfigure({**self.listener.settings, "allow-subscribe": names})
 
     def goes_on(self) -> list[bytes]:
-        """Return what is delivered when the transport has room again, and live after that."""
+        """Return the messages delivered when the transport has room again, and live ones."""
         before = len(self.lines())
         self.transport.drain()
         self.turns()

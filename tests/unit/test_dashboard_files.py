@@ -1,4 +1,4 @@
-"""The dashboard's files: how they are served, and what they are."""
+"""The dashboard's files: their headers and their contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The generated dissector: Lua's literals, tables of declarations, and what follows a codec."""
+"""The generated dissector: Lua's literals, tables of declarations, and figures of codecs."""
 
 from __future__ import annotations
 

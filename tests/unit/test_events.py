@@ -1,4 +1,4 @@
-"""Events: collection, bounds, and what they never contain."""
+"""Events: collection, bounds, and fields that must not be in them."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ class LengthTests(AttackCase):
         assert self.reader.take() == message(b"x")
 
     def test_a_longer_token_cannot_be_expressed(self) -> None:
-        """The length has one byte: what is cut off is parsed as the rest of the packet."""
+        """The length has one byte: the bytes beyond it are parsed as the rest of the packet."""
         raw = token({**CLAIMS, "note": "n" * 200})
         assert len(raw) > 255
         client = self.fast.client(b"\x02\xff" + raw + topic_id("news").to_bytes(4))

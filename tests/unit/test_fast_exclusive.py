@@ -156,7 +156,7 @@ class ManyTopicsTests(FastCase):
 
 
 class OtherProtocolTests(FastCase):
-    """No other protocol reads it, whatever ``grant`` permits"""
+    """No other protocol reads it, even with ``grant``"""
 
     def ask(self, fast: Fast, *lines: bytes) -> list[dict[str, object]]:
         client = fast.connect("nsd")

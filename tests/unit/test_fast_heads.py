@@ -205,7 +205,7 @@ class TestScan:
 
 @each_form
 class TestProperties:
-    """The scan finds what decoding one packet at a time finds"""
+    """The scan finds the same as decoding one packet at a time"""
 
     @given(data=STREAMS)
     def test_a_whole_stream(self, kernel: Any, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Option filter: what a condition selects is read, whatever else it says."""
+"""Option filter: the rows that a condition selects are read; other conditions narrow nothing."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class ParseTests(SynchronousTestCase):
 
 
 class _Condition(NamedTuple):
-    """SQL, and what it means."""
+    """A condition in SQL, and the same in Python."""
 
     sql: str
     holds: Callable[[Mapping[str, Any]], bool]

@@ -72,7 +72,7 @@ def read_by_the_code(directory: Path) -> list[Message]:
 
 
 class ReaderTests(SynchronousTestCase):
-    """The reader reads what the code does"""
+    """The reader reads the same as the code"""
 
     def setUp(self) -> None:
         self.path = scratch(self) / "history"

@@ -1,4 +1,4 @@
-"""HTTP: reading the messages of topics, and following what comes."""
+"""HTTP: reading the messages of topics, and following new ones."""
 
 from __future__ import annotations
 
@@ -297,7 +297,7 @@ class SlowTests(SynchronousTestCase):
         self.slow.stream.stop_reading()
 
     def publish(self, count: int) -> list[str]:
-        """Publish large messages; return what the fast one gets."""
+        """Publish large messages; return those that the fast follower gets."""
         found: list[str] = []
         for number in range(count):
             self.house.publish("a", (str(number) + BIG).encode())

@@ -72,7 +72,7 @@ class LeaseTests(SynchronousTestCase):
         assert reserve.call_args_list.count(one) == free.call_args_list.count(one) == 3
 
     def test_an_ended_lease_is_not_charged(self) -> None:
-        """Also if nobody asks for a lease again."""
+        """Also without another request for a lease."""
         free = Mock(wraps=self.house.broker.memory.free)
         self.patch(self.house.broker.memory, "free", free)  # type: ignore[no-untyped-call]
         self.put("a")

@@ -1,4 +1,4 @@
-"""The endpoints that show and change what the broker has."""
+"""The endpoints that show and change the broker's objects."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class TopicListTests(SynchronousTestCase):
             found += [row["name"] for row in page["items"]]
             pages += 1
             after = page["next"]
-            # The list changes between two pages: behind, and before what was shown.
+            # The list changes between two pages: behind, and before the rows shown so far.
             self.house.broker.topics.create(f"a{pages}")
             if after is None:
                 break
@@ -310,7 +310,7 @@ class ExpiryTests(SynchronousTestCase):
 
 
 class StateTests(SynchronousTestCase):
-    """Status, health, and the lists of what the broker is"""
+    """Status, health, and the lists of the broker's parts"""
 
     def setUp(self) -> None:
         self.house = open_house()

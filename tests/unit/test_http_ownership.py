@@ -1,4 +1,4 @@
-"""HTTP: queries, parts and readers belong to the subject of the token, or to nobody."""
+"""HTTP: queries, parts and readers belong to the subject of the token, or are anonymous."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class StreamTests(SynchronousTestCase):
         self.slow: list[WebClient] = []
 
     def read_slowly(self, host: str = "192.0.2.7", **given: Any) -> WebClient:
-        """Begin to read, but do not take what is sent."""
+        """Begin to read, but do not take the output."""
         client = self.house.connect(host)
         client.stream.stop_reading()
         client.ask("GET", ALL, **given)

@@ -298,7 +298,7 @@ class ManyTopicsTests(WritingCase):
         topics.create("u").block("somebody")
         threads.step()
         threads.step()
-        # Each of these is somebody who asks for the topic.
+        # Each of these is a client that requests the topic.
         topics.create("a", hosted=False)
         assert topics.by_uuid(uuid5(TOPIC_NAMESPACE, "b")) is topics.named("b")
         topics.by_id(fnv1a32(b"d"))

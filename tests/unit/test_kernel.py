@@ -372,7 +372,7 @@ reads = st.tuples(
 
 @both_forms
 class TestBothForms:
-    """The compiled kernel does what the interpreted one does."""
+    """The compiled kernel does the same as the interpreted one."""
 
     @given(st.lists(reads, min_size=1, max_size=3))
     def test_scan_and_encode(self, found: list[tuple[list[tuple[int, bytes]], bytes, int]]) -> None:

@@ -78,7 +78,7 @@ class SettingTests(SynchronousTestCase):
 
 
 class CheckTests(SynchronousTestCase):
-    """check-config, and what a reload would change"""
+    """check-config, and the changes of a reload"""
 
     def test_the_settings_are_checked_and_nothing_is_fetched(self) -> None:
         path: Path = scratch(self) / "pubsub.toml"

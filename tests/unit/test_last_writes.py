@@ -1,4 +1,4 @@
-"""What a client did not take of what was written to it, in messages."""
+"""The messages written to a client that it did not take."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class EstimateTests(SynchronousTestCase):
 
 
 class ConnectionTests(SynchronousTestCase):
-    """Subscribers that do not take what they were sent"""
+    """Subscribers that do not take their messages"""
 
     def stuck(self, **settings: Any) -> Cafe:
         """A broker with a subscriber that has taken nothing of 20 messages of 10,000 bytes."""

@@ -1,4 +1,4 @@
-"""Lines of the log: text, JSON, priorities; what they show, and what they never do."""
+"""Lines of the log: text, JSON, priorities; the fields that they show, and secrets."""
 
 from __future__ import annotations
 

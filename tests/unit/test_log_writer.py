@@ -1,4 +1,4 @@
-"""Writing the log while the disk fails: what was acknowledged is there, once, in order."""
+"""Writing the log while the disk fails: acknowledged messages are stored once, in order."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ class Faults:
     def fdatasync(self, file: int) -> None:
         error = self.fails("fdatasync")
         if error is not None:
-            # The kernel has dropped what it could not write, and will not report that again.
+            # The kernel has dropped the pages that it could not write, and reports that once.
             self.lose(path_of(file))
             raise OSError(error, os.strerror(error))
         self.unsynced.pop(path_of(file), None)
 
     def lose(self, path: str) -> None:
-        """Undo what was written to a file and not synced."""
+        """Undo the writes to a file that were not synced."""
         writes = self.unsynced.pop(path, [])
         if not os.path.exists(path):
             return

@@ -29,7 +29,7 @@ SESSION = {
 
 
 class CommandTests(SynchronousTestCase):
-    """Requests, and what is printed of their answers"""
+    """Requests, and the output made of their answers"""
 
     def setUp(self) -> None:
         self.requests: list[tuple[Any, ...]] = []

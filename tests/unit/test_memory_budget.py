@@ -1,4 +1,4 @@
-"""MemoryBudget: the account of what clients make the broker hold."""
+"""MemoryBudget: the account of the memory that clients make the broker hold."""
 
 from __future__ import annotations
 

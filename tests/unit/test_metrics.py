@@ -1,4 +1,4 @@
-"""The metrics: their text, who may read it, and what it rests on."""
+"""The metrics: their text, the access to it, and the figures behind it."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ ENDED = "\0" * 256
 
 
 class MigrationTests(TestCase):
-    """A log has what the old file had, at the same offsets"""
+    """A log has the messages of the old file, at the same offsets"""
 
     def setUp(self) -> None:
         directory = scratch(self)

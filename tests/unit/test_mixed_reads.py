@@ -121,7 +121,7 @@ class CafeTests(SynchronousTestCase):
         assert found == [*self.SENT, *self.SENT, (2, b"x")]
 
     def test_a_session_that_resumes(self) -> None:
-        """A subscriber that was away receives what it missed, in order and once."""
+        """A subscriber that was away receives the missed messages, in order and once."""
         house, publisher = self.start()
         reader = house.subscriber(b"\1\3")
         session = reader.protocol.session.id  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The dashboard and the alert rules of the package: what they name exists."""
+"""The dashboard and the alert rules of the package: the names in them exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``NatsThread``: what is wanted while a connection is made."""
+"""``NatsThread``: subjects that are wanted while a connection is made."""
 
 from __future__ import annotations
 

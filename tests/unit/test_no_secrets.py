@@ -1,4 +1,4 @@
-"""Credentials that arrive where nobody expects them: none is in events, logs or audit records."""
+"""Credentials in unexpected places: none is in events, logs or audit records."""
 
 from __future__ import annotations
 

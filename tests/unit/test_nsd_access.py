@@ -1,4 +1,4 @@
-"""nsd: what a client without rights finds out, and a list that is sent while rights change."""
+"""nsd: replies to a client without rights, and a list that is sent while rights change."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class NsdPasswordTests(SynchronousTestCase):
                 unsubscribe("desk", "desk"),
             ):
                 assert self.say(ann, nsd, line) == WRONG
-            # Its channel is nobody's.
+            # Its channel belongs to no user.
             for line in (open_("desk"), publish("desk", "y"), subscribe("ann", "desk")):
                 assert self.say(ann, nsd, line) == SUCCESS
             assert bodies(self.say(bob, nsd, get("desk")))[-2:] == ["x", "y"]

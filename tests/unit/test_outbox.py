@@ -201,7 +201,7 @@ class ReadinessTests(OutboxCase):
 
 
 class ShutTests(OutboxCase):
-    """shut: what it counts, returns and releases"""
+    """shut: its counts and result, and the publishers that it releases"""
 
     def test_without_queued_messages_there_is_no_first_offset(self) -> None:
         bob = self.subscriber()

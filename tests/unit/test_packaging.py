@@ -132,7 +132,7 @@ class DockerTests(SynchronousTestCase):
         assert served == installed_protocols().keys() - {"fast"}
 
     def test_the_build_sees_the_files_of_the_wheel(self) -> None:
-        """Each pattern stands for files, and what the Dockerfile copies is not ignored."""
+        """Each pattern stands for files, and files that the Dockerfile copies are not ignored."""
         lines = (DOCKER / "Dockerfile.dockerignore").read_text().splitlines()
         patterns = [line.removeprefix("!") for line in lines if line.startswith("!")]
         assert "*" in lines
@@ -145,7 +145,7 @@ class DockerTests(SynchronousTestCase):
 
 
 class ListTests(SynchronousTestCase):
-    """The lists of what the packages have; tests/integration/test_packages.py builds them"""
+    """The lists of the packages' files; tests/integration/test_packages.py builds them"""
 
     def test_the_lists_include_the_tracked_files(self) -> None:
         targets = project()["tool"]["hatch"]["build"]["targets"]

@@ -240,7 +240,7 @@ class QuietTests(PositionCase):
         raised(DataLoss, reader.partitions, self.at, end)
 
     def test_of_a_file_the_position_stays_in_its_newer_half(self) -> None:
-        """No broker stores what is quiet, so that another process could take it for a loss."""
+        """No broker stores the quiet topics, so another process could take them for a loss."""
         start = {"subscribe": "orders", "startingOffsets": "earliest"}
         self.run_query(**start)
         self.put("cafe/7", 50)

@@ -42,7 +42,7 @@ class OtherReactor(ReactorBase):
 
 
 class OtherDescriptor(FileDescriptor):
-    """A transport that keeps what has just been written elsewhere."""
+    """A transport that keeps the latest output in another attribute."""
 
     def __init__(self) -> None:
         self.dataBuffer, self.offset = b"12345", 2

@@ -1,4 +1,4 @@
-"""The sink over the protocols: from a URL to a client, and from rows to what it publishes."""
+"""The sink over the protocols: from a URL to a client, and from rows to its messages."""
 
 from __future__ import annotations
 

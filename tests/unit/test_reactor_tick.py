@@ -168,7 +168,7 @@ class TurnEnd(TestCase):
         add(lambda: [][0])
         add(lambda: calls.append("last"))
         assert calls == []
-        # A clock, unlike a reactor, runs in one step what is added meanwhile.
+        # A clock, unlike a reactor, runs calls that are added in the same step.
         clock.advance(0)
         assert calls == ["first", "last", "of the next turn"]
         assert clock.getDelayedCalls() == []

@@ -1,4 +1,4 @@
-"""Records of the log: what is decoded was encoded, and no damage passes."""
+"""Records of the log: decoding reverses encoding, and damage is detected."""
 
 from __future__ import annotations
 

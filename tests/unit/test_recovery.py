@@ -1,4 +1,4 @@
-"""Opening a log after whatever has happened to it: what is there, and what is reported."""
+"""Opening a log after faults of any kind: the readable messages, and the reports."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from tests.unit.tokens import KEY, OTHER_KEY, PUBLIC_PEM, token, with_hmac
 
 
 def received(client: Client) -> list[tuple[int, bytes] | int]:
-    """Return what was received: messages as channel and payload, errors as their code."""
+    """Return the received frames: messages as channel and payload, errors as their code."""
     return [
         (payload[0], payload[9:]) if opcode == 0x13 else payload[0]
         for opcode, payload in frames(client.take())

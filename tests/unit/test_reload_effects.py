@@ -1,4 +1,4 @@
-"""The table of what a reload makes of each setting."""
+"""The table of the effects of a reload, by setting."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class FailureCase(SynchronousTestCase):
         ]
 
     def state(self) -> dict[str, Any]:
-        """Return what requests and connections depend on."""
+        """Return the state on which requests and connections depend."""
         broker = self.broker
         (cafe,) = [one for one in broker.listeners if one.protocol == "cafe"]
         return {
@@ -98,7 +98,7 @@ class FailureCase(SynchronousTestCase):
         self.reload()
         assert any(line in found for found in self.lines), self.lines
         assert self.state() == self.before
-        # The service manager is told the end, and levels are those of before.
+        # The service manager gets the end, and the levels are the earlier ones.
         assert self.levels[-1] == "done"
         assert self.levels[-2:-1] in ([], [self.house.config.broker["log-level"]])
 

@@ -1,4 +1,4 @@
-"""Rewriting beside damage: what is missing stays reported, and what is not stays readable."""
+"""Rewriting beside damage: missing messages stay reported, and others stay readable."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class NeighbourTests(LogCase):
         return log
 
     def check(self, lost: range) -> None:
-        """Check what can be read, also by the next broker."""
+        """Check the readable messages, also with the next broker."""
         log = self.maintain()
         for _ in range(2):
             found, damaged = log.read()

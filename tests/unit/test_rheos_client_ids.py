@@ -61,7 +61,7 @@ class OwnerTests(SynchronousTestCase):
             alice.take()
             assert self.said(b"1") == alice.take()
             assert other.take() == b""
-        # Twice for bob as well, who belongs to mallory now.
+        # Twice for bob as well: the id belongs to mallory now.
         assert self.rheos.broker.counters.refusals["rheos", "not-authorized"] == 14
         assert "else" not in self.rheos.broker.topics
 
@@ -90,7 +90,7 @@ class OwnerTests(SynchronousTestCase):
         assert other.take() == topic_ack()
 
     def test_a_proved_identity_takes_it_from_anonymous_clients(self) -> None:
-        """Ids are no secret: whoever has seen one could keep its owner away otherwise."""
+        """Ids are no secret: a client that has seen one could otherwise keep its owner away."""
         squatter, alice = self.rheos.connect("rheos"), self.proved("alice")
         squatter.send(subscribe(ALICE))
         assert squatter.take() == topic_ack()

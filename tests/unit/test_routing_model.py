@@ -111,7 +111,7 @@ STEPS: st.SearchStrategy[list[Step]] = st.builds(
 
 @dataclass
 class Member:
-    """An outbox, and what it should receive."""
+    """An outbox, and the messages that it should receive."""
 
     transport: Transport
     wanted: dict[str, int] = field(default_factory=dict)

@@ -106,7 +106,7 @@ def survey_of(path: Path) -> tuple[list[int], list[tuple[int, int]], SegmentInde
 
 
 class SurveyTests(SegmentCase):
-    """All records of a file, whatever has become of it"""
+    """All records of a file, which may be damaged"""
 
     def test_a_whole_one(self) -> None:
         self.make(*self.records(4))
@@ -227,7 +227,7 @@ class SurveyTests(SegmentCase):
             assert covered.isdisjoint(range(start, stop))
             covered.update(range(start, stop))
         assert covered == set(range(index.stop))
-        # The index finds what the survey found.
+        # The index finds the same as the survey.
         found: list[Batch] = []
         lost: list[tuple[int, int]] = []
         segment = Segment(os.open(self.directory, os.O_RDONLY), HEAD, index.stop)

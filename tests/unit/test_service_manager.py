@@ -1,4 +1,4 @@
-"""What the service manager is told, over its own protocol."""
+"""Notifications to the service manager, over its own protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shares of what the HTTP API's clients divide, and whose share a request counts to."""
+"""Shares of the HTTP API's clients, and the share to which a request counts."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class SlicesTests(SynchronousTestCase):
             self.done.append("closed")
 
     def turn(self) -> list[object]:
-        """End the tick; return what was done in the next one."""
+        """End the tick; return the steps of the next one."""
         del self.done[:]
         self.ticks.turn()
         return self.done

@@ -47,7 +47,7 @@ class Peer:
         return done
 
     def send(self, data: bytes) -> bytes:
-        """Send ``data``; return what the broker has sent since the last time."""
+        """Send ``data``; return the bytes that the broker has sent since the last time."""
         self.stream.feed(data)
         return self.take()
 
@@ -68,7 +68,7 @@ class PublisherTests(SynchronousTestCase):
         self.house.start()
 
     def become(self, kind: bytes) -> bytes:
-        """The peer turns out to be of this kind; return what the second connection sends."""
+        """The peer turns out to be of this kind; return the second connection's output."""
         self.peer.send(ready(kind))
         self.peer.stream.lose()
         self.house.advance(0.5)

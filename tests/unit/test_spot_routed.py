@@ -69,7 +69,7 @@ class RoutedTests(SynchronousTestCase):
         return client.take()
 
     def publish(self, topic: bytes, data: bytes) -> bytes:
-        """Publish, and return what the proxy gets."""
+        """Publish, and return the messages that the proxy gets."""
         self.writer.send(message(topic, data))
         self.house.turn()
         return self.proxy.take()

@@ -1,4 +1,4 @@
-"""PLAIN and CURVE of spot: who is admitted, as whom, and what everything else gets (§2.6)."""
+"""PLAIN and CURVE of spot: the admitted clients, their identities, and refusals (§2.6)."""
 
 from __future__ import annotations
 

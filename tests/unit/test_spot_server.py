@@ -358,7 +358,7 @@ class PaceTests(SynchronousTestCase):
         home.pump()
         assert client.take() == message(b"", b"\x05", (10_000).to_bytes(4, "little"), *names)
         assert home.broker.counters.published == 1
-        # Only the topic u was added to what is held.
+        # Only the memory of the topic u was added.
         assert home.broker.memory.used < before
 
     def test_replies_wait_until_they_are_read(self) -> None:

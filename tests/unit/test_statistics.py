@@ -1,4 +1,4 @@
-"""The figures of a broker: what is counted, where, and how it is put together."""
+"""The figures of a broker: the counts, their places, and the snapshot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``$SYS/stats``: what it costs, and what its topic is."""
+"""``$SYS/stats``: its cost, and the properties of its topic."""
 
 from __future__ import annotations
 

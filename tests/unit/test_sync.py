@@ -270,7 +270,7 @@ class RuleTests(SynchronousTestCase):
 
 
 class Replying:
-    """A connection that records what its replies would send."""
+    """A connection that records its replies."""
 
     closing = False
 

@@ -1,4 +1,4 @@
-"""A connection over TLS: what a client can make the broker hold or do, and its end."""
+"""A connection over TLS: the memory and work that a client can cause, and its end."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class InputTests(SynchronousTestCase):
         assert house.broker.memory.used <= used + 1000
 
     def test_input_after_the_end_of_the_output_of_a_held_client(self) -> None:
-        """It is dropped, as RFC 8446 §6.1 has it; the client gets what it is owed."""
+        """It is dropped, as in RFC 8446 §6.1; the client gets the messages that it is owed."""
         house = serve()
         client = publisher(house)
         assert isinstance(client, TlsClient)
@@ -388,7 +388,7 @@ class SlowTests(SynchronousTestCase):
             assert house.broker.memory.used <= used + 1000
 
     def test_a_slow_subscriber_that_ends_its_output(self) -> None:
-        """In TLS 1.3 it gets what is queued, in TLS 1.2 close_notify ends both directions."""
+        """In TLS 1.3 it gets the queue, in TLS 1.2 close_notify ends both directions."""
         house = serve()
         slow, source = subscriber(house), publisher(house)
         assert isinstance(slow, TlsClient)

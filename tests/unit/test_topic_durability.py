@@ -18,7 +18,7 @@ SECONDS = 5.0
 
 
 class Stream:
-    """A transport that records what is written."""
+    """A transport that records its output."""
 
     def __init__(self) -> None:
         self.written = b""

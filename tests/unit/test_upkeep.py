@@ -371,7 +371,7 @@ class RemovalTests(LogCase):
 
 
 class RewritingTests(LogCase):
-    """Small records become large ones, and what has expired goes"""
+    """Small records become large ones, and expired messages are removed"""
 
     def test_small_records_are_joined(self) -> None:
         log = self.open()

@@ -209,7 +209,7 @@ class LimitTests(SynchronousTestCase):
 
 
 class _Sink:
-    """A consumer that collects what is written."""
+    """A consumer that collects its input."""
 
     def __init__(self) -> None:
         self.written: list[bytes] = []

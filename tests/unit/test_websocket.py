@@ -175,7 +175,7 @@ class ConnectTests(SynchronousTestCase):
         secrets = tuple(self.house.broker.tokens.ring)
         denied = DenyList(subjects=frozenset({"ada"}))
         self.house.broker.tokens.replace(SecretRing(secrets, denied))
-        # No time passes: the sweep, once a second, is not what ends it.
+        # No time passes: the sweep, once a second, does not end it.
         assert client.refused("publish", topic="a", value="2") == "bad-token"
         assert client.close_code == 4001
         assert other.refused("subscribe", topic="a") == "bad-token"

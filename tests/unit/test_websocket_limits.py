@@ -220,7 +220,7 @@ class EndTests(SynchronousTestCase):
         self.client.ask("subscribe", topic="a")
 
     def has_readers(self) -> bool:
-        """Return whether anybody is subscribed."""
+        """Return whether there is a subscriber."""
         topic = self.house.broker.topics.get("a")
         return topic is not None and topic.has_readers
 

@@ -40,7 +40,7 @@ def server_tls() -> ServerTls:
 
 @cache
 def client_context(version: ssl.TLSVersion) -> ssl.SSLContext:
-    """Return what a client of this version uses, which trusts every broker."""
+    """Return the context of a client of this version, which trusts every broker."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.minimum_version = context.maximum_version = version
@@ -133,7 +133,7 @@ class TlsClient(Client):
         self._flush()
 
     def take(self) -> bytes:
-        """Return what was received since the last call; answer a close_notify."""
+        """Return the bytes received since the last call; answer a close_notify."""
         self._transfer()
         pieces: list[bytes] = []
         with suppress(ssl.SSLWantReadError, ssl.SSLZeroReturnError):
@@ -153,7 +153,7 @@ class TlsClient(Client):
 def over_tls(
     version: ssl.TLSVersion, tls: Callable[[], ServerTls] = server_tls
 ) -> Callable[..., Any]:
-    """Return what connects the clients of a ``House`` over TLS; see ``House.attach``."""
+    """Return a function that connects clients of a ``House`` over TLS; see ``House.attach``."""
 
     def attach(factory: IProtocolFactory, stream: Stream, clock: Clock) -> Client:
         return TlsClient(factory, stream, clock, version, tls)

@@ -44,7 +44,7 @@ class SocketClient:
         self.pull()
 
     def push(self) -> None:
-        """Send what the frames have to send."""
+        """Send the output of the frames."""
         for data in self.frames.data_to_send():
             if data:
                 self.client.send(data)

@@ -34,7 +34,7 @@ class Pair:
         self.settle()
 
     def settle(self) -> None:
-        """Transfer what either side has sent until nothing changes."""
+        """Transfer the output of both sides until nothing changes."""
         moved = True
         while moved:
             out = self.connection.take_output()
@@ -59,7 +59,7 @@ class Pair:
         return events
 
     def take_sent(self) -> bytes:
-        """Return what the client has sent since the last call."""
+        """Return the bytes that the client has sent since the last call."""
         self.settle()
         sent, self.sent = self.sent, b""
         return sent

@@ -92,7 +92,7 @@ def measure_rows(
     rounds: int,
     measure: Measure,
 ) -> list[str]:
-    """Measure what is to be measured, keep it, and return the failures."""
+    """Measure the chosen rows, keep the results, and return the failures."""
 
     by_name = {row.name: row for row in rows}
 

@@ -74,10 +74,10 @@ class Log(Protocol):
         """Return a connection that can store messages to ``topics``."""
 
     def message(self, number: int, topic: int, data: bytes) -> bytes:
-        """Return what a connection sends to store a message."""
+        """Return the bytes that a connection sends to store a message."""
 
     def answers(self) -> Callable[[bytes], int]:
-        """Return what counts the acknowledgments in the data of a connection."""
+        """Return a function that counts the acknowledgments in the data of a connection."""
 
     def stored(self, broker: Broker, topics: Sequence[int]) -> int:
         """Return the number of messages that are stored."""

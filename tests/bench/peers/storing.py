@@ -1,4 +1,4 @@
-"""Connections that store messages as fast as they can, and the check of what is stored."""
+"""Connections that store messages as fast as they can, and the check of the stored messages."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Storing:
 
 
 def batch_of(log: Log, number: int, messages: Messages) -> bytes:
-    """Return what a connection sends for one batch."""
+    """Return the bytes that a connection sends for one batch."""
     return b"".join(
         log.message(number, topic, marked(number, place, size))
         for place, (topic, size) in enumerate(messages)
@@ -112,7 +112,7 @@ def batch_of(log: Log, number: int, messages: Messages) -> bytes:
 
 
 def read_again(broker: Broker, log: Log, row: Row, stored: int) -> tuple[Reading, int]:
-    """Compare what is stored with what was sent; return the reading and its number of messages.
+    """Compare the stored messages with those sent; return the reading and its number of messages.
 
     Of several connections the messages are counted, as their order is not known. Raises BenchError.
     """

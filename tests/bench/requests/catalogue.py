@@ -1,4 +1,4 @@
-"""Every request of every protocol, and what is in place before them."""
+"""Every request of every protocol, and the state before them."""
 
 from __future__ import annotations
 

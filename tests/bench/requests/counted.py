@@ -59,7 +59,7 @@ class TickClock(Clock):
         heappush(self._heap, (call.getTime(), next(self._numbers), call))
 
     def tick(self) -> bool:
-        """Run what is due; return whether there was anything."""
+        """Run the calls that are due; return whether there were any."""
         due = list(self._take_due())
         for call in due:
             if call.active():
@@ -77,7 +77,7 @@ class TickClock(Clock):
 
 
 class TickCounter(Protocol):
-    """Measures what is done in a tick."""
+    """Measures the work of a tick."""
 
     def run(self, call: Callable[[], object]) -> float:
         """Return the measure of ``call``."""
@@ -136,7 +136,7 @@ class MemoryPeer:
 class CountedSite:
     """A broker in memory with the secret in ``keys`` (see the configuration's ``[keys]``).
 
-    All listeners also have the settings ``every``; ``make_counter`` makes what measures a tick.
+    All listeners also have the settings ``every``; ``make_counter`` makes the meter of a tick.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class CountedSite:
         return MemoryPeer(self, stream)
 
     def do(self, call: Callable[[], object]) -> None:
-        """Do what is one tick of the reactor."""
+        """Do the work of one tick of the reactor."""
         if self._counter is None:
             call()
         else:

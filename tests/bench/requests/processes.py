@@ -93,7 +93,7 @@ class ProcessSite:
             self._poll.unregister(peer.sock.fileno())
 
     def drain(self) -> bool:
-        """Read what has arrived; False if that is nothing."""
+        """Read the available input; False if there is none."""
         found = self._poll.poll(0)
         for fd, _ in found:
             peer = self._peers[fd]

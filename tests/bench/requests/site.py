@@ -20,7 +20,7 @@ class Peer(Protocol):
         """Wait until something was received since the last ``take``."""
 
     def take(self) -> bytes:
-        """Return what was received since the last call."""
+        """Return the bytes received since the last call."""
 
     def lose(self) -> None:
         """Reset the connection."""

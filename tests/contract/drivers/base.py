@@ -19,7 +19,7 @@ class Driver:
     message has at most ``limit`` bytes, a delivered one ``carries``. ``opens`` is true if a
     publisher must create its topic, ``text`` if only UTF-8 can be published, ``polls`` if messages
     arrive only on request, ``closes`` if a message that is too large ends the connection,
-    ``conceals`` if a client without the right to a topic is not told whether it exists.
+    ``conceals`` if a client without the right to a topic cannot find out whether it exists.
     """
 
     name: ClassVar[str]
@@ -79,7 +79,7 @@ class Driver:
         raise NotImplementedError
 
     def ask(self, client: Client, request: bytes) -> bytes:
-        """Send ``request`` and return what ``client`` receives at once."""
+        """Send ``request`` and return the bytes that ``client`` receives at once."""
         client.send(request)
         self.house.pump(3)
         return client.take()
@@ -103,11 +103,11 @@ class Driver:
         return self.refused(reason, topic)
 
     def revoked(self) -> bytes:
-        """Return what a subscriber receives when it loses the right to read the topic."""
+        """Return the bytes that a subscriber gets when it loses the right to read the topic."""
         return b""
 
     def over_quota_reply(self) -> bytes:
-        """Return what a connection over quota receives before it is closed."""
+        """Return the bytes that a connection over quota receives before it is closed."""
         raise NotImplementedError
 
     def malformed(self) -> tuple[bytes, bytes, bool]:
@@ -130,7 +130,7 @@ class Driver:
         """Request messages without reading them, if they arrive on request only."""
 
     def remaining(self, client: Client) -> list[bytes]:
-        """Return what a subscriber receives that has not read, and now reads again."""
+        """Return the bytes that a subscriber receives when it reads again after a pause."""
         return self.messages(client)
 
     def payloads(self, data: bytes) -> Iterator[bytes]:
@@ -147,5 +147,5 @@ class Driver:
         return None
 
     def attempts(self, topic: str = TOPIC) -> Mapping[str, Callable[[], bytes]]:
-        """Return other ways to reach ``topic``, by name; each call returns what it revealed."""
+        """Return other ways to reach ``topic``, by name; each call returns the revealed bytes."""
         return {}

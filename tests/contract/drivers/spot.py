@@ -114,7 +114,7 @@ class Spot(Driver):
         }
 
     def _after_publishing(self, client: Client, topic: str) -> bytes:
-        """Return what ``client`` receives of a message that the topic's owner publishes."""
+        """Return the bytes that ``client`` receives of a message of the topic's owner."""
         owner = self.house.connect("fast")
         if topic != TOPIC:
             # The broker's own topic has an event for the new connection.
