@@ -1,4 +1,4 @@
-"""What the statistics cost: how many times as long a delivery takes with them.
+"""The cost of the statistics: how many times as long a delivery takes with them.
 
     python -m tests.bench.metrics
     python -m tests.bench.metrics --rounds 15

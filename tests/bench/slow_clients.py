@@ -43,7 +43,7 @@ Run = tuple[int, int]
 
 @dataclass(frozen=True)
 class SlowAccounting:
-    """What the slow subscribers received when they read at last.
+    """The messages that the slow subscribers received when they read at last.
 
     ``missing`` messages did not arrive, ``misplaced`` ones were not in order, doubled, or after a
     gap. ``returns`` counts the connections of the client that returns without reading.

@@ -1,4 +1,4 @@
-"""What each trick gives: how many times as long a delivery takes without it.
+"""The gain of each trick: how many times as long a delivery takes without it.
 
     python -m tests.bench.tuning
     python -m tests.bench.tuning direct-transport --rounds 9

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 SCREENSHOTS = Path(__file__).parents[2] / ".venv" / "screenshots"
 THEMES = ("light", "dark")
 WIDTHS = (400, 1400)
-# What chromium says itself of a request that was refused or did not reach the broker.
+# Lines of chromium itself about a request that was refused or did not reach the broker.
 _REQUEST_FAILED = "Failed to load resource: "
 _WATCH = """
 globalThis.violations = [];

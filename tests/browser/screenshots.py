@@ -39,7 +39,7 @@ def busy_broker(directory: Path) -> Iterator[EveryProtocol]:
         for number in range(3):
             for name, topic in TOPICS.items():
                 client = stack.enter_context(broker.connect(name, f"{name}-{number:02}"))
-                # What comes is far less than a client keeps for a program.
+                # The messages are far less than a client keeps for a program.
                 stack.enter_context(client.subscribe(topic))
         for name, offset in (("reports/daily", 40), ("reports/hourly", 7)):
             _request(broker, "PUT", f"readers/{name.replace('/', '%2F')}", {"offset": offset})

@@ -10,7 +10,7 @@ from tests.vectors import VECTORS
 
 
 class ConversationFileTests(SynchronousTestCase):
-    """Which protocols have vectors"""
+    """Every protocol has vectors"""
 
     def test_every_protocol_with_vectors_is_installed(self) -> None:
         files = {path.name.split("-")[0] for path in VECTORS.glob("*-conversations.json")}

@@ -1,4 +1,4 @@
-"""What every protocol counts: messages and bytes, in and out, of a connection and of all."""
+"""Figures of every protocol: messages and bytes, in and out, of a connection and of all."""
 
 from __future__ import annotations
 

@@ -250,10 +250,10 @@ class Bodies:
         def test_a_live_subscription_ends(self) -> None:
             subscriber = self.start()
             self.deny()
-            told = self.target.revoked()
+            expected = self.target.revoked()
             if self.second is Fast:
-                told = fast_wire.error(0x02, fast_wire.ENDED, TOPIC_ID)
-            assert subscriber.take() == told
+                expected = fast_wire.error(0x02, fast_wire.ENDED, TOPIC_ID)
+            assert subscriber.take() == expected
             assert self.publish() == [SECRET]
             assert self.target.messages(subscriber) == []
             assert not subscriber.closed

@@ -1,4 +1,4 @@
-"""What the broker's own decoders make of streams, in the form in which tshark shows it."""
+"""The broker's own decoders applied to streams, in the form in which tshark shows them."""
 
 from __future__ import annotations
 

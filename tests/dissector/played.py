@@ -13,7 +13,7 @@ from tests.vectors import load_vectors
 
 Segment: TypeAlias = tuple[bool, bytes]
 """Whether the client sends it, and its bytes."""
-# What stands for a byte that may have any value, a session's id and a token.
+# Placeholders of a byte that may have any value, a session's id and a token.
 _ANY = "30"
 _SESSION = re.compile(r"\{session:\w+\}")
 _TOKEN = re.compile(r"\{token:([\w-]+)\}")

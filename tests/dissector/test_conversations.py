@@ -181,7 +181,7 @@ def check_request(unit: Unit, line: bytes) -> None:
     assert not FAULTS & set(unit.experts), line[:100]
     assert ("base64" in unit.fields) == in_base64
     assert unit.shown["class"][0] == f"{type(request).__name__}Request"
-    # What is not required may be in the line and not be used.
+    # Members that are not required may be in the line and not be used.
     required = [
         each.name for each in dataclasses.fields(request) if each.default is dataclasses.MISSING
     ]

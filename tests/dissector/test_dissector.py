@@ -129,7 +129,7 @@ class TestPorts:
 
 
 class TestLimits:
-    """What is not put together"""
+    """Frames that are not reassembled"""
 
     def test_frames_over_the_preference(self) -> None:
         capture = Capture()

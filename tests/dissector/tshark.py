@@ -19,13 +19,13 @@ from tests.dissector.captures import SERVER, Capture
 from tests.integration.needs import missing
 
 PATIENCE = 120
-# What tshark says to root.
+# A warning of tshark to root.
 _HARMLESS = ("Running as user",)
 
 
 @dataclass(slots=True)
 class Unit:
-    """What the dissector shows of a frame, line or message.
+    """The fields that the dissector shows of a frame, line or message.
 
     ``fields`` has each field's values as hexadecimal bytes, ``shown`` as text, both by the name
     after ``pubsub.<protocol>.``, and ``experts`` the last part of the expert items' names.

@@ -29,7 +29,7 @@ class Authority:
 
     def _write(self, name: str, content: bytes) -> str:
         path = self._directory / f"{name}.pem"
-        # Whoever reads the file meanwhile finds the old one or the new one.
+        # Another process that reads the file finds the old one or the new one.
         fresh = path.with_suffix(".new")
         fresh.write_bytes(content)
         fresh.chmod(0o600)
@@ -140,7 +140,7 @@ class TlsSocket:
 
 
 class Stream(Protocol):
-    """What a socket and a ``TlsSocket`` have."""
+    """The methods that a socket and a ``TlsSocket`` have."""
 
     def __enter__(self) -> Stream: ...
 

@@ -99,7 +99,7 @@ def _table(protocol: str, kind: str, directory: Path) -> str:
     elif below == "proxy":
         endpoint = f"haproxy:{endpoint}"
     lines = ["[[listen]]", f'protocol = "{protocol}"', f'endpoint = "{endpoint}"']
-    # The proxy tells of clients of other machines.
+    # The header of the proxy names clients of other machines.
     lines += ["allow-anonymous = true"] if below == "proxy" else []
     if kind.endswith("tls"):
         key, certificate = make_certificate(directory)

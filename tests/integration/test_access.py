@@ -31,7 +31,7 @@ def opened(stream: Stream, handshake: bytes) -> int:
 
 
 def denied(stream: Stream) -> None:
-    """Wait for the error that tells of a subscription that has ended."""
+    """Wait for the error that reports an ended subscription."""
     (one,) = split(stream.recv(64))
     assert one.payload[0] == DENIED
 

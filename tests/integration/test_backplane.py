@@ -74,7 +74,7 @@ def test_messages_and_their_order(start: Start, server: NatsServer) -> None:
     sent = [b"%d" % number for number in range(20_000)]
     publisher.send(*[publish(1, one) for one in sent])
     assert remote.receive_texts(len(sent)) == sent
-    # What is larger than one message of the engine.
+    # A record larger than one message of the engine.
     large = bytes(range(256)) * 4095
     publisher.send(publish(1, large), publish(1, b"end"))
     assert remote.receive_texts(2) == [large, b"end"]

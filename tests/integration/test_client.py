@@ -230,7 +230,7 @@ def test_the_token_is_never_shown() -> None:
 def test_a_wire_with_history_misses_nothing_over_a_restart(
     start: Start, shell: str, protocol: str, tmp_path: Path
 ) -> None:
-    """What was published while the client had no connection arrives, in order, once."""
+    """Messages published while the client had no connection arrive in order, once."""
     port, other = free_port(), free_port()
     name = "admin" if protocol == "http" else protocol
     listener = (

@@ -149,7 +149,7 @@ async def test_a_port_in_use_fails_the_start(broker: EmbeddedBroker) -> None:
     with pytest.raises(StartError, match="cannot listen"):
         second.startService()
     assert not second.running
-    # What it opened is closed, and it starts once the port is free.
+    # Its files and sockets are closed, and it starts once the port is free.
     await second.stopService()
     assert not second.addresses("nsd")
     await broker.stopService()

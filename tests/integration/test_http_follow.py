@@ -66,7 +66,7 @@ class Follower:
         self._file = self.socket.makefile("rb")
         while self._file.readline() != b"\r\n":
             pass
-        # The first chunk tells that the subscription has begun.
+        # The first chunk shows that the subscription has begun.
         assert self._chunk() == b"\n"
         self._lines = b""
 

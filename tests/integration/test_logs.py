@@ -78,7 +78,7 @@ def test_the_levels_of_the_file_are_applied_at_sighup(start: Start, tmp_path: Pa
     assert broker.output.count("connection opened") == 1
 
 
-def test_tls_is_called_so(start: Start, tmp_path: Path) -> None:
+def test_a_tls_listener_is_named_in_the_log(start: Start, tmp_path: Path) -> None:
     authority = trustme.CA()
     pem = tmp_path / "cert.pem"
     authority.issue_cert(HOST).private_key_and_cert_chain_pem.write_to_path(pem)
@@ -117,7 +117,7 @@ def stop_when_logged(log: Path, pid: int) -> None:
 
 
 def test_the_journal_gets_priorities(tmp_path: Path) -> None:
-    """What systemd does: the output is a socket whose device and inode are in JOURNAL_STREAM."""
+    """As with systemd, the output is a socket whose device and inode are in JOURNAL_STREAM."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         status = os.fstat(theirs.fileno())

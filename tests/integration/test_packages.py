@@ -24,7 +24,7 @@ TIMEOUT = 300
 # Tracked files of a checkout that are not needed with the packages.
 NOT_PACKED = re.compile(r"\.ci/|\.gitignore$|\.pre-commit-config\.yaml$")
 IN_WHEEL = re.compile(r"(pubsub|twisted)/|(pubsub_broker(_pytest)?|pyspark_pubsub)\.py$")
-# What lies about in a checkout; none of it is tracked, and git ignores none of it.
+# Litter of a checkout; none of it is tracked, and git ignores none of it.
 LITTER = (
     "pubsub.key",
     ".env",

@@ -117,8 +117,8 @@ def test_draining_a_listener_and_serving_again(start: Start, tmp_path: Path) -> 
     operated = Operated(start, tmp_path)
     env = settings(url(operated.broker, "http"), tmp_path)
     client = operated.subscriber(0)
-    told = output("drain", "--listener=cafe", env=env)
-    assert told.decode().splitlines() == [
+    reply = output("drain", "--listener=cafe", env=env)
+    assert reply.decode().splitlines() == [
         f"draining cafe tcp:{operated.ports[0]}:interface={HOST}",
         "clients leave within 10 s",
     ]
@@ -138,8 +138,8 @@ def test_draining_the_process(start: Start, tmp_path: Path) -> None:
     with operated.publisher(0) as publisher:
         publisher.send(publish(1, b"last"))
         publisher.sync()
-        told = output("drain", env=settings(url(broker, "http"), tmp_path))
-        assert told.decode().splitlines()[-1] == "the broker stops within 10 s"
+        reply = output("drain", env=settings(url(broker, "http"), tmp_path))
+        assert reply.decode().splitlines()[-1] == "the broker stops within 10 s"
     assert payload(client) == b"last"
     assert client.receive_rest() == [(DISCONNECT, b"")]
     client.close()

@@ -29,7 +29,7 @@ def may(table: AccessTable, identity: Identity, action: str, topic: str = "a") -
 
 
 class ReadTests(SynchronousTestCase):
-    """What is read"""
+    """Tables that are read"""
 
     def test_without_a_table(self) -> None:
         table = read_access({}, ())
@@ -76,7 +76,7 @@ class MistakeTests(SynchronousTestCase):
             read({"allow": "*"}, entry, **document)
         assert str(caught.value) == message
 
-    def test_neither_and_both(self) -> None:
+    def test_a_rule_without_an_effect_and_one_with_two(self) -> None:
         wanted = "[[access]] 2 expected either allow or deny, a list of actions"
         self.check({"topics": "a"}, wanted)
         self.check({"allow": "*", "deny": "*"}, wanted)

@@ -81,7 +81,7 @@ class SomeTests(SynchronousTestCase):
 
 
 class WhoTests(SynchronousTestCase):
-    """Who"""
+    """The subjects of a rule"""
 
     def meant(self, identity: Identity, protocol: str = "toy", **who: tuple[object, ...]) -> bool:
         one = rule(True, who=Who(**who))  # type: ignore[arg-type]
@@ -136,7 +136,7 @@ class WhoTests(SynchronousTestCase):
 
 
 class DecisionTests(SynchronousTestCase):
-    """What the rules decide"""
+    """The decisions of the rules"""
 
     def test_the_first_rule_that_matches_decides(self) -> None:
         rules = (rule(False, topics="a/secret"), rule(True, topics="a/*"), rule(False))

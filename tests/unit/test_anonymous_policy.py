@@ -66,7 +66,7 @@ class PolicyTests(SynchronousTestCase):
 
 
 class ListenerTests(SynchronousTestCase):
-    """What a listener lets anonymous clients do"""
+    """The rights of anonymous clients at a listener"""
 
     def test_nothing_if_they_are_not_admitted(self) -> None:
         listener = make_listener(make_broker(), allow_anonymous="off")

@@ -90,7 +90,7 @@ class RoundTripTests(SynchronousTestCase):
         st.lists(batches(), min_size=1, max_size=8),
         st.frozensets(st.sampled_from([*TOPICS, "absent"])),
     )
-    def test_some_topics_of_it(self, appended: list[Batch], topics: frozenset[str]) -> None:
+    def test_some_topics_of_a_block(self, appended: list[Batch], topics: frozenset[str]) -> None:
         _, block = rows(appended, 10)
         found = [run.batch() for run in decode_block(block, topics)]
         assert found == [batch for batch in appended if batch.topic in topics]

@@ -55,7 +55,7 @@ class Driven:
         )
         self.now = 0.0
         self.tickets: list[Ticket[Level]] = []
-        self.told: list[int] = []
+        self.called: list[int] = []
 
     def step(self, name: str) -> None:
         """Do one thing, as the driver and the client would."""
@@ -89,7 +89,7 @@ class Driven:
             ticket = Ticket(self.now + 30)
             number = len(self.tickets)
             self.tickets.append(ticket)
-            ticket.when_done(lambda: self.told.append(number))
+            ticket.when_done(lambda: self.called.append(number))
         self.link.add(Request("cafe/7", Columns.one(b"x" * 20), ticket=ticket))
 
 
@@ -109,7 +109,7 @@ class OrderTests(SynchronousTestCase):
             assert 0 <= link.nbytes <= 1000 + 84
         link.close(driven.now)
         assert link.nbytes == 0
-        assert sorted(driven.told) == list(range(len(driven.tickets)))
+        assert sorted(driven.called) == list(range(len(driven.tickets)))
         for ticket in driven.tickets:
             assert isinstance(ticket.error, ClientError) or ticket.result is Level.HANDLED
 

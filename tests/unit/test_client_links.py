@@ -192,7 +192,7 @@ class SubscriberTests(LinkCase):
         assert contents(self.items(sport)) == [b"t"]
 
     def test_a_subscription_that_is_refused_keeps_no_connection(self) -> None:
-        """Neither in a block nor if its error is raised by iterating."""
+        """It is not reported in a block, nor if iterating raises its error."""
         runtime = MemoryRuntime(House({"rheos": {"allow-subscribe": "allowed"}}))
         client = runtime.client("rheos")
 

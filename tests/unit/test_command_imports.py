@@ -13,7 +13,7 @@ from pubsub.commands.command import main
 main(sys.argv[1:])
 print(*sys.modules, file=sys.stderr)
 """
-# What other commands or the broker need; each of them takes 5 to 200 ms.
+# Modules that other commands or the broker need; each of them takes 5 to 200 ms.
 _HEAVY = {
     "OpenSSL", "argparse", "cryptography", "deltalake", "http.client", "hypothesis",
     "importlib.metadata", "jwt", "pyarrow", "pubsub.broker.service", "pubsub.pipeline",

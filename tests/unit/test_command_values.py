@@ -1,4 +1,4 @@
-"""What the subcommands read and print: positions, formats, latencies, lines, rates."""
+"""Input and output of the subcommands: positions, formats, latencies, lines, rates."""
 
 from __future__ import annotations
 

@@ -278,7 +278,7 @@ class PausedTests(CursorCase):
 
 
 class ChangeTests(CursorCase):
-    """Subscriptions that end meanwhile"""
+    """Subscriptions that end while the cursor reads"""
 
     def test_a_discarded_topic_is_neither_replayed_nor_live(self) -> None:
         self.start_with_large_messages(8, self.news, self.sport)

@@ -131,7 +131,7 @@ class LossTests(MixedCase):
             ("news", "too-large"): 1, ("sport", "too-large"): 1, ("news", "disconnected"): 2,
         }  # fmt: skip
 
-    def test_a_topic_of_which_nothing_is_left(self) -> None:
+    def test_a_topic_without_remaining_messages(self) -> None:
         self.leave_unsent("n...", "s1")
         drops = self.drops()
         assert drops.pop(("sport", "disconnected")) == 601 - len(self.lines())

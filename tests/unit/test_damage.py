@@ -8,7 +8,7 @@ from pubsub.store.damage import Damage
 
 
 class DamageTests(SynchronousTestCase):
-    """What is noted is known once, in order, and as long as the log has it."""
+    """Noted ranges are known once, in order, and for as long as the log has them."""
 
     def setUp(self) -> None:
         self.damage = Damage()

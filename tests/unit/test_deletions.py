@@ -167,7 +167,7 @@ class DeleteTests(SynchronousTestCase):
         client = WebClient(house.admin, house.clock, IPv4Address("TCP", "127.0.0.1", 1))
         client.stream.feed(b"DELETE /v1/topics/a HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert 0 < sum(map(len, topic.groups.values())) < 150
-        # Nobody can join it meanwhile.
+        # No client can join it in between.
         clients[0].stream.feed(subscribe(b"a"))
         assert house.broker.counters.refusals["spot", "not-authorized"] == 1
         house.pump(5)

@@ -73,7 +73,7 @@ class LiteralTests(SynchronousTestCase):
 
 
 class DeclarationTests(SynchronousTestCase):
-    """What is derived from a codec"""
+    """Declarations derived from a codec"""
 
     def test_items_follow_the_dataclass(self) -> None:
         hint = Hint(values=Colour)

@@ -19,7 +19,7 @@ from tests.unit.fakes import clock_at, make_broker, make_listener
 
 
 class PublishedEvents(SynchronousTestCase):
-    """Events that are published to a list."""
+    """Events published to a list."""
 
     def setUp(self) -> None:
         self.clock = clock_at()

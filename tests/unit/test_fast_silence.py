@@ -28,7 +28,7 @@ from tests.unit.tokens import (
 
 
 class SilenceTests(FastCase):
-    """Neither in logs nor to other clients"""
+    """Credentials are neither logged nor sent to other clients"""
 
     def setUp(self) -> None:
         self.fast = self.house()

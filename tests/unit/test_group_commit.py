@@ -289,7 +289,7 @@ class CommitTests(CommitCase):
         self.add(GROUP)
         assert self.disk.writing is not None
 
-    def test_one_that_a_client_waits_for_is_written_at_the_end_of_the_tick(self) -> None:
+    def test_a_group_that_a_client_waits_for_is_written_at_the_end_of_the_tick(self) -> None:
         for when, synced in ((self.commits.when_written, False), (self.commits.when_synced, True)):
             self.add()
             when(self.called.append)

@@ -33,7 +33,7 @@ class RateTests(SynchronousTestCase):
             count += 1
         return count
 
-    def test_those_of_some_seconds_at_once_and_then_the_rate(self) -> None:
+    def test_a_burst_of_some_seconds_and_then_the_rate(self) -> None:
         assert self.admitted() == 10 * BURST_SECONDS
         for _ in range(3):
             self.clock.advance(1)
@@ -92,7 +92,7 @@ class TlsTests(SynchronousTestCase):
         lost = self.lost
 
         class Application(Protocol):
-            """What is served."""
+            """The protocol served over TLS."""
 
             def connectionLost(self, reason: object = None) -> None:
                 lost.append("lost")

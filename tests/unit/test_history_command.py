@@ -152,7 +152,7 @@ class CheckTests(HistoryCase):
         assert code == 1
         assert "metadata.db is missing" in out
 
-    def test_nothing_there(self) -> None:
+    def test_a_missing_directory(self) -> None:
         code, out = self.run_on("check", path=self.directory / "nowhere")
         assert code == 1
         assert "No such file" in out

@@ -138,8 +138,8 @@ class ReadingTests(SynchronousTestCase):
 
     def test_the_formats_that_are_known(self) -> None:
         """The one without a name is not offered."""
-        told = self.house.get(f"{PATH}?format=arrow").json["detail"]
-        assert told == "format: expected jsonl or events"
+        detail = self.house.get(f"{PATH}?format=arrow").json["detail"]
+        assert detail == "format: expected jsonl or events"
 
     def test_positions_that_are_no_positions(self) -> None:
         for given in ("x", ":1", "e:", "e:-1", "e:1.5", "e:" + "9" * 40):

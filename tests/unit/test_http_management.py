@@ -272,8 +272,8 @@ class SessionTests(SynchronousTestCase):
         other.ask("GET", "/v1/status?follow=1")
         mark = mark_text(other.channel.mark)
         self.client.ask("DELETE", f"/v1/sessions/{mark}?reason=noisy")
-        told = b'event: end\ndata: {"reason": "administrator: noisy"}\n\n'
-        assert told in other.stream.received
+        reply = b'event: end\ndata: {"reason": "administrator: noisy"}\n\n'
+        assert reply in other.stream.received
 
     def test_disconnecting_twice_cuts(self) -> None:
         other = self.house.connect("192.0.2.9")

@@ -49,7 +49,7 @@ class HostTests(SynchronousTestCase):
         answer = self.house.get("/v1/bounds", Host="evil.example", Origin="http://evil.example")
         assert answer.error == (403, "host")
 
-    def test_two_of_them(self) -> None:
+    def test_two_hosts(self) -> None:
         client = self.house.connect()
         client.send(BOUNDS + b"Host: localhost\r\nHost: evil.example\r\n\r\n")
         assert client.answer().error == (400, "invalid-request")

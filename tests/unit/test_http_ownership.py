@@ -99,7 +99,7 @@ class RestartTests(OwnershipCase):
         self.restart()
         assert self.write(b"4").json["duplicate"] is True
         assert self.write(b"x", 3, token=self.ada).json["first"] == 0
-        # Nobody can change such a commit for others.
+        # No client can change such a commit for others.
         self.write(b"5", LAST)
         assert self.write(b"x", 3, token=self.ada).json["duplicate"] is True
         assert self.write(b"6", 4, token=self.ada).json["duplicate"] is False

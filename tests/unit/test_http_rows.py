@@ -128,7 +128,7 @@ def _unframe(data: bytes) -> tuple[bytes, bytes]:
 
 
 class EpochTests(SynchronousTestCase):
-    """Where a reader continues"""
+    """The position at which a reader continues"""
 
     def test_in_a_later_epoch(self) -> None:
         known = [("a", 0), ("b", 10), ("c", 20)]

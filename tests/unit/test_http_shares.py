@@ -153,7 +153,7 @@ class PartTests(WritingCase):
 
 
 class MemoryTests(WritingCase):
-    """What parts and bodies take is part of max-memory"""
+    """Parts and bodies count in max-memory"""
 
     def setUp(self) -> None:
         super().setUp()

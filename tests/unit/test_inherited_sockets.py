@@ -76,7 +76,7 @@ class SocketTests(SynchronousTestCase):
         assert self.find("nsd", STREAM, LISTEN_FDS="x") is None
         assert self.find("nsd", STREAM, LISTEN_FDNAMES="cafe:cafe") is None
 
-    def test_those_of_another_process(self) -> None:
+    def test_sockets_of_another_process(self) -> None:
         assert self.find("nsd", STREAM, LISTEN_PID="1") is None
 
     def test_kinds_and_families(self) -> None:

@@ -1,4 +1,4 @@
-"""What an issuer's tokens may do: ``actions`` of its table, and rules with ``issuer``."""
+"""Rights of an issuer's tokens: ``actions`` of its table, and rules with ``issuer``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def verified(*permissions: str, actions: frozenset[str] | None) -> Token:
 
 
 class PermissionTests(SynchronousTestCase):
-    """What a token permits"""
+    """The actions that a token permits"""
 
     def permitted(self, *permissions: str, actions: frozenset[str] | None) -> set[str]:
         found = verified(*permissions, actions=actions)

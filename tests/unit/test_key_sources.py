@@ -24,14 +24,14 @@ def read(id: str = "corp", **settings: object) -> Config:
 
 
 class SettingTests(SynchronousTestCase):
-    """What is accepted"""
+    """Accepted tables"""
 
     def problem(self, id: str = "corp", **settings: object) -> str:
         with pytest.raises(ConfigurationError) as caught:
             read(id, **settings)
         return str(caught.value)
 
-    def test_a_source_with_everything(self) -> None:
+    def test_a_source_with_all_settings(self) -> None:
         (source,) = read(
             jwks_url=URL, jwks_refresh=60, issuer="https://a", audience="x", ends="2030-01-01"
         ).key_sources

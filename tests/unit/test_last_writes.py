@@ -68,7 +68,7 @@ class ConnectionTests(SynchronousTestCase):
         self.alice.send(publish(1, bytes(10_000)) * 20)
         return cafe
 
-    def test_an_evicted_one_got_nothing_of_it(self) -> None:
+    def test_bytes_for_an_evicted_subscriber_are_not_delivered(self) -> None:
         cafe = self.stuck(slow_consumer=DISCONNECT, slow_seconds=5)
         assert cafe.broker.counters.delivered == 20
         cafe.advance(8)
@@ -84,13 +84,13 @@ class ConnectionTests(SynchronousTestCase):
         assert cafe.broker.counters.delivered == 7
         assert cafe.broker.counters.dropped == 13
 
-    def test_one_that_leaves_got_nothing_of_it_either(self) -> None:
+    def test_bytes_for_a_subscriber_that_leaves_are_not_delivered(self) -> None:
         cafe = self.stuck()
         self.bob.stream.lose()
         assert cafe.broker.counters.delivered == 0
         assert cafe.broker.counters.dropped == 20
 
-    def test_nor_one_that_does_not_take_it_in_time_at_the_end(self) -> None:
+    def test_bytes_not_taken_in_time_at_the_end_are_not_delivered(self) -> None:
         cafe = self.stuck(slow_seconds=5)
         self.bob.protocol.readConnectionLost()
         assert cafe.broker.counters.delivered == 20
@@ -98,7 +98,7 @@ class ConnectionTests(SynchronousTestCase):
         assert self.bob.stream.aborted
         assert cafe.broker.counters.delivered == 0
 
-    def test_one_that_takes_everything_at_the_end_has_it(self) -> None:
+    def test_bytes_taken_at_the_end_are_delivered(self) -> None:
         cafe = self.stuck()
         self.bob.protocol.readConnectionLost()
         self.bob.stream.read()

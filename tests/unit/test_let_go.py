@@ -342,7 +342,7 @@ class LimitTests(LetGoCase):
         self.read_all(bob)
         assert self.numbers(bob) == [b"n0"]
 
-    def test_one_that_has_taken_everything_is_not_let_go_of(self) -> None:
+    def test_a_subscriber_that_has_taken_everything_is_not_let_go(self) -> None:
         bob = self.subscriber(self.news)
         bob.room = 1
         self.publish(self.news, b"0")

@@ -165,7 +165,7 @@ class ConnectionTests(SynchronousTestCase):
 
 
 class FlushingTests(SynchronousTestCase):
-    """What the last bytes cost while they wait"""
+    """The charge of the last bytes while they wait"""
 
     def leave(self, how: str, kind: str = "TCP", slow_seconds: float = 5) -> tuple[Setup, Frames]:
         """A client that does not read and has 100,000 bytes in the transport."""
@@ -244,7 +244,7 @@ class FlushingTests(SynchronousTestCase):
 
 
 class OwedTests(SynchronousTestCase):
-    """What is owed to a client that leaves"""
+    """Replies and messages owed to a client that leaves"""
 
     def test_progress_renews_the_time_to_answer(self) -> None:
         setup = Setup(slow_consumer="drop", slow_seconds=5)

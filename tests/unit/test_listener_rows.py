@@ -1,4 +1,4 @@
-"""What the list of listeners shows of each."""
+"""The fields of each listener in the list of listeners."""
 
 from __future__ import annotations
 

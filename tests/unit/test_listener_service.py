@@ -161,7 +161,7 @@ class ListenTests(TestCase):
 
     def test_the_backlog_is_large(self) -> None:
         if not sys.platform.startswith("linux"):
-            raise SkipTest("TCP_INFO of Linux tells the backlog")
+            raise SkipTest("the backlog is in TCP_INFO of Linux alone")
         service = self.start("tcp:0:interface=127.0.0.1")
         info = port_of(service).socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
         backlog = struct.unpack_from("7I", info, 8)[5]

@@ -41,13 +41,13 @@ class WriteTests(StoreCase):
         assert damaged == ()
 
     async def test_callbacks_are_called_in_order(self) -> None:
-        told: list[str] = []
+        called: list[str] = []
         self.store.append(batch_of([b"1"]))
-        self.store.when_stored(lambda ok: told.append(f"1 {ok}"))
+        self.store.when_stored(lambda ok: called.append(f"1 {ok}"))
         self.store.append(batch_of([b"2"]))
-        self.store.when_stored(lambda ok: told.append(f"2 {ok}"))
+        self.store.when_stored(lambda ok: called.append(f"2 {ok}"))
         await self.stored()
-        assert told == ["1 True", "2 True"]
+        assert called == ["1 True", "2 True"]
         assert self.successResultOf(self.stored()) is True
 
     async def test_publishers_wait_while_too_much_does(self) -> None:

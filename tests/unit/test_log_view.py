@@ -71,7 +71,7 @@ class ViewCase(SynchronousTestCase):
 
 
 class FollowingTests(ViewCase):
-    """What the broker appends"""
+    """Messages that the broker appends"""
 
     def test_records_are_shown_when_they_are_written(self) -> None:
         view = self.view()

@@ -114,7 +114,7 @@ class FaultCase(LogCase):
         self.faults.fails = lambda call: None
 
     def payloads(self, path: Path | None = None) -> list[bytes]:
-        """What the next broker reads, without damage."""
+        """The messages that the next broker reads, without damage."""
         log = self.log(path)
         found, damaged = log.read()
         assert [one.offset for one in found] == list(range(len(found)))
@@ -354,7 +354,7 @@ class PieceTests(FaultCase):
             found = len(after.read()[0])
             assert after.items() == ({} if fails_at == 1 else {"k": b"1"})
             assert found == 2 * (fails_at - 1)
-            # What has been written is not written again.
+            # The written groups are not written again.
             log.writer.write(group, True)
             assert log.items() == {"k": b"2"}
             assert log.catalog.stop == 4

@@ -1,4 +1,4 @@
-"""What the commands of the management API print."""
+"""The output of the commands of the management API."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ class PageTests(SynchronousTestCase):
 
 
 class AccessTests(SynchronousTestCase):
-    """Who may read them"""
+    """The right to read them"""
 
     def setUp(self) -> None:
         self.house = WebHouse()

@@ -51,12 +51,12 @@ class ConnectingTests(SynchronousTestCase):
 
         asyncio.run(run())
 
-    def test_one_that_begins_meanwhile(self) -> None:
+    def test_a_subject_added_during_the_flush(self) -> None:
         self.client.meanwhile = lambda: self.change("second", True)
         self.subscribe_all()
         assert self.client.subscribed == ["first", "second"]
 
-    def test_one_that_ends_meanwhile(self) -> None:
+    def test_a_subject_removed_during_the_flush(self) -> None:
         self.change("second", True)
         self.client.meanwhile = lambda: self.change("first", False)
         self.subscribe_all()

@@ -147,7 +147,7 @@ class SecretCase(SynchronousTestCase):
     def assert_hidden(self, sent: bytes, wire: str) -> None:
         found = self.shown()
         encoded = b64encode(RAW).decode().rstrip("=")[:-1]
-        # Whoever has the claims and the signature of a token can use it.
+        # The claims and the signature of a token are enough to use it.
         _, claims, signature = JWT.decode().split(".")
         for form in (SECRET, encoded, BASIC.decode()[:-4], claims[:20], signature[:20]):
             assert form not in found, f"{sent!r} in {_around(found, form)!r}"

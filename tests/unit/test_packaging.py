@@ -1,4 +1,4 @@
-"""What the packages are made from, the version, the release notes, and the files for Docker."""
+"""The files of the packages, the version, the release notes, and the files for Docker."""
 
 from __future__ import annotations
 

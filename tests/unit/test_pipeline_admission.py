@@ -1,4 +1,4 @@
-"""What a batch takes: options in Kafka's forms, limits, delays, divided ranges, and the lag."""
+"""Admission to a batch: options in Kafka's forms, limits, delays, divided ranges, lag."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class PrivateNameTests(SynchronousTestCase):
         assert vars(port) == {}
 
     def test_without_the_wrapper_of_the_proxy_header_such_endpoints_are_refused(self) -> None:
-        """What is below the header would be taken for the client's."""
+        """The bytes below the header would be taken for the client's."""
         result = subprocess.run(
             [sys.executable, "-c", WITHOUT_WRAPPER],
             capture_output=True,

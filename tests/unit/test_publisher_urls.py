@@ -28,7 +28,7 @@ def destination(url: str, **given: str) -> Destination:
 
 
 class UrlTests(SynchronousTestCase):
-    """What a task connects to, and as whom"""
+    """The broker that a task connects to, and its identity"""
 
     def test_a_task_connects_as_spark(self) -> None:
         client = RecordingClient()

@@ -1,4 +1,4 @@
-"""What each part of a running broker makes of new settings."""
+"""The effects of new settings on each part of a running broker."""
 
 from __future__ import annotations
 

@@ -327,7 +327,7 @@ class RefusedTests(RecoveryCase):
 
 
 class LeftoverTests(RecoveryCase):
-    """What an interrupted rewrite leaves"""
+    """The files of an interrupted rewrite"""
 
     def test_incomplete_files_are_removed(self) -> None:
         stop = self.make()

@@ -429,7 +429,7 @@ class ShutTests(MixedCase):
 
 
 class CountTests(MixedCase):
-    """What was delivered and dropped adds up"""
+    """Delivered and dropped messages add up"""
 
     def test_totals(self) -> None:
         policy = SlowPolicy(DROP, 60, 30)

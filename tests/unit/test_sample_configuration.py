@@ -22,7 +22,7 @@ PROTOCOLS = installed_protocols()
 class SampleTests(SynchronousTestCase):
     """sample"""
 
-    def test_as_it_is_it_configures_nothing(self) -> None:
+    def test_the_unchanged_sample_configures_nothing(self) -> None:
         assert tomllib.loads(sample(PROTOCOLS)) == {}
 
     def test_its_settings_are_the_defaults(self) -> None:

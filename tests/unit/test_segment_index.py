@@ -143,9 +143,7 @@ class FileTests(SynchronousTestCase):
 
     @examples(0.5)
     @given(RECORDS, st.data())
-    def test_one_that_has_changed_is_not_used(
-        self, records: list[Given], data: st.DataObject
-    ) -> None:
+    def test_a_changed_index_is_not_used(self, records: list[Given], data: st.DataObject) -> None:
         good = index_of(records).encode(SALT)
         changed = bytearray(good)
         changed[data.draw(st.integers(0, len(good) - 1))] ^= data.draw(st.integers(1, 255))

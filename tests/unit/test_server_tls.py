@@ -168,7 +168,7 @@ class FileTests(SynchronousTestCase):
 
 
 class WatchTests(SynchronousTestCase):
-    """What the log says of certificates"""
+    """Log lines about certificates"""
 
     def test_they_are_logged_at_the_start_and_daily_before_their_end(self) -> None:
         lines, clock = logged(self), Clock()

@@ -66,7 +66,7 @@ class SlicesTests(SynchronousTestCase):
             self.slices.run(self.work(name * STEPS))
         assert self.done == ["a"] * STEPS
         assert len(self.slices) == 3
-        # What was begun goes on in turns.
+        # The work that was begun continues in turns.
         done = self.turn()
         assert len(done) in (STEPS, STEPS + 2)
         assert abs(done.count("b") - done.count("c")) <= 1

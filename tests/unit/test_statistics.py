@@ -148,7 +148,7 @@ class OutboxCase(SynchronousTestCase):
 
 
 class DeliveryTests(OutboxCase):
-    """What is written to subscribers"""
+    """Messages written to subscribers"""
 
     def test_messages_of_one_audience_are_counted_when_they_are_written(self) -> None:
         both = self.subscriber(), self.subscriber()

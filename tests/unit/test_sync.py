@@ -175,7 +175,7 @@ class NsdTests(SynchronousTestCase):
         assert self.client.take() == nsd_lines.SUCCESS
         self.nsd.broker.topics.named("ada").durability = Durability.SYNC
 
-    def test_a_response_waits_and_so_do_those_after_it(self) -> None:
+    def test_a_response_and_later_ones_wait(self) -> None:
         self.client.send(nsd_lines.publish("ada", "1") + nsd_lines.publish("nobody", "2"))
         assert self.client.take() == b""
         self.disk.commit()

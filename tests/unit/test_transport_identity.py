@@ -1,4 +1,4 @@
-"""What transports prove: names in certificates, users of UNIX sockets, the header of a proxy."""
+"""Proofs by transports: names in certificates, users of UNIX sockets, headers of proxies."""
 
 from __future__ import annotations
 

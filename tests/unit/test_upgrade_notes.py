@@ -1,4 +1,4 @@
-"""What the first start on a history of version 0.1 reports."""
+"""The reports of the first start on a history of version 0.1."""
 
 from __future__ import annotations
 

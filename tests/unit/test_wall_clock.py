@@ -196,7 +196,7 @@ class RetentionTimeTests(SynchronousTestCase):
 
 
 class RestartTests(SynchronousTestCase):
-    """What is remembered for the next start"""
+    """The state that is kept for the next start"""
 
     def setUp(self) -> None:
         self.times = Times()

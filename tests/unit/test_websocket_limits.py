@@ -270,13 +270,13 @@ class EndTests(SynchronousTestCase):
         assert done
 
     def test_an_administrator_disconnects(self) -> None:
-        for reason, told in (
+        for reason, expected in (
             ("administrator: too noisy", "administrator: too noisy"),
             ("administrator: " + "ä" * 120, "administrator: " + "ä" * 54),
         ):
             client = connected(self.house)
             client.client.channel.dismiss(reason)
-            assert (client.close_code, client.close_reason) == (1001, told)
+            assert (client.close_code, client.close_reason) == (1001, expected)
 
     def test_it_stops_while_a_message_is_being_stored(self) -> None:
         store = Slow()
@@ -343,7 +343,7 @@ class ManyTests(SynchronousTestCase):
 
 
 class NoiseTests(SynchronousTestCase):
-    """Whatever a client sends, it is answered or closed, and nothing is kept"""
+    """Any input of a client is answered or ends its connection, and leaves nothing"""
 
     @given(st.lists(st.binary(max_size=300), max_size=5), st.booleans())
     def test_any_bytes(self, reads: list[bytes], shaken: bool) -> None:

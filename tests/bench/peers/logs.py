@@ -60,7 +60,7 @@ class Used:
 
 @dataclass(frozen=True)
 class Reading:
-    """What was read, and the seconds and processor seconds of the reading."""
+    """The messages read, and the seconds and processor seconds of the reading."""
 
     parts: Sequence[Part]
     seconds: float

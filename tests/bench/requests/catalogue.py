@@ -89,7 +89,7 @@ class Catalogue:
         self.site.settle()
         peer.take()
 
-    # What is in place
+    # The state before the requests
 
     def _put_in_place(self) -> None:
         scale = self.scale

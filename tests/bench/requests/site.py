@@ -1,4 +1,4 @@
-"""What the catalogue of requests needs of a broker."""
+"""The interface of a broker for the catalogue of requests."""
 
 from __future__ import annotations
 
