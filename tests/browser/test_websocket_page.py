@@ -83,6 +83,7 @@ def open_page(browser: Browser, site: tuple[Path, str], port: int) -> Page:
     directory, origin = site
     text = (ROOT / "docs" / "websocket.md").read_text()
     (script,) = re.findall(r"```js\n(function.*?)```", text, re.DOTALL)
+    assert script.count("\n") == 30
     url = f"ws://{HOST}:{port}/v1/ws"
     (directory / "page.html").write_text(PAGE.format(script=script, url=url))
     page = browser.new_page()

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import select
+import shutil
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from tests.integration.broker import HOST, PATIENCE, Start, listen
 from tests.integration.clients import Cafe, publish
 from tests.integration.command import PUBSUB, error, output, settings, url
+from tests.integration.needs import missing
 
 
 def test_listing_and_deleting(start: Start, tmp_path: Path) -> None:
@@ -39,16 +46,79 @@ def test_no_broker(tmp_path: Path) -> None:
 
 def test_completion_in_bash(tmp_path: Path) -> None:
     script = (
-        f'export PATH="{Path(PUBSUB).parent}:$PATH"; eval "$(pubsub completion bash)"; '
-        'COMP_WORDS=(pubsub to); COMP_CWORD=1; _pubsub_completion pubsub; echo "${COMPREPLY[@]}"'
+        'eval "$(pubsub completion bash)"; COMP_WORDS=(pubsub to); COMP_CWORD=1; '
+        '_pubsub_completion pubsub; echo "${COMPREPLY[@]}"'
     )
+    assert shell("bash", "-c", script, home=tmp_path) == "topics token\n"
+
+
+def test_completion_in_fish(tmp_path: Path) -> None:
+    script = (
+        'pubsub completion fish | source; complete -C "pubsub to"; complete -C "pubsub sub -F he"'
+    )
+    lines = shell("fish", "-N", "-c", script, home=tmp_path).splitlines()
+    assert [line.split("\t")[0] for line in lines] == ["token", "topics", "hex"]
+
+
+def test_completion_in_zsh(tmp_path: Path) -> None:
+    # Only an interactive zsh completes. The word is split, so that its echo is not its output.
+    lines = b'autoload -U compinit; compinit -u -D; eval "$(pubsub completion zsh)"; echo rea""dy\n'
+    with terminal("zsh", "-f", "-i", env=searching(tmp_path)) as (read_until, write):
+        write(lines)
+        read_until(b"ready")
+        write(b"pubsub to\t")
+        read_until(b"make and inspect tokens")
+        write(b"pics li\t")
+        read_until(b"pics list ")
+
+
+def searching(home: Path) -> dict[str, str]:
+    """Return an environment that finds the command."""
+    found = f"{Path(PUBSUB).parent}:{os.environ['PATH']}"
+    return {**settings("", home), "PATH": found, "HOME": str(home), "TERM": "dumb"}
+
+
+def shell(name: str, *arguments: str, home: Path) -> str:
+    """Return what a shell prints, which is no error."""
+    need(name)
     done = subprocess.run(
-        ["bash", "-c", script], env=settings("", tmp_path), capture_output=True, text=True,
+        [name, *arguments], env=searching(home), capture_output=True, text=True,
         timeout=PATIENCE, check=False,
     )  # fmt: skip
-    assert (done.stdout, done.stderr) == ("topics token\n", ""), done
-    for shell in ("zsh", "fish"):
-        assert b"_PUBSUB_COMPLETE" in output("completion", shell, env=settings("", tmp_path))
+    assert done.stderr == "", done
+    return done.stdout
+
+
+def need(name: str) -> None:
+    """Fail if the shell is not installed."""
+    if shutil.which(name) is None:
+        missing(name)
+
+
+@contextmanager
+def terminal(
+    *command: str, env: dict[str, str]
+) -> Iterator[tuple[Callable[[bytes], None], Callable[[bytes], int]]]:
+    """Run a command on a terminal; yield what reads up to some bytes, and what types."""
+    need(command[0])
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True
+    )
+    os.close(theirs)
+
+    def read_until(what: bytes) -> None:
+        got = b""
+        while what not in got:
+            assert select.select([ours], [], [], PATIENCE)[0], got
+            got += os.read(ours, 4096)
+
+    try:
+        yield read_until, partial(os.write, ours)
+    finally:
+        process.kill()
+        process.wait(PATIENCE)
+        os.close(ours)
 
 
 def test_the_reader_of_a_pipe_ends(tmp_path: Path) -> None:
