@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pubsub.broker.anonymous_policy import ALLOW_ANONYMOUS, OFF, admits_anonymous, is_exposed
-from pubsub.broker.anonymous_policy import AUTO as AUTO_ANONYMOUS
+from pubsub.broker.anonymous_policy import OFF, admits_anonymous, is_exposed
 from pubsub.broker.handshake_rates import HandshakeRates
 from pubsub.broker.handshakes import Handshakes
 from pubsub.broker.identity import NOBODY, Identity
@@ -17,10 +16,9 @@ from pubsub.broker.marks import log_fields, mark_text
 from pubsub.broker.outbox import Outbox
 from pubsub.broker.publisher import Publisher
 from pubsub.broker.refused_attempts import REASONS
-from pubsub.broker.slow_policy import AUTO, DISCONNECT, DROP, PAUSE, SlowPolicy
-from pubsub.broker.tls_settings import TLS, TLS_SETTINGS
+from pubsub.broker.slow_policy import SlowPolicy
+from pubsub.broker.tls_settings import TLS
 from pubsub.errors import AuthenticationRequired
-from pubsub.settings import COUNT, PATTERNS, SECONDS, SIZE, Setting, choice
 
 if TYPE_CHECKING:
     from pubsub.broker.access import AccessRules
@@ -33,60 +31,16 @@ if TYPE_CHECKING:
     from pubsub.broker.traffic import Traffic
     from pubsub.interfaces import Consumer
 
-SETTINGS: tuple[Setting, ...] = (
-    Setting(
-        "allow-anonymous",
-        ALLOW_ANONYMOUS,
-        AUTO_ANONYMOUS,
-        "whether clients are served that prove no identity; auto: those of this machine, and a "
-        "listener that others can reach does not start",
-    ),
-    Setting("allow-publish", PATTERNS, "*", "topics that clients may publish to"),
-    Setting("allow-subscribe", PATTERNS, "*", "topics that clients may read"),
-    Setting("grant", PATTERNS, "", "topics with a queue key that are open on this listener"),
-    Setting("max-connections", COUNT, 0, "connections of a listener; 0: no limit"),
-    Setting("max-connections-per-address", COUNT, 0, "connections from one address; 0: no limit"),
-    Setting("rate-messages", COUNT, 0, "messages/s a connection may publish; 0: no limit"),
-    Setting("rate-bytes", SIZE, 0, "bytes/s of messages a connection may publish; 0: no limit"),
-    Setting("listener-rate-messages", COUNT, 0, "messages/s of all connections of a listener"),
-    Setting("listener-rate-bytes", SIZE, 0, "bytes/s of messages of all connections of a listener"),
-    Setting(
-        "slow-consumer",
-        choice(AUTO, PAUSE, DROP, DISCONNECT),
-        AUTO,
-        "policy for slow subscribers: let them continue from the history, hold their publishers, "
-        "drop messages for them, or disconnect them",
-    ),
-    Setting("slow-bytes", SIZE, "64M", "bytes that may be queued for a slow subscriber"),
-    Setting("slow-seconds", SECONDS, 30, "seconds a subscriber may be slow before its policy acts"),
-    Setting("catch-up-seconds", SECONDS, 0, "seconds a subscriber may be behind; 0: no limit"),
-    Setting("idle-timeout", SECONDS, 0, "seconds without input before disconnection; 0: never"),
-    Setting(
-        "frame-seconds",
-        SECONDS,
-        20,
-        "seconds for a frame to arrive, and one more for each 64 KiB of it; 0: no limit",
-    ),
-    Setting("handshake-seconds", SECONDS, 10, "seconds for a handshake; 0: no limit"),
-    Setting(
-        "handshake-rate",
-        COUNT,
-        100,
-        "TLS and CURVE handshakes/s of one address, those of ten seconds at once; 0: no limit",
-    ),
-    *TLS_SETTINGS,
-)
-"""The settings that every listener has, whatever its protocol."""
 _SSL = re.compile(r"(haproxy:)?ssl:")
 
 
 class Listener:
     """One listener, as its protocol and its connections use it.
 
-    ``settings`` has the values of SETTINGS and of the protocol's own settings by name, and what was
-    read from the files of TLS (see ``tls_settings.py``). ``endpoint`` distinguishes the listeners
-    of one protocol. ``event_protocol`` is the protocol's name in events, by default the same as in
-    the settings.
+    ``settings`` has the values of SETTINGS (see ``listener_settings.py``) and of the protocol's own
+    settings by name, and the contents of the files of TLS (see ``tls_settings.py``). ``endpoint``
+    distinguishes the listeners of one protocol. ``event_protocol`` is the protocol's name in
+    events, by default the same as in the settings.
 
     A protocol needs ``topics``, ``router``, ``publisher`` and ``outbox``, and the ``access`` of its
     connections; the other parts of the broker (see ``BrokerParts``) are there for protocols with
@@ -105,7 +59,32 @@ class Listener:
         self.event_protocol = protocol
         self.endpoint = endpoint
         self.settings = settings
+        self._take(parts)
 
+        self._authenticates: Callable[[Mapping[str, Any]], bool] = lambda settings: False
+        self._access = ListenerAccess(
+            protocol, settings, parts.access_table, self._grants_anonymous
+        )
+        self._access.close(self.queue_keys.names, self.queue_keys.exclusive)
+        self.access = self.access_for(NOBODY)
+        self.quota = ConnectionQuota(
+            settings["max-connections"], settings["max-connections-per-address"]
+        )
+        self._common_rate = Rate()
+        self.limiter: RateLimiter | None = None
+        self._set_rates()
+        self.logs_connections = False
+        """Whether the log has lines for connections that begin and end."""
+        self._handshake_rates = parts.shared(
+            HandshakeRates, lambda: HandshakeRates(parts.clock.seconds)
+        )
+        self.handshakes = Handshakes(self.clock, settings["handshake-seconds"])
+        self._set_times()
+        self._session_kinds: dict[Hashable, Hashable] = {}
+        self._when_added: list[Callable[[], object]] | None = []
+
+    def _take(self, parts: BrokerParts) -> None:
+        """Make the parts of the broker attributes of this listener."""
         self.clock = parts.clock
         self.wall = parts.wall
         self.store = parts.store
@@ -136,28 +115,6 @@ class Listener:
         self.at_tick_end = parts.at_tick_end
         self.when_open = parts.when_open
         self.shared = parts.shared
-
-        self._authenticates: Callable[[Mapping[str, Any]], bool] = lambda settings: False
-        self._access = ListenerAccess(
-            protocol, settings, parts.access_table, self._grants_anonymous
-        )
-        self._access.close(self.queue_keys.names, self.queue_keys.exclusive)
-        self.access = self.access_for(NOBODY)
-        self.quota = ConnectionQuota(
-            settings["max-connections"], settings["max-connections-per-address"]
-        )
-        self._common_rate = Rate()
-        self.limiter: RateLimiter | None = None
-        self._set_rates()
-        self.logs_connections = False
-        """Whether the log has lines for connections that begin and end."""
-        self._handshake_rates = parts.shared(
-            HandshakeRates, lambda: HandshakeRates(parts.clock.seconds)
-        )
-        self.handshakes = Handshakes(self.clock, settings["handshake-seconds"])
-        self._set_times()
-        self._session_kinds: dict[Hashable, Hashable] = {}
-        self._when_added: list[Callable[[], object]] | None = []
 
     @property
     def tls(self) -> bool:

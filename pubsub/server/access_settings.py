@@ -20,7 +20,7 @@ from pubsub.broker.access_table import (
     check_pattern,
 )
 from pubsub.broker.identity import PROOFS
-from pubsub.broker.listener import SETTINGS as LISTENER_SETTINGS
+from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
 from pubsub.errors import ConfigurationError
 from pubsub.plugin import ADMIN
 from pubsub.server.file_tables import check_keys

@@ -30,7 +30,7 @@ from twisted.internet.endpoints import quoteStringArgument
 
 from pubsub.broker.access_table import AccessTable
 from pubsub.broker.durability import DURABILITY
-from pubsub.broker.listener import SETTINGS as LISTENER_SETTINGS
+from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
 from pubsub.broker.master_secrets import DenyList, KeySource, Secret, SecretRing, read_denied
 from pubsub.broker.password_file import read_password_file
 from pubsub.broker.tls_settings import TLS

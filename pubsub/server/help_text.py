@@ -7,7 +7,7 @@ from fnmatch import fnmatch
 
 from click import HelpFormatter
 
-from pubsub.broker.listener import SETTINGS as LISTENER_SETTINGS
+from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
 from pubsub.plugin import ADMIN, IWireProtocol
 from pubsub.server.configuration import BROKER_SETTINGS, flag
 from pubsub.settings import BOOLEAN, Setting

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
@@ -30,6 +30,7 @@ from twisted.internet.interfaces import IDelayedCall
 from pubsub.broker.histogram import Histogram
 from pubsub.broker.limits import Gate
 from pubsub.interfaces import CommitWatcher, Value
+from pubsub.store.commit_effects import Effects
 from pubsub.store.commit_group import Group
 from pubsub.store.record import End, Put
 from pubsub.store.stored_runs import RunRecord, count_of, last_offset_of, nbytes_of
@@ -40,31 +41,6 @@ BACKLOG = 24 * 1024**2
 """Bytes that are collected, written or not synced, from which on publishers are held."""
 SYNC_SECONDS = 1.0
 RETRY_SECONDS = 0.5
-
-
-class Effects(Protocol):
-    """The outside of ``GroupCommit``. ``write`` and ``sync`` end with a call of its methods."""
-
-    def write(self, group: Group | None, sync: bool) -> None:
-        """Write a group, then sync if asked to; then call ``wrote`` or ``write_failed``."""
-
-    def sync(self) -> None:
-        """Sync; then call ``synced`` or ``sync_failed``."""
-
-    def call_later(self, seconds: float, call: Callable[[], None]) -> IDelayedCall:
-        """As ``IReactorTime.callLater``."""
-
-    def at_tick_end(self, call: Callable[[], None]) -> object:
-        """Run ``call`` at the end of the tick."""
-
-    def seconds(self) -> float:
-        """As ``IReactorTime.seconds``."""
-
-    def failed(self, reason: Any) -> str:
-        """Report that writing has failed; return the reason as text."""
-
-    def recovered(self) -> None:
-        """Report that writing works again."""
 
 
 class GroupCommit:

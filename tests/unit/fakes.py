@@ -26,7 +26,8 @@ from pubsub.broker.cursors import Cursors
 from pubsub.broker.encoders import make_encoder
 from pubsub.broker.key_refresh import Fetch
 from pubsub.broker.limits import BrokerLimits
-from pubsub.broker.listener import SETTINGS, Listener
+from pubsub.broker.listener import Listener
+from pubsub.broker.listener_settings import SETTINGS
 from pubsub.broker.master_secrets import SecretRing
 from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.broker.outbox import Outbox

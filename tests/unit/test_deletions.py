@@ -12,7 +12,7 @@ from pubsub.admin.server import SETTINGS as OWN
 from pubsub.admin.server import AdminFactory
 from pubsub.broker.durability import Durability
 from pubsub.broker.limits import CONNECTION_BYTES
-from pubsub.broker.listener import SETTINGS
+from pubsub.broker.listener_settings import SETTINGS
 from pubsub.broker.topic_lifecycle import TOPICS
 from pubsub.protocols.nsd.identities import IDENTITY_BYTES, SUBSCRIPTION_BYTES, SUBSCRIPTIONS, TABLE
 from pubsub.protocols.rheos.server import PARENTS

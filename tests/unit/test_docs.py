@@ -11,7 +11,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.admin.endpoints import ENDPOINTS
-from pubsub.broker.listener import SETTINGS as LISTENER_SETTINGS
+from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
 from pubsub.plugin import ADMIN, installed_protocols
 from pubsub.server.access_settings import ACCESS_KEYS
 from pubsub.server.configuration import BROKER_SETTINGS, flag

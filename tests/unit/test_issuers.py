@@ -12,8 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.access_table import ACTIONS, AccessTable
 from pubsub.broker.identity import Identity, token_identity
-from pubsub.broker.listener import SETTINGS
 from pubsub.broker.listener_access import ListenerAccess
+from pubsub.broker.listener_settings import SETTINGS
 from pubsub.broker.master_secrets import KeySource, Secret, SecretRing
 from pubsub.broker.tokens import Token, TokenVerifier
 from pubsub.embed import read_config

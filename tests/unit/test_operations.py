@@ -6,7 +6,7 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.listener import SETTINGS
+from pubsub.broker.listener_settings import SETTINGS
 from pubsub.broker.master_secrets import SecretRing
 from pubsub.settings import read_all
 from tests.unit.fakes import START, Guest

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.listener import SETTINGS as LISTENER_SETTINGS
+from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
 from pubsub.plugin import ADMIN, installed_protocols
 from pubsub.server.configuration import BROKER_SETTINGS, CommandLine, merge
 from pubsub.server.configuration_changes import compare, describe

@@ -18,7 +18,7 @@ from twisted.internet.task import Clock
 from pubsub.admin.server import SETTINGS as OWN
 from pubsub.admin.server import AdminFactory
 from pubsub.broker.batch import Headers
-from pubsub.broker.listener import SETTINGS
+from pubsub.broker.listener_settings import SETTINGS
 from pubsub.broker.master_secrets import SecretRing
 from pubsub.interfaces import IStore
 from pubsub.kernel import Columns

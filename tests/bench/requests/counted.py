@@ -17,7 +17,7 @@ from twisted.internet.task import Clock
 
 from pubsub.admin.server import SETTINGS as ADMIN_SETTINGS
 from pubsub.admin.server import AdminFactory
-from pubsub.broker.listener import SETTINGS
+from pubsub.broker.listener_settings import SETTINGS
 from pubsub.settings import read_all
 from tests.bench.requests.site import Held
 from tests.unit.fakes import START
