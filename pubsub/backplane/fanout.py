@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pubsub.backplane.links import Arrived, Incoming, Outgoing
-from pubsub.backplane.record import MalformedRecord, Record, decode, encode_batch
+from pubsub.backplane.record import MalformedRecord, Record, decode, encode_batch, joined
 from pubsub.broker.access import RESERVED
 from pubsub.errors import Refused
 from pubsub.kernel import Columns
@@ -35,6 +35,8 @@ LABEL = "backplane"
 Figures = Mapping[str, Any]
 # Links that are remembered: messages can be under way in the engine when a connection ends.
 _OWN_LINKS = 16
+# Bytes of payload up to which reads become one batch.
+_TOGETHER = 64 * 1024
 
 
 class Fanout(Service):
@@ -143,20 +145,17 @@ class Fanout(Service):
     def receive(self, envelopes: Envelopes) -> None:
         """Deliver what has arrived."""
         malformed, held = self._incoming.malformed, self._incoming.held
-        together: list[tuple[Topic, Record]] = []
-        last: tuple[int, int] | None = None
+        batch = _Together()
         for arrived, record in self._records(envelopes):
             topic = self._accept(arrived.name, record)
             if topic is None:
                 continue
-            key = (arrived.link, record.read)
-            if together and (key != last or record.positions is None):
-                self._deliver(together)
-                together = []
-            last = key
-            together.append((topic, record))
-        if together:
-            self._deliver(together)
+            if not batch.takes(topic, record, arrived.link):
+                self._deliver(batch.records)
+                batch = _Together()
+            batch.add(topic, record, arrived.link)
+        if batch.records:
+            self._deliver(batch.records)
         if self._incoming.malformed > malformed:
             self._refuse("malformed", self._incoming.malformed - malformed)
         self._charge(self._incoming.held - held)
@@ -210,13 +209,16 @@ class Fanout(Service):
         self._counters.refuse(LABEL, reason, "the engine", count)
 
     def _deliver(self, found: Sequence[tuple[Topic, Record]]) -> None:
-        """Deliver records of one read."""
+        """Deliver records of one read, or of several reads that are one batch here."""
         self._received += sum(record.columns.count for _, record in found)
         first = found[0][1]
         topics = list(dict.fromkeys(topic for topic, _ in found))
-        if len(topics) == 1:
-            for topic, record in found:
-                self._receive([topic], record.columns, first, record.headers)
+        if len(found) == 1:
+            self._receive(topics, first.columns, first, first.headers)
+            return
+        if first.positions is None:
+            columns = joined([record.columns for _, record in found])
+            self._receive(topics, columns, first, None)
             return
         rows = _in_order(topics, found)
         columns = Columns.of([row[2] for row in rows], [row[1] for row in rows])
@@ -232,6 +234,40 @@ class Fanout(Service):
             self._dispatcher.receive(topics, columns, record.sender, record.protocol, headers)
         except Refused as refused:
             self._refuse(refused.reason, columns.count)
+
+
+class _Together:
+    """Records that become one batch: those of one read, or small ones of one topic.
+
+    The second kind makes that each message costs the less, the more there are.
+    """
+
+    def __init__(self) -> None:
+        self.records: list[tuple[Topic, Record]] = []
+        self._link = 0
+        self._room = _TOGETHER
+
+    def takes(self, topic: Topic, record: Record, link: int) -> bool:
+        """Return whether ``record`` can be added."""
+        if not self.records:
+            return True
+        before, last = self.records[-1]
+        if record.positions is not None:
+            same = (last.read, last.positions is None) == (record.read, False)
+            return same and link == self._link
+        return (
+            before is topic
+            and last.positions is None
+            and last.headers is record.headers is None
+            and (last.sender, last.protocol) == (record.sender, record.protocol)
+            and record.columns.nbytes <= self._room
+        )
+
+    def add(self, topic: Topic, record: Record, link: int) -> None:
+        """Add ``record``, which came over ``link``."""
+        self._link = link
+        self._room -= record.columns.nbytes
+        self.records.append((topic, record))
 
 
 def _in_order(

@@ -1,13 +1,14 @@
 """Envelopes: the order, the duplicates and the pieces of records. Sans-IO.
 
-A link is one connection of a broker to the engine; it has a random number. What it sends is counted
-from 1. A record that is larger than the engine's messages may be is sent in pieces. An envelope is
-little-endian:
+A link is one connection of a broker to the engine; it has a random number. What it sends is
+counted from 1. A record that is larger than the engine's messages may be is sent in pieces. An
+envelope is a head, little-endian, and ``size`` bytes of the record:
 
-    magic "PB", version u8 (1), reserved u8, link u64, counter u64, piece u16, pieces u16
+    magic "PB", version u8 (1), reserved u8, size u32, link u64, counter u64, piece u16, pieces u16
 
-The engine delivers what one connection publishes in its order, and a message twice if two
-subscriptions have its subject, as is the case for a moment when one replaces another.
+A message of the engine is one envelope, or several of one topic, one after the other. The engine
+delivers what one connection publishes in its order, and a message twice if two subscriptions have
+its subject, as is the case for a moment when one replaces another.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import struct
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pubsub.backplane.record import RECORD_COUNT, MalformedRecord
 
-ENVELOPE = struct.Struct("<2sBxQQHH")
+ENVELOPE = struct.Struct("<2sBxIQQHH")
 _MAGIC, _VERSION = b"PB", 1
 MAX_PIECES = 0xFFFF
 # Links whose counters are remembered, and bytes of incomplete records, in all.
@@ -50,8 +52,9 @@ class Outgoing:
         found = []
         for piece in range(pieces):
             self._counter += 1
-            head = ENVELOPE.pack(_MAGIC, _VERSION, self._link, self._counter, piece, pieces)
-            found.append(head + record[piece * room : (piece + 1) * room])
+            data = record[piece * room : (piece + 1) * room]
+            place = (self._link, self._counter, piece, pieces)
+            found.append(ENVELOPE.pack(_MAGIC, _VERSION, len(data), *place) + data)
         return found
 
 
@@ -60,6 +63,17 @@ class _Link:
     last: int = 0
     pieces: list[bytes] = field(default_factory=list)
     held: int = 0
+
+
+class _Opened(NamedTuple):
+    """An envelope; ``data`` is the record or the piece."""
+
+    counter: int
+    link: int
+    piece: int
+    pieces: int
+    name: str
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,36 +96,33 @@ class Incoming:
 
     def take(self, envelopes: Iterable[tuple[str, bytes]]) -> Iterator[Arrived]:
         """Yield the records, for each link in the order in which they were sent."""
-        by_link: dict[int, list[tuple[int, int, int, str, bytes]]] = {}
+        by_link: dict[int, list[_Opened]] = {}
         for name, data in envelopes:
             try:
-                link, counter, piece, pieces = _open(data)
+                for opened in _open(name, data):
+                    by_link.setdefault(opened.link, []).append(opened)
             except MalformedRecord:
                 self.malformed += 1
-                continue
-            by_link.setdefault(link, []).append((counter, piece, pieces, name, data))
         for link, found in by_link.items():
             # Subscriptions are read one after the other, so only the counter tells the order.
-            found.sort(key=lambda one: one[0])
+            found.sort(key=lambda one: one.counter)
             yield from self._take_link(link, found)
 
-    def _take_link(
-        self, link: int, found: Sequence[tuple[int, int, int, str, bytes]]
-    ) -> Iterator[Arrived]:
+    def _take_link(self, link: int, found: Sequence[_Opened]) -> Iterator[Arrived]:
         state = self._links.get(link)
         if state is None:
             state = self._links[link] = _Link()
             if len(self._links) > _LINKS:
                 self._forget_pieces(self._links.popitem(last=False)[1])
         self._links.move_to_end(link)
-        for counter, piece, pieces, name, data in found:
+        for counter, _, piece, pieces, name, data in found:
             if counter <= state.last:
                 continue
             follows, state.last = counter == state.last + 1, counter
             if pieces == 1:
                 self._forget_pieces(state)
-                yield Arrived(name, link, data[ENVELOPE.size :])
-            elif self._add_piece(state, piece, follows, data[ENVELOPE.size :]):
+                yield Arrived(name, link, data)
+            elif self._add_piece(state, piece, follows, data):
                 if piece == pieces - 1:
                     whole = b"".join(state.pieces)
                     self._forget_pieces(state)
@@ -138,26 +149,34 @@ class Incoming:
         state.pieces, state.held = [], 0
 
 
-def _open(data: bytes) -> tuple[int, int, int, int]:
-    """Return link, counter, piece and the number of pieces; raises MalformedRecord."""
-    if len(data) < ENVELOPE.size:
-        raise MalformedRecord("the envelope is cut off")
-    magic, version, link, counter, piece, pieces = ENVELOPE.unpack_from(data)
-    if magic != _MAGIC or version != _VERSION or not counter or piece >= pieces:
-        raise MalformedRecord("the envelope is invalid")
-    return link, counter, piece, pieces
+def _open(name: str, data: bytes) -> Iterator[_Opened]:
+    """Yield the envelopes in ``data``; raises MalformedRecord at the first that is not one."""
+    at = 0
+    while at < len(data) or not data:
+        if len(data) - at < ENVELOPE.size:
+            raise MalformedRecord("the envelope is cut off")
+        magic, version, size, link, counter, piece, pieces = ENVELOPE.unpack_from(data, at)
+        start, at = at + ENVELOPE.size, at + ENVELOPE.size + size
+        if magic != _MAGIC or version != _VERSION or not counter or piece >= pieces:
+            raise MalformedRecord("the envelope is invalid")
+        if not size or at > len(data):
+            raise MalformedRecord("the record is cut off")
+        yield _Opened(counter, link, piece, pieces, name, data[start:at])
 
 
 def place_of(data: bytes) -> tuple[bytes, int]:
-    """Return what sorts envelopes by link and counter."""
-    return data[4:12], int.from_bytes(data[12:20], "little")
+    """Return what sorts messages of the engine by link and counter."""
+    return data[8:16], int.from_bytes(data[16:24], "little")
 
 
 def messages_of(data: bytes) -> int:
-    """Return how many messages an envelope begins, for counting what is dropped unread."""
-    if len(data) >= ENVELOPE.size and ENVELOPE.unpack_from(data)[4]:
-        return 0
-    if len(data) < ENVELOPE.size + RECORD_COUNT.size:
-        return 1
-    (count,) = RECORD_COUNT.unpack_from(data, ENVELOPE.size)
-    return int(count)
+    """Return how many messages begin in ``data``, for counting what is dropped unread."""
+    total = at = 0
+    while at + ENVELOPE.size <= len(data):
+        _, _, size, _, _, piece, _ = ENVELOPE.unpack_from(data, at)
+        at += ENVELOPE.size
+        if not piece and at + RECORD_COUNT.size <= len(data):
+            (count,) = RECORD_COUNT.unpack_from(data, at)
+            total += int(count)
+        at += size
+    return total if at else 1

@@ -111,6 +111,13 @@ def _encode(
     return b"".join([*parts, data])
 
 
+def joined(columns: Sequence[Columns]) -> Columns:
+    """Return the messages of all of ``columns``, which have one topic, in one."""
+    packed = [one.pack() for one in columns]
+    data, sizes = (b"".join([one[place] for one in packed]) for place in (0, 1))
+    return Columns.unpack(data, sizes, b"")
+
+
 def _encode_headers(headers: Headers) -> bytes:
     parts = [_U16.pack(len(headers))]
     for key, value in headers.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from typing import Any
 
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
@@ -11,8 +12,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.backplane.fanout import Fanout
 from pubsub.backplane.links import Outgoing
 from pubsub.backplane.memory import MemoryBackplane, MemoryEngine
+from pubsub.backplane.record import encode_batch
+from pubsub.broker.batch import Batch
 from pubsub.broker.durability import DURABILITY, DurabilityRules
 from pubsub.errors import ConfigurationError
+from pubsub.kernel import Columns
 from pubsub.plugin import installed_protocols
 from pubsub.server.configuration import CommandLine, merge
 from tests.contract.drivers.spot import Spot
@@ -152,6 +156,31 @@ class FanoutTests(Shared):
         assert refusals["backplane", "malformed"] == 5
         assert house.broker.memory.used == used
         assert house.store.next_offset == 0
+
+    def test_small_reads_of_one_topic_become_one_batch(self) -> None:
+        house = self.broker()
+        house.broker.router.read_history(house.broker.topics.create("a"))
+        house.broker.router.read_history(house.broker.topics.create("b"))
+        batches: list[list[bytes]] = []
+        receive = house.broker.dispatcher.receive
+
+        def watch(topics: Any, columns: Columns, *rest: Any) -> None:
+            batches.append(columns.payloads())
+            receive(topics, columns, *rest)
+
+        self.patch(house.broker.dispatcher, "receive", watch)  # type: ignore[no-untyped-call]
+        link = Outgoing(99, 1024**2)
+        large = bytes(40_000)
+        for topic, sender, payload in (
+            ("a", b"me", b"1"), ("a", b"me", b"22"), ("b", b"me", b"3"), ("a", b"me", b"4"),
+            ("a", b"you", b"5"), ("a", b"you", large), ("a", b"you", large), ("a", b"you", b"6"),
+        ):  # fmt: skip
+            read = Batch((topic,), Columns.of([payload]), 0, 0, sender, "spot")
+            ((_, _, record),) = encode_batch(read, link.next_read(), [b""])
+            self.engine.send(None, topic, *link.envelopes(record))
+        self.settle()
+        assert batches == [[b"1", b"22"], [b"3"], [b"4"], [b"5", large], [large, b"6"]]
+        assert house.store.next_offset == 8
 
     def test_own_messages_do_not_come_back(self) -> None:
         house = self.broker()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.backplane.links import ENVELOPE, Incoming, Outgoing, messages_of, place_of
+from pubsub.backplane.nats_thread import Outbound, together
 from pubsub.backplane.record import MalformedRecord, decode, encode_batch
 from pubsub.broker.batch import Batch, Headers
 from pubsub.kernel import Columns
@@ -98,7 +99,7 @@ class EnvelopeTests(SynchronousTestCase):
 
     def test_bytes_of_an_envelope(self) -> None:
         (data,) = Outgoing(5, 1000).envelopes(b"record")
-        assert data == struct.pack("<2sBxQQHH", b"PB", 1, 5, 1, 0, 1) + b"record"
+        assert data == struct.pack("<2sBxIQQHH", b"PB", 1, 6, 5, 1, 0, 1) + b"record"
         assert place_of(data) == ((5).to_bytes(8, "little"), 1)
 
     def test_the_order_of_sending_and_no_duplicates(self) -> None:
@@ -106,6 +107,17 @@ class EnvelopeTests(SynchronousTestCase):
         first, second, third = (link.envelopes(one)[0] for one in (b"1", b"2", b"3"))
         assert self.take(incoming, second, first, second) == [b"1", b"2"]
         assert self.take(incoming, second, third, first) == [b"3"]
+
+    def test_several_in_one_message_of_the_engine(self) -> None:
+        link, incoming = Outgoing(5, 1000), Incoming()
+        first, second, third = (link.envelopes(one)[0] for one in (b"1", b"2", b"3"))
+        assert self.take(incoming, first + second, second + third) == [b"1", b"2", b"3"]
+        assert incoming.malformed == 0
+        # What is before the first that is not understood counts.
+        (fourth,), (fifth,) = link.envelopes(b"4"), link.envelopes(b"5")
+        assert self.take(incoming, fourth + fifth[:-1]) == [b"4"]
+        assert self.take(incoming, fifth + b"x") == [b"5"]
+        assert incoming.malformed == 2
 
     def test_links_are_independent(self) -> None:
         incoming = Incoming()
@@ -157,3 +169,16 @@ class EnvelopeTests(SynchronousTestCase):
         first, *rest = Outgoing(1, ENVELOPE.size + 16).envelopes(record)
         assert messages_of(first) == count == 2
         assert [messages_of(one) for one in rest] == [0] * len(rest)
+        whole = b"".join(Outgoing(1, 1000).envelopes(record))
+        assert messages_of(whole + whole) == 4
+        assert messages_of(b"") == messages_of(b"x") == 1
+
+    def test_what_the_engine_gets_together(self) -> None:
+        waiting = [
+            Outbound(topic, topic, data, 1)
+            for topic, data in (("a", b"12"), ("a", b"3"), ("b", b"4"), ("a", b"56"), ("a", b"789"))
+        ]
+        found = [[one.data for one in group] for group in together(waiting, 4)]
+        assert found == [[b"12", b"3"], [b"4"], [b"56"], [b"789"]]
+        assert list(together([], 4)) == []
+        assert list(together(waiting[:1], 1)) == [waiting[:1]]
