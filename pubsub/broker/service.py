@@ -8,12 +8,11 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from twisted.application.service import IService, IServiceCollection, MultiService
-from twisted.internet.defer import Deferred, maybeDeferred, succeed
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
@@ -25,9 +24,8 @@ from pubsub.broker.cursors import Cursors
 from pubsub.broker.dispatcher import Dispatcher, DispatcherMaker
 from pubsub.broker.drainage import Drainage
 from pubsub.broker.durability import DurabilityRules
-from pubsub.broker.events import PROTOCOL as EVENTS_PROTOCOL
-from pubsub.broker.events import TOPIC as EVENTS_TOPIC
 from pubsub.broker.events import Events
+from pubsub.broker.events_topic import EventsTopic
 from pubsub.broker.expiry import Expiry, topic_seconds
 from pubsub.broker.housekeeping import Housekeeping
 from pubsub.broker.key_refresh import Fetch, KeyRefresh
@@ -43,6 +41,7 @@ from pubsub.broker.readiness import Readiness
 from pubsub.broker.reconfiguration import Reconfiguration, durability_part
 from pubsub.broker.refused_attempts import RefusedAttempts
 from pubsub.broker.router import Router
+from pubsub.broker.served_listeners import ServedListeners
 from pubsub.broker.sessions import SessionRegistry
 from pubsub.broker.shown_configuration import ShownConfiguration
 from pubsub.broker.slices import Slices
@@ -53,8 +52,6 @@ from pubsub.broker.tokens import TokenVerifier
 from pubsub.broker.topic_lifecycle import TopicLifecycle
 from pubsub.broker.topic_registry import TopicRegistry
 from pubsub.broker.wall_clock import WallClock
-from pubsub.errors import Refused, StartError
-from pubsub.kernel import Columns
 
 if TYPE_CHECKING:
     from pubsub.interfaces import IStore
@@ -125,14 +122,21 @@ class BrokerService(MultiService):
         self.clients = ClientRegistry()
         self.dispatcher = make_dispatcher(self.topics, store, self.router, wall.timestamp, draw(60))
         self._at_tick_end = at_tick_end
-        self._events = self._make_events(redacted)
+        self._events = EventsTopic(
+            clock.seconds,
+            at_tick_end,
+            redacted,
+            self.topics,
+            self.dispatcher,
+            self._watch_events,
+        )
         self._marks = make_marks(wall.timestamp)
         self._housekeeping = self._make_housekeeping()
         self.configuration = ShownConfiguration()
-        self.listeners: list[Listener] = []
+        self.served = ServedListeners(self)
+        self.listeners = self.served.listeners
         self.statistics = self._make_statistics()
         self.statistics.each_second.append(self.dispatcher.settle)
-        self._services: dict[Listener, IService] = {}
         self.drainage = Drainage(
             clock,
             self.router,
@@ -142,12 +146,11 @@ class BrokerService(MultiService):
             self.remove_listener,
         )
         self._stats_topic = StatsTopic(self.topics, self.dispatcher, self.statistics)
-        self._logs_connections = False
-        self.readiness = Readiness(store, self.drainage, self.listeners, self.service_of)
+        self.readiness = Readiness(store, self.drainage, self.listeners, self.served.service_of)
         self._shared: dict[Hashable, Any] = {}
         self._when_open: list[Callable[[], object]] | None = []
-        self._parts = self._make_parts()
-        self._turn_events(events)
+        self.served.parts = self._make_parts()
+        self._events.turn(events)
         self._reconfiguration = self._make_reconfiguration()
 
     # Parts
@@ -175,9 +178,6 @@ class BrokerService(MultiService):
             self.counters.drop,
         )
 
-    def _make_events(self, redacted: Sequence[bytes]) -> Events:
-        return Events(self._clock.seconds, self._at_tick_end, self._publish_events, redacted)
-
     def _make_reconfiguration(self) -> Reconfiguration:
         return Reconfiguration(
             self._audit,
@@ -193,33 +193,17 @@ class BrokerService(MultiService):
                 self.store.reconfigure,
                 durability_part(self.topic_lifecycle, self.slices),
                 self.drainage.reconfigure,
-                self._change_events,
+                self._events.reconfigure,
                 self.key_refresh.reconfigure,
             ],
         )
 
-    def _change_events(self, settings: Mapping[str, Any]) -> None:
-        if settings["events"] is self._events_are_on:
-            return
-        if settings["events"] and self.running:
-            try:
-                self._create_events_topic()
-            except StartError as error:
-                log.error("{reason}", reason=error)
-                return
-        self._events.flush()
-        self._turn_events(settings["events"])
-
-    def _turn_events(self, on: bool) -> None:
-        """Publish events from now on, or stop doing so."""
-        events = self._events
-        self._events_are_on = events.enabled = on
-        self.counters.watcher = events.dropped if on else None
-        self._audit.watcher = events.audited if on else None
-        self._housekeeping.events = events if on else None
-        self._parts = replace(self._parts, events=events if on else None)
-        for listener in self.listeners:
-            listener.events = self._parts.events
+    def _watch_events(self, events: Events | None) -> None:
+        """Report to ``events`` from now on; None ends that."""
+        self.counters.watcher = None if events is None else events.dropped
+        self._audit.watcher = None if events is None else events.audited
+        self._housekeeping.events = events
+        self.served.set_events(events)
 
     def _make_housekeeping(self) -> Housekeeping:
         return Housekeeping(
@@ -292,7 +276,7 @@ class BrokerService(MultiService):
         self, protocol: str, settings: Mapping[str, Any], endpoint: str = ""
     ) -> Listener:
         """Return a listener of this broker; see ``add_listener``."""
-        return Listener(self._parts, protocol, settings, endpoint)
+        return self.served.make(protocol, settings, endpoint)
 
     def add_listener(self, listener: Listener, service: IService | None = None) -> None:
         """Reconfigure ``listener`` with the broker, start and stop its ``service``.
@@ -300,29 +284,12 @@ class BrokerService(MultiService):
         If the broker runs, the service is started at once; this raises StartError, and the listener
         is then not added.
         """
-        listener.logs_connections = self._logs_connections
-        self.listeners.append(listener)
-        listener.added()
-        # The rules may have changed, and events been turned on or off, since it was made.
-        listener.reconfigure(listener.settings, self._parts.access_table)
-        listener.events = self._parts.events
-        if service is None:
-            return
-        self._services[listener] = service
-        try:
-            service.setServiceParent(self)
-        except StartError:
-            self._forget_listener(listener)
-            raise
+        self.served.add(listener, service)
 
     @property
     def draining(self) -> bool:
         """True when the broker stops, or when a request has drained every protocol."""
         return self.drainage.draining
-
-    def service_of(self, listener: Listener) -> IService | None:
-        """Return the service that was added with ``listener``."""
-        return self._services.get(listener)
 
     def remove_listener(self, listener: Listener) -> Deferred[None]:
         """Drain the connections of ``listener``, and accept none; fires when its port is closed.
@@ -330,12 +297,7 @@ class BrokerService(MultiService):
         Connections that are left at the deadline for a stop are aborted.
         """
         self.drainage.drain(self.clients.of_listener(listener))
-        return self._forget_listener(listener)
-
-    def _forget_listener(self, listener: Listener) -> Deferred[None]:
-        self.listeners.remove(listener)
-        service = self._services.pop(listener, None)
-        return succeed(None) if service is None else maybeDeferred(service.disownServiceParent)
+        return self.served.forget(listener)
 
     def _get_shared(self, key: Hashable, make: Callable[[], _Shared]) -> _Shared:
         if key not in self._shared:
@@ -350,12 +312,6 @@ class BrokerService(MultiService):
             self._when_open.append(call)
 
     # Reconfiguration
-
-    def log_connections(self, shown: bool) -> None:
-        """Log connections that begin and end from now on, or do not."""
-        self._logs_connections = shown
-        for listener in self.listeners:
-            listener.logs_connections = shown
 
     def reconfigure(
         self,
@@ -383,9 +339,7 @@ class BrokerService(MultiService):
 
     def set_access(self, table: AccessTable) -> None:
         """Replace the access rules of all listeners; ``reconfigure`` rechecks subscriptions."""
-        self._parts = replace(self._parts, access_table=table)
-        for listener in self.listeners:
-            listener.reconfigure(listener.settings, table)
+        self.served.set_access(table)
 
     def _recheck_all(self) -> Deferred[tuple[int, int]]:
         """Recheck every live subscription; fires with how many stay and how many end."""
@@ -399,8 +353,7 @@ class BrokerService(MultiService):
         """Open the store, start the listeners and the housekeeping; raises StartError."""
         self.store.open(self.dispatcher.run_id)
         self._start_clock()
-        if self._events_are_on:
-            self._create_events_topic()
+        self._events.start()
         self._stats_topic.start()
         if self.store.durable:
             self.topic_lifecycle.restore()
@@ -421,17 +374,6 @@ class BrokerService(MultiService):
         self._wall.start(self.store.last_timestamp, remembered)
         # Subscriptions end with their tokens, at a time of the wall clock.
         self._wall.moved = self._recheck_all
-
-    def _create_events_topic(self) -> None:
-        """Create the events topic before a client can; raises StartError."""
-        try:
-            self.topics.create(EVENTS_TOPIC).configured = True
-        except Refused as refused:
-            raise StartError(f"events: cannot create topic {EVENTS_TOPIC}: {refused}") from None
-
-    def _publish_events(self, payloads: list[bytes]) -> None:
-        columns = Columns.of(payloads)
-        self.dispatcher.relay(self.topics.named(EVENTS_TOPIC), columns, b"", EVENTS_PROTOCOL)
 
     # Shutdown
 
@@ -457,8 +399,7 @@ class BrokerService(MultiService):
         self.drainage.abort(self.clients)
 
     def _close_store(self) -> Deferred[None]:
-        if self._events_are_on:
-            self._events.close()
+        self._events.close()
         return self.store.close()
 
     def _log_totals(self, result: None) -> None:

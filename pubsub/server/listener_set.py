@@ -123,7 +123,7 @@ class ListenerSet:
         name = config.protocol.name
         wanted = fixed_settings(name, config.settings)
         for listener in free:
-            service = self._broker.service_of(listener)
+            service = self._broker.served.service_of(listener)
             if not isinstance(service, ListenerService) or listener.protocol != name:
                 continue
             if fixed_settings(name, listener.settings) == wanted:
@@ -154,7 +154,7 @@ class ListenerSet:
         """
         closing = []
         for listener in listeners:
-            service = self._broker.service_of(listener)
+            service = self._broker.served.service_of(listener)
             if isinstance(service, ListenerService) and listener not in moving:
                 self._retired.append((listener, service.factory))
             closing.append(self._broker.remove_listener(listener))

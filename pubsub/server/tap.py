@@ -65,7 +65,7 @@ def makeService(options: ParsedOptions) -> IService:
     broker.drainage.stop = reactor.stop
     twistd: Mapping[str, Any] = options.parent or {}
     process_log = ProcessLog(options.config.broker, twistd, call_later_from_threads(reactor))
-    process_log.tell(broker.log_connections)
+    process_log.tell(broker.served.log_connections)
     live = LiveConfiguration(broker, options.config, reactor, tuning, process_log.configure)
     begun, done = _report_to_manager(broker, reactor)
     reloader = Reloader(live, options.read, reactor, begun, done)

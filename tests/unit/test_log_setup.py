@@ -168,7 +168,7 @@ class ConnectionTests(SynchronousTestCase):
     def test_logging_of_connections_reaches_later_listeners_too(self) -> None:
         setup = Setup()
         setup.broker.add_listener(setup.listener)
-        setup.broker.log_connections(True)
+        setup.broker.served.log_connections(True)
         assert setup.listener.logs_connections
         later = Setup().listener
         assert not later.logs_connections

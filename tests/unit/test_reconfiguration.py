@@ -255,7 +255,7 @@ class EventTests(ReloadCase):
     def test_without_room_for_their_topic_they_stay_off(self) -> None:
         self.reload(events=True, max_topics=1)
         assert [line for line in self.lines if line.startswith("events: cannot create topic $SYS")]
-        assert not self.broker._events_are_on
+        assert self.broker.served.parts.events is None
 
 
 class AuditTests(SynchronousTestCase):

@@ -79,7 +79,7 @@ class FailureCase(SynchronousTestCase):
         return {
             "secrets": [secret.id for secret in broker.tokens.ring],
             "users": broker.passwords.hashes,
-            "access": str(broker._parts.access_table),
+            "access": str(broker.served.parts.access_table),
             "listeners": [(one.protocol, one.endpoint) for one in broker.listeners],
             "idle": cafe.idle_timeout,
             "settings": {**cafe.settings},
