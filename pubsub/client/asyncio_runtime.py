@@ -8,6 +8,7 @@ from typing import cast
 
 from pubsub.client.client_tls import TlsOptions
 from pubsub.client.runtime import Cancel, Observer, Runtime
+from pubsub.wire.connect_errors import why_not
 
 # Above this, ``writable`` is told; enough to keep the kernel busy for a while.
 _WRITE_BUFFER = 1024 * 1024
@@ -57,7 +58,7 @@ class AsyncioRuntime(Runtime):
                 lambda: _Stream(observer), host, port, ssl=context, server_hostname=name
             )
         except Exception as error:
-            observer.lost(str(error) or type(error).__name__)
+            observer.lost(why_not(error))
 
 
 class _Stream(asyncio.Protocol):
@@ -87,7 +88,7 @@ class _Stream(asyncio.Protocol):
         self._observer.writable(True)
 
     def connection_lost(self, error: Exception | None) -> None:
-        why = str(error) if error is not None else "the broker closed the connection"
+        why = why_not(error) if error is not None else "the broker closed the connection"
         self._observer.lost(why)
 
     # Transport

@@ -20,9 +20,17 @@ class InvalidUrl(ClientError):
 
 
 class ConnectFailed(ClientError):
-    """The broker cannot be reached, does not speak the protocol, or does not admit the client."""
+    """The broker cannot be reached, does not speak the protocol, or does not admit the client.
+
+    ``refused`` if it was the broker that did not admit the client: another attempt with the same
+    token, user and password would fail too.
+    """
 
     reason = "connect"
+
+    def __init__(self, text: str, refused: bool = False) -> None:
+        super().__init__(text)
+        self.refused = refused
 
 
 class ClientClosed(ClientError):

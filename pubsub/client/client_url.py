@@ -45,7 +45,8 @@ class Target:
         """Return the wire of a client. Raises InvalidUrl."""
         if self.side.token is TokenUse.NEEDED and token is None:
             raise InvalidUrl(
-                f"{self.name}:// needs a token: give token= or token_file=, or set PUBSUB_TOKEN"
+                f"{self.name}:// needs a token: set PUBSUB_TOKEN, or name the file with the token "
+                "(token_file=, --token-file)"
             )
         used = None if self.side.token is TokenUse.NONE else token
         try:

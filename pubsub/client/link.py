@@ -277,13 +277,13 @@ class Link(ABC):
     def _rejected(self, event: Rejected, now: float) -> None:
         if event.permanent:
             self.proved = False
-        self._abort(f"the broker refused the client: {event.reason}", now)
+        self._abort(f"the broker refused the client: {event.reason}", now, event.permanent)
 
-    def _abort(self, why: str, now: float) -> None:
+    def _abort(self, why: str, now: float, refused: bool = False) -> None:
         self._commands.append(Command.ABORT)
-        self._disconnected(why, now)
+        self._disconnected(why, now, refused)
 
-    def _disconnected(self, why: str, now: float) -> None:
+    def _disconnected(self, why: str, now: float, refused: bool = False) -> None:
         was_ready = self.state is State.READY
         if was_ready and self.connection is not None:
             self._session = self.connection.session
@@ -295,7 +295,7 @@ class Link(ABC):
             self.state, self._until, self._session = State.IDLE, None, None
             if was_ready:
                 self.interrupted()
-            self.failed(ConnectFailed(f"cannot connect to {self.where}: {why}"))
+            self.failed(ConnectFailed(f"cannot connect to {self.where}: {why}", refused))
             return
         self.state = State.BACKING_OFF
         self._until = now + self._timing.pause(max(self._attempt, 1), self._random)

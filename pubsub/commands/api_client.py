@@ -7,7 +7,6 @@ without it.
 from __future__ import annotations
 
 import json
-import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
@@ -16,6 +15,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from pubsub.commands.destination import Destination
 from pubsub.errors import PubSubError
+from pubsub.wire.connect_errors import why_not
 
 _SECONDS = 30.0
 _PAGE = 1000
@@ -104,7 +104,7 @@ class Api:
         try:
             return response.readline() if line else response.read()
         except (OSError, HTTPException) as error:
-            raise self._cut_off(_reason(error)) from None
+            raise self._cut_off(why_not(error)) from None
 
     def _cut_off(self, why: str) -> CutOff:
         return CutOff(f"{self._url}: the reply was cut off: {why}; try again")
@@ -126,7 +126,7 @@ class Api:
             response = connection.getresponse()
         except (OSError, HTTPException) as error:
             raise ApiError(
-                f"{self._url}: the broker cannot be reached: {_reason(error)}; "
+                f"{self._url}: the broker cannot be reached: {why_not(error)}; "
                 f"{self._destination.hint()}"
             ) from None
         if response.status >= 300:
@@ -179,16 +179,3 @@ def topic_path(name: str) -> str:
 def session_path(mark: str) -> str:
     """Return the path of a session."""
     return f"/v1/sessions/{quote(mark, safe='')}"
-
-
-def _reason(error: Exception) -> str:
-    """Return a text for ``error`` without the numbers of the system."""
-    if isinstance(error, ssl.SSLError):
-        return f"TLS failed: {getattr(error, 'verify_message', '') or error.reason}"
-    if isinstance(error, socket.gaierror):
-        return "the host name is not known"
-    if isinstance(error, TimeoutError):
-        return "it does not answer"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
-    return str(error) or type(error).__name__

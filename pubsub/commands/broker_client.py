@@ -75,7 +75,8 @@ def advice(where: Destination) -> Iterator[None]:
     try:
         yield
     except ConnectFailed as error:
-        raise CommandError(f"{error}; {where.hint()}") from None
+        hint = where.hint_of_refusal() if error.refused else where.hint()
+        raise CommandError(f"{error}; {hint}") from None
     except TopicNotAddressable as error:
         raise CommandError(f"{error}; choose another URL with --url") from None
     except HistoryNeeded:

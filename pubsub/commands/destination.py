@@ -84,6 +84,14 @@ class Destination:
             return "check the URL, and that the broker runs"
         return "start one with twistd -n pubsub, or name one with --url or pubsub context add"
 
+    def hint_of_refusal(self) -> str:
+        """Return what to do if the broker does not admit the client."""
+        if self.user is not None:
+            return "give a valid user and password with --user and --password-file"
+        if self.token() is not None:
+            return "give a valid token with --token-file or PUBSUB_TOKEN"
+        return "it may need a token (--token-file, PUBSUB_TOKEN) or a user (--user)"
+
 
 def destination_options(command: _Command) -> _Command:
     """Add the options that name a broker; the command gets a ``destination``."""

@@ -115,7 +115,8 @@ def test_the_command(
     found = output("tail", "-n", "1", "--format", "json", topic, *options, env=env)
     assert json.loads(found)["topic"] == topic
     text = error("pub", topic, "x", "--confirm", "--tls-ca", authority.file, *token, env=env)
-    assert "cannot connect to" in text
+    # In TLS 1.3 a client learns it after the handshake, and may have published.
+    assert "cannot connect to" in text or "may or may not have been published" in text
 
 
 @shells

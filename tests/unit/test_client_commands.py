@@ -249,6 +249,18 @@ class PubTests(ClientCase):
             "context add\n"
         )
 
+    def test_a_client_that_is_not_admitted(self) -> None:
+        self.error = ConnectFailed("bad-token", refused=True)
+        assert "it may need a token" in self.one_line("pub", "a", "x")
+        token = f"--token-file={self.file('token', b'secret')}"
+        assert self.one_line("pub", "a", "x", token) == (
+            "pubsub: bad-token; give a valid token with --token-file or PUBSUB_TOKEN\n"
+        )
+        password = f"--password-file={self.file('password', b'sesame')}"
+        assert self.one_line("pub", "a", "x", "--user=bob", password, *CAFE) == (
+            "pubsub: bad-token; give a valid user and password with --user and --password-file\n"
+        )
+
 
 class SubTests(ClientCase):
     """pubsub sub"""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import socket
 import sys
 from unittest.mock import patch
 
@@ -135,12 +134,3 @@ class ApiFileTests(SynchronousTestCase):
         ):
             error = str(raised(ApiError, at("https://127.0.0.1:1", **files).bounds))
             assert error.startswith("a certificate or key cannot be used: ")
-
-    def test_reasons(self) -> None:
-        for error, text in (
-            (TimeoutError(), "it does not answer"),
-            (OSError(errno.ECONNREFUSED, "Connection refused"), "connection refused"),
-            (ValueError(), "ValueError"),
-            (socket.gaierror(-2, "x"), "the host name is not known"),
-        ):
-            assert api_client._reason(error) == text
