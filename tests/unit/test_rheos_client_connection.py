@@ -28,7 +28,7 @@ from pubsub.wire.client_wire import Role, WireConnection, WireOptions
 from tests.unit import rheos_wire
 from tests.unit.raising import raised
 from tests.unit.rheos_wire import ALICE, BOB, FAILED, Rheos, ack, body, response
-from tests.unit.wire_pairs import Pair, flat, others, receive_cut
+from tests.unit.wire_pairs import Pair, flat, others, publish_two_groups, receive_cut
 
 NEWS, SPORT = Interest("news"), Interest("sport")
 ALICE_TEXT = str(UUID(bytes=ALICE)).encode()
@@ -167,12 +167,7 @@ class BrokerTests(SynchronousTestCase):
     def test_refusals(self) -> None:
         house = Rheos(allow_publish="news", allow_subscribe="news")
         writer = Pair(house, "rheos", make_wire().connect(Role.PUBLISHER))
-        writer.connection.publish("news", Columns.one(b"x"))
-        writer.connection.publish("sport", Columns.of([b"x", b"y"]))
-        writer.connection.confirm()
-        writer.connection.publish("news", Columns.one(b"x"))
-        writer.connection.confirm()
-        assert writer.take() == [
+        assert publish_two_groups(writer, "news", "sport") == [
             Opened(),
             Confirmed(3, Level.STORED, 2, REFUSED),
             Confirmed(1, Level.STORED),

@@ -27,7 +27,7 @@ from pubsub.wire.client_wire import Role, WireConnection, WireOptions
 from tests.unit import brokers, rheos_wire
 from tests.unit.raising import raised
 from tests.unit.streams import House
-from tests.unit.wire_pairs import Pair, flat, others, receive_cut
+from tests.unit.wire_pairs import Pair, flat, others, publish_two_groups, receive_cut
 
 NEWS, GAMES = Interest("news"), Interest("game:", prefix=True)
 READY = brokers.ready(b"ROUTER")
@@ -138,12 +138,7 @@ class BrokerTests(SynchronousTestCase):
     def test_topics_that_are_not_listed_were_refused(self) -> None:
         house = House({"spot": {"allow-publish": "news"}})
         writer = Pair(house, "spot", make_wire().connect(Role.PUBLISHER))
-        writer.connection.publish("news", Columns.one(b"x"))
-        writer.connection.publish("other", Columns.of([b"x", b"y"]))
-        writer.connection.confirm()
-        writer.connection.publish("news", Columns.one(b"x"))
-        writer.connection.confirm()
-        assert writer.take() == [
+        assert publish_two_groups(writer, "news", "other") == [
             Opened(),
             Confirmed(3, Level.HANDLED, 2, UNLISTED),
             Confirmed(1, Level.HANDLED),

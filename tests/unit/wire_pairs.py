@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import cycle
 
+from pubsub.kernel import Columns
 from pubsub.wire.client_events import Messages, WireEvent
 from pubsub.wire.client_wire import WireConnection
 from tests.unit.streams import House
@@ -63,6 +64,16 @@ class Pair:
         self.settle()
         sent, self.sent = self.sent, b""
         return sent
+
+
+def publish_two_groups(writer: Pair, topic: str, other: str) -> list[WireEvent]:
+    """Publish on both topics, then on ``topic``, with a confirm after each; return the events."""
+    writer.connection.publish(topic, Columns.one(b"x"))
+    writer.connection.publish(other, Columns.of([b"x", b"y"]))
+    writer.connection.confirm()
+    writer.connection.publish(topic, Columns.one(b"x"))
+    writer.connection.confirm()
+    return writer.take()
 
 
 def flat(events: Sequence[WireEvent]) -> list[tuple[str, bytes | None, bytes]]:
