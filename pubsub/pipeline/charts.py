@@ -13,8 +13,9 @@ from typing import Any
 _COLOURS = 8
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 _PAGE = resources.files("pubsub.pipeline") / "report_page"
-# The library of the charts, which the dashboard has too.
-_UPLOT = resources.files("pubsub.admin") / "dashboard" / "vendor" / "uplot"
+# The library of the charts and the functions around it are those of the dashboard.
+_DASHBOARD = resources.files("pubsub.admin") / "dashboard"
+_UPLOT = _DASHBOARD / "vendor" / "uplot"
 _EXPORT = "export { uPlot as default };"
 
 
@@ -104,10 +105,11 @@ def _style() -> str:
 
 
 def _script() -> str:
-    """Return one module: the library, and in a block, as both have names, the page's own script."""
+    """Return one module: the library, and in a block, as both have names, the others."""
     library = (_UPLOT / "uPlot.esm.js").read_text().replace(_EXPORT, "")
+    shared = (_DASHBOARD / "app" / "plot.js").read_text().replace("export function", "function")
     own = (_PAGE / "report.js").read_text()
-    return f"{library}\n{{\n{own}}}\n"
+    return f"{library}\n{{\n{shared}\n{own}}}\n"
 
 
 def _section(number: int, chart: Chart, described: Mapping[str, Any]) -> str:

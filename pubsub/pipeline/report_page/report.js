@@ -1,6 +1,6 @@
 /**
- * Draws the charts of the report when they come into view. `uPlot` precedes this text in the same
- * module; the data is in the element `charts`.
+ * Draws the charts of the report when they come into view. `uPlot` and the dashboard's `plot.js`
+ * precede this text in the same module; the data is in the element `charts`.
  *
  * @typedef {Object} Series
  * @property {string} name
@@ -50,16 +50,6 @@ const FORMATS = {
   ms: duration,
 };
 
-/** @param {string} name of a variable @returns {string} its value in the present theme */
-function colour(name) {
-  const probe = document.createElement("i");
-  probe.style.color = `var(${name})`;
-  document.body.append(probe);
-  const found = getComputedStyle(probe).color;
-  probe.remove();
-  return found;
-}
-
 class Chart {
   #canvas;
   #data;
@@ -73,7 +63,7 @@ class Chart {
     this.#canvas = section.querySelector(".chart");
     this.#data = data;
     this.#format = FORMATS[data.unit];
-    new ResizeObserver(() => this.#resize()).observe(this.#canvas);
+    new ResizeObserver(() => fitPlot(this.#plot, this.#canvas, HEIGHT)).observe(this.#canvas);
     dark.addEventListener("change", () => this.draw());
     this.draw();
   }
@@ -84,12 +74,6 @@ class Chart {
     this.#plot = new uPlot(this.#options(), [times, ...columns], this.#canvas);
     cursors.sub(this.#plot);
     this.#show(null);
-  }
-
-  #resize() {
-    const width = this.#canvas.clientWidth;
-    if (this.#plot && width > 0 && width !== this.#plot.width)
-      this.#plot.setSize({ width, height: HEIGHT });
   }
 
   /** @param {number | null} at the place of a time; null shows the highest value of each series */
@@ -104,13 +88,7 @@ class Chart {
   }
 
   #options() {
-    const font = `11px ${getComputedStyle(document.body).fontFamily}`;
-    const axis = {
-      stroke: colour("--muted"),
-      font,
-      grid: { stroke: colour("--grid"), width: 1 },
-      ticks: { show: false },
-    };
+    const axis = axisStyle();
     const steps = this.#data.unit === "ms" ? TIMES : this.#data.unit === "" ? WHOLE : undefined;
     return {
       width: Math.max(this.#canvas.clientWidth, 120),

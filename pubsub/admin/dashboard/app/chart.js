@@ -15,7 +15,8 @@
 import uPlot from "../vendor/uplot/uPlot.esm.js";
 import { fill, h, setText } from "./dom.js";
 import { NONE, clock } from "./format.js";
-import { colour, themeChanges } from "./theme.js";
+import { axisStyle, colour, fitPlot } from "./plot.js";
+import { themeChanges } from "./theme.js";
 
 const HEIGHT = 168;
 const AXIS_WIDTH = 62;
@@ -42,7 +43,7 @@ export class Chart {
   #canvas = h("div.chart-canvas", { "aria-hidden": "true" });
   #legend = h("ul.legend");
   #time = h("span.chart-time");
-  #sizes = new ResizeObserver(() => this.#resize());
+  #sizes = new ResizeObserver(() => fitPlot(this.#plot, this.#canvas, HEIGHT));
   #repaint = () => this.#make();
 
   /**
@@ -131,12 +132,6 @@ export class Chart {
     this.#showValues(null);
   }
 
-  #resize() {
-    const width = this.#canvas.clientWidth;
-    if (this.#plot && width > 0 && width !== this.#plot.width)
-      this.#plot.setSize({ width, height: HEIGHT });
-  }
-
   /** @param {number | null} place of the sample in the data, or the latest one */
   #showValues(place) {
     const [times, ...columns] = this.#plot?.data ?? [[]];
@@ -150,13 +145,7 @@ export class Chart {
 
   /** @param {number} width @returns {any} */
   #options(width) {
-    const font = `11px ${getComputedStyle(document.body).fontFamily}`;
-    const axis = {
-      stroke: colour("--muted"),
-      font,
-      grid: { stroke: colour("--grid"), width: 1 },
-      ticks: { show: false },
-    };
+    const axis = axisStyle();
     return {
       width,
       height: HEIGHT,

@@ -48,18 +48,3 @@ export function themeButton() {
   show();
   return button;
 }
-
-/**
- * Return a colour of the style sheet as rgb(), for what is drawn and not styled.
- *
- * @param {string} name of a variable
- * @returns {string}
- */
-export function colour(name) {
-  const probe = h("span");
-  probe.style.color = `var(${name})`;
-  document.body.append(probe);
-  const found = getComputedStyle(probe).color;
-  probe.remove();
-  return found;
-}
