@@ -21,7 +21,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from pubsub.broker.curve_keys import KeyPair, new_key_pair
-from pubsub.protocols.spot.zmtp import COMMAND, LONG, MORE, Command, ZmtpError, error, frame_head
+from pubsub.protocols.spot.zmtp import COMMAND, LONG, MORE, Command, ZmtpError, frame_head
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,8 +37,6 @@ _HEAD = len(_MESSAGE) + 8
 BOX_BYTES = _HEAD + 1 + _MAC
 """Bytes that a MESSAGE command has more than the body of its frame."""
 _INNER_MORE, _INNER_COMMAND = 1, 2
-REFUSED = b"400"
-"""The status of ZAP (RFC 27) in the ERROR for a client whose key is not known."""
 # What one call opens or makes: boxes cost 4 µs each and 1.4 ns a byte, so that this is about 5 ms.
 _BUDGET_BOXES, _BYTES_OF_A_BOX = 1000, 4096
 
@@ -271,8 +269,3 @@ class CurveTraffic:
             at = stop
             budget -= 1 + size // _BYTES_OF_A_BOX
         return b"".join(frames), at, 0
-
-
-def key_refused() -> bytes:
-    """Return the ERROR for a client whose key is not known."""
-    return error(REFUSED)

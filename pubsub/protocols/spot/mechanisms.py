@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pubsub.broker.curve_keys import KeyPair
 from pubsub.protocols.spot.curve import CurveClient, CurveServer
+from pubsub.protocols.spot.refusals import MALFORMED_HELLO, READY_EXPECTED, UNEXPECTED_COMMAND
 from pubsub.protocols.spot.zmtp import Command, ZmtpError, encode_command, error
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Mechanism:
         Raises ZmtpError.
         """
         if command.name != b"READY":
-            raise ZmtpError("no-handshake", error(b"READY expected"))
+            raise ZmtpError("no-handshake", error(READY_EXPECTED))
         return b"", command.data
 
     def ready(self, metadata: bytes) -> bytes:
@@ -98,7 +99,7 @@ class PlainServer(Mechanism):
         if self._welcomed and command.name == b"INITIATE":
             return b"", command.data
         if self._welcomed or self.login is not None or command.name != b"HELLO":
-            raise ZmtpError("no-handshake", error(b"unexpected command"))
+            raise ZmtpError("no-handshake", error(UNEXPECTED_COMMAND))
         self.login = _login_of(command.data)
         return b"", None
 
@@ -215,9 +216,9 @@ def _login_of(data: bytes) -> Login:
     for _ in range(2):
         size = data[0] if data else 256
         if len(data) <= size:
-            raise ZmtpError("malformed-login", error(b"malformed HELLO"))
+            raise ZmtpError("malformed-login", error(MALFORMED_HELLO))
         found.append(data[1 : 1 + size])
         data = data[1 + size :]
     if data:
-        raise ZmtpError("malformed-login", error(b"malformed HELLO"))
+        raise ZmtpError("malformed-login", error(MALFORMED_HELLO))
     return Login(*found)

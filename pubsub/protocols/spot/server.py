@@ -15,9 +15,9 @@ from pubsub.broker.topics import Topic
 from pubsub.errors import ConfigurationError, PasswordsBusy, Refused
 from pubsub.protocols.spot.cluster import PEERS, Cluster
 from pubsub.protocols.spot.connection import EPOCH, NODE, ZmtpConnection
-from pubsub.protocols.spot.curve import REFUSED
 from pubsub.protocols.spot.heads import KnownPublications, Publication
 from pubsub.protocols.spot.mechanisms import PlainServer
+from pubsub.protocols.spot.refusals import INVALID_SOCKET_TYPE, NOT_ADMITTED
 from pubsub.protocols.spot.roles import RouterSide, XPubSide, XSubSide
 from pubsub.protocols.spot.security import SETTINGS as SECURITY_SETTINGS
 from pubsub.protocols.spot.security import check_peers, identity_of_key, server_mechanisms
@@ -140,7 +140,7 @@ class SpotConnection(ZmtpConnection):
             # After an ERROR the peer would not try again.
             self.fail(refused.reason, b"")
         elif refused is not None:
-            self.fail(refused.reason, error(REFUSED))
+            self.fail(refused.reason, error(NOT_ADMITTED))
         else:
             self.identify(Identity(user, PASSWORD, host=self.identity.host))
             self.reply(mechanism.welcome())
@@ -156,7 +156,7 @@ class SpotConnection(ZmtpConnection):
             self._keys = self.listener.settings["curve-clients"]
             identity = identity_of_key(self._keys, key, self.identity.host)
             if identity is None:
-                raise ZmtpError("unknown-key", error(REFUSED))
+                raise ZmtpError("unknown-key", error(NOT_ADMITTED))
             self.identify(identity)
 
     def _check_key_again(self, mechanism: Mechanism) -> None:
@@ -174,7 +174,7 @@ class SpotConnection(ZmtpConnection):
         self._check_key()
         ours = SERVER_TYPES.get(self.handshake.socket_type)
         if ours is None:
-            raise ZmtpError("socket-type", error(b"Invalid socket type"))
+            raise ZmtpError("socket-type", error(INVALID_SOCKET_TYPE))
         properties = {NODE: b"%015x" % self.listener.dispatcher.run_id}
         if self.is_node:
             properties[EPOCH] = self.listener.store.epoch.encode()

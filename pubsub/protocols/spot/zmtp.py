@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
+from pubsub.protocols.spot.refusals import MALFORMED_METADATA
+
 MORE, LONG, COMMAND = 1, 2, 4
 _SHORTEST_LONG = 256
 _MAX_CONTEXT = 16
@@ -218,6 +220,6 @@ def parse_metadata(data: bytes) -> dict[bytes, bytes]:
         start = at + 1 + data[at] + 4
         at = start + int.from_bytes(data[start - 4 : start], "big")
         if not name or at > len(data) or start > len(data):
-            raise ZmtpError("malformed-metadata", error(b"malformed metadata"))
+            raise ZmtpError("malformed-metadata", error(MALFORMED_METADATA))
         found[name.lower()] = data[start:at]
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pubsub.protocols.spot.mechanisms import ONLY_NULL, Mechanism, Mechanisms
+from pubsub.protocols.spot.refusals import MALFORMED_METADATA, READY_EXPECTED
 from pubsub.protocols.spot.zmtp import (
     GREETING,
     SIGNATURE,
@@ -94,7 +95,7 @@ class Handshake:
         if isinstance(unit, Partial):
             return at, unit.need
         if unit.frames:
-            raise ZmtpError("no-handshake", error(b"READY expected"))
+            raise ZmtpError("no-handshake", error(READY_EXPECTED))
         if unit.commands[0].name == b"ERROR":
             raise ZmtpError("refused-by-peer")
         reply, metadata = self.mechanism.take(unit.commands[0])
@@ -133,5 +134,5 @@ class Handshake:
         # Other properties are not used.
         self.metadata = {name: found[name] for name in _PROPERTIES if name in found}
         if len(self.metadata.get(b"identity", b"")) > _MAX_IDENTITY:
-            raise ZmtpError("malformed-metadata", error(b"malformed metadata"))
+            raise ZmtpError("malformed-metadata", error(MALFORMED_METADATA))
         self.done = True
