@@ -64,6 +64,8 @@ async def wait_for_backpressure(listener: Listener, topics: Iterable[Topic]) -> 
             memory.wait(waiter)
         if gate.shut:
             gate.wait(waiter)
+        if listener.router.gate.shut:
+            listener.router.gate.wait(waiter)
         released = waiter.released()
         if released.called:
             return

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch, Headers
+
+# Text without characters that JSON escapes.
+_PLAIN = re.compile(rb"[ !#-\[\]-~]*")
 
 
 def rows_of(batch: Batch, run: int, with_headers: bool, with_value: bool = True) -> Iterator[str]:
@@ -28,13 +32,20 @@ def rows_of(batch: Batch, run: int, with_headers: bool, with_value: bool = True)
     id = f'"message_id": "{high[:8]}-{high[8:]}-{0x8000 | run & 0xFFF:04x}-'
     headers = batch.headers if with_headers else None
     number, offset = 0b10 << 62 | batch.sequence, batch.offset
-    for index, payload in enumerate(batch.payloads()):
+    payloads = batch.payloads()
+    values = _values(payloads) if with_value else [""] * len(payloads)
+    for index, value in enumerate(values):
         low = f"{number + index:016x}"
-        value = f"{_value(payload)}, " if with_value else ""
         row = f'{{"offset": {offset + index}, {common}{value}{id}{low[:4]}-{low[4:]}"'
         if with_headers:
             row += f', "headers": {_headers({} if headers is None else headers[index])}'
         yield row + "}"
+
+
+def _values(payloads: Sequence[bytes]) -> list[str]:
+    if _PLAIN.fullmatch(b"".join(payloads)):
+        return [f'"value": "{payload.decode()}", ' for payload in payloads]
+    return [f"{_value(payload)}, " for payload in payloads]
 
 
 def _value(data: bytes) -> str:

@@ -33,10 +33,10 @@ class BadRequest(ValueError):
 def frame(first: int, data: bytes) -> bytes:
     """Return an unmasked final frame with this first byte (RFC 6455, section 5.2)."""
     size = len(data)
+    if 126 <= size < 65_536:
+        return _MEDIUM.pack(first, 126, size) + data
     if size < 126:
         return bytes((first, size)) + data
-    if size < 65_536:
-        return _MEDIUM.pack(first, 126, size) + data
     return _LONG.pack(first, 127, size) + data
 
 

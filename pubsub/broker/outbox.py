@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pubsub.broker.audience import Shares
 from pubsub.broker.backlog import Backlog, Owed, first_offsets, message_counts
 from pubsub.broker.cursor import Cursor
 from pubsub.broker.outbox_queue import BEHIND, CLOSED, HOLDER_MARK, PAUSED, OutboxQueue
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
     from pubsub.broker.topics import KeyChange, Source, Topic
     from pubsub.interfaces import Encoding
+
+# The source of control frames.
+_NO_TOPICS = Shares(())
 
 
 class Outbox(OutboxQueue):
@@ -86,6 +90,12 @@ class Outbox(OutboxQueue):
             backlog.inflight = len(data)
             backlog.last_writes.add(len(data), count, source)
             self._charge(len(data))
+
+    def _send_later(self, data: bytes) -> None:
+        if not self._queue:
+            self._router.dirty.append(self)
+        self.enqueue(data, 0, _NO_TOPICS, -1)
+        self._router.flush_soon()
 
     # The history
 

@@ -50,7 +50,8 @@ class Publisher:
 
     ``connection`` is held while a topic that it publishes to is blocked by a slow subscriber, while
     the process is at its memory bound, or while the history is behind. With None (the sender of a
-    datagram cannot be held) such messages are refused as RateLimited instead.
+    datagram cannot be held) such messages are refused as RateLimited instead. It is also held while
+    messages are being written to very many subscribers (see ``Router.gate``).
     ``messages`` and ``nbytes`` count what was accepted, and the bytes of its payloads. ``access``
     is that of the connection, which is asked for it with the first message: a handshake may be what
     tells who the client is.
@@ -134,6 +135,8 @@ class Publisher:
                 rules.memory.wait(self._connection)
             if topic.durability and rules.store.gate.shut:
                 rules.store.gate.wait(self._connection)
+            if rules.router.gate.shut:
+                rules.router.gate.wait(self._connection)
             forwarding = rules.router.forwarding
             if forwarding is not None and forwarding.gate.shut:
                 forwarding.gate.wait(self._connection)
@@ -178,6 +181,8 @@ class Publisher:
             rules.memory.wait(connection)
         if stored and rules.store.gate.shut:
             rules.store.gate.wait(connection)
+        if rules.router.gate.shut:
+            rules.router.gate.wait(connection)
         if rules.router.forwarding is not None and rules.router.forwarding.gate.shut:
             rules.router.forwarding.gate.wait(connection)
         return batch

@@ -3,7 +3,8 @@
 A batch is encoded once for each audience: subscribers of the same topics with the same encodings
 (see ``audience.py``). The messages that an audience collects in one reactor tick are joined into
 one bytes object, which every outbox of the audience receives at the end of the tick. Then each of
-these outboxes is flushed once. An outbox that belongs to several audiences of a tick receives their
+these outboxes is flushed once; if they are many, some of them in each of the next ticks, and
+publishers are held meanwhile. An outbox that belongs to several audiences of a tick receives their
 messages one by one, in the order in which they were published.
 """
 
@@ -15,12 +16,13 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from pubsub.broker.audience import Audience, Share, joined
+from pubsub.broker.audience import WRITE_BYTES, Audience, Share, joined
 from pubsub.broker.combination_cache import CombinationCache
 from pubsub.broker.compact_map import EMPTY_MAP, with_item, without_item
 from pubsub.broker.counters import Counters
 from pubsub.broker.encoders import too_large
 from pubsub.broker.histogram import Histogram
+from pubsub.broker.limits import Gate
 from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.broker.topic_mix import TopicMix
 from pubsub.broker.topics import SubscriberGroup
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 _TOPICS = 32
 # Subscriptions that are ended at once, rather than in slices.
 _FEW = 64
+# Outboxes that are written to in a tick. A write takes some 10 µs.
+_WRITES = 300
 # Flushes that are timed in each second, and of how many one is after that.
 _TIMED, _SAMPLE = 100, 16
 
@@ -75,6 +79,12 @@ class Router:
         # Outboxes that are shut and whose subscriptions are being ended in slices.
         self._gone: set[Recipient] = set()
         self.dirty: list[Recipient] = []
+        # Bytes for an audience that came while the gate was shut.
+        self._late_bytes = 0
+        self.gate = Gate()
+        """Shut while outboxes have messages of earlier ticks that could be written."""
+        self.writes_later = False
+        """True while very many clients may be sent something: it is written as messages are."""
         self.subscriptions = 0
         """Subscriptions of outboxes, live or behind."""
         self.slow: set[Recipient] = set()
@@ -141,9 +151,10 @@ class Router:
         self._scheduled = False
         if self._pending:
             self._delivering = True
-        if len(self._pending) == 1:
+        if len(self._pending) == 1 and len(self._pending[0].targets) <= _WRITES:
             # Written at once: no other audience has messages.
             (audience,) = self._pending
+            self._count_late(self._pending)
             self._pending = []
             pending, audience.pending = audience.pending, []
             targets = audience.targets
@@ -160,11 +171,34 @@ class Router:
         else:
             self.hand_over()
         self._delivering = False
-        dirty, self.dirty = self.dirty, []
-        for outbox in dirty:
-            outbox.flush()
+        self._write()
         if self._since is not None:
             self._time_flush(self._since)
+
+    def _write(self) -> None:
+        """Write to outboxes that have messages: to some of them if they are many.
+
+        A publisher that the gate cannot hold, such as another broker, may send more meanwhile. Then
+        all are written to, as outboxes that wait for their turn may take no more than slow ones.
+        """
+        dirty, self.dirty = self.dirty, []
+        if len(dirty) > _WRITES and self._late_bytes <= WRITE_BYTES:
+            self.dirty = dirty[_WRITES:]
+            del dirty[_WRITES:]
+        for outbox in dirty:
+            outbox.flush()
+        if self.dirty:
+            self.gate.close()
+            self.flush_soon()
+        elif self.gate.shut:
+            self._late_bytes = 0
+            self.gate.open()
+
+    def _count_late(self, audiences: Sequence[Audience]) -> None:
+        if self.gate.shut and audiences:
+            self._late_bytes += max(
+                sum([len(delivery[1]) for delivery in audience.pending]) for audience in audiences
+            )
 
     def _time_flush(self, since: float) -> None:
         self.flush_times.observe(self.seconds() - since)
@@ -182,6 +216,7 @@ class Router:
         audiences, self._pending = self._pending, []
         if not audiences:
             return
+        self._count_late(audiences)
         found = [(audience.targets, audience.pending) for audience in audiences]
         for audience in audiences:
             audience.pending = []
@@ -370,7 +405,11 @@ class Router:
 
     def recheck(self, topic: Topic, change: KeyChange | None = None) -> tuple[int, int]:
         """Recheck every subscription to ``topic``; return how many stay and how many end."""
-        results = list(self.recheck_each(topic, change))
+        self.writes_later = True
+        try:
+            results = list(self.recheck_each(topic, change))
+        finally:
+            self.writes_later = False
         return results.count(True), results.count(False)
 
     def recheck_each(self, topic: Topic, change: KeyChange | None = None) -> Iterator[bool]:

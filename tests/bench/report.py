@@ -256,9 +256,10 @@ SLOW_TEXT = """\
 
 Subscribers without, then with others that do not keep up: millions of deliveries as fast as the
 broker can, for each second and for each second of its processor time, and latencies in microseconds
-at a fixed rate. The ratios are those of the second to the first. Missing and misplaced are messages
-that the slow subscribers did not receive in order when they read at last; returns are the
-connections of one that resumes its session and never reads."""
+at a fixed rate. The ratios are those of the second to the first, and in brackets those of a second
+run without slow ones to the first. Missing and misplaced are messages that the slow subscribers did
+not receive in order when they read at last; returns are the connections of one that resumes its
+session and never reads."""
 
 SLOW_COLUMNS = (
     "million/s without", "with", "ratio", "million/CPU s without", "with", "ratio",
@@ -269,16 +270,18 @@ SLOW_COLUMNS = (
 def _slow_row(one: SlowRound) -> list[str]:
     alone, beside, slow = one.alone, one.beside, one.beside.slow
     counts = ("-",) * 3 if slow is None else (slow.missing, slow.misplaced, slow.returns)
+    pairs = zip(one.ratios(beside), one.ratios(one.again), strict=True)
+    throughput, efficiency, p99 = [f"{ratio:.2f} ({null:.2f})" for ratio, null in pairs]
     return [
         _millions(alone.throughput),
         _millions(beside.throughput),
-        f"{one.throughput_ratio:.2f}",
+        throughput,
         _millions(alone.efficiency),
         _millions(beside.efficiency),
-        f"{one.efficiency_ratio:.2f}",
+        efficiency,
         *_latency_pair(alone.p50, beside.p50),
         *_latency_pair(alone.p99, beside.p99),
-        f"{one.p99_ratio:.2f}",
+        p99,
         *map(str, counts),
     ]
 

@@ -1,8 +1,9 @@
 """Healthy subscribers beside slow ones: the cost of the slow ones to the others.
 
 Throughput and latency of the healthy subscribers are measured with and without the slow ones (see
-``slow_clients.py``), in turn, each with a new broker whose history is on disk. The figures are
-ratios of runs that follow each other.
+``slow_clients.py``), in turn, each with a new broker whose history is on disk, and once more
+without them. The figures are ratios of runs that follow each other; the ratio of the two without
+slow ones shows how much the machine alone makes them differ.
 """
 
 from __future__ import annotations
@@ -48,31 +49,27 @@ class Side:
 
 @dataclass(frozen=True)
 class SlowRound:
-    """Two sides, measured one after the other."""
+    """Sides that were measured one after the other; ``again`` is as ``alone``."""
 
     alone: Side
     beside: Side
+    again: Side
 
-    @property
-    def throughput_ratio(self) -> float:
-        """Throughput with the slow subscribers, as a share of that without them."""
-        return self.beside.throughput / self.alone.throughput
-
-    @property
-    def efficiency_ratio(self) -> float:
-        """The same of the efficiency, which other programs on the machine affect less."""
-        return self.beside.efficiency / self.alone.efficiency
-
-    @property
-    def p99_ratio(self) -> float:
-        """The 99th percentile with the slow subscribers, divided by that without them."""
-        return self.beside.p99 / self.alone.p99
+    def ratios(self, side: Side) -> tuple[float, float, float]:
+        """Return throughput, efficiency and 99th percentile of ``side``, divided by ``alone``."""
+        alone = self.alone
+        return (
+            side.throughput / alone.throughput,
+            side.efficiency / alone.efficiency,
+            side.p99 / alone.p99,
+        )
 
     @property
     def clean(self) -> bool:
         """True if no message was lost, duplicated or out of order."""
         slow = self.beside.slow
-        accounting = (*self.alone.accounting, *self.beside.accounting)
+        sides = self.alone, self.beside, self.again
+        accounting = [each for side in sides for each in side.accounting]
         return all(one.clean for one in accounting) and (
             slow is None or not (slow.missing or slow.misplaced)
         )
@@ -82,9 +79,14 @@ def measure_slow(
     twistd: Path, options: Sequence[str], cores: tuple[int, int], seconds: float
 ) -> Iterator[SlowRound]:
     """Measure ROUNDS rounds; ``cores`` are the broker's and the generator's. Raises BenchError."""
-    for _ in range(ROUNDS):
-        sides = [_side(twistd, options, cores, seconds, slow) for slow in (False, True)]
-        yield SlowRound(*sides)
+    for number in range(ROUNDS):
+        beside = None
+        if number % 2:
+            beside = _side(twistd, options, cores, seconds, True)
+        alone = _side(twistd, options, cores, seconds, False)
+        if beside is None:
+            beside = _side(twistd, options, cores, seconds, True)
+        yield SlowRound(alone, beside, _side(twistd, options, cores, seconds, False))
 
 
 def _side(

@@ -13,8 +13,12 @@ from tests.bench.requests.management import Management
 from tests.bench.requests.site import Result, Scale
 from tests.unit.tokens import KEY
 
-SMALL = Scale(400, 200, 2, 2, 2, commit_topics=50, exclusive_topics=50, rounds=1)
-LARGE = Scale(1600, 800, 2, 2, 2, commit_topics=50, exclusive_topics=50, rounds=1)
+_SAME = {
+    "commit_topics": 50, "exclusive_topics": 50, "subscribers": 20, "small_messages": 50,
+    "rounds": 1,
+}  # fmt: skip
+SMALL = Scale(400, 200, 2, 2, 2, **_SAME)
+LARGE = Scale(1600, 800, 2, 2, 2, **_SAME)
 
 OWN_SIZE = {
     "spot: return by identity, all topics",

@@ -67,11 +67,12 @@ def test_a_closed_connection_is_an_error(ends: tuple[socket.socket, Follower]) -
 
 def test_a_loss_makes_the_report_fail() -> None:
     alone = Side(100.0, 200.0, 10.0, 20.0, (CLEAN,))
-    good = SlowRound(alone, replace(alone, throughput=95.0, slow=SlowAccounting(0, 0, 7)))
+    again = replace(alone, throughput=102.0)
+    good = SlowRound(alone, replace(alone, throughput=95.0, slow=SlowAccounting(0, 0, 7)), again)
     assert Report(slow=[good]).clean
-    assert "| 0.95 |" in Report(slow=[good]).markdown()
+    assert "| 0.95 (1.02) |" in Report(slow=[good]).markdown()
     for lost in (SlowAccounting(1, 0, 7), SlowAccounting(0, 1, 7)):
-        assert not Report(slow=[SlowRound(alone, replace(alone, slow=lost))]).clean
+        assert not Report(slow=[SlowRound(alone, replace(alone, slow=lost), again)]).clean
 
 
 def test_it_passes_with_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:

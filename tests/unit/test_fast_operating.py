@@ -44,6 +44,7 @@ class AuditTests(FastCase):
         late, kept = fast.reader(for_seconds(10, "subscribe")), fast.reader()
         fast.clock.rightNow += 10
         owner.stream.feed(rotate(grant(sub="käthe"), b"k2"))
+        fast.turn()
         assert (late.take(), kept.take()) == (OVER, key_update(b"k2"))
         created, rotated = self.records(path)
         when = datetime.fromtimestamp(START + 10, UTC).isoformat(timespec="milliseconds")

@@ -61,6 +61,7 @@ class SilenceTests(FastCase):
         late = self.fast.reader(for_seconds(10, "subscribe"))
         self.fast.clock.rightNow += 10
         self.owner.stream.feed(rotate(OWNER, b"new-key"))
+        self.fast.turn()
         assert late.take() == error(2, ENDED)
         assert self.reader.take() == key_update(b"new-key")
 

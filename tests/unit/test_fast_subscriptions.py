@@ -200,6 +200,7 @@ class RotationTests(FastCase):
         kept = fast.reader()
         fast.clock.rightNow += 10
         owner.stream.feed(rotate(OWNER, b"k2"))
+        fast.turn()
         assert late.take() == OVER
         assert kept.take() == key_update(b"k2")
         fast.turn()

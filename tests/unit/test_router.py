@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker import router
 from pubsub.broker.audience import WRITE_BYTES
 from pubsub.broker.outbox import Outbox
 from pubsub.broker.slow_policy import DISCONNECT, SlowPolicy
@@ -93,6 +96,113 @@ class TurnTests(RouterCase):
         self.route(self.news, b"a", b"b")
         self.bench.turn()
         assert self.bench.counters.delivered == 6
+
+
+class ManySubscribersTests(RouterCase):
+    """More subscribers than are written to in a tick"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.patch(router, "_WRITES", 3)  # type: ignore[no-untyped-call]
+        self.all = [self.subscriber(self.news) for _ in range(8)]
+
+    def lengths(self) -> list[int]:
+        return [len(one.writes) for one in self.all]
+
+    def test_some_are_written_to_in_each_tick(self) -> None:
+        self.route(self.news, b"a")
+        for expected in (3, 6, 8):
+            self.router.flush()
+            assert self.lengths() == [1] * expected + [0] * (8 - expected)
+        assert self.bench.counters.delivered == 8
+        assert {one.data for one in self.all} == {b"a\n"}
+        assert not self.router.gate.shut
+
+    def test_the_rest_follows_by_itself(self) -> None:
+        self.route(self.news, b"a")
+        self.bench.turn()
+        assert self.lengths() == [1] * 8
+
+    def test_later_messages_come_behind(self) -> None:
+        self.subscriber(self.sport)
+        for number in range(6):
+            self.route(self.news, b"%d" % number)
+            self.router.flush()
+        for _ in range(10):
+            self.router.flush()
+        assert {one.data for one in self.all} == {b"0\n1\n2\n3\n4\n5\n"}
+
+    def test_publishers_are_held_meanwhile(self) -> None:
+        self.route(self.news, b"a")
+        assert not self.router.gate.shut
+        for shut in (True, True, False):
+            self.router.flush()
+            assert self.router.gate.shut is shut
+
+    def test_those_that_cannot_be_held_do_not_fill_memory(self) -> None:
+        self.route(self.news, b"a")
+        self.router.flush()
+        for _ in range(2):
+            self.route(self.news, bytes(WRITE_BYTES // 2))
+        self.router.flush()
+        assert not self.router.gate.shut
+        assert {len(one.data) for one in self.all} == {2 + 2 * (WRITE_BYTES // 2 + 1)}
+        self.route(self.news, b"b")
+        self.router.flush()
+        assert self.router.gate.shut
+
+    def test_one_that_leaves_before_its_turn_has_not_got_the_message(self) -> None:
+        self.route(self.news, b"a")
+        self.router.flush()
+        self.box(self.all[-1]).shut("disconnected")
+        for _ in range(3):
+            self.router.flush()
+        assert self.lengths() == [1] * 7 + [0]
+        assert self.bench.counters.delivered == 7
+        assert self.bench.counters.dropped == 1
+
+    def test_one_that_returns_resumes_at_the_message(self) -> None:
+        self.route(self.news, b"a")
+        self.route(self.news, b"b")
+        self.router.flush()
+        assert self.box(self.all[-1]).shut_and_get_offsets() == {self.news: 0}
+        assert self.bench.counters.dropped == 0
+
+    def test_control_frames_are_behind_the_messages(self) -> None:
+        self.route(self.news, b"a")
+        self.router.flush()
+        self.box(self.all[-1]).send(b"control\n")
+        assert self.all[-1].data == b"a\ncontrol\n"
+        self.router.flush()
+        self.router.flush()
+        assert self.all[-1].data == b"a\ncontrol\n"
+
+    def test_what_a_change_of_the_key_sends_to_all(self) -> None:
+        transports: list[Transport] = []
+
+        def updated(number: int) -> Callable[[Topic, KeyChange | None], bool]:
+            def recheck(topic: Topic, change: KeyChange | None) -> bool:
+                self.box(transports[number]).send(b"key\n")
+                return bool(number % 2)
+
+            return recheck
+
+        for number in range(8):
+            transports.append(self.bench.outbox(recheck=updated(number)))
+            self.router.subscribe(self.box(transports[-1]), self.sport, Lines())
+        self.route(self.sport, b"before")
+        assert self.router.recheck(self.sport) == (4, 4)
+        assert sum(len(one.writes) for one in transports) <= 3
+        self.route(self.sport, b"after")
+        self.bench.turn()
+        self.bench.turn()
+        assert [one.data for one in transports] == 4 * [
+            b"before\nkey\n",
+            b"before\nkey\nafter\n",
+        ]
+        assert self.bench.counters.delivered == 8 + 4
+        self.box(transports[0]).send(b"now\n")
+        assert transports[0].writes[-1] == b"now\n"
 
 
 class GroupTests(RouterCase):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from tests.bench.requests.audiences import Audiences
 from tests.bench.requests.site import Peer, Result, Scale, Site
 from tests.bench.requests.web import FastAndHttp
 from tests.unit import cafe_wire as cafe
@@ -53,6 +54,7 @@ class Catalogue:
         self._rheos()
         self._spot()
         FastAndHttp(self).run()
+        Audiences(self).run()
 
     def connect(self, wire: str, hello: bytes = b"") -> Peer:
         """Return a new connection that has sent ``hello``."""

@@ -42,13 +42,14 @@ class SocketPeer:
         self._site = site
         self.sock = socket.create_connection(address)
         self.sock.setblocking(False)
+        self._writable = select.poll()
+        self._writable.register(self.sock, select.POLLOUT)
         self.received = bytearray()
 
     def send(self, data: bytes) -> None:
         left = memoryview(data)
         while left:
-            _, writable, _ = select.select([], [self.sock], [], 0.005)
-            if writable:
+            if self._writable.poll(5):
                 left = left[self.sock.send(left[:65536]) :]
             self._site.drain()
 

@@ -55,7 +55,8 @@ class Site(Protocol):
 @dataclass(frozen=True)
 class Scale:
     """How much is in place: ``topics``; ids and identities with ``each`` subscriptions; and
-    connections that are subscribed to the prefix of all topics."""
+    connections that are subscribed to the prefix of all topics. ``subscribers`` have the same topic
+    and others, and ``small_messages`` come together."""
 
     topics: int = 100_000
     each: int = 10_000
@@ -64,6 +65,8 @@ class Scale:
     spot_prefixes: int = 3
     commit_topics: int = 6_000
     exclusive_topics: int = 1_000
+    subscribers: int = 1_000
+    small_messages: int = 16_000
     rounds: int = 3
 
     @classmethod
