@@ -3,7 +3,7 @@
 # make test-unit  the unit tests alone
 # make test-long  the property tests with 2000 random examples each, and all integration tests with
 #                 brokers without tuning, and with brokers in asyncio's reactor, and more kills of
-#                 queries and archives
+#                 queries, archives and the backplane's servers
 # make kernel     compile the kernel in place; make run and make test do so after a change of it
 # make fuzz       compare the forms of the kernel under sanitizers; ARGS='--seconds 600'
 # make lint       ruff, mypy and the form of the changelog's fragments
@@ -48,6 +48,7 @@ test-long: .venv/.installed-dev
 	HYPOTHESIS_PROFILE=long $(BIN)/pytest -q -p no:twisted -m hypothesis tests/unit
 	BROKER_MODE=plain $(BIN)/pytest -q tests/integration
 	BROKER_MODE=asyncio $(BIN)/pytest -q tests/integration
+	PUBSUB_NODE_KILLS=50 $(BIN)/pytest -q tests/integration/test_backplane_cluster.py
 	PUBSUB_KILLS=40 PUBSUB_ARCHIVE_KILLS=20 $(BIN)/pytest -q -p no:twisted \
 		tests/spark/test_kill.py tests/spark/test_job_commands.py -k killed
 

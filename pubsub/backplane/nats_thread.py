@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -40,6 +40,8 @@ _CONNECT, _PAUSE, _PING, _FLUSH = 2.0, 0.5, 5, 10
 # Bytes after which the engine is asked whether it has all of them.
 _UNANSWERED = 1024**2
 _CLOSE = 2.0
+# Seconds between two looks at whether the connection is open.
+_WATCH = 1.0
 # Bytes up to which envelopes are sent together; larger messages cost more for each byte.
 _TOGETHER = 64 * 1024
 # Bytes that nats-py reads at a time. Its own 32 KiB stop and start the reading of the socket within
@@ -130,6 +132,8 @@ class NatsThread:
         self._outgoing: deque[Sequence[Outbound]] = deque()
         self._sent = 0
         self._stopping = False
+        # Whether a server has shown that it has JetStream.
+        self._checked = False
         self._last_error = ""
         self._fresh: list[tuple[str, bytes]] = []
         self._lock = threading.Lock()
@@ -211,6 +215,7 @@ class NatsThread:
             try:
                 await self._connection(url)
             except Unusable as error:
+                self._checked = False
                 if not self.first_attempt.is_set():
                     self.problem = str(error)
                     self.first_attempt.set()
@@ -228,17 +233,19 @@ class NatsThread:
         self._last_error = ""
         try:
             await self._connect(client, ended, url)
-            await self._check(client)
+            self._check_version(client)
+            if not self._checked:
+                await self._check_jetstream(client)
+                self._checked = True
             await self._subscribe_all(client)
             self._client = client
             self._call(self._watcher.connected, shown(url), client.max_payload)
             self.first_attempt.set()
-            sender = asyncio.ensure_future(self._work_off(client))
-            end = asyncio.ensure_future(ended.wait())
-            await asyncio.wait((sender, end), return_when=asyncio.FIRST_COMPLETED)
-            end.cancel()
-            sender.cancel()
-            (problem,) = await asyncio.gather(sender, return_exceptions=True)
+            problem = await _first_end(
+                self._work_off(client), ended.wait(), self._check_again(client)
+            )
+            if isinstance(problem, Unusable):
+                raise problem
             if not self._stopping:
                 reason = self._last_error or (_text(problem) if problem else "")
                 self._call(self._watcher.away, reason or "the engine closed the connection")
@@ -249,6 +256,7 @@ class NatsThread:
                 self._lose(self._outgoing.popleft())
             with contextlib.suppress(TimeoutError, NatsError, OSError):
                 await asyncio.wait_for(client.close(), _CLOSE)
+            await _cancel_others()
 
     async def _connect(self, client: Client, ended: asyncio.Event, url: str) -> None:
         async def closed() -> None:
@@ -288,12 +296,16 @@ class NatsThread:
                 raise Unusable("it refuses the credentials; check those of backplane") from None
             raise
 
-    async def _check(self, client: Client) -> None:
+    @staticmethod
+    def _check_version(client: Client) -> None:
         version = client.connected_server_version
         if (version.major, version.minor) < OLDEST:
             found = f"{version.major}.{version.minor}.{version.patch}"
             oldest = ".".join(map(str, OLDEST))
             raise Unusable(f"it is nats-server {found}; install {oldest} or later")
+
+    @staticmethod
+    async def _check_jetstream(client: Client) -> None:
         try:
             await client.jetstream(timeout=_CONNECT).account_info()
         except TimeoutError:
@@ -302,6 +314,18 @@ class NatsThread:
             raise Unusable(
                 "it has no JetStream for this account; enable it in the server's configuration"
             ) from None
+
+    async def _check_again(self, client: Client) -> None:
+        """Raise if there is no JetStream any more; otherwise return when the connection ended.
+
+        Live messages do not wait for the answer: after the end of one of its servers a cluster
+        takes seconds to give any. nats-py does not report the end of a connection that is reset
+        while it has something to send.
+        """
+        with contextlib.suppress(TimeoutError):
+            await self._check_jetstream(client)
+        while not client.is_closed:
+            await asyncio.sleep(_WATCH)
 
     # Subscriptions and messages
 
@@ -424,6 +448,24 @@ class NatsThread:
             self._ready.extend(fresh)
         if is_first:
             self._call(self._watcher.arrived)
+
+
+async def _cancel_others() -> None:
+    """End all other tasks of this loop: nats-py leaves some if a connection is reset."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.wait_for(asyncio.gather(*others, return_exceptions=True), _CLOSE)
+
+
+async def _first_end(*running: Coroutine[Any, Any, object]) -> Exception | None:
+    """Run all until one of them ends; return the error of the first that has one."""
+    tasks = [asyncio.ensure_future(one) for one in running]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    return next((one for one in results if isinstance(one, Exception)), None)
 
 
 def together(messages: Sequence[Outbound], limit: int) -> Iterator[Sequence[Outbound]]:

@@ -27,8 +27,8 @@ class NatsServer:
     ) -> None:
         self._directory = directory
         self._options = [*options]
-        if jetstream:
-            self._options += ["-js", "-sd", str(directory / "jetstream")]
+        self.jetstream = jetstream
+        """Whether the next start is with JetStream."""
         self._user = user
         self._process: subprocess.Popen[bytes] | None = None
         self.port = self._monitor = 0
@@ -45,10 +45,11 @@ class NatsServer:
         ports.mkdir(exist_ok=True)
         for old in ports.iterdir():
             old.unlink()
+        store = str(self._directory / "jetstream")
         with open(self._directory / "nats.log", "ab") as output:
             self._process = subprocess.Popen(
                 [SERVER, "-a", HOST, "-p", str(self.port or -1), "--ports_file_dir", str(ports),
-                 *self._options],
+                 *self._options, *(self.jetstream * ["-js", "-sd", store])],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
         deadline = time.monotonic() + PATIENCE

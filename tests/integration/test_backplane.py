@@ -10,7 +10,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen, run
 from tests.integration.certificates import Authority
 from tests.integration.clients import Cafe, publish
 from tests.integration.nats_server import NatsServer, nats_server
+from tests.integration.wire import wire_to
 
 AWAY = r"the engine is away"
 PASSWORD = "horse-staple"
@@ -133,62 +134,6 @@ def test_a_server_that_hangs_delays_clients_briefly(start: Start, server: NatsSe
     finally:
         server.signal(signal.SIGCONT)
     here.wait_line(r"backplane: connected to")
-
-
-class Wire:
-    """A way to the server that can be cut: a socket in between."""
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._listener = socket.create_server((HOST, 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._open: list[socket.socket] = []
-        self._is_cut = False
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                if self._is_cut:
-                    near.close()
-                    continue
-                far = socket.create_connection((HOST, self._target))
-                self._open += [near, far]
-                for source, target in ((near, far), (far, near)):
-                    threading.Thread(target=self._copy, args=(source, target), daemon=True).start()
-
-    @staticmethod
-    def _copy(source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(65536):
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
-
-    def cut(self) -> None:
-        """End all connections, and make no new ones."""
-        self._is_cut = True
-        for one in self._open:
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-
-    def mend(self) -> None:
-        self._is_cut = False
-
-    def close(self) -> None:
-        self._listener.close()
-        for one in self._open:
-            one.close()
-
-
-@contextmanager
-def wire_to(port: int) -> Iterator[Wire]:
-    made = Wire(port)
-    try:
-        yield made
-    finally:
-        made.cut()
-        made.close()
 
 
 def test_a_partition_between_a_broker_and_the_server(start: Start, server: NatsServer) -> None:

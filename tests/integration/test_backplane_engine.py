@@ -244,3 +244,15 @@ def test_away_and_back(engine: Engine) -> None:
     here.send("b", b"2")
     engine.loop.wait(lambda: len(others(there)) >= 2)
     assert others(there) == [("a", b"1"), ("b", b"2")]
+
+
+def test_a_server_that_comes_back_without_jetstream(tmp_path: Path) -> None:
+    with nats_server(tmp_path) as server:
+        engine = Engine(server)
+        here = engine.site()
+        server.kill()
+        server.jetstream = False
+        server.start()
+        engine.loop.wait(lambda: "it has no JetStream" in (here.backplane.trouble or ""))
+        assert here.backplane.send("a", b"lost", 1) == "backplane-away"
+        here.backplane.close()

@@ -1,0 +1,56 @@
+"""Three nats-servers that are one cluster, each a process on free loopback ports."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.integration.broker import HOST
+from tests.integration.cluster import free_port
+from tests.integration.nats_server import NatsServer
+
+NODES = 3
+
+
+class NatsCluster:
+    """The nodes, each of which knows the routes to all of them."""
+
+    def __init__(self, directory: Path) -> None:
+        ports = self._ports()
+        routes = ",".join(f"nats://{HOST}:{port}" for port in ports)
+        self.nodes: list[NatsServer] = []
+        for number, port in enumerate(ports):
+            own = directory / f"node-{number}"
+            own.mkdir()
+            options = (
+                "--cluster_name", "test", "--name", f"node-{number}",
+                "--cluster", f"nats://{HOST}:{port}", "--routes", routes,
+            )  # fmt: skip
+            self.nodes.append(NatsServer(own, *options))
+
+    @staticmethod
+    def _ports() -> Sequence[int]:
+        ports: set[int] = set()
+        while len(ports) < NODES:
+            ports.add(free_port())
+        return sorted(ports)
+
+    def url(self, *order: int) -> str:
+        """Return the URL for a broker that tries the nodes in this order."""
+        return "nats://" + ",".join(f"{HOST}:{self.nodes[number].port}" for number in order)
+
+    def close(self) -> None:
+        """End all nodes."""
+        for node in self.nodes:
+            node.kill()
+
+
+@contextlib.contextmanager
+def nats_cluster(directory: Path) -> Iterator[NatsCluster]:
+    """Run a cluster until the end of the context."""
+    cluster = NatsCluster(directory)
+    try:
+        yield cluster
+    finally:
+        cluster.close()

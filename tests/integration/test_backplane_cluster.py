@@ -1,0 +1,175 @@
+"""Brokers at a cluster of nats-servers, under load: servers that are killed, ways that stop.
+
+``make test-long`` kills more servers, with the environment variable PUBSUB_NODE_KILLS.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen
+from tests.integration.clients import Cafe, publish
+from tests.integration.nats_cluster import nats_cluster
+from tests.integration.nats_server import NatsServer, nats_server
+from tests.integration.wire import wire_to
+
+KILLS = int(os.environ.get("PUBSUB_NODE_KILLS", "2"))
+CONNECTED = r"backplane: connected to nats://127\.0\.0\.1:(\d+)"
+ROUND = 20
+
+
+def join(start: Start, url: str) -> Broker:
+    """Start a broker."""
+    broker = start(*listen("cafe", "http"), f"--backplane={url}")
+    broker.wait_line(CONNECTED)
+    return broker
+
+
+def drops(broker: Broker) -> dict[str, int]:
+    """Return the messages that the broker has dropped, by reason."""
+    with urllib.request.urlopen(f"http://{HOST}:{broker.port('admin')}/v1/status") as answer:
+        found: dict[str, int] = json.loads(answer.read())["stats"]["drops"]
+    return {reason: count for reason, count in found.items() if reason.startswith("backplane-")}
+
+
+class Traffic:
+    """Publishes numbers at one broker, and collects those that reach a client of another.
+
+    The publisher waits for its own broker's subscriber after each few numbers.
+    """
+
+    def __init__(self, here: Broker, there: Broker) -> None:
+        self._publisher, self._local = Cafe.publisher(here), Cafe.subscriber(here)
+        self._remote = Cafe.subscriber(there)
+        self._news = threading.Condition()
+        self._ends = False
+        self._problems: list[BaseException] = []
+        self.published = 0
+        self.received: list[int] = []
+        self._threads = [
+            threading.Thread(target=self._run, args=(work,), daemon=True)
+            for work in (self._publish, self._receive)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as problem:
+            self._problems.append(problem)
+            raise
+
+    def _publish(self) -> None:
+        while not self._ends:
+            sent = [b"%d" % number for number in range(self.published, self.published + ROUND)]
+            with self._news:
+                self.published += ROUND
+                self._news.notify_all()
+            self._publisher.send(*[publish(1, one) for one in sent])
+            assert self._local.receive_texts(ROUND) == sent
+        self._publisher.send(publish(1, b"-1"))
+
+    def _receive(self) -> None:
+        while not self.received or self.received[-1] >= 0:
+            number = int(self._remote.receive_texts(1)[0])
+            with self._news:
+                self.received.append(number)
+                self._news.notify_all()
+
+    def flowing(self) -> int:
+        """Wait until a number arrives that is published from now on; return the last one."""
+        before = self.published
+
+        def arrived() -> bool:
+            return bool(self.received and self.received[-1] >= before)
+
+        with self._news:
+            assert self._news.wait_for(arrived, PATIENCE), self._problems
+            return self.received[-1]
+
+    def published_past(self, number: int) -> None:
+        """Wait until ``number`` is published, whether it arrives or not."""
+        with self._news:
+            assert self._news.wait_for(lambda: self.published > number, PATIENCE), self._problems
+
+    def close(self) -> None:
+        """Close the connections."""
+        for client in (self._publisher, self._local, self._remote):
+            client.close()
+
+    def end(self) -> list[int]:
+        """Return all numbers that have arrived."""
+        self._ends = True
+        for thread in self._threads:
+            thread.join(PATIENCE)
+        assert not self._problems
+        assert self.received.pop() == -1
+        return self.received
+
+
+@contextmanager
+def traffic(here: Broker, there: Broker) -> Iterator[Traffic]:
+    made = Traffic(here, there)
+    try:
+        made.flowing()
+        yield made
+    finally:
+        made.close()
+
+
+def node_of(broker: Broker, nodes: list[NatsServer]) -> NatsServer:
+    """Return the node to which the broker has connected last."""
+    port = int(re.findall(CONNECTED, broker.output)[-1])
+    (node,) = [node for node in nodes if node.port == port]
+    return node
+
+
+def test_nodes_are_killed_under_load(start: Start, tmp_path: Path) -> None:
+    with nats_cluster(tmp_path) as cluster:
+        here, there = join(start, cluster.url(0, 1, 2)), join(start, cluster.url(1, 2, 0))
+        assert node_of(here, cluster.nodes) is not node_of(there, cluster.nodes)
+        away: set[int] = set()
+        with traffic(here, there) as load:
+            first = load.received[0]
+            for kill in range(KILLS):
+                last = load.flowing()
+                broker = (here, there)[kill % 2]
+                connections = len(re.findall(CONNECTED, broker.output))
+                node = node_of(broker, cluster.nodes)
+                node.kill()
+                broker.wait_line(CONNECTED, connections + 1)
+                away.update(range(last, load.flowing()))
+                node.start()
+            received = load.end()
+        # Once, in order; what is lost was published while one of them was away.
+        assert received == sorted(set(received))
+        lost = set(range(first, received[-1])) - set(received)
+        assert lost <= away
+        counted = drops(here)
+        assert counted.keys() == {"backplane-away"}
+        assert 0 < counted["backplane-away"] <= len(lost)
+
+
+def test_a_way_that_stops_for_a_moment_loses_nothing(start: Start, tmp_path: Path) -> None:
+    with nats_server(tmp_path) as server, wire_to(server.port) as wire:
+        behind, beside = join(start, f"nats://{HOST}:{wire.port}"), join(start, server.url)
+        # What its publishers send, and what its subscribers receive.
+        for here, there in ((behind, beside), (beside, behind)):
+            with traffic(here, there) as load:
+                begin = load.received[0]
+                wire.stop()
+                # Its own clients are served meanwhile.
+                load.published_past(load.published + 50 * ROUND)
+                wire.go_on()
+                load.flowing()
+                received = load.end()
+            assert received == list(range(begin, received[-1] + 1))
+            assert not drops(here)
