@@ -13,7 +13,8 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from pubsub.backplane.coverage import Coverage
-from pubsub.backplane.nats_thread import Change, NatsThread, Outbound
+from pubsub.backplane.nats_thread import NatsThread
+from pubsub.backplane.nats_work import Change, Outbound
 from pubsub.backplane.subjects import subject_of, subject_of_prefix
 from pubsub.broker.limits import Gate
 from pubsub.errors import StartError

@@ -13,10 +13,9 @@ import asyncio
 import contextlib
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import cycle
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 import nats.aio.client
 from nats.aio.client import Client
@@ -26,6 +25,7 @@ from nats.js.errors import Error as JetStreamError
 
 from pubsub.backplane.engine_url import EngineOptions, shown
 from pubsub.backplane.links import messages_of, place_of
+from pubsub.backplane.nats_work import Change, Outbound, Watcher, nbytes_of, together
 from pubsub.backplane.subjects import name_of
 
 if TYPE_CHECKING:
@@ -58,52 +58,6 @@ _REFUSED = (AuthorizationError, InvalidUserCredentialsError)
 
 class Unusable(Exception):
     """The engine answers and cannot be used, whatever the number of attempts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outbound:
-    """A message for the engine; ``count`` are the messages of ``topic`` in it."""
-
-    topic: str
-    subject: str
-    data: bytes
-    count: int
-
-
-class Change(NamedTuple):
-    """A subscription that begins or ends. With ``replaced``, another one takes its place."""
-
-    subject: str
-    begins: bool
-    replaced: bool = False
-
-
-class Watcher(Protocol):
-    """Is told about the connection."""
-
-    def connected(self, server: str, limit: int) -> None: ...
-
-    def away(self, reason: str) -> None: ...
-
-    def unusable(self, reason: str) -> None: ...
-
-    def complained(self, reason: str) -> None:
-        """The engine or nats-py reports an error that does not end the connection."""
-
-    def arrived(self) -> None:
-        """There is something to ``take``."""
-
-    def more(self) -> None:
-        """There is still something; called by ``take``."""
-
-    def sent(self, nbytes: int) -> None:
-        """So many bytes wait no longer."""
-
-    def lost(self, counts: Counter[str]) -> None:
-        """So many messages, by topic, were not sent."""
-
-    def overflowed(self, counts: Counter[str]) -> None:
-        """So many messages, by topic, arrived and were dropped, as too much waited already."""
 
 
 class NatsThread:
@@ -178,6 +132,7 @@ class NatsThread:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
+        self._loop.set_exception_handler(unhandled)
         try:
             self._loop.run_until_complete(self._keep_connected())
         finally:
@@ -206,7 +161,7 @@ class NatsThread:
         for one in messages:
             counts[one.topic] += one.count
         self._call(self._watcher.lost, counts)
-        self._call(self._watcher.sent, _nbytes(messages))
+        self._call(self._watcher.sent, nbytes_of(messages))
 
     async def _keep_connected(self) -> None:
         for attempt, url in enumerate(self._servers, 1):
@@ -256,7 +211,7 @@ class NatsThread:
                 self._lose(self._outgoing.popleft())
             with contextlib.suppress(TimeoutError, NatsError, OSError):
                 await asyncio.wait_for(client.close(), _CLOSE)
-            await _cancel_others()
+            await cancel_others()
 
     async def _connect(self, client: Client, ended: asyncio.Event, url: str) -> None:
         async def closed() -> None:
@@ -365,7 +320,7 @@ class NatsThread:
         while self._outgoing and nbytes < _UNANSWERED:
             more = self._outgoing.popleft()
             messages += more
-            nbytes += _nbytes(more)
+            nbytes += nbytes_of(more)
         return messages
 
     async def _publish(self, client: Client, messages: Sequence[Outbound]) -> None:
@@ -376,13 +331,13 @@ class NatsThread:
                 await client.publish(group[0].subject, b"".join([one.data for one in group]))
                 done += len(group)
         except BaseException:
-            self._call(self._watcher.sent, _nbytes(messages[:done]))
+            self._call(self._watcher.sent, nbytes_of(messages[:done]))
             self._lose(messages[done:])
             raise
 
     async def _answered(self, client: Client, unanswered: int, messages: Sequence[Outbound]) -> int:
         """Free the bytes of ``messages`` when the engine keeps up; return those not answered."""
-        nbytes = _nbytes(messages)
+        nbytes = nbytes_of(messages)
         try:
             unanswered += nbytes
             if unanswered >= _UNANSWERED:
@@ -450,7 +405,16 @@ class NatsThread:
             self._call(self._watcher.arrived)
 
 
-async def _cancel_others() -> None:
+def unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log errors that nobody handles, except the ends of connections: these are reported.
+
+    nats-py leaves such an error in one of its tasks if a connection is reset while it is closed.
+    """
+    if not isinstance(context.get("exception"), OSError | NatsError):
+        loop.default_exception_handler(context)
+
+
+async def cancel_others() -> None:
     """End all other tasks of this loop: nats-py leaves some if a connection is reset."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
@@ -466,24 +430,6 @@ async def _first_end(*running: Coroutine[Any, Any, object]) -> Exception | None:
         task.cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     return next((one for one in results if isinstance(one, Exception)), None)
-
-
-def together(messages: Sequence[Outbound], limit: int) -> Iterator[Sequence[Outbound]]:
-    """Yield consecutive messages of one subject, up to ``limit`` bytes, in their order."""
-    group: list[Outbound] = []
-    nbytes = 0
-    for one in messages:
-        if group and (one.subject != group[0].subject or nbytes + len(one.data) > limit):
-            yield group
-            group, nbytes = [], 0
-        group.append(one)
-        nbytes += len(one.data)
-    if group:
-        yield group
-
-
-def _nbytes(messages: Sequence[Outbound]) -> int:
-    return sum([len(one.data) for one in messages])
 
 
 def _text(error: BaseException) -> str:

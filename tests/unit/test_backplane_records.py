@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.backplane.links import ENVELOPE, Incoming, Outgoing, messages_of, place_of
-from pubsub.backplane.nats_thread import Outbound, together
+from pubsub.backplane.nats_work import Outbound, together
 from pubsub.backplane.record import MalformedRecord, decode, encode_batch
 from pubsub.broker.batch import Batch, Headers
 from pubsub.kernel import Columns

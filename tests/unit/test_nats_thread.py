@@ -1,4 +1,4 @@
-"""``NatsThread``: subjects that are wanted while a connection is made."""
+"""``NatsThread``: the beginning and the end of a connection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, cast
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane.nats_thread import Change, NatsThread
+from pubsub.backplane.nats_thread import NatsThread, cancel_others, unhandled
+from pubsub.backplane.nats_work import Change
 
 
 class _Client:
@@ -61,3 +62,35 @@ class ConnectingTests(SynchronousTestCase):
         self.client.meanwhile = lambda: self.change("first", False)
         self.subscribe_all()
         assert self.client.subscribed == ["second"]
+
+
+class EndTests(SynchronousTestCase):
+    """Connections whose end nats-py does not report, or not completely"""
+
+    def test_a_closed_connection_is_found(self) -> None:
+        async def silent() -> None:
+            raise TimeoutError
+
+        client = SimpleNamespace(
+            is_closed=True, jetstream=lambda timeout: SimpleNamespace(account_info=silent)
+        )
+        options = cast(Any, SimpleNamespace(servers=SimpleNamespace(urls=["nats://engine:4222"])))
+        thread = NatsThread(options, cast(Any, None), lambda *_: None)
+        asyncio.run(asyncio.wait_for(thread._check_again(cast(Any, client)), 45))
+
+    def test_tasks_that_are_left_are_ended(self) -> None:
+        async def leave() -> bool:
+            left = asyncio.ensure_future(asyncio.Event().wait())
+            await asyncio.sleep(0)
+            await cancel_others()
+            return left.cancelled()
+
+        assert asyncio.run(leave())
+
+    def test_only_other_errors_are_logged(self) -> None:
+        logged: list[object] = []
+        loop = cast(Any, SimpleNamespace(default_exception_handler=logged.append))
+        defect = {"exception": ValueError()}
+        for context in ({"exception": ConnectionResetError()}, defect, {"message": "x"}):
+            unhandled(loop, context)
+        assert logged == [defect, {"message": "x"}]

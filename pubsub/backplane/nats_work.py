@@ -1,0 +1,73 @@
+"""What the reactor's thread and the thread of ``NatsThread`` hand over to each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Outbound:
+    """A message for the engine; ``count`` are the messages of ``topic`` in it."""
+
+    topic: str
+    subject: str
+    data: bytes
+    count: int
+
+
+class Change(NamedTuple):
+    """A subscription that begins or ends. With ``replaced``, another one takes its place."""
+
+    subject: str
+    begins: bool
+    replaced: bool = False
+
+
+class Watcher(Protocol):
+    """Is told about the connection."""
+
+    def connected(self, server: str, limit: int) -> None: ...
+
+    def away(self, reason: str) -> None: ...
+
+    def unusable(self, reason: str) -> None: ...
+
+    def complained(self, reason: str) -> None:
+        """The engine or nats-py reports an error that does not end the connection."""
+
+    def arrived(self) -> None:
+        """There is something to ``take``."""
+
+    def more(self) -> None:
+        """There is still something; called by ``take``."""
+
+    def sent(self, nbytes: int) -> None:
+        """So many bytes wait no longer."""
+
+    def lost(self, counts: Counter[str]) -> None:
+        """So many messages, by topic, were not sent."""
+
+    def overflowed(self, counts: Counter[str]) -> None:
+        """So many messages, by topic, arrived and were dropped, as too much waited already."""
+
+
+def together(messages: Sequence[Outbound], limit: int) -> Iterator[Sequence[Outbound]]:
+    """Yield consecutive messages of one subject, up to ``limit`` bytes, in their order."""
+    group: list[Outbound] = []
+    nbytes = 0
+    for one in messages:
+        if group and (one.subject != group[0].subject or nbytes + len(one.data) > limit):
+            yield group
+            group, nbytes = [], 0
+        group.append(one)
+        nbytes += len(one.data)
+    if group:
+        yield group
+
+
+def nbytes_of(messages: Sequence[Outbound]) -> int:
+    """Return the bytes of all messages."""
+    return sum([len(one.data) for one in messages])
