@@ -15,28 +15,27 @@ from pubsub.client.client_errors import (
     HistoryNeeded,
     NotExpressible,
     OutcomeUnknown,
-    TopicNotAddressable,
     Unconfirmable,
 )
 from pubsub.client.client_options import ClientOptions
-from pubsub.client.client_url import Target, parse_url, wires_for
+from pubsub.client.client_url import Target, parse_url
 from pubsub.client.feed import Feed
 from pubsub.client.link_driver import LinkDriver
 from pubsub.client.notices import Gap, Notice, Refusal, Uncertain
 from pubsub.client.publishing_link import PublishingLink, Request
+from pubsub.client.request_checks import check_level, check_message, check_topic
 from pubsub.client.runtime import Runtime
 from pubsub.client.subscribing_link import SubscribingLink
 from pubsub.client.subscription import Subscription
 from pubsub.client.tickets import Ticket
 from pubsub.client.topic_durability import TopicDurability
-from pubsub.errors import ConfigurationError, InvalidTopicName
+from pubsub.errors import ConfigurationError
 from pubsub.kernel import Columns
 from pubsub.wire.client_events import Interest, Level
 from pubsub.wire.client_wire import ClientWire, Headers
 
 _log = logging.getLogger("pubsub.client")
 _Result = TypeVar("_Result")
-_MAX_NAME = 255
 
 
 class Client:
@@ -117,9 +116,9 @@ class Client:
         headers: Headers | None,
     ) -> Level | None:
         self._check_open()
-        self._check_topic(topic)
-        self._check_message(columns, sender, headers)
-        self._check_level(confirm)
+        check_topic(self._wire, topic)
+        check_message(self._wire, columns, sender, headers)
+        check_level(self._wire, confirm)
         if confirm is True and self._wire.traits.level < Level.STORED:
             await self._check_durability(topic)
         driver = self._publisher()
@@ -202,7 +201,7 @@ class Client:
             raise NotExpressible("a subscription has at least one topic or prefix")
         wire, target = self._wire_for(start)
         for topic in topics:
-            self._check_topic(topic, wire)
+            check_topic(wire, topic)
         own = start is not None or wire.single_topic
         if wire.single_topic and len(set(topics)) > 1:
             raise NotExpressible(
@@ -313,40 +312,6 @@ class Client:
     def _check_open(self) -> None:
         if self._closed:
             raise ClientClosed("the client is closed")
-
-    def _check_topic(self, topic: str, wire: ClientWire | None = None) -> None:
-        wire = wire or self._wire
-        try:
-            size = len(topic.encode())
-        except UnicodeEncodeError:
-            size = 0
-        if not 1 <= size <= _MAX_NAME:
-            raise InvalidTopicName(f"the name of a topic is 1 to {_MAX_NAME} bytes of UTF-8")
-        problem = wire.topic_problem(topic)
-        if problem:
-            wires = wires_for(topic, wire.name)
-            text = f"{wire.name} cannot address {topic!r}: {problem}; {', '.join(wires)} can"
-            raise TopicNotAddressable(text, topic, wires)
-
-    def _check_message(
-        self, columns: Columns, sender: bytes | str | None, headers: Headers | None
-    ) -> None:
-        wire = self._wire
-        problem = wire.payload_problem(columns)
-        if not problem and sender is not None and not wire.traits.senders:
-            problem = "a message's own sender"
-        if not problem and headers and not wire.traits.headers:
-            problem = "headers"
-        if problem:
-            raise NotExpressible(f"{wire.name} cannot carry the message: {problem}")
-
-    def _check_level(self, confirm: bool | Level) -> None:
-        reached = self._wire.traits.level
-        if confirm and Level(confirm) > reached:
-            raise Unconfirmable(
-                f"{self._wire.name} confirms that a message was handled, not that it is stored; "
-                "nsd, rheos and http do"
-            )
 
     async def _check_durability(self, topic: str) -> None:
         """Raise Unconfirmable if ``topic`` is known to demand what the wire cannot confirm."""
