@@ -93,6 +93,10 @@ class Client:
         except BlockingIOError:
             pass
 
+    def fileno(self) -> int:
+        """Return the descriptor, to wait for input."""
+        return self._socket.fileno()
+
     def close(self) -> None:
         """End the connection."""
         self._socket.close()

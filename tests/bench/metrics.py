@@ -2,6 +2,8 @@
 
     python -m tests.bench.metrics
     python -m tests.bench.metrics --rounds 15
+    python -m tests.bench.metrics --null            what equal brokers differ by
+    python -m tests.bench.metrics --instructions    by valgrind, without noise
 
 Each round measures a broker with what is counted for statistics and metrics, and one without
 (``uncounted.py``), in processes of their own (``lockstep.py``). The figures are medians of the
@@ -39,16 +41,17 @@ def measure(module: Sequence[str]) -> dict[str, float]:
     return figures
 
 
-def ratios_of(rounds: int) -> dict[str, list[float]]:
-    """Return how many times as long a delivery takes with the statistics, of each round."""
+def ratios_of(rounds: int, reference: Sequence[str] = tuple(WITHOUT)) -> dict[str, list[float]]:
+    """Return how many times as long as in ``reference`` a delivery takes, of each round."""
     found: dict[str, list[float]] = {}
     for number in range(rounds):
         # The order alternates, because the processor may get slower in the course of a round.
-        order = [WITH, WITHOUT] if number % 2 else [WITHOUT, WITH]
-        first, second = map(measure, order)
-        counted, uncounted = (first, second) if order[0] is WITH else (second, first)
+        if number % 2:
+            counted, other = measure(WITH), measure(reference)
+        else:
+            other, counted = measure(reference), measure(WITH)
         for load, nanoseconds in counted.items():
-            found.setdefault(load, []).append(nanoseconds / uncounted[load])
+            found.setdefault(load, []).append(nanoseconds / other[load])
     return found
 
 
@@ -70,6 +73,15 @@ def scrape_times(repetitions: int = 200) -> tuple[float, float]:
     return median(snapshots), median(texts)
 
 
+def print_instructions() -> None:
+    """Print a table of instructions."""
+    from tests.bench import metrics_instructions
+
+    print("| load | with statistics | without | ratio |\n| --- | ---: | ---: | ---: |")
+    for load, (counted, uncounted) in metrics_instructions.compare().items():
+        print(f"| {load} | {counted:,.0f} | {uncounted:,.0f} | {counted / uncounted:.3f} |")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table."""
     parser = argparse.ArgumentParser(
@@ -78,10 +90,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--null", action="store_true", help="compare with an equal broker instead")
+    parser.add_argument("--instructions", action="store_true", help="count instead of timing")
     options = parser.parse_args(arguments)
+    if options.instructions:
+        print_instructions()
+        return 0
     os.sched_setaffinity(0, {CORE})
-    print("| load | with statistics / without | lowest | highest |\n| --- | ---: | ---: | ---: |")
-    for load, ratios in ratios_of(options.rounds).items():
+    title = "with statistics / with" if options.null else "with statistics / without"
+    print(f"| load | {title} | lowest | highest |\n| --- | ---: | ---: | ---: |")
+    for load, ratios in ratios_of(options.rounds, WITH if options.null else WITHOUT).items():
         print(f"| {load} | {median(ratios):.3f} | {min(ratios):.3f} | {max(ratios):.3f} |")
     snapshot, text = scrape_times()
     print(f"\nsnapshot {snapshot * 1e6:.0f} µs, text {text * 1e6:.0f} µs")

@@ -7,10 +7,12 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
-from tests.bench.metrics import scrape_times
+from tests.bench import metrics
+from tests.bench.metrics import WITH, WITHOUT, ratios_of, scrape_times
 from tests.bench.uncounted import REMOVED, changed
 
 SHORT = """
@@ -60,3 +62,26 @@ def test_only_one_of_the_two_counts(name: str) -> None:
 
 def test_a_scrape_is_timed() -> None:
     assert min(scrape_times(2)) > 0
+
+
+def test_the_null_comparison_is_with_an_equal_broker() -> None:
+    measured = {"load": 100.0}
+    for reference, ratio in ((WITHOUT, 1.25), (WITH, 1.0)):
+        times = {tuple(WITH): measured, tuple(WITHOUT): {"load": 80.0}}
+        with patch.object(metrics, "measure", lambda module, times=times: times[tuple(module)]):
+            assert ratios_of(2, reference) == {"load": [ratio, ratio]}
+
+
+@pytest.mark.parametrize("form", ["counted", "uncounted"])
+def test_what_a_broker_does_is_divided_by_the_deliveries(form: str, tmp_path: Path) -> None:
+    # Not imported above, because it brings a reactor.
+    from tests.bench.metrics_instructions import Broker, Load, measure
+
+    broker = Broker(form, tmp_path / "out", tool=())
+    load = Load(publishers=3, subscribers=2, topics=2, sizes=(9, 64), repetitions=5)
+    assert load.deliveries == 60
+    try:
+        with patch.object(Broker, "counted", return_value=6000):
+            assert measure(broker, load) == 100
+    finally:
+        broker.close()
