@@ -8,17 +8,45 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from pubsub.kernel.layout import Head, LengthField
+from pubsub.kernel.layout import Head, LengthField, TextHead
 
 if TYPE_CHECKING or os.environ.get("PUBSUB_KERNEL") == "interpreted":
-    from pubsub.kernel.interpreted import Columns, FrameEncoder, HeadTable
+    from pubsub.kernel.interpreted import (
+        Columns,
+        FrameEncoder,
+        HeadTable,
+        TextTable,
+        encode_numbered,
+    )
 else:
     try:
-        from pubsub.kernel.compiled import Columns, FrameEncoder, HeadTable
+        from pubsub.kernel.compiled import (
+            Columns,
+        FrameEncoder,
+        HeadTable,
+        TextTable,
+        encode_numbered,
+    )
     except ImportError:
-        from pubsub.kernel.interpreted import Columns, FrameEncoder, HeadTable
+        from pubsub.kernel.interpreted import (
+        Columns,
+        FrameEncoder,
+        HeadTable,
+        TextTable,
+        encode_numbered,
+    )
 
 COMPILED = Columns.__module__ == "pubsub.kernel.compiled"
 """True if the compiled kernel is in use."""
 
-__all__ = ["COMPILED", "Columns", "FrameEncoder", "Head", "HeadTable", "LengthField"]
+__all__ = [
+    "COMPILED",
+    "Columns",
+    "FrameEncoder",
+    "Head",
+    "HeadTable",
+    "LengthField",
+    "TextHead",
+    "TextTable",
+    "encode_numbered",
+]

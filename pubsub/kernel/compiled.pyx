@@ -14,6 +14,8 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
+from pubsub.kernel.layout import TextHead
+
 cdef enum:
     FIELDS = 2
     MAX_SHAPES = 64
@@ -44,6 +46,9 @@ cdef struct Entry:
     int field_count
     Py_ssize_t least
     Py_ssize_t limit
+    # What follows a payload of text; NULL for a head with length fields.
+    const uint8_t *after
+    Py_ssize_t after_length
     uint32_t address
     int shape
     int next
@@ -76,6 +81,78 @@ cdef inline void write_field(uint8_t *p, Field *field, uint64_t value) noexcept 
             p[field.at + i] = <uint8_t>(value >> (8 * i))
 
 
+cdef inline uint64_t special_bytes(uint64_t word) noexcept nogil:
+    """Return 0 if all bytes are ASCII without controls, quotes and backslashes."""
+    cdef uint64_t ones = <uint64_t>0x0101010101010101
+    cdef uint64_t quote = word ^ (ones * 0x22)
+    cdef uint64_t backslash = word ^ (ones * 0x5C)
+    return (
+        word
+        | ((word - ones * 0x20) & ~word)
+        | ((quote - ones) & ~quote)
+        | ((backslash - ones) & ~backslash)
+    ) & (ones * 0x80)
+
+
+cdef inline bint continues(uint8_t byte) noexcept nogil:
+    return byte & 0xC0 == 0x80
+
+
+cdef Py_ssize_t character_size(const uint8_t *p, Py_ssize_t left) noexcept nogil:
+    """Return the bytes of the character at ``p``, which is not ASCII; 0 if it is not UTF-8."""
+    cdef uint8_t first = p[0]
+    if left < 2 or not 0xC2 <= first <= 0xF4 or not continues(p[1]):
+        return 0
+    if first < 0xE0:
+        return 2
+    if left < 3 or not continues(p[2]):
+        return 0
+    if first < 0xF0:
+        # Neither overlong nor a surrogate.
+        return 0 if (first == 0xE0 and p[1] < 0xA0) or (first == 0xED and p[1] >= 0xA0) else 3
+    if left < 4 or not continues(p[3]):
+        return 0
+    return 0 if (first == 0xF0 and p[1] < 0x90) or (first == 0xF4 and p[1] >= 0x90) else 4
+
+
+cdef Py_ssize_t plain_length(const uint8_t *p, Py_ssize_t left) noexcept nogil:
+    """Return how many of the ``left`` bytes at ``p`` are UTF-8 that JSON does not escape."""
+    cdef Py_ssize_t at = 0, size
+    cdef uint64_t word
+    while at < left:
+        if left - at >= 8:
+            memcpy(&word, p + at, 8)
+            if not special_bytes(word):
+                at += 8
+                continue
+        if p[at] >= 0x80:
+            size = character_size(p + at, left - at)
+            if not size:
+                break
+            at += size
+        elif p[at] < 0x20 or p[at] == 0x22 or p[at] == 0x5C:
+            break
+        else:
+            at += 1
+    return at
+
+
+cdef Match match_text(
+    const uint8_t *p, Py_ssize_t left, Entry *entry, Py_ssize_t *size
+) noexcept nogil:
+    """As ``match``, for a text head."""
+    cdef Py_ssize_t room = left - entry.length, rest
+    if room < 0 or memcmp(p, entry.data, entry.length) != 0:
+        return DIFFERENT
+    size[0] = plain_length(p + entry.length, min(room, entry.limit + 1))
+    if size[0] > entry.limit:
+        return DIFFERENT
+    rest = room - size[0]
+    if memcmp(p + entry.length + size[0], entry.after, min(rest, entry.after_length)) != 0:
+        return DIFFERENT
+    return INCOMPLETE if rest < entry.after_length else WHOLE
+
+
 cdef inline Match match(
     const uint8_t *p, Py_ssize_t left, Entry *entry, Py_ssize_t *size
 ) noexcept nogil:
@@ -84,6 +161,8 @@ cdef inline Match match(
     cdef uint64_t value, found = 0
     cdef int i
     cdef Field *field
+    if entry.after != NULL:
+        return match_text(p, left, entry, size)
     if left < entry.length:
         return DIFFERENT
     for i in range(entry.field_count):
@@ -146,6 +225,8 @@ cdef bint equal(Entry *one, Entry *other) noexcept nogil:
         or one.least != other.least
         or one.limit != other.limit
         or memcmp(one.data, other.data, one.length) != 0
+        or one.after_length != other.after_length
+        or (one.after_length and memcmp(one.after, other.after, one.after_length) != 0)
     ):
         return False
     for i in range(one.field_count):
@@ -154,11 +235,35 @@ cdef bint equal(Entry *one, Entry *other) noexcept nogil:
     return True
 
 
+cdef int fill_text_entry(Entry *entry, head, uint32_t address) except -1:
+    cdef bytes before = head.before, after = head.after
+    if not after.startswith(b'"'):
+        raise ValueError("the text after a payload begins with a quote")
+    entry.data = <const uint8_t *>PyBytes_AsString(before)
+    entry.length = PyBytes_Size(before)
+    entry.after = <const uint8_t *>PyBytes_AsString(after)
+    entry.after_length = PyBytes_Size(after)
+    entry.field_count = 0
+    entry.least = 0
+    # Also if it is negative, nothing fits.
+    entry.limit = max(min(head.limit, MAX_DATA), -1)
+    entry.address = address
+    entry.next = -1
+    entry.shape = 0
+    entry.digest = 0
+    return 0
+
+
 cdef int fill_entry(Entry *entry, head, uint32_t address) except -1:
-    cdef bytes data = head.data
+    cdef bytes data
     cdef Py_ssize_t before = 0
+    if isinstance(head, TextHead):
+        return fill_text_entry(entry, head, address)
+    data = head.data
     entry.data = <const uint8_t *>PyBytes_AsString(data)
     entry.length = PyBytes_Size(data)
+    entry.after = NULL
+    entry.after_length = 0
     entry.field_count = <int>len(head.fields)
     if not 1 <= entry.field_count <= FIELDS:
         raise ValueError(f"a head has 1 or {FIELDS} length fields, not {entry.field_count}")
@@ -685,9 +790,72 @@ cdef class HeadTable:
             if self.last >= 0:
                 self.entries[self.last].next = number
             self.last = number
-            at += entry.length + size
+            at += entry.length + size + entry.after_length
         columns.end = at
         return columns
+
+
+cdef class TextTable(HeadTable):
+    """See ``interpreted.TextTable``; the entries of its heads have a text after the payload."""
+
+
+cdef inline uint8_t *write_text(uint8_t *o, const void *text, Py_ssize_t size) noexcept nogil:
+    memcpy(o, text, size)
+    return o + size
+
+
+cdef inline uint8_t *write_number(uint8_t *o, int64_t number) noexcept nogil:
+    cdef uint8_t digits[20]
+    cdef int at = 20
+    while True:
+        at -= 1
+        digits[at] = <uint8_t>(48 + number % 10)
+        number //= 10
+        if not number:
+            return write_text(o, digits + at, 20 - at)
+
+
+def encode_numbered(
+    Columns columns not None,
+    int64_t number,
+    bytes before not None,
+    bytes between not None,
+    bytes after not None,
+):
+    """See ``interpreted.encode_numbered``."""
+    cdef const uint8_t *p = <const uint8_t *>PyBytes_AsString(columns.data)
+    cdef const char *first = PyBytes_AsString(before)
+    cdef const char *second = PyBytes_AsString(between)
+    cdef const char *last = PyBytes_AsString(after)
+    cdef Py_ssize_t first_size = PyBytes_Size(before)
+    cdef Py_ssize_t second_size = PyBytes_Size(between)
+    cdef Py_ssize_t last_size = PyBytes_Size(after)
+    cdef Py_ssize_t i, total = columns.count * (first_size + second_size + last_size)
+    cdef uint64_t longer = 10
+    cdef int digits = 1
+    cdef Message *message
+    cdef bytes out
+    cdef uint8_t *o
+    if number < 0 or number > 0x7FFFFFFFFFFFFFFF - max(columns.count - 1, 0):
+        raise ValueError("the numbers are negative or too large")
+    for i in range(columns.count):
+        message = &columns.messages[i]
+        if plain_length(p + message.start, message.size) < message.size:
+            return None
+        while <uint64_t>(number + i) >= longer and digits < 19:
+            longer *= 10
+            digits += 1
+        total += digits + message.size
+    out = PyBytes_FromStringAndSize(NULL, total)
+    o = <uint8_t *>PyBytes_AsString(out)
+    for i in range(columns.count):
+        message = &columns.messages[i]
+        o = write_text(o, first, first_size)
+        o = write_number(o, number + i)
+        o = write_text(o, second, second_size)
+        o = write_text(o, p + message.start, message.size)
+        o = write_text(o, last, last_size)
+    return out
 
 
 cdef class FrameEncoder:
@@ -715,6 +883,8 @@ cdef class FrameEncoder:
         for i in range(self.indexes):
             self.first[i] = <int>number
             for head in self.heads[i]:
+                if isinstance(head, TextHead):
+                    raise TypeError("a text head cannot be encoded")
                 fill_entry(&self.entries[number], head, 0)
                 if variable_at < 0 or variable_at + variable_size > self.entries[number].length:
                     raise ValueError("the variable bytes are outside a head")

@@ -53,3 +53,15 @@ class Head(NamedTuple):
         sizes = {field.decode(data, start) for field in self.fields}
         size = sizes.pop()
         return len(self.data) + size if not sizes and self.least <= size <= self.limit else 0
+
+
+class TextHead(NamedTuple):
+    """The bytes around a payload of text in a line of JSON.
+
+    The payload is UTF-8 of at most ``limit`` bytes without characters that JSON escapes: controls,
+    quotes and backslashes. ``after``, all that follows it, begins with the quote that ends it.
+    """
+
+    before: bytes
+    after: bytes
+    limit: int

@@ -3,7 +3,8 @@
 A read brings frames of one kind: a head, which tells the length of the payload and the address that
 the message goes to, and the payload. ``HeadTable.scan`` turns the read into ``Columns``, a row for
 each message, and ``FrameEncoder.encode`` turns columns into the frames of another wire. Neither
-knows a protocol: a protocol describes its frames by ``Head`` objects.
+knows a protocol: a protocol describes its frames by ``Head`` objects. ``TextTable`` and
+``encode_numbered`` do the same for lines of JSON with a payload of text.
 
 Consecutive messages with one head are cut by one call for up to 128 of them, and messages of one
 index and size are joined by one call. Every other message costs some steps of the interpreter.
@@ -14,5 +15,17 @@ from __future__ import annotations
 from pubsub.kernel.interpreted.columns import Address, Columns
 from pubsub.kernel.interpreted.frame_encoder import FrameEncoder
 from pubsub.kernel.interpreted.head_table import MAX_HEADS, HeadTable, Learn
+from pubsub.kernel.interpreted.text_table import LearnText, TextTable
+from pubsub.kernel.interpreted.texts import encode_numbered
 
-__all__ = ["MAX_HEADS", "Address", "Columns", "FrameEncoder", "HeadTable", "Learn"]
+__all__ = [
+    "MAX_HEADS",
+    "Address",
+    "Columns",
+    "FrameEncoder",
+    "HeadTable",
+    "Learn",
+    "LearnText",
+    "TextTable",
+    "encode_numbered",
+]
