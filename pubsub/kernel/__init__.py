@@ -22,19 +22,19 @@ else:
     try:
         from pubsub.kernel.compiled import (
             Columns,
-        FrameEncoder,
-        HeadTable,
-        TextTable,
-        encode_numbered,
-    )
+            FrameEncoder,
+            HeadTable,
+            TextTable,
+            encode_numbered,
+        )
     except ImportError:
         from pubsub.kernel.interpreted import (
-        Columns,
-        FrameEncoder,
-        HeadTable,
-        TextTable,
-        encode_numbered,
-    )
+            Columns,
+            FrameEncoder,
+            HeadTable,
+            TextTable,
+            encode_numbered,
+        )
 
 COMPILED = Columns.__module__ == "pubsub.kernel.compiled"
 """True if the compiled kernel is in use."""

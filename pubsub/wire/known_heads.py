@@ -8,24 +8,33 @@ short.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from pubsub.kernel import Columns, Head, HeadTable
+from pubsub.kernel import Columns, HeadTable
 
 if TYPE_CHECKING:
     from pubsub.broker.memory_budget import MemoryBudget
 
-Learn: TypeAlias = Callable[[bytes, int], "tuple[Head, Hashable] | None"]
+Learn: TypeAlias = Callable[[bytes, int], "tuple[Any, Hashable] | None"]
 HEAD_BYTES = 1200
 """Estimated bytes of a head with its address, for the memory budget."""
 _MAX_BYTES = 16 * 1024 * 1024
 
 
-class KnownHeads:
-    """A ``HeadTable`` that is charged to ``memory``.
+class Table(Protocol):
+    """A ``HeadTable`` or a ``TextTable``."""
 
-    ``learn`` is as there. ``forgotten`` is called when the table was emptied, so that others forget
-    its addresses too. ``scan`` is the table's own method, as a call more would cost each read.
+    def scan(self, data: bytes, at: int = 0) -> Columns: ...
+
+    def __len__(self) -> int: ...
+
+
+class KnownHeads:
+    """A table of heads that is charged to ``memory``.
+
+    ``learn`` is as in the table, which ``make_table`` makes. ``forgotten`` is called when the table
+    was emptied, so that others forget its addresses too. ``scan`` is the table's own method, as a
+    call more would cost each read.
     """
 
     def __init__(
@@ -34,8 +43,10 @@ class KnownHeads:
         memory: MemoryBudget,
         at_tick_end: Callable[[Callable[[], None]], object],
         forgotten: Callable[[], None],
+        make_table: Callable[[Learn], Table] = HeadTable,
     ) -> None:
         self._learn_head = learn
+        self._make_table = make_table
         self._at_tick_end = at_tick_end
         self._forgotten = forgotten
         self._account = memory.cache(_MAX_BYTES, self._forget)
@@ -46,15 +57,16 @@ class KnownHeads:
         return len(self._table)
 
     def _begin(self) -> None:
-        self._table = HeadTable(self._learn)
+        self._table = self._make_table(self._learn)
         self.scan: Callable[[bytes, int], Columns] = self._table.scan
 
-    def _learn(self, data: bytes, at: int) -> tuple[Head, Hashable] | None:
-        if not self._scheduled:
+    def _learn(self, data: bytes, at: int) -> tuple[Any, Hashable] | None:
+        learnt = self._learn_head(data, at)
+        if learnt is not None and not self._scheduled:
             # The table must not be emptied within its scan.
             self._scheduled = True
             self._at_tick_end(self._charge)
-        return self._learn_head(data, at)
+        return learnt
 
     def _charge(self) -> None:
         self._scheduled = False

@@ -24,6 +24,7 @@ from typing import Any
 from hatch_build import compile_kernel
 from pubsub.kernel import interpreted
 from pubsub.kernel.layout import Head, LengthField
+from tests.fuzz.text_lines import TextLines
 from tests.unit.kernel_forms import described
 
 ROOT = Path(__file__).parents[2]
@@ -166,6 +167,31 @@ class Round:
             if columns is not None:
                 self.use(columns)
         self.make()
+        self.scan_lines(TextLines(self.random))
+
+    def scan_lines(self, lines: TextLines) -> None:
+        """Scan lines of text, and write their payloads and others as numbered texts."""
+        random, learn = self.random, lines.learn
+        table = Pair(self.forms.one.TextTable(learn), self.forms.other.TextTable(learn))
+        for _ in range(random.choice((1, 2, 5))):
+            data = lines.read()
+            at = random.choice((0, 0, 0, -1, random.randrange(len(data) + 2)))
+            columns = table.call("scan", data, at)
+            assert len(table.one) == len(table.other)
+            if columns is not None:
+                self.use(columns, 1)
+                self.number(columns)
+        payloads = [lines.body() for _ in range(random.randrange(4))]
+        self.number(
+            Pair(*(form.Columns.of(payloads) for form in (self.forms.one, self.forms.other)))
+        )
+
+    def number(self, columns: Pair) -> None:
+        """Write columns as texts with numbers, valid or not."""
+        number = self.random.choice((0, 1, 8, 95, 10**18 - 1, 2**63 - 1, 2**63 - 3, -1))
+        self.forms.call(
+            "encode_numbered", columns, number, b"[", b"-", self.random.choice((b"", b"],"))
+        )
 
     def use(self, columns: Pair, depth: int = 3) -> None:
         """Call every method of columns."""

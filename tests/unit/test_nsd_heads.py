@@ -10,17 +10,25 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch
-from pubsub.protocols.nsd.codec import Publish, messages, parse
+from pubsub.protocols.nsd.codec import messages
 from pubsub.protocols.nsd.heads import (
-    MAX_TEMPLATE,
+    MAX_TEXT,
     EncodedBatches,
-    Template,
+    PublishLearner,
+    Source,
     encode_batch,
-    make_template,
-    text_around_body,
 )
 from tests.unit.fakes import batch_of
-from tests.unit.nsd_lines import SUCCESS, Nsd, bodies, error, get, open_, publish
+from tests.unit.nsd_lines import (
+    SUCCESS,
+    Nsd,
+    bodies,
+    error,
+    get,
+    open_,
+    publish,
+    subscribe,
+)
 
 MESSAGE = b'{"_class":"Message","from":"a","when":0,'
 BEFORE = b'{"_class":"PublishRequest","identity":"ada","message":' + MESSAGE
@@ -46,12 +54,19 @@ ENDS = st.sampled_from(
 LINES = st.lists(st.tuples(STARTS, BODIES, ENDS).map(b"".join), min_size=2, max_size=4)
 
 
-def like(line: bytes) -> Template | None:
-    """Return the template of ``line``."""
-    request = parse(line, line)
-    assert isinstance(request, Publish)
-    around = text_around_body(line, request)
-    return None if around is None else make_template(*around, request)
+def learnt(line: bytes) -> Source | None:
+    """Return the source of ``line`` once it was seen twice."""
+    learner = PublishLearner()
+    learner.max_body = 10
+    assert learner.learn(line, 0) is None
+    found = learner.learn(line, 0)
+    if found is None:
+        return None
+    head, source = found
+    assert line.startswith(head.before)
+    assert line.endswith(head.after)
+    assert head.limit == 10
+    return source
 
 
 def there(nsd: Nsd) -> list[tuple[str, str, object]]:
@@ -91,10 +106,23 @@ class MeaningTests(SynchronousTestCase):
         texts = [f"{number}" for number in range(100)]
         client.send(open_("ada") + b"".join(START + text.encode() + END for text in texts))
         assert client.take() == SUCCESS * 101
-        # Two lines are parsed before there is a template.
-        assert len(client.stream.writes) == 4
+        # One line is parsed before its text is known.
+        assert len(client.stream.writes) == 3
         client.send(get("ada"))
         assert bodies(client.take()) == texts
+
+    def test_lines_to_several_channels_are_one_batch(self) -> None:
+        nsd = Nsd()
+        client = nsd.connect("nsd")
+        starts = [START, START.replace(b"ada", b"ben")]
+        client.send(open_("ada") + open_("ben") + b"".join(start + b"0" + END for start in starts))
+        client.take()
+        writes = len(client.stream.writes)
+        client.send(b"".join(starts[n % 2] + b"%d" % n + END for n in range(1, 100)))
+        assert client.take() == SUCCESS * 99
+        assert len(client.stream.writes) == writes + 1
+        client.send(subscribe("ada", "ben") + get("ada"))
+        assert bodies(client.take().removeprefix(SUCCESS)) == ["0", *map(str, range(100))]
 
     def test_each_message_has_its_attachments(self) -> None:
         nsd = Nsd()
@@ -140,26 +168,42 @@ class RefusalTests(SynchronousTestCase):
         assert answers[5:] == [SUCCESS, error("INVALID REQUEST: [x]"), SUCCESS]
 
 
-class TemplateTests(SynchronousTestCase):
-    """Publishes that give no template"""
+class LearningTests(SynchronousTestCase):
+    """Publishes whose heads are learnt, and those whose heads are not"""
 
-    def test_a_line_that_matches(self) -> None:
-        found = like(START + b"a" + END)
-        assert found is not None
-        data = START + b"b" + END + START + b"" + END + START + b"c"
-        assert found.cut(data, 0, 10) == ([b"b", b""], len(data) - len(START) - 1)
+    def test_a_publish_that_was_seen_twice(self) -> None:
+        assert learnt(START + b"a" + END) == Source("ada", b"a")
+        with_extra = START + b'a","x":[1]}}\r\n'
+        assert learnt(with_extra) == Source("ada", b"a", (("x", b"[1]"),))
+
+    def test_each_text_must_be_seen_twice(self) -> None:
+        learner = PublishLearner()
+        learner.max_body = 10
+        lines = [START.replace(b"ada", b"%d" % n) + b"a" + END for n in range(3)]
+        assert [learner.learn(line, 0) for line in lines] == [None] * 3
+        assert learner.learn(b"".join(lines), len(lines[0])) is not None
 
     def test_only_the_body_of_the_message_is_replaced(self) -> None:
-        assert like(BEFORE + b'"body":"a","x":{"body":"a"}}}\n') is None
-        assert like(BEFORE + b'"body":"b","x":{"body":"b"},"body":"a"}}\n') is not None
-        assert like(BEFORE + b'"body":"a","body":"' + b"a" + END) is not None
+        assert learnt(BEFORE + b'"body":"a","x":{"body":"a"}}}\n') is None
+        assert learnt(BEFORE + b'"body":"b","x":{"body":"b"},"body":"a"}}\n') is not None
+        assert learnt(BEFORE + b'"body":"a","body":"' + b"a" + END) is not None
 
-    def test_long_lines_give_no_template(self) -> None:
-        line = START + b"a" + b'","x":"' + b"y" * MAX_TEMPLATE + END
-        assert like(line) is None
+    def test_long_texts_are_not_learnt(self) -> None:
+        assert learnt(START + b"a" + b'","x":"' + b"y" * MAX_TEXT + END) is None
 
-    def test_escaped_bodies_are_parsed(self) -> None:
-        assert like(START + b"\\u0061" + END) is None
+    def test_bodies_that_are_too_long_are_not_learnt(self) -> None:
+        assert learnt(START + b"x" * 11 + END) is None
+
+    def test_escaped_bodies_are_not_learnt(self) -> None:
+        assert learnt(START + b"\\u0061\\" + END) is None
+
+    def test_lines_with_a_password_are_not_learnt(self) -> None:
+        assert learnt(b'{"password":"sesame",' + START[1:] + b"a" + END) is None
+
+    def test_other_lines(self) -> None:
+        for line in (get("ada"), open_("body"), b"\n", b"x\n", base64.b64encode(START) + b"\n"):
+            assert learnt(line) is None
+        assert PublishLearner().learn(START, 0) is None
 
 
 class EncodedBatchTests(SynchronousTestCase):
@@ -175,14 +219,6 @@ class EncodedBatchTests(SynchronousTestCase):
         batch = _batch(payloads, sender)
         assert encode_batch(batch) == b",".join(messages(batch))
         json.loads(b"[" + encode_batch(batch) + b"]")
-
-    def test_payloads_known_to_be_plain_are_not_scanned(self) -> None:
-        batch = _batch([b"a", b"b"], b"x")
-        encoded = EncodedBatches(1000)
-        encoded.note_plain(batch)
-        assert encoded.encode(batch) == b",".join(messages(batch))
-        part = _batch([b'"'], b"x")
-        assert encoded.encode(part) == b",".join(messages(part))
 
     def test_encoded_batches_are_cached_within_a_bound(self) -> None:
         first, second = _batch([b"a" * 100], b"x"), _batch([b"b" * 100], b"x")

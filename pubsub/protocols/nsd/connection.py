@@ -35,12 +35,7 @@ from pubsub.protocols.nsd.codec import (
 )
 from pubsub.protocols.nsd.figures import CHANNEL as FIGURES
 from pubsub.protocols.nsd.figures import UnseenFigures
-from pubsub.protocols.nsd.heads import (
-    EncodedBatches,
-    Template,
-    make_template,
-    text_around_body,
-)
+from pubsub.protocols.nsd.heads import source_of
 from pubsub.protocols.nsd.identity_proof import (
     NO_PASSWORD,
     check_identity,
@@ -61,17 +56,16 @@ if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.passwords import PasswordCheck
     from pubsub.broker.topics import Topic
+    from pubsub.protocols.nsd.heads import EncodedBatches, Source
     from pubsub.protocols.nsd.identities import Identities
+    from pubsub.protocols.nsd.known_publishes import KnownPublishes
+    from pubsub.wire.known_heads import KnownHeads
 
 
 class NsdConnection(Connection):
     """A client. It has no outbox, as it is sent only what it has requested."""
 
     delimiter = b"\n"
-    # The text around the body of the last publish that was parsed; and the template of publishes
-    # once two in a row were alike.
-    _around_body: tuple[bytes, bytes] | None = None
-    _template: Template | None = None
     # The response to a Get while it is sent; no other request is handled meanwhile.
     _message_list: MessageList | None = None
     _in_consume = False
@@ -80,10 +74,17 @@ class NsdConnection(Connection):
     # The verification of a password; no other request is handled meanwhile.
     _password_check: PasswordCheck | None = None
 
-    def __init__(self, listener: Listener, identities: Identities, encoded: EncodedBatches) -> None:
+    def __init__(
+        self,
+        listener: Listener,
+        identities: Identities,
+        encoded: EncodedBatches,
+        publishes: KnownPublishes,
+    ) -> None:
         super().__init__(listener)
         self._identities = identities
         self._encoded = encoded
+        self._publishes = publishes
         # Each message names its sender, not the connection.
         self._publisher = listener.publisher(self, b"")
 
@@ -97,9 +98,18 @@ class NsdConnection(Connection):
         """
         at = 0
         self._in_consume = True
+        heads: KnownHeads | None = self._publishes.heads()
         while not (self._waits or self.output_full or self.closing):
-            if self._template is not None:
-                at = self._publish_alike(self._template, data, at)
+            columns = None if heads is None else heads.scan(data, at)
+            if columns is not None and columns.count:
+                if self._may_name(columns.addresses):
+                    at = columns.end
+                    self._publish_columns(columns)
+                    if self.output_full or self.closing:
+                        break
+                else:
+                    # A line of this read may have the password.
+                    heads = None
             end = data.find(b"\n", at)
             if end < 0:
                 if len(data) - at > MAX_LINE + data.endswith(b"\r"):
@@ -109,7 +119,7 @@ class NsdConnection(Connection):
             if len(line) > MAX_LINE:
                 self._fail_too_long(line)
                 break
-            self._answer(line, data[at : end + 1])
+            self._answer(line)
             at = end + 1
         self._in_consume = False
         if self.output_full:
@@ -123,24 +133,55 @@ class NsdConnection(Connection):
         answer = wrap(error(f"INVALID REQUEST: [{shown}]"), False)
         self.fail("line-too-long", answer, line)
 
-    def _publish_alike(self, template: Template, data: bytes, at: int) -> int:
-        """Publish the lines from ``at`` on that fit ``template``; return where they end."""
-        bodies, at = template.cut(data, at, self.listener.settings["max-body"])
-        if not bodies:
-            return at
-        count = accepted = len(bodies)
+    def _may_name(self, sources: list[Source]) -> bool:
+        """Return whether no password is missing for the identities."""
+        if self.listener.settings["identity-password"] == NO_PASSWORD:
+            return True
         try:
-            topic, batch = self._publish(template.request, bodies)
-            self._encoded.note_plain(batch)
+            for source in sources:
+                check_identity(self, source.identity)
+        except Refused:
+            return False
+        return True
+
+    def _publish_columns(self, columns: Columns) -> None:
+        """Publish the bodies of lines whose heads are known."""
+        if len(columns.addresses) == 1:
+            self._publish_run(columns.addresses[0], columns)
+        elif not self._publish_mixed(columns):
+            for _index, run in columns.runs():
+                self._publish_run(run.addresses[0], run)
+
+    def _publish_mixed(self, columns: Columns) -> bool:
+        """Publish messages of one sender to several channels; False if that is not possible."""
+        first = columns.addresses[0]
+        for identity, sender, extra in columns.addresses:
+            if extra or sender != first.sender or not self._identities.opened(identity):
+                return False
+        mixed = self._publishes.mixes.find(columns)
+        if mixed is None or self._publisher.publish_mixed(*mixed, sender=first.sender) is None:
+            return False
+        count = columns.count
+        durability = max([topic.durability for topic in mixed[0].topics])
+        success, failed = wrap(SUCCESS, False), wrap(NOT_STORED, False)
+        self.reply_when_stored(durability, success * count, failed * count, count)
+        return True
+
+    def _publish_run(self, source: Source, columns: Columns) -> None:
+        """Publish messages of one source; each one gets a response."""
+        if self.closing:
+            return
+        count = accepted = columns.count
+        try:
+            topic, batch = self._publish(source, columns)
             accepted = batch.count
             self._reply_published(topic, wrap(SUCCESS, False), wrap(NOT_STORED, False), accepted)
             if accepted < count:
                 raise RateLimited(self.listener.protocol)
         except Refused as refused:
             refusals = count - accepted if accepted < count else count
-            self.refuse(refused.reason, refusals, topic=template.request.identity)
+            self.refuse(refused.reason, refusals, topic=source.identity)
             self.reply(wrap(refusal_of(refused), False) * refusals)
-        return at
 
     def _reply_published(self, topic: Topic, success: bytes, failed: bytes, count: int = 1) -> None:
         """Reply to ``count`` messages as soon as what was published is as safe as promised."""
@@ -149,14 +190,7 @@ class NsdConnection(Connection):
         else:
             self.reply_when(confirmed_by_host(topic), success * count, failed * count, count)
 
-    def _learn(self, request: Publish, line: bytes) -> None:
-        """Make a template when two publishes in a row have the same text around the body."""
-        around, before = text_around_body(line, request), self._around_body
-        self._around_body = around
-        if around is not None and around == before:
-            self._template = make_template(*around, request)
-
-    def _answer(self, line: bytes, line_with_end: bytes) -> None:
+    def _answer(self, line: bytes) -> None:
         text, in_base64 = unwrap(line)
         try:
             request = parse(text, line)
@@ -168,9 +202,6 @@ class NsdConnection(Connection):
                 check_identity(self, request.identity)
                 if isinstance(request, Subscribe | Unsubscribe | Get):
                     check_owner(self, self._identities.owner(request.identity))
-                if password is not None:
-                    # Such a line is not kept as a template.
-                    line_with_end = b""
             if isinstance(request, Get):
                 self._get(request, in_base64)
                 return
@@ -178,8 +209,6 @@ class NsdConnection(Connection):
             response = self._subscribed(request) if isinstance(request, Subscribe) else SUCCESS
             success, failed = wrap(response, in_base64), wrap(NOT_STORED, in_base64)
             if isinstance(request, Publish):
-                if line_with_end:
-                    self._learn(request, line_with_end)
                 self._reply_published(topic, success, failed)
             else:
                 self.reply_when_stored(topic.durability, success, failed)
@@ -206,9 +235,8 @@ class NsdConnection(Connection):
 
         def done(refused: Refused | None) -> None:
             waited, self._password_check = self._password_check, None
-            self._template = self._around_body = None
             if refused is None:
-                self._answer(line, b"")
+                self._answer(line)
             else:
                 self.refuse(refused.reason)
                 self.reply(wrap(refusal_of(refused), in_base64))
@@ -243,7 +271,7 @@ class NsdConnection(Connection):
                 if len(message.body) > self.listener.settings["max-body"]:
                     self._check_publish(request.identity)
                     raise MessageTooLarge(len(message.body))
-                return self._publish(request, [message.body.encode()])[0]
+                return self._publish(source_of(request), Columns.one(message.body.encode()))[0]
             case Subscribe():
                 # First, as a client without the right may not find out which channels there are.
                 self.access.check_subscribe(request.channel)
@@ -277,19 +305,13 @@ class NsdConnection(Connection):
         if not self._identities.opened(identity):
             raise TopicNotFound(identity)
 
-    def _publish(self, request: Publish, payloads: list[bytes]) -> tuple[Topic, Batch]:
-        """Publish ``payloads`` with the other fields of ``request``; return what was accepted."""
-        self._check_publish(request.identity)
+    def _publish(self, source: Source, columns: Columns) -> tuple[Topic, Batch]:
+        """Publish the bodies in ``columns``; return what was accepted."""
+        self._check_publish(source.identity)
         # After a restart an identity may be known before its channel is.
-        topic = self.listener.topics.create(request.identity)
-        message = request.message
-        batch = self._publisher.publish(
-            topic,
-            Columns.of(payloads),
-            headers=[message.extra] * len(payloads) if message.extra else None,
-            sender=message.sender.encode(),
-        )
-        return topic, batch
+        topic = self.listener.topics.create(source.identity)
+        headers = [dict(source.extra)] * columns.count if source.extra else None
+        return topic, self._publisher.publish(topic, columns, headers, source.sender)
 
     def _subscribe(self, name: str, channel: str) -> None:
         settings = self.listener.settings

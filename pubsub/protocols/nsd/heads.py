@@ -1,20 +1,18 @@
 """nsd: publishes that differ in their bodies alone, and encoded batches for responses. Sans-IO.
 
-A client writes all its publishes alike. Once two in a row have the same text around the body, that
-text is a template. Lines that fit it are not parsed: their bodies are cut out. A body with a
-character that JSON escapes does not fit, so that the bytes between the quotes are the text.
+A client writes all its publishes to a channel alike. Once the same text around a body has been seen
+twice, the kernel finds such lines without parsing them. A body with a character that JSON escapes
+does not fit, so that the bytes between the quotes are the text.
 """
 
 from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import takewhile
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from pubsub.broker.batch import Batch
+from pubsub.kernel import TextHead, encode_numbered
 from pubsub.protocols.nsd.codec import (
     MAX_LINE,
     NAME,
@@ -26,116 +24,110 @@ from pubsub.protocols.nsd.codec import (
 )
 
 # Bytes around the body. Longer text, mostly attachments, is not worth keeping.
-MAX_TEMPLATE = 1024
-# Batches that are noted as plain. Clients read a batch soon after it was published, or rarely.
-_NOTED = 1000
+MAX_TEXT = 600
+# Texts that were seen once.
+_MAX_SEEN = 10_000
 _BODY = re.compile(rb'"body"[ ]?:[ ]?"')
-_ESCAPED = bytes(range(0x20)) + b'"\\'
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
-    """A publish without its body; ``after`` ends with the end of the line."""
+class Source(NamedTuple):
+    """What publishes have besides their bodies; ``extra`` is that of ``Message``."""
 
-    before: bytes
-    after: bytes
-    request: Publish
+    identity: str
+    sender: bytes
+    extra: tuple[tuple[str, bytes], ...] = ()
 
-    def cut(self, data: bytes, at: int, max_body: int) -> tuple[list[bytes], int]:
-        """Return the bodies of the lines from ``at`` on that fit, and where they end.
 
-        A body of more than ``max_body`` bytes does not fit. One that fits has no more characters
-        either, which is what the limit counts.
+def source_of(request: Publish) -> Source:
+    """Return the source of a publish."""
+    message = request.message
+    return Source(request.identity, message.sender.encode(), tuple(message.extra.items()))
+
+
+class PublishLearner:
+    """Learns the heads of publishes; ``max_body`` is the limit of their bodies."""
+
+    def __init__(self) -> None:
+        self.max_body = 0
+        # By text, whether it may be the head of publishes.
+        self._seen: dict[int, bool] = {}
+
+    def learn(self, data: bytes, at: int) -> tuple[TextHead, Source] | None:
+        """Return the head and the source of the publish at ``at``.
+
+        None for another request, and for a text around a body that is new. A body of more bytes
+        than ``max_body`` does not fit. One that fits has no more characters either, which is what
+        the limit counts.
         """
-        before, after = self.before, self.after
-        skip, step = len(before), len(after)
-        bodies: list[bytes] = []
-        start = at
-        while data.startswith(before, at):
-            end = data.find(b'"', at + skip)
-            if end < 0 or not data.startswith(after, end):
-                break
-            bodies.append(data[at + skip : end])
-            at = end + step
-        limit = min(max_body, MAX_LINE - skip - step)
-        if bodies and (max(map(len, bodies)) > limit or not is_plain(bodies)):
-            bodies = list(takewhile(lambda body: len(body) <= limit and is_plain([body]), bodies))
-            at = start + sum(map(len, bodies)) + len(bodies) * (skip + step)
-        return bodies, at
+        end = data.find(b"\n", at) + 1
+        around = text_around_body(data[at:end], self.max_body) if end else None
+        if around is None:
+            return None
+        key = hash(around)
+        if key not in self._seen:
+            if len(self._seen) >= _MAX_SEEN:
+                self._seen.clear()
+            self._seen[key] = True
+            return None
+        before, after = around
+        source = source_around(before, after) if self._seen[key] else None
+        if source is None:
+            self._seen[key] = False
+            return None
+        limit = min(self.max_body, MAX_LINE - len(before) - len(after))
+        return TextHead(before, after, limit), source
 
 
-def text_around_body(line: bytes, request: Publish) -> tuple[bytes, bytes] | None:
+def text_around_body(line: bytes, max_body: int) -> tuple[bytes, bytes] | None:
     """Return the text before and after the body in ``line``, which includes its line end.
 
-    None if the body is not there as plain text, or the text is longer than MAX_TEMPLATE.
+    None if there is no body, if it has escapes or more than ``max_body`` bytes, if the text is
+    longer than MAX_TEXT, or if it may have a password.
     """
-    body = request.message.body.encode()
-    starts = [found.end() for found in _BODY.finditer(line)]
-    if not starts or len(line) - len(body) > MAX_TEMPLATE or not line.startswith(b"{"):
+    found = line.rfind(b'"body"', 0, MAX_TEXT) if line.startswith(b"{") else -1
+    body = None if found < 0 else _BODY.match(line, found)
+    if body is None or b'"password"' in line:
         return None
-    start, end = starts[-1], starts[-1] + len(body)
-    if line[start:end] != body or line[end : end + 1] != b'"':
+    start = body.end()
+    end = line.find(b'"', start)
+    if not 0 <= end - start <= max_body or b"\\" in line[start:end]:
+        return None
+    if len(line) - (end - start) > MAX_TEXT:
         return None
     return line[:start], line[end:]
 
 
-def make_template(before: bytes, after: bytes, request: Publish) -> Template | None:
-    """Return the template, if the text around another body gives ``request`` with that body."""
-    message = request.message
-    other_body = message.body + "x"
-    line = before + other_body.encode() + after
-    try:
-        parsed = parse(line, line)
-    except InvalidRequest:
-        return None
-    if not isinstance(parsed, Publish) or parsed.identity != request.identity:
-        return None
-    if (parsed.message.sender, parsed.message.body) != (message.sender, other_body):
-        return None
-    if parsed.message.extra != message.extra:
-        return None
-    return Template(before, after, request)
+def source_around(before: bytes, after: bytes) -> Source | None:
+    """Return the source of all publishes with this text around their bodies.
 
-
-def is_plain(payloads: Sequence[bytes]) -> bool:
-    """Return whether all are UTF-8 without characters that JSON escapes."""
-    # No character spans a space, so that all parts of the joined text are UTF-8 if it is.
-    joined = b" ".join(payloads)
-    if len(joined.translate(None, _ESCAPED)) != len(joined):
-        return False
-    if joined.isascii():
-        return True
-    try:
-        joined.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def encode_batch(batch: Batch, known_plain: bool = False) -> bytes:
-    """Return the batch's messages as JSON objects with commas between them (nsd §4).
-
-    With ``known_plain`` the payloads are not examined.
+    None if what is between the two is not the body of a publish.
     """
-    has_extra = batch.protocol == NAME and batch.headers is not None
-    if has_extra or not (known_plain or is_plain(batch.payloads())):
-        return b",".join(messages(batch))
-    head = b'{"_class":"Message","from":%b,"when":' % text(batch.sender.decode(errors="replace"))
-    between = b'"},' + head
-    pieces: list[bytes] = []
-    for when, body in enumerate(batch.payloads(), batch.offset + 1):
-        pieces += (b'%b%d,"body":"' % (between, when), body)
-    pieces[0] = pieces[0].removeprefix(b'"},')
-    pieces.append(b'"}')
-    return b"".join(pieces)
+    requests = []
+    for body in ("", "x"):
+        line = before + body.encode() + after
+        try:
+            request = parse(line, line)
+        except InvalidRequest:
+            return None
+        if not isinstance(request, Publish) or request.message.body != body:
+            return None
+        requests.append(source_of(request))
+    return requests[0] if requests[0] == requests[1] else None
+
+
+def encode_batch(batch: Batch) -> bytes:
+    """Return the batch's messages as JSON objects with commas between them (nsd §4)."""
+    encoded = None
+    if batch.protocol != NAME or batch.headers is None:
+        before = b'{"_class":"Message","from":%b,"when":' % text(
+            batch.sender.decode(errors="replace")
+        )
+        encoded = encode_numbered(batch.columns, batch.offset + 1, before, b',"body":"', b'"},')
+    return b",".join(messages(batch)) if encoded is None else encoded[:-1]
 
 
 # The first offset of a batch, its number of messages, and their timestamp.
 _Key: TypeAlias = tuple[int, int, int]
-
-
-def _key(batch: Batch) -> _Key:
-    return batch.offset, batch.count, batch.timestamp
 
 
 class EncodedBatches:
@@ -144,21 +136,13 @@ class EncodedBatches:
     def __init__(self, nbytes: int) -> None:
         self._free = nbytes
         self._encoded: OrderedDict[_Key, bytes] = OrderedDict()
-        self._plain: OrderedDict[_Key, None] = OrderedDict()
-
-    def note_plain(self, batch: Batch) -> None:
-        """Note that all payloads of ``batch``, which was just published, are plain."""
-        if batch.offset >= 0:
-            self._plain[_key(batch)] = None
-            if len(self._plain) > _NOTED:
-                self._plain.popitem(last=False)
 
     def encode(self, batch: Batch) -> bytes:
         """As ``encode_batch``, for a batch that was read from the history."""
-        key = _key(batch)
+        key = batch.offset, batch.count, batch.timestamp
         found = self._encoded.get(key)
         if found is None:
-            found = self._encoded[key] = encode_batch(batch, key in self._plain)
+            found = self._encoded[key] = encode_batch(batch)
             self._free -= len(found)
             while self._free < 0:
                 self._free += len(self._encoded.popitem(last=False)[1])

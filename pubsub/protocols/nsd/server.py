@@ -12,6 +12,7 @@ from pubsub.protocols.nsd.connection import NsdConnection
 from pubsub.protocols.nsd.heads import EncodedBatches
 from pubsub.protocols.nsd.identities import Identities
 from pubsub.protocols.nsd.identity_proof import NO_PASSWORD, OPTIONAL, REQUIRED
+from pubsub.protocols.nsd.known_publishes import KnownPublishes
 from pubsub.settings import Setting, choice, integer
 from pubsub.wire.connection import ConnectionFactory
 
@@ -47,6 +48,8 @@ class NsdFactory(ConnectionFactory):
         super().__init__(listener)
         listener.when_open(lambda: self._identities)
 
+        self._publishes = KnownPublishes(listener)
+
     @property
     def _identities(self) -> Identities:
         listener = self.listener
@@ -57,7 +60,7 @@ class NsdFactory(ConnectionFactory):
         encoded = self.listener.shared(
             "nsd-encoded-batches", lambda: EncodedBatches(_ENCODED_BYTES)
         )
-        return NsdConnection(self.listener, self._identities, encoded)
+        return NsdConnection(self.listener, self._identities, encoded, self._publishes)
 
 
 def _load_identities(listener: Listener) -> Identities:
