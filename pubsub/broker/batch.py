@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -91,14 +91,18 @@ class Batch:
         """Return the messages from position ``start`` up to ``stop``."""
         return self._part(self.topics, self.columns.slice(start, stop), start)
 
-    def runs(self) -> Iterator[tuple[int, Batch]]:
-        """Return consecutive messages of one topic as a batch of that topic, with its index."""
+    def runs(self, wanted: Container[int] | None = None) -> Iterator[tuple[int, Batch]]:
+        """Return consecutive messages of one topic as a batch of that topic, with its index.
+
+        If indexes are ``wanted``, only those of them.
+        """
         if len(self.topics) == 1:
             yield 0, self
             return
         start = 0
         for index, columns in self.columns.runs():
-            yield index, self._part((self.topics[index],), columns, start)
+            if wanted is None or index in wanted:
+                yield index, self._part((self.topics[index],), columns, start)
             start += columns.count
 
     def _part(self, topics: tuple[str, ...], columns: Columns, start: int) -> Batch:

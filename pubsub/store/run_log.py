@@ -88,10 +88,14 @@ class RunLog:
         for record in runs[start : start + _SCAN]:
             if first_offset_of(record) >= last:
                 return Page(found, max(next_offset, last))
-            for one in self._shown(record, topics):
-                if last_offset_of(one) >= offset:
-                    found.append(batch_of(one, offset))
-                    room -= nbytes_of(one) + MESSAGE_BYTES * count_of(one)
+            if mixed_topics_of(record) is None:
+                if self._is_shown(record, topics) and last_offset_of(record) >= offset:
+                    found.append(batch_of(record, offset))
+                    room -= nbytes_of(record) + MESSAGE_BYTES * count_of(record)
+            else:
+                shown = self._shown_batches(batch_of(record, offset), topics)
+                found += shown
+                room -= sum([batch.nbytes + MESSAGE_BYTES * batch.count for batch in shown])
             next_offset = last_offset_of(record) + 1
             if room <= 0:
                 return Page(found, next_offset)
@@ -164,6 +168,17 @@ class RunLog:
         if not self._forgotten and (topics is None or topics.issuperset(mixed)):
             return (record,)
         return [one for one in split(record) if self._is_shown(one, topics)]
+
+    def _shown_batches(self, batch: Batch, topics: frozenset[str] | None) -> list[Batch]:
+        """As ``_shown``, for messages of several topics."""
+        if not self._forgotten and (topics is None or topics.issuperset(batch.topics)):
+            return [batch]
+        first = {
+            index: self._forgotten.get(topic, 0)
+            for index, topic in enumerate(batch.topics)
+            if topics is None or topic in topics
+        }
+        return [run for index, run in batch.runs(first) if run.offset >= first[index]]
 
     def _is_shown(self, record: RunRecord, topics: frozenset[str] | None) -> bool:
         topic = topic_of(record)
