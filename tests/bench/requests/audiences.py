@@ -121,6 +121,9 @@ class Audiences:
             reader.send(fast.subscribe(_TOKEN, topic))
         self._site.settle()
         label = f"{len(readers):,} subscribers"
+        # A token that may rotate has the key that is in use.
+        keys = [f"key-{number}" for number in range(self._scale.rounds)]
+        owners = [_TOKEN, *[fast.grant(key=key) for key in keys]]
         measure(
             "fast",
             f"PUBLISH, {label}",
@@ -129,7 +132,7 @@ class Audiences:
         measure(
             "fast",
             f"ROTATE_KEY, {label}",
-            lambda n: owner.send(fast.rotate(_TOKEN, b"key-%d" % n, topic)),
+            lambda n: owner.send(fast.rotate(owners[n], b"key-%d" % n, topic)),
         )
         for reader in readers:
             reader.lose()
