@@ -43,6 +43,13 @@ from pubsub.pipeline.tables.spark import query_id
 FAILED = 3
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 _OLDEST_JAVA = 17
+# With its defaults Java spends half of the processor time of a short job on compiling methods in
+# full. These are the defaults times ten: what runs for each row is still compiled at once.
+_LATE_COMPILATION = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
+    "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+)
+_NO_FULL_COMPILATION = "-XX:TieredStopAtLevel=1"
 _POLL_SECONDS = 1
 _LAST_BATCH_SECONDS = 60.0
 _ATTEMPTS = 3
@@ -89,7 +96,8 @@ def launch(name: str, options: argparse.Namespace) -> int:
     """Run the job ``name`` and return the exit code. Errors go to standard error."""
     job = importlib.import_module(f"pubsub.pipeline.jobs.{name.replace('-', '_')}")
     try:
-        with job_session(f"pubsub {name}", options) as spark, stop_on_signal() as stop:
+        in_java = getattr(job, "MESSAGES_IN_JAVA", True)
+        with job_session(f"pubsub {name}", options, in_java) as spark, stop_on_signal() as stop:
             return int(job.run(spark, options, stop))
     except (PubSubError, PySparkException, Py4JError, OSError) as error:
         return print_error(error, options.verbose)
@@ -135,13 +143,18 @@ def explain(error: BaseException) -> str | None:
 
 
 @contextmanager
-def job_session(name: str, options: argparse.Namespace) -> Iterator[SparkSession]:
-    """Yield a session on the cluster in ``options`` or on this machine, and stop it at the end."""
+def job_session(
+    name: str, options: argparse.Namespace, messages_in_java: bool = True
+) -> Iterator[SparkSession]:
+    """Yield a session on the cluster in ``options`` or on this machine, and stop it at the end.
+
+    Without ``messages_in_java`` Java only plans.
+    """
     if not options.verbose:
         # This logger shows the stack trace of errors that are reported in one line.
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     try:
-        spark = _start_session(name, options)
+        spark = _start_session(name, options, messages_in_java)
     except Py4JJavaError as error:
         if options.verbose:
             print(error, file=sys.stderr)
@@ -153,7 +166,7 @@ def job_session(name: str, options: argparse.Namespace) -> Iterator[SparkSession
         spark.stop()
 
 
-def _start_session(name: str, options: argparse.Namespace) -> SparkSession:
+def _start_session(name: str, options: argparse.Namespace, messages_in_java: bool) -> SparkSession:
     settings = {
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
         # Above this number of groups Spark sorts; percentiles of many topics need more groups.
@@ -167,7 +180,8 @@ def _start_session(name: str, options: argparse.Namespace) -> SparkSession:
     level = "warn" if options.verbose else "off"
     log4j = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -Dpubsub.log.level={level}"
     java_options = settings.get("spark.driver.extraJavaOptions", "")
-    options_of_java = (log4j, java_option(), java_options)
+    compilation = _LATE_COMPILATION if messages_in_java else _NO_FULL_COMPILATION
+    options_of_java = (log4j, compilation, java_option(), java_options)
     settings["spark.driver.extraJavaOptions"] = " ".join(filter(None, options_of_java))
     if options.master is None or options.master.startswith("local"):
         if options.master is not None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 _LOOPBACK = "127.0.0.1"
+_WORKER_PYTHON = Path(__file__).with_name("worker_python")
 
 
 def settings(cores: int | None = None, ui: bool = False) -> dict[str, str]:
@@ -29,6 +32,8 @@ def settings(cores: int | None = None, ui: bool = False) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         # The default of 200 is for clusters; each partition costs a task, even an empty one.
         "spark.sql.shuffle.partitions": str(2 * count),
+        # Most of what a short job costs are the imports of its workers.
+        "spark.python.daemon.module": "pubsub.pipeline.worker_daemon",
     }
 
 
@@ -46,10 +51,22 @@ def local_session(
     settings that can still change.
     """
     # The workers must run this Python, with its installed packages.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = worker_python()
+    os.environ["PUBSUB_WORKER_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
     return start_session(name, {**settings(cores, ui), **(more or {})}, detached)
+
+
+def worker_python() -> str:
+    """Return the program that runs this Python without the archives of PySpark.
+
+    It is this Python itself if PySpark is only in an archive, or if the program cannot be executed.
+    """
+    found = find_spec("pyspark")
+    is_installed = found is not None and Path(found.origin or "").is_file()
+    usable = is_installed and os.name == "posix" and os.access(_WORKER_PYTHON, os.X_OK)
+    return str(_WORKER_PYTHON) if usable else sys.executable
 
 
 def start_session(name: str, chosen: Mapping[str, str], detached: bool = False) -> SparkSession:

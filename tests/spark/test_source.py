@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -72,6 +75,17 @@ def test_all_five_protocols(spark: SparkSession, broker: Broker, secret: Path) -
     assert frame.select("message_id").distinct().count() == frame.count()
     offsets = sorted(row[0] for row in frame.select("offset").collect())
     assert offsets == list(range(len(offsets)))
+
+
+def test_workers_begin_with_their_modules(spark: SparkSession) -> None:
+    """They are imported once for all workers, and PySpark from where it is installed."""
+
+    def look(_: object) -> Iterator[tuple[bool, str]]:
+        here = "pubsub.pipeline.source" in sys.modules
+        yield here, str(sys.modules["pyspark"].__file__)
+
+    found = spark.sparkContext.parallelize([0], 1).mapPartitions(look).collect()
+    assert found == [(True, pyspark.__file__)]
 
 
 def test_unusual_topic_names(spark: SparkSession, broker: Broker) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -184,6 +185,21 @@ class PartitionWriterTests(TestCase):
             assert {v.decode() for v in found["value"].to_pylist()} == {file.values[0]}
             assert found["offset"].to_pylist() == sorted(found["offset"].to_pylist())
             assert file.size == os.path.getsize(os.path.join(self.root, file.path))
+
+    def test_long_runs_of_one_partition(self) -> None:
+        parts = PartitionWriter(self.root, BY)
+        runs = [(0, "orders"), (300, "bills"), (450, "orders"), (700, "a"), (1000, "")]
+        for (start, topic), (stop, _) in pairwise(runs):
+            parts.add(batch(start, stop - start, [topic]))
+        joined = [batch(start, stop - start, [t]) for (start, t), (stop, _) in pairwise(runs)]
+        parts.add(pa.Table.from_batches(joined).combine_chunks().to_batches()[0])
+        found = {file.values[0]: file for file in parts.finish()}
+        assert {name: file.rows for name, file in found.items()} == {
+            "orders": 1100, "bills": 300, "a": 600,
+        }  # fmt: skip
+        rows = ds.dataset(os.path.join(self.root, found["orders"].path)).to_table()
+        assert rows["offset"].to_pylist() == 2 * [*range(300), *range(450, 700)]
+        assert set(rows["value"].to_pylist()) == {b"orders"}
 
     def test_held_bytes_are_limited(self) -> None:
         parts = PartitionWriter(self.root, BY, max_held=1)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 Target: TypeAlias = "TableTarget | IcebergTarget"
 
 NAME = "archive"
+MESSAGES_IN_JAVA = False
 _DAY = pa.field("day", pa.date32())
 _LONG_TOPIC = pa.field(LONG_TOPIC, pa.string())
 

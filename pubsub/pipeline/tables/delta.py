@@ -6,6 +6,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ from pubsub.pipeline.tables.storage import open_storage
 FULL_FILE_BYTES = 128 * 1024 * 1024
 """Compaction does not merge files of this size and above."""
 _MIN_MERGED_FILES = 4
+# The rows of that many groups are in memory.
+_MERGES_AT_ONCE = 2
 _KEPT_SECONDS = 7 * 86_400
 _COMMIT_ATTEMPTS = 10
 _HINT = "choose another directory, or use the options that the table was created with"
@@ -214,16 +217,20 @@ class Delta:
 
     def _compact(self) -> int:
         small = _small(self.open(), self.partition_by)
-        replaced = sum(
-            self._merge(values, group)
-            for values, files in small.items()
-            for group in _groups(files)
-        )
+        groups = [(values, group) for values, files in small.items() for group in _groups(files)]
+        replaced = 0
+        with ThreadPoolExecutor(_MERGES_AT_ONCE) as pool:
+            merges = [pool.submit(self._merge, *group) for group in groups]
+            try:
+                for (_, group), merge in zip(groups, merges, strict=True):
+                    replaced += self._replace_group(group, merge.result())
+            finally:
+                pool.shutdown(cancel_futures=True)
         self._clean()
         return replaced
 
-    def _merge(self, values: Values, group: list[dict[str, Any]]) -> int:
-        """Merge the files ``group``; return their number, or 0 if another writer replaced them."""
+    def _merge(self, values: Values, group: list[dict[str, Any]]) -> WrittenFile:
+        """Write the rows of the files ``group`` to one file; runs in a thread."""
         paths = [file["path"] for file in group]
         # Only files of before the column was added lack one.
         rows = pa.concat_tables(
@@ -231,7 +238,11 @@ class Delta:
             promote_options="default",
         )
         path = new_merge_file(hive_directory(self.partition_by, values), paths[0])
-        merged = write_file(self.storage, path, values, rows)
+        return write_file(self.storage, path, values, rows)
+
+    def _replace_group(self, group: list[dict[str, Any]], merged: WrittenFile) -> int:
+        """Replace ``group``; return its number of files, or 0 if another writer replaced them."""
+        paths = [file["path"] for file in group]
         for _ in range(_COMMIT_ATTEMPTS):
             table = self.open()
             if not _paths(table).issuperset(paths):

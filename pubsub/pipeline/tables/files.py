@@ -1,7 +1,7 @@
 """Writes Arrow batches to Parquet files, each in one partition. Runs in Spark's workers.
 
-No loop goes over rows: one sort of small integers orders a batch by partition, and the batch is
-sliced where they change.
+No loop goes over rows: a batch is sliced where its partition changes. If that is often, one sort of
+small integers orders it by partition first.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from pubsub.pipeline.tables.storage import Storage, open_storage
 MAX_HELD_BYTES = 192 * 1024 * 1024
 """Bytes of Arrow data above which a task writes its largest partition."""
 _ROW_GROUP = 1_000_000
+# Above this mean number of rows of one partition in sequence, a batch is not sorted by partition.
+_LONG_RUN = 64
 # Ids increase within a run, so each shares a long prefix with the one before.
 _PREFIXED_COLUMN = "message_id"
 _COUNTING_COLUMNS = ("offset", "timestamp")
@@ -118,14 +120,17 @@ class PartitionWriter:
         if codes is None:
             yield self._values(columns, 0), self._file_columns(batch)
             return
-        order = pc.sort_indices(codes)
-        batch = batch.take(order)
+        rows = self._file_columns(batch)
+        ends = pc.run_end_encode(codes, pa.int32()).run_ends
+        if len(ends) * _LONG_RUN > batch.num_rows:
+            order = pc.sort_indices(codes)
+            rows = rows.take(order)
+            columns = [column.take(order) for column in columns]
+            ends = pc.run_end_encode(codes.take(order), pa.int32()).run_ends
         start = 0
-        for run in pc.value_counts(codes.take(order)).to_pylist():
-            length = run["counts"]
-            row = order[start].as_py()
-            yield self._values(columns, row), self._file_columns(batch.slice(start, length))
-            start += length
+        for end in ends.to_pylist():
+            yield self._values(columns, start), rows.slice(start, end - start)
+            start = end
 
     def _codes(self, batch: pa.RecordBatch) -> tuple[pa.Array | None, list[pa.DictionaryArray]]:
         """Return a number for the partition of each row, and the partition columns.
