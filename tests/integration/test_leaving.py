@@ -61,9 +61,11 @@ def fill(stack: contextlib.ExitStack, served: Served, count: int) -> list[Stream
         shake(publisher, handshake_pub())
         for _ in range(6):
             publisher.sendall(publish(1, bytes(MIB - 9)))
-        publisher.sendall(frame(PING))
-        # The PONG follows everything before it.
-        assert split(publisher.recv(7)) == [(PONG, b"")]
+        # The first PONG follows everything before it, the second one also the tick in which that is
+        # written to the subscribers.
+        for _ in range(2):
+            publisher.sendall(frame(PING))
+            assert split(publisher.recv(7)) == [(PONG, b"")]
     return subscribers
 
 
@@ -77,8 +79,7 @@ def test_subscribers_that_half_close_and_do_not_read_are_gone_in_time(
         subscribers = [each for served in streams for each in fill(stack, served, 5)]
         for subscriber in subscribers:
             half_close(subscriber)
-        for subscriber in subscribers:
-            wait_hang_up(subscriber)
+        # Where the kernel has all that was written, it still offers that to the client.
         until(lambda: open_sockets(broker) == before, "the sockets are closed")
 
 
