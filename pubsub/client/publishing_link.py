@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 from pubsub.client.client_errors import (
     ClientClosed,
     ClientError,
-    ConnectFailed,
     NotPublished,
     NotSent,
     OutcomeUnknown,
@@ -246,7 +246,8 @@ class PublishingLink(Link):
 
     def failed(self, error: ClientError) -> None:
         """See ``Link``."""
-        self._fail_queue(lambda: ConnectFailed(str(error)))
+        # An error for each that waits, as raising one adds to its traceback.
+        self._fail_queue(lambda: copy(error))
 
     def closed(self) -> None:
         """See ``Link``."""

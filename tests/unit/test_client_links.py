@@ -334,5 +334,6 @@ class FastTests(SynchronousTestCase):
         runtime = MemoryRuntime(fast_wire.Fast(self))
         client = runtime.client("fast", token="a.b.c")
         error = raised(ConnectFailed, runtime.begin(client.publish("news", b"")).result)
+        assert error.refused
         assert "BAD_TOKEN" in str(error)
         assert "a.b.c" not in str(error) + repr(client)
