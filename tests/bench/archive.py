@@ -1,11 +1,14 @@
 """The rate at which jobs read a history, and the delay of metrics.
 
     python -m tests.bench.archive                        5 million messages into an archive
+    python -m tests.bench.archive --copy                 beside Spark copying the same rows
     python -m tests.bench.archive --live 60 --rate 100000    metrics of live messages for a minute
 
 The broker, Spark with two cores and the disk are on this machine. The first command prints messages
-a second within the batches, without the start of Java. The second prints the ages in the metrics
-table, from publishing to reading.
+a second within the batches, without the start of Java, and of the whole command. With ``--copy`` a
+program of Spark that copies the same rows from Parquet to Parquet files is measured beside it, from
+the start of its process to the end. The last command prints the ages in the metrics table, from
+publishing to reading.
 """
 
 from __future__ import annotations
@@ -15,13 +18,20 @@ import json
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow.compute as pc
 from deltalake import DeltaTable
+from pyarrow import RecordBatch
+from pyarrow.parquet import ParquetWriter
 
+from pubsub.store.arrow import SCHEMA, read_arrow
+from pubsub.store.log_view import LogView
 from tests.histories import fill
 from tests.integration.broker import HOST, brokers, listen
 from tests.spark.commands import Command
@@ -54,12 +64,33 @@ def archive(options: argparse.Namespace, scratch: Path) -> dict[str, object]:
     steps = [json.loads(line) for line in out.splitlines()]
     rows = sum(step["rows"] for step in steps)
     seconds = sum(step["seconds"] for step in steps)
-    return {
+    figures: dict[str, object] = {
         "rows": rows,
         "rows_per_second": round(rows / seconds),
         "of_each_batch": [round(step["rate"]) for step in steps],
         "with_start_and_compaction": round(rows / took),
     }
+    if options.copy:
+        beside = copy_seconds(options, path, scratch)
+        figures["copied_by_spark"] = round(rows / beside)
+        figures["part"] = round(beside / took, 2)
+    return figures
+
+
+def copy_seconds(options: argparse.Namespace, history: Path, scratch: Path) -> float:
+    """Return the seconds that a process needs to copy the rows with Spark, its start included."""
+    rows = scratch / "rows"
+    rows.mkdir()
+    with closing(LogView(history)) as view, ParquetWriter(rows / "rows.parquet", SCHEMA) as writer:
+        for batch in read_arrow(view, 0, options.rows, None):
+            assert isinstance(batch, RecordBatch)
+            writer.write_batch(batch)
+    where = json.dumps({"parquet": str(rows)})
+    given = [where, "Parquet", str(scratch), str(options.rows), str(options.cores)]
+    command = [sys.executable, "-m", "tests.bench.pipeline", "--measure", *given]
+    began = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - began
 
 
 def publish(port: int, options: argparse.Namespace) -> int:
@@ -128,6 +159,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=100, help="bytes of a payload")
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--http", action="store_true", help="over HTTP instead of from the file")
+    parser.add_argument("--copy", action="store_true", help="measure a copy by Spark as well")
     parser.add_argument("--format", choices=("delta", "parquet"), default="delta")
     parser.add_argument(
         "--live",
