@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from sys import maxsize
 from typing import TYPE_CHECKING, Protocol
@@ -37,10 +37,18 @@ class BatchEncoder(Protocol):
 
 def make_encoder(encodings: Sequence[Encoding | None]) -> BatchEncoder:
     """Return the encoder for batches whose topics have ``encodings``, by index."""
-    given = [encoding for encoding in encodings if encoding is not None]
-    if len({type(encoding) for encoding in given}) == 1 and hasattr(given[0], "heads"):
-        return _HeadEncoder(encodings)  # type: ignore[arg-type]
-    return _RunEncoder(encodings)  # type: ignore[arg-type]
+    given = {index: one for index, one in enumerate(encodings) if one is not None}
+    return make_sparse_encoder(given, len(encodings))
+
+
+def make_sparse_encoder(given: Mapping[int, Encoding], number: int) -> BatchEncoder:
+    """Return the encoder for batches of ``number`` topics, of which some are ``given`` encodings.
+
+    The time that this takes depends on the encodings that are given.
+    """
+    if len(set(map(type, given.values()))) == 1 and hasattr(next(iter(given.values())), "heads"):
+        return _HeadEncoder(given, number)  # type: ignore[arg-type]
+    return _RunEncoder(given, number)  # type: ignore[arg-type]
 
 
 def too_large(encoder: BatchEncoder, batch: Batch) -> Counter[int]:
@@ -53,8 +61,15 @@ def too_large(encoder: BatchEncoder, batch: Batch) -> Counter[int]:
     )
 
 
-def _limits(encodings: Sequence[Encoding | None]) -> list[int]:
-    return [maxsize if encoding is None else encoding.limit for encoding in encodings]
+def _limits(given: Mapping[int, Encoding], number: int) -> list[int]:
+    limits = [maxsize] * number
+    for index, encoding in given.items():
+        limits[index] = encoding.limit
+    return limits
+
+
+def _limit(given: Mapping[int, Encoding]) -> int:
+    return min([encoding.limit for encoding in given.values()], default=maxsize)
 
 
 @lru_cache(maxsize=1024)
@@ -66,19 +81,22 @@ def _heads_of(encoding: HeadEncoding) -> tuple[Head, ...]:
 class _HeadEncoder:
     """A step of the kernel for each message."""
 
-    __slots__ = ("_frames", "_variable", "limit", "limits")
+    __slots__ = ("_frames", "_given", "_number", "_variable", "limit")
 
-    def __init__(self, encodings: Sequence[HeadEncoding | None]) -> None:
-        heads: list[tuple[Head, ...]] = [
-            () if encoding is None else _heads_of(encoding)  # type: ignore[arg-type]
-            for encoding in encodings
-        ]
-        given = [encoding for encoding in encodings if encoding is not None]
-        one = given[0]
+    def __init__(self, given: Mapping[int, HeadEncoding], number: int) -> None:
+        heads: list[tuple[Head, ...]] = [()] * number
+        for index, encoding in given.items():
+            heads[index] = _heads_of(encoding)  # type: ignore[arg-type]
+        one = next(iter(given.values()))
         self._frames = FrameEncoder(heads, one.variable_at, one.variable_size)
         self._variable = one.variable if one.variable_size else None
-        self.limits = _limits(encodings)
-        self.limit = min(self.limits)
+        self._given = given
+        self._number = number
+        self.limit = _limit(given)
+
+    @property
+    def limits(self) -> Sequence[int]:
+        return _limits(self._given, self._number)
 
     def encode(self, batch: Batch) -> tuple[bytes, int]:
         if self._variable is None:
@@ -89,18 +107,22 @@ class _HeadEncoder:
 class _RunEncoder:
     """A call of ``RunEncoding.encode`` for consecutive messages of one topic."""
 
-    __slots__ = ("_encodings", "limit", "limits")
+    __slots__ = ("_given", "_number", "limit")
 
-    def __init__(self, encodings: Sequence[RunEncoding | None]) -> None:
-        self._encodings = encodings
-        self.limits = _limits(encodings)
-        self.limit = min(self.limits)
+    def __init__(self, given: Mapping[int, RunEncoding], number: int) -> None:
+        self._given = given
+        self._number = number
+        self.limit = _limit(given)
+
+    @property
+    def limits(self) -> Sequence[int]:
+        return _limits(self._given, self._number)
 
     def encode(self, batch: Batch) -> tuple[bytes, int]:
         parts: list[bytes] = []
         count = 0
         for index, run in batch.runs():
-            encoding = self._encodings[index]
+            encoding = self._given.get(index)
             fitting = None if encoding is None else run.within(encoding.limit)
             if encoding is not None and fitting is not None:
                 parts.append(encoding.encode(fitting))

@@ -7,11 +7,12 @@ next messages arrive.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
 from typing import TYPE_CHECKING
 from weakref import ReferenceType, ref
 
-from pubsub.broker.encoders import make_encoder
+from pubsub.broker.encoders import make_sparse_encoder
 from pubsub.broker.targets import Targets
 
 if TYPE_CHECKING:
@@ -33,19 +34,21 @@ _SLOW, _FAST = 3, 1
 
 
 class MixedAudience(Targets["Recipient"]):
-    """Subscribers that want the same of several topics; ``wanted`` has the topics' indexes."""
+    """Subscribers that want the same of several topics; ``wanted`` has the topics' indexes.
+
+    ``encodings`` has the encoding of each of these, in ascending order; ``number`` is that of all
+    topics.
+    """
 
     __slots__ = ("encoder", "encodings", "pending", "wanted")
 
     def __init__(
-        self, encodings: Sequence[Encoding | None], targets: Iterable[Recipient] = ()
+        self, encodings: Mapping[int, Encoding], number: int, targets: Iterable[Recipient] = ()
     ) -> None:
         super().__init__(targets)
         self.encodings = encodings
-        self.encoder = make_encoder(encodings)
-        self.wanted = frozenset(
-            index for index, encoding in enumerate(encodings) if encoding is not None
-        )
+        self.encoder = make_sparse_encoder(encodings, number)
+        self.wanted = frozenset(encodings)
         self.pending: list[Delivery] = []
 
 
@@ -145,31 +148,33 @@ class TopicMix:
             del self._by_encodings[_key(audience.encodings)]
             self._audiences = None
 
-    def _join(self, encodings: Sequence[Encoding | None], recipients: Iterable[Recipient]) -> None:
+    def _join(self, encodings: Mapping[int, Encoding], recipients: Iterable[Recipient]) -> None:
+        if not encodings:
+            return
         assert self._by_encodings is not None
         key = _key(encodings)
         audience = self._by_encodings.get(key)
         if audience is None:
-            audience = MixedAudience(encodings)
-            if not audience.wanted:
-                return
+            audience = MixedAudience(encodings, len(self.topics))
             self._by_encodings[key] = audience
             self._audiences = None
         for recipient in recipients:
             audience.add(recipient)
             self._audience_of[recipient] = audience
 
-    def _encodings_of(self, recipient: Recipient) -> list[Encoding | None]:
-        """Return the encoding of each topic for ``recipient``, None where it has none."""
+    def _encodings_of(self, recipient: Recipient) -> dict[int, Encoding]:
+        """Return the encoding of each topic that ``recipient`` wants, by index."""
         subscriptions = recipient.subscriptions
         if len(subscriptions) * _SLOW > len(self.topics) * _FAST:
-            return list(map(subscriptions.get, self.topics))
-        encodings: list[Encoding | None] = [None] * len(self.topics)
-        for topic, encoding in subscriptions.items():
-            index = self._places.get(topic)
-            if index is not None:
-                encodings[index] = encoding
-        return encodings
+            found = enumerate(map(subscriptions.get, self.topics))
+            return {index: encoding for index, encoding in found if encoding is not None}
+        places = self._places
+        return dict(
+            sorted(
+                [(places[topic], one) for topic, one in subscriptions.items() if topic in places],
+                key=itemgetter(0),
+            )
+        )
 
     # The beginning
 
@@ -181,7 +186,7 @@ class TopicMix:
         for topic in self.topics:
             topic.notify_of_changes(self._reference)
 
-    def _together(self) -> list[tuple[Sequence[Encoding | None], Iterable[Recipient]]]:
+    def _together(self) -> list[tuple[Mapping[int, Encoding], Iterable[Recipient]]]:
         """Return all subscribers if each of them has all of the topics in equal encodings."""
         groups = [next(iter(topic.groups.values()), None) for topic in self.topics]
         first = groups[0]
@@ -190,41 +195,32 @@ class TopicMix:
             for topic, group in zip(self.topics, groups, strict=True)
         ):
             return []
-        return [([group.encoding for group in groups if group is not None], first)]
+        encodings = [group.encoding for group in groups if group is not None]
+        return [(dict(enumerate(encodings)), first)]
 
-    def _apart(self) -> Iterator[tuple[Sequence[Encoding | None], Iterable[Recipient]]]:
+    def _apart(self) -> Iterator[tuple[Mapping[int, Encoding], Iterable[Recipient]]]:
         """Yield the subscribers, by what each of them wants."""
         groups: list[tuple[int, SubscriberGroup]] = [
             (index, group)
             for index, topic in enumerate(self.topics)
             for group in topic.groups.values()
         ]
-        everybody: dict[Recipient, None] = {}
-        for _index, group in groups:
-            everybody.update(dict.fromkeys(group.recipients))
-        subscriptions = sum(len(group) for _, group in groups)
-        if subscriptions * _SLOW > len(everybody) * len(self.topics) * _FAST:
-            for recipient in everybody:
-                yield self._encodings_of(recipient), (recipient,)
-            return
-        wanted: dict[Recipient, list[tuple[int, SubscriberGroup]]] = {}
-        for found in groups:
-            for recipient in found[1]:
-                wanted.setdefault(recipient, []).append(found)
-        alike: dict[tuple[tuple[int, SubscriberGroup], ...], list[Recipient]] = {}
-        for recipient, those in wanted.items():
-            alike.setdefault(tuple(those), []).append(recipient)
-        for those_of_all, recipients in alike.items():
-            encodings: list[Encoding | None] = [None] * len(self.topics)
-            for index, group in those_of_all:
-                encodings[index] = group.encoding
-            yield encodings, recipients
+        wanted: dict[Recipient, list[int]] = {}
+        for place, (_index, group) in enumerate(groups):
+            for recipient in group:
+                wanted.setdefault(recipient, []).append(place)
+        alike: dict[tuple[int, ...], list[Recipient]] = {}
+        for recipient, places in wanted.items():
+            alike.setdefault(tuple(places), []).append(recipient)
+        for places_of_all, recipients in alike.items():
+            found = [groups[place] for place in places_of_all]
+            yield {index: group.encoding for index, group in found}, recipients
 
 
-def _key(encodings: Sequence[Encoding | None]) -> tuple[int, ...]:
-    """Return what is equal for the same encodings.
+def _key(encodings: Mapping[int, Encoding]) -> tuple[int, ...]:
+    """Return what is equal for the same encodings of the same topics.
 
     All subscriptions of a group have the same object, and comparing encodings by value would take
     longer than all else. An audience keeps its encodings, so no other object has their ids.
     """
-    return tuple(map(id, encodings))
+    return (*encodings, *map(id, encodings.values()))

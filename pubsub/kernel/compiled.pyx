@@ -870,9 +870,11 @@ cdef class FrameEncoder:
     cdef Py_ssize_t variable_size
 
     def __cinit__(self, list heads not None, Py_ssize_t variable_at=0, Py_ssize_t variable_size=0):
-        cdef Py_ssize_t i, number = 0
-        cdef Py_ssize_t total = sum(len(own) for own in heads)
-        self.heads = [tuple(own) for own in heads]
+        cdef Py_ssize_t i, number = 0, total = 0
+        cdef tuple own
+        self.heads = heads.copy()
+        for own in self.heads:
+            total += len(own)
         self.indexes = len(heads)
         self.variable_at = variable_at
         self.variable_size = variable_size

@@ -188,7 +188,7 @@ class MixTests(MixCase):
         looked_at: list[Recipient] = []
         encodings_of = TopicMix._encodings_of
 
-        def count(mix: TopicMix, recipient: Recipient) -> list[Encoding | None]:
+        def count(mix: TopicMix, recipient: Recipient) -> dict[int, Encoding]:
             looked_at.append(recipient)
             return encodings_of(mix, recipient)
 
@@ -230,7 +230,7 @@ class MixTests(MixCase):
 
         def seen(mix: TopicMix) -> set[tuple[object, ...]]:
             return {
-                (tuple(audience.encodings), frozenset(audience.targets))
+                (tuple(audience.encodings.items()), frozenset(audience.targets))
                 for audience in mix.audiences()
             }
 
@@ -247,7 +247,7 @@ class MixTests(MixCase):
         assert TopicMix(self.topics).audiences() == ()
 
     def test_the_topics_of_an_audience(self) -> None:
-        audience = MixedAudience([Lines(), None, Lines()], ())
+        audience = MixedAudience({0: Lines(), 2: Lines()}, 3)
         assert audience.wanted == frozenset({0, 2})
         assert audience.targets == ()
         assert audience.pending == []
