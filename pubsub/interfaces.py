@@ -114,12 +114,14 @@ class IStore(Interface):
     def append(batch: Batch) -> None:
         """Append the batch's messages and set ``batch.offset`` to the offset of the first.
 
+        The messages keep the ``run`` and the ``sequence`` that they have, and so their ids.
         Raises HistoryUnavailable; nothing has changed in that case.
         """
 
     def together() -> AbstractContextManager[None]:
         """Return a context in which ``append`` and ``put`` form one atomic commit.
 
+        That holds for messages of one run.
         The context must end in the reactor tick in which it began. Entering it raises
         HistoryUnavailable; calls within it do not.
         """

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pubsub.store.record import End, Operation, Put
 from pubsub.store.stored_runs import RunRecord, first_offset_of, last_offset_of
+
+
+class Cut(NamedTuple):
+    """The messages from ``offset`` on are in another record."""
+
+    offset: int
 
 
 @dataclass(slots=True, eq=False)
@@ -14,7 +21,8 @@ class Group:
     """Messages and metadata that are committed together.
 
     ``puts`` are the values of the metadata by table and key, None to delete one. ``ends`` are the
-    topics that have ended, with the values that were put since the end before. ``since`` is the
+    topics that have ended, with the values that were put since the end before, and the places
+    where another run of a broker begins to have numbered the messages. ``since`` is the
     reactor's time at which the first of its messages was added. ``offset`` is the
     next offset of the log when the group was first written, ``done`` the number of its records
     that are written. ``written`` and ``synced`` are the callbacks that wait; only the reactor
@@ -23,7 +31,7 @@ class Group:
 
     runs: list[RunRecord] = field(default_factory=list)
     puts: dict[tuple[str, str], Put] = field(default_factory=dict)
-    ends: list[tuple[End, Sequence[Put]]] = field(default_factory=list)
+    ends: list[tuple[End | Cut, Sequence[Put]]] = field(default_factory=list)
     nbytes: int = 0
     since: float = 0.0
     offset: int = -1
@@ -39,11 +47,17 @@ class Group:
         self.ends.append((end, tuple(self.puts.values())))
         self.puts = {}
 
+    def cut(self, offset: int, before: Mapping[tuple[str, str], Put]) -> None:
+        """Begin another record at ``offset``; the values ``before`` belong to the one that ends."""
+        self.ends.append((Cut(offset), tuple(before.values())))
+        self.puts = {key: put for key, put in self.puts.items() if before.get(key) is not put}
+
     def pieces(self, offset: int) -> list[tuple[int, int, list[RunRecord], list[Operation]]]:
         """Return the records to be written: base, stop, runs and operations of each.
 
-        ``offset`` is the next offset of the log. A record begins where a topic ends. The values of
-        the metadata are in the record of the messages that they were put with.
+        ``offset`` is the next offset of the log. A record begins where a topic ends, and where
+        the messages are numbered by another run, as it has one. The values of the metadata are in
+        the record of the messages that they were put with.
         """
         cuts = sorted({end.offset for end, _ in self.ends} | {offset})
         stop = last_offset_of(self.runs[-1]) + 1 if self.runs else offset
@@ -59,6 +73,7 @@ class Group:
             found[number][3].extend(puts)
             while found[number][0] < end.offset:
                 number += 1
-            found[number][3].append(end)
+            if isinstance(end, End):
+                found[number][3].append(end)
         found[-1][3].extend(self.puts.values())
         return [piece for piece in found if piece[2] or piece[3]]

@@ -33,7 +33,14 @@ from pubsub.interfaces import CommitWatcher, Value
 from pubsub.store.commit_effects import Effects
 from pubsub.store.commit_group import Group
 from pubsub.store.record import End, Put
-from pubsub.store.stored_runs import RunRecord, count_of, last_offset_of, nbytes_of
+from pubsub.store.stored_runs import (
+    RunRecord,
+    count_of,
+    first_offset_of,
+    last_offset_of,
+    nbytes_of,
+    run_of,
+)
 
 SYNC_BYTES = 8 * 1024**2
 """Bytes that are written and not synced, from which on a sync starts."""
@@ -76,6 +83,8 @@ class GroupCommit:
         self._awaited = False
         self._backlog = self._unsynced_bytes = 0
         self._due = self._examining = self._held = self._closing = False
+        # The values that were put before ``hold``.
+        self._before: dict[tuple[str, str], Put] = {}
         self._interval_timer: IDelayedCall | None = None
         self._sync_timer: IDelayedCall | None = None
         self._retry_timer: IDelayedCall | None = None
@@ -93,6 +102,9 @@ class GroupCommit:
         group = self._group
         if not group.runs:
             group.since = self._effects.seconds()
+        elif run_of(group.runs[-1]) != run_of(run):
+            group.cut(first_offset_of(run), self._before if self._held else group.puts)
+            self._before = {}
         group.runs.append(run)
         nbytes = nbytes_of(run)
         group.nbytes += nbytes
@@ -114,6 +126,7 @@ class GroupCommit:
     def hold(self) -> None:
         """Collect all input until ``release`` in one group."""
         self._held = True
+        self._before = dict(self._group.puts)
 
     def release(self) -> None:
         """See ``hold``."""

@@ -40,7 +40,7 @@ from pubsub.store.record import (
 )
 from pubsub.store.segment import SEGMENT_HEAD_BYTES, Segment, SegmentHead
 from pubsub.store.segment_index import DEFAULT_GRAIN, LOST, Grain, SegmentIndex
-from pubsub.store.stored_runs import RunRecord, topics_of
+from pubsub.store.stored_runs import RunRecord, run_of, topics_of
 
 SEGMENT_BYTES = 64 * 1024**2
 """Bytes from which on a segment gets no more records."""
@@ -173,7 +173,8 @@ class LogWriter:
             one._replace(value=one.value()) if isinstance(one, Put) and callable(one.value) else one
             for one in operations
         ]
-        record = record_of_runs(runs, resolved, base, stop, self._run)
+        run = (run_of(runs[0]) if runs else 0) or self._run
+        record = record_of_runs(runs, resolved, base, stop, run)
         self._append(record, topics_of(runs) if runs else {})
 
     def _append(self, record: Record, topics: TopicCounts) -> None:

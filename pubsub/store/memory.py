@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from itertools import groupby
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
@@ -26,10 +27,13 @@ def parcel_of(
     runs, reached = log.runs_from(start, stop, topics, max_bytes)
     if not runs:
         return Parcel(start, reached, log.first_offset)
-    records = [one.record() for one in runs]
-    block = encode_block(records, run, runs[0].offset, runs[-1].last + 1)
-    names = frozenset(one.topic for one in runs)
-    return Parcel(start, reached, log.first_offset, ((block, names),))
+    pieces = []
+    for numbered_by, group in groupby(runs, lambda one: one.run):
+        own = list(group)
+        records = [one.record() for one in own]
+        block = encode_block(records, numbered_by or run, own[0].offset, own[-1].last + 1)
+        pieces.append((block, frozenset(one.topic for one in own)))
+    return Parcel(start, reached, log.first_offset, tuple(pieces))
 
 
 @implementer(IStore)

@@ -42,11 +42,11 @@ _HEADER_BYTES = 200
 Mix = tuple[tuple[str, ...], bytes]
 RunRecord = tuple[
     int, int, int, int, str, int, bytes, int, bytes | None, int, bytes, str,
-    "Sequence[Headers] | None", "Mix | None",
+    "Sequence[Headers] | None", "Mix | None", int,
 ]  # fmt: skip
 """A run at rest: last offset, first offset, timestamp, bytes with overhead, topic, count, joined
 payloads, size of each or MIXED, lengths if MIXED (u32 each, in this machine's byte order),
-sequence, sender, protocol, headers, mix.
+sequence, sender, protocol, headers, mix, broker run (see ``Batch``).
 
 Where the messages are of several topics, the mix has these and the index of each message's topic,
 and the topic is empty.
@@ -63,17 +63,19 @@ _LENGTHS: Final = 8
 _SENDER: Final = 10
 _HEADERS: Final = 12
 _MIX: Final = 13
+_RUN: Final = 14
 last_offset_of: Callable[[RunRecord], int] = itemgetter(0)
 first_offset_of: Callable[[RunRecord], int] = itemgetter(1)
 timestamp_of: Callable[[RunRecord], int] = itemgetter(2)
 nbytes_of: Callable[[RunRecord], int] = itemgetter(3)
 """The bytes of the payloads, with the overhead of the run."""
 topic_of: Callable[[RunRecord], str] = itemgetter(_TOPIC)
+run_of: Callable[[RunRecord], int] = itemgetter(_RUN)
 count_of: Callable[[RunRecord], int] = itemgetter(_COUNT)
 payloads_of: Callable[[RunRecord], bytes] = itemgetter(_DATA)
 """The payloads, joined."""
 
-REMOVED: RunRecord = (0, 0, 0, 0, "", 0, b"", 0, None, 0, b"", "", None, None)
+REMOVED: RunRecord = (0, 0, 0, 0, "", 0, b"", 0, None, 0, b"", "", None, None, 0)
 """Takes the place of a record that has been removed."""
 
 
@@ -93,7 +95,7 @@ def record_of(batch: Batch) -> RunRecord:
         nbytes += len(indexes)
     return (
         offset + count - 1, offset, batch.timestamp, nbytes, topic, count, data, size, lengths,
-        batch.sequence, batch.sender, batch.protocol, headers, mix,
+        batch.sequence, batch.sender, batch.protocol, headers, mix, batch.run,
     )  # fmt: skip
 
 
@@ -124,11 +126,11 @@ def batch_of(record: RunRecord, offset: int = 0) -> Batch:
     """Return the messages from ``offset`` on as the batch they were made from."""
     (
         _, first, timestamp, _, topic, count, data,
-        size, lengths, sequence, sender, protocol, headers, mix,
+        size, lengths, sequence, sender, protocol, headers, mix, run,
     ) = record  # fmt: skip
     topics = (topic,) if mix is None else mix[0]
     columns = _columns(data, count, size, lengths, mix)
-    batch = Batch(topics, columns, timestamp, sequence, sender, protocol, headers, first)
+    batch = Batch(topics, columns, timestamp, sequence, sender, protocol, headers, first, run)
     return batch if offset <= first else batch.slice(offset - first, count)
 
 
@@ -171,7 +173,7 @@ def encode_runs(
     timestamps: list[int] = []
     for (
         _, offset, timestamp, _, topic, count, data,
-        size, lengths, sequence, sender, protocol, headers, mix,
+        size, lengths, sequence, sender, protocol, headers, mix, _,
     ) in records:  # fmt: skip
         start = offset - base
         if mix is None:
@@ -279,6 +281,7 @@ class StoredRun:
     protocol: str
     headers: Sequence[Headers] | None
     mix: Mix | None = None
+    run: int = 0
 
     def record(self) -> RunRecord:
         """Return this run at rest."""
@@ -286,6 +289,7 @@ class StoredRun:
         return (
             self.last, self.offset, self.timestamp, self.nbytes, self.topic, self.count, self.data,
             self.size, lengths, self.sequence, self.sender, self.protocol, self.headers, self.mix,
+            self.run,
         )  # fmt: skip
 
     @classmethod
@@ -293,12 +297,12 @@ class StoredRun:
         """Return the run that ``record`` holds."""
         (
             last, offset, timestamp, nbytes, topic, count, data,
-            size, lengths, sequence, sender, protocol, headers, mix,
+            size, lengths, sequence, sender, protocol, headers, mix, run,
         ) = record  # fmt: skip
         return cls(
             last, offset, timestamp, nbytes, topic, count, data, size,
             None if lengths is None else array("I", lengths), sequence, sender, protocol, headers,
-            mix,
+            mix, run,
         )  # fmt: skip
 
     def split(self) -> Iterable[StoredRun]:

@@ -27,6 +27,7 @@ from pubsub.store.group_commit import (
     SYNC_SECONDS,
     GroupCommit,
 )
+from pubsub.store.record import End
 from pubsub.store.run_log import RunLog
 from pubsub.store.stored_runs import RunRecord, last_offset_of
 from tests.unit.fakes import Held, batch_of
@@ -100,7 +101,7 @@ class Disk:
             for put in group.puts.values():
                 assert isinstance(put.value, bytes)
                 self.values[put.key] = put.value
-            self.ended += [end.topic for end, _ in group.ends]
+            self.ended += [end.topic for end, _ in group.ends if isinstance(end, End)]
         if sync:
             self.synced = self.written
         self.commits.wrote()
