@@ -49,7 +49,8 @@ from pubsub.protocols.nsd import refusals as nsd_refusals  # noqa: E402
 from pubsub.protocols.rheos import codec as rheos  # noqa: E402
 from pubsub.protocols.rheos import refusals as rheos_refusals  # noqa: E402
 from pubsub.protocols.spot import codec as spot  # noqa: E402
-from pubsub.server.configuration import BROKER_SETTINGS, flag  # noqa: E402
+from pubsub.server.broker_settings import BROKER_SETTINGS  # noqa: E402
+from pubsub.server.configuration import flag  # noqa: E402
 from pubsub.server.reload_effects import BROKER, EFFECTS, LISTENER  # noqa: E402
 from pubsub.server.sample_configuration import sample  # noqa: E402
 from pubsub.settings import BOOLEAN, Setting  # noqa: E402

@@ -29,7 +29,7 @@ from pubsub.wire.replies import UNCONFIRMED, Condition, all_of, confirmed_by_hos
 
 if TYPE_CHECKING:
     from pubsub.admin.api_request import ApiRequest
-    from pubsub.admin.history_handler import RunInThread
+    from pubsub.admin.history_stream import RunInThread
     from pubsub.broker.batch import Batch
     from pubsub.broker.limits import RateLimiter
     from pubsub.broker.listener import Listener

@@ -17,7 +17,8 @@ from pubsub.admin.dashboard_files import PREFIX as DASHBOARD
 from pubsub.admin.dashboard_files import DashboardFiles
 from pubsub.admin.deletions import IDENTITIES, Deletions
 from pubsub.admin.endpoints import listing
-from pubsub.admin.history_handler import HistoryHandler, RunInThread
+from pubsub.admin.history_handler import HistoryHandler
+from pubsub.admin.history_stream import RunInThread
 from pubsub.admin.http_channel import Channel
 from pubsub.admin.message_publishing import PROTOCOL, MessagePublisher, PublishHandler
 from pubsub.admin.message_reading import MessageReader

@@ -27,7 +27,7 @@ from pubsub.admin.api_error import (
 from pubsub.admin.client_share import client_of
 from pubsub.admin.committed_batches import Commit, CommittedBatches
 from pubsub.admin.flow_control import all_stored, wait_for_backpressure
-from pubsub.admin.history_handler import RunInThread
+from pubsub.admin.history_stream import RunInThread
 from pubsub.admin.message_publishing import PROTOCOL
 from pubsub.admin.parameters import Parameters
 from pubsub.admin.part_registry import PartRegistry, Query, StagedPart

@@ -16,14 +16,14 @@ from websockets.frames import CloseCode, Opcode
 from websockets.protocol import OPEN, SERVER
 from websockets.protocol import Protocol as Frames
 
-from pubsub.admin.api_error import BAD_REQUEST, INTERNAL, TOO_MANY, UNAVAILABLE, ApiError
-from pubsub.admin.api_request import STOPPED
+from pubsub.admin.api_error import BAD_REQUEST, INTERNAL, ApiError
 from pubsub.admin.live_response import HEARTBEAT_SECONDS, RESPONSE_BYTES, LiveResponse
 from pubsub.admin.parameters import invalid
 from pubsub.admin.request_access import RequestAccess, is_from_here
+from pubsub.admin.websocket_close import BAD_TOKEN, TIMEOUT, close_code, close_reason
 from pubsub.admin.websocket_frames import BadRequest, frame, id_of, refusal, reply, request_of, text
 from pubsub.admin.websocket_requests import WebSocketRequests
-from pubsub.errors import AuthenticationRequired, BadToken, HandshakeTimeout, Refused
+from pubsub.errors import BadToken, HandshakeTimeout, Refused
 from pubsub.wire.read_buffer import arrival_seconds
 from pubsub.wire.unsent_bytes import TransportCharge
 
@@ -38,11 +38,7 @@ if TYPE_CHECKING:
     from pubsub.broker.topics import KeyChange, Topic
 
 log = Logger()
-BAD_TOKEN, TIMEOUT = 4001, 4008
-"""Close codes: the token is not valid, or not any more; the client took too long."""
 _PING = frame(0x89, b"")
-# Bytes of the reason of a close (RFC 6455, 5.5).
-_CLOSE_BYTES = 123
 # Confirmations that a client may be owed before no more is read from it.
 _OWED = 256
 # Bytes of a read: a read of tiny frames is handled within milliseconds. A longer frame is read in
@@ -237,7 +233,7 @@ class WebSocketSession(LiveResponse):
         self._request.count_refusal(problem)
         self._send(refusal(id, problem))
         if not self._connected:
-            self.close(_close_code(problem), problem.code)
+            self.close(close_code(problem), problem.code)
 
     # As a subscriber
 
@@ -298,7 +294,7 @@ class WebSocketSession(LiveResponse):
     def drain(self, reason: str) -> None:
         """See ``LongResponse``: answer what is owed, send what is queued, then close."""
         if self._closing is None and not self._ended:
-            self._closing = (CloseCode.GOING_AWAY, _close_reason(reason))
+            self._closing = (CloseCode.GOING_AWAY, close_reason(reason))
             self._hold("closing")
             self._outbox.when_drained(self._close_if_done)
 
@@ -333,19 +329,3 @@ class WebSocketSession(LiveResponse):
             self.end()
             self._request.unregisterProducer()
             self.channel.upgrade_ended()
-
-
-def _close_reason(reason: str) -> str:
-    """Return the text of a close for the reason of a connection's end."""
-    if reason == STOPPED:
-        return "the broker stops"
-    return reason.encode()[:_CLOSE_BYTES].decode(errors="ignore")
-
-
-def _close_code(problem: ApiError) -> int:
-    """Return the code with which a client is refused that has not connected."""
-    if problem.code in ("bad-token", AuthenticationRequired.reason):
-        return BAD_TOKEN
-    if problem.status in (TOO_MANY, UNAVAILABLE):
-        return CloseCode.TRY_AGAIN_LATER
-    return CloseCode.POLICY_VIOLATION

@@ -10,127 +10,25 @@ import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pubsub.pipeline.argument_groups import (
+    DEFAULT_URL,
+    add_max_bytes,
+    add_running,
+    add_source,
+    add_streaming,
+    add_time_range,
+    add_token_file,
+    add_watermark,
+    add_window,
+)
 from pubsub.pipeline.argument_values import (
-    parse_bytes,
-    parse_master,
     parse_positive,
     parse_seconds,
-    parse_setting,
 )
 from pubsub.pipeline.table_arguments import add_catalog, add_storage, add_table
 
-DEFAULT_URL = "http://127.0.0.1:7080"
 METRICS_TOPIC = "$SYS/pipeline/metrics"
 ALERTS_TOPIC = "$SYS/pipeline/alerts"
-
-
-def _add_time_range(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--since", metavar="TIME", help="start time, in ISO 8601 with a time zone")
-    parser.add_argument(
-        "--until", metavar="TIME", help="end time, exclusive, in ISO 8601 with a time zone"
-    )
-
-
-def _add_running(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("Spark")
-    group.add_argument(
-        "--master",
-        type=parse_master,
-        metavar="URL",
-        help="cluster to run on, such as spark://host:7077 (default: all cores of this machine)",
-    )
-    group.add_argument(
-        "--conf",
-        type=parse_setting,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="setting for Spark; may be repeated",
-    )
-    group.add_argument(
-        "--debug",
-        "--verbose",
-        dest="verbose",
-        action="store_true",
-        help="show warnings of Spark, and errors with their stacks",
-    )
-
-
-def _add_token_file(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--token-file", metavar="FILE", help="file with the token for the HTTP API")
-
-
-def _add_source(parser: argparse.ArgumentParser, topics: bool) -> None:
-    group = parser.add_argument_group("source")
-    where = group.add_mutually_exclusive_group()
-    where.add_argument(
-        "--url",
-        help=f"HTTP API of the broker, or of several brokers, separated by commas "
-        f"(default {DEFAULT_URL})",
-    )
-    where.add_argument("--path", metavar="DIR", help="directory of a history on this machine")
-    _add_token_file(group)
-    if topics:
-        which = group.add_mutually_exclusive_group()
-        which.add_argument(
-            "--subscribe",
-            metavar="TOPICS",
-            help="topics, separated by commas or as a JSON list (default all)",
-        )
-        which.add_argument(
-            "--subscribe-pattern",
-            metavar="REGEX",
-            help="regular expression that matches whole topic names",
-        )
-    group.add_argument(
-        "--starting",
-        default="earliest",
-        metavar="WHERE",
-        help="start of the first run: earliest, latest, a time in ISO 8601 with a time zone, or "
-        "JSON with an offset for each partition (default earliest)",
-    )
-    group.add_argument(
-        "--max-rows",
-        type=parse_positive,
-        metavar="N",
-        default=2_000_000,
-        help="most messages in a batch (default 2000000)",
-    )
-    _add_max_bytes(
-        group,
-        "most bytes of messages in a batch, such as 64m (default: no limit; derive to a topic: a "
-        "quarter of what the broker takes)",
-    )
-
-
-def _add_max_bytes(parser: argparse._ActionsContainer, text: str) -> None:
-    parser.add_argument("--max-bytes", type=parse_bytes, metavar="SIZE", help=text)
-
-
-def _add_streaming(parser: argparse.ArgumentParser, trigger: str) -> None:
-    group = parser.add_argument_group("schedule")
-    group.add_argument(
-        "--once", action="store_true", help="process the messages that exist now, then exit"
-    )
-    group.add_argument(
-        "--trigger",
-        type=parse_seconds,
-        default=parse_seconds(trigger),
-        metavar="DURATION",
-        help=f"time between the starts of two batches (default {trigger})",
-    )
-    group.add_argument(
-        "--checkpoint",
-        metavar="DIR",
-        help="directory for the progress of the job (default: _checkpoints in the table)",
-    )
-
-
-def _add_window(parser: argparse.ArgumentParser, window: str) -> None:
-    parser.add_argument(
-        "--window", type=parse_seconds, default=parse_seconds(window), metavar="DURATION",
-        help=f"length of a window (default {window})",
-    )  # fmt: skip
 
 
 def _define_archive(parser: argparse.ArgumentParser) -> None:
@@ -169,18 +67,8 @@ def _define_metrics(parser: argparse.ArgumentParser) -> None:
         metavar="TOPIC",
         help=f"also publish each row as JSON (default topic {METRICS_TOPIC})",
     )
-    _add_window(parser, "10s")
-    _add_watermark(parser, "5s")
-
-
-def _add_watermark(parser: argparse.ArgumentParser, default: str) -> None:
-    parser.add_argument(
-        "--watermark",
-        type=parse_seconds,
-        default=parse_seconds(default),
-        metavar="DURATION",
-        help=f"how late a message may arrive and still be counted (default {default})",
-    )
+    add_window(parser, "10s")
+    add_watermark(parser, "5s")
 
 
 def _define_sessions(parser: argparse.ArgumentParser) -> None:
@@ -192,12 +80,12 @@ def _define_sessions(parser: argparse.ArgumentParser) -> None:
         metavar="DURATION",
         help="a session without an end is written after this time (default 7d)",
     )
-    _add_watermark(parser, "10s")
+    add_watermark(parser, "10s")
 
 
 def _define_audit(parser: argparse.ArgumentParser) -> None:
     add_table(parser)
-    _add_window(parser, "1m")
+    add_window(parser, "1m")
     parser.add_argument(
         "--threshold",
         type=parse_positive,
@@ -237,7 +125,7 @@ def _define_derive(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="publish to topics that the query reads; the query must exclude its own messages",
     )
-    _add_watermark(parser, "10s")
+    add_watermark(parser, "10s")
 
 
 def _define_replay(parser: argparse.ArgumentParser) -> None:
@@ -255,7 +143,7 @@ def _define_replay(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help=f"HTTP API of the broker (default {DEFAULT_URL})",
     )
-    _add_token_file(parser)
+    add_token_file(parser)
     parser.add_argument(
         "--subscribe",
         metavar="TOPICS",
@@ -264,11 +152,11 @@ def _define_replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prefix", default="", metavar="TEXT", help="prefix added to the names of the topics"
     )
-    _add_time_range(parser)
+    add_time_range(parser)
     parser.add_argument(
         "--rate", type=parse_positive, metavar="N", help="messages a second (default: no limit)"
     )
-    _add_max_bytes(parser, "most bytes published together (default: as the broker takes)")
+    add_max_bytes(parser, "most bytes published together (default: as the broker takes)")
     parser.add_argument(
         "--checkpoint",
         required=True,
@@ -285,7 +173,7 @@ def _define_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to", default="report.html", metavar="FILE", help="file to write (default report.html)"
     )
-    _add_time_range(parser)
+    add_time_range(parser)
     parser.add_argument(
         "--topics",
         type=parse_positive,
@@ -362,9 +250,9 @@ def define(name: str, parser: argparse.ArgumentParser) -> None:
     job = JOBS[name]
     job.add_options(parser)
     if job.stream is not None:
-        _add_source(parser, job.stream.topics)
-        _add_streaming(parser, job.stream.trigger)
-    _add_running(parser)
+        add_source(parser, job.stream.topics)
+        add_streaming(parser, job.stream.trigger)
+    add_running(parser)
 
 
 def job_parser(name: str) -> argparse.ArgumentParser:

@@ -12,7 +12,8 @@ from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
 from pubsub.build_info import build_kind
 from pubsub.errors import ConfigurationError
 from pubsub.plugin import ADMIN, IWireProtocol, installed_protocols
-from pubsub.server.configuration import BROKER_SETTINGS, CommandLine, Config, flag, merge
+from pubsub.server.broker_settings import BROKER_SETTINGS
+from pubsub.server.configuration import CommandLine, Config, flag, merge
 from pubsub.server.file_tables import read_file
 from pubsub.settings import BOOLEAN, Setting
 

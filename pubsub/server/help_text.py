@@ -9,7 +9,8 @@ from click import HelpFormatter
 
 from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
 from pubsub.plugin import ADMIN, IWireProtocol
-from pubsub.server.configuration import BROKER_SETTINGS, flag
+from pubsub.server.broker_settings import BROKER_SETTINGS
+from pubsub.server.configuration import flag
 from pubsub.settings import BOOLEAN, Setting
 
 WIDTH = 80

@@ -20,7 +20,8 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
 
-from pubsub.broker.master_secrets import Secret, parse_key_set
+from pubsub.broker.master_secrets import Secret
+from pubsub.broker.secret_files import parse_key_set
 from pubsub.errors import PubSubError
 from pubsub.server.secret_settings import JWKS
 from pubsub.wire.outgoing_tls import ClientFiles, TlsEndpoint, tls_trouble

@@ -8,7 +8,7 @@ from textwrap import wrap
 
 from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
 from pubsub.plugin import ADMIN, IWireProtocol
-from pubsub.server.configuration import BROKER_SETTINGS
+from pubsub.server.broker_settings import BROKER_SETTINGS
 from pubsub.server.reload_effects import BROKER, EFFECTS, LISTENER, Effect, effect_of
 from pubsub.settings import Setting
 

@@ -20,11 +20,8 @@ from pubsub.broker.master_secrets import (
     REFRESH_SECONDS,
     KeySource,
     Secret,
-    parse_end,
-    read_key_set,
-    read_public_key,
-    read_secret,
 )
+from pubsub.broker.secret_files import parse_end, read_key_set, read_public_key, read_secret
 from pubsub.errors import ConfigurationError
 from pubsub.server.file_tables import check_keys
 from pubsub.settings import FILE, number

@@ -7,18 +7,16 @@ Requires the extra ``arrow``.
 
 from __future__ import annotations
 
-import sys
 from array import array
-from binascii import hexlify
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from itertools import chain, groupby
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pubsub.broker.batch import Headers, message_id
+from pubsub.broker.batch import Headers
+from pubsub.store.arrow_values import ROWS, as_text, counting, expand, int64, message_ids, wrapped
 from pubsub.store.columns import (
     HAS_HEADERS,
     MIXED,
@@ -49,10 +47,6 @@ SCHEMA = pa.schema(
     ]
 )
 """The columns without headers. No value is null."""
-ROWS = 65_536
-"""The largest number of messages in a record batch."""
-_ID_BYTES = 36
-_TOP_BIT = pa.scalar(-(2**63), pa.int64())
 _COUNT_BITS = pa.scalar(HAS_HEADERS - 1, pa.int32())
 _OWN_SIZES = pa.scalar(MIXED, pa.int32())
 # As a signed integer.
@@ -112,20 +106,20 @@ class _Columns:
         words, longs = numbers("i", joined), numbers("q", joined)
         width, long_width = RUN_WORDS, RUN.size // 8
         start, number, topic, sender, protocol, size = (
-            _wrapped(pa.int32(), words[column::width]) for column in range(6)
+            wrapped(pa.int32(), words[column::width]) for column in range(6)
         )
         timestamp, sequence = (
-            _wrapped(pa.int64(), longs[column::long_width]) for column in range(3, 5)
+            wrapped(pa.int64(), longs[column::long_width]) for column in range(3, 5)
         )
         count = pc.bit_wise_and(number, _COUNT_BITS)
         ends = pc.cumulative_sum(count)
         of_block = array("i", [len(block.runs) // RUN.size for block, _ in self._pieces])
-        block_ends = pc.cumulative_sum(_wrapped(pa.int32(), of_block))
-        bases = _expand(block_ends, pa.array([b.base for b, _ in self._pieces], pa.int64()))
+        block_ends = pc.cumulative_sum(wrapped(pa.int32(), of_block))
+        bases = expand(block_ends, pa.array([b.base for b, _ in self._pieces], pa.int64()))
         shifts = array("i", [0])
         for own in names[:-1]:
             shifts.append(shifts[-1] + len(own))
-        shift = _expand(block_ends, _wrapped(pa.int32(), shifts))
+        shift = expand(block_ends, wrapped(pa.int32(), shifts))
         several = pc.equal(topic, _SEVERAL_TOPICS)
         topic = pc.add(topic, shift)
         if any(block.lists for block, _ in self._pieces):
@@ -159,15 +153,15 @@ class _Columns:
                 begins.append(len(listed))
                 listed.extend(map(shift.__add__, own))
         picks = numbers("i", b"".join([block.picks for block, _ in self._pieces]))
-        each = _expand(ends, several)
+        each = expand(ends, several)
         # The lists belong to the runs of several topics, in order.
-        begin = pc.replace_with_mask(topic, several, _wrapped(pa.int32(), begins))
-        own_begins = _expand(ends, begin).filter(each)
-        places = pc.add(own_begins, _wrapped(pa.int32(), picks))
-        found = _wrapped(pa.int32(), listed).take(places)
+        begin = pc.replace_with_mask(topic, several, wrapped(pa.int32(), begins))
+        own_begins = expand(ends, begin).filter(each)
+        places = pc.add(own_begins, wrapped(pa.int32(), picks))
+        found = wrapped(pa.int32(), listed).take(places)
         if len(found) == len(each):
             return found
-        return pc.replace_with_mask(_expand(ends, topic), each, found)
+        return pc.replace_with_mask(expand(ends, topic), each, found)
 
     def _is_wanted(self, names: list[list[bytes]]) -> list[bool]:
         """Return for each name whether it is a topic to be read, or not the name of a topic."""
@@ -183,13 +177,13 @@ class _Columns:
         mixed = pc.equal(sizes, _OWN_SIZES)
         lengths = numbers("i", b"".join([block.lengths for block, _ in self._pieces]))
         if not lengths:
-            each = _expand(ends, sizes)
+            each = expand(ends, sizes)
         elif pc.all(mixed).as_py():
-            each = _wrapped(pa.int32(), lengths)
+            each = wrapped(pa.int32(), lengths)
         else:
             # Messages without a length of their own have the size of their run.
-            own = _wrapped(pa.int32(), lengths)
-            each = pc.replace_with_mask(_expand(ends, sizes), _expand(ends, mixed), own)
+            own = wrapped(pa.int32(), lengths)
+            each = pc.replace_with_mask(expand(ends, sizes), expand(ends, mixed), own)
         ends_of = pc.cumulative_sum(pa.concat_arrays([pa.array([0], pa.int32()), each]))
         payloads = [block.payloads for block, _ in self._pieces]
         data = payloads[0] if len(payloads) == 1 else b"".join(payloads)
@@ -213,15 +207,15 @@ class _Columns:
         count = runs["count"]
         ends = pc.cumulative_sum(count).cast(pa.int32())
         rows = ends[-1].as_py()
-        numbers = _counting().slice(0, rows)
+        numbers = counting().slice(0, rows)
         begins = pc.subtract(ends.cast(pa.int64()), count)
 
         def each(column: str) -> Any:
             """Return a column that increases by one within a run."""
-            return pc.add(_expand(ends, pc.subtract(runs[column], begins)), numbers)
+            return pc.add(expand(ends, pc.subtract(runs[column], begins)), numbers)
 
         def name(column: str) -> Any:
-            return _expand(ends, self._names.take(runs[column]))
+            return expand(ends, self._names.take(runs[column]))
 
         offset = each("offset")
         if self._topics is None:
@@ -229,14 +223,14 @@ class _Columns:
         else:
             topic = self._names.take(_of_messages(self._topics, runs, rows, each))
         columns = [
-            _text(topic),
+            as_text(topic),
             pa.repeat(pa.scalar(self._partition, pa.int32()), rows),
             offset,
-            _expand(ends, runs["timestamp"]).view(pa.timestamp("us", tz="UTC")),
-            _text(name("protocol")),
+            expand(ends, runs["timestamp"]).view(pa.timestamp("us", tz="UTC")),
+            as_text(name("protocol")),
             name("sender"),
             _of_messages(self._values, runs, rows, each),
-            _message_ids(self._run, each("sequence")),
+            message_ids(self._run, each("sequence")),
         ]
         if self._headers:
             columns.append(self._headers_of(offset))
@@ -266,14 +260,14 @@ class _Columns:
             ],
             fields=list(_HEADERS.value_type),
         )
-        ends = pc.cumulative_sum(_wrapped(pa.int32(), numbers))
+        ends = pc.cumulative_sum(wrapped(pa.int32(), numbers))
         return pa.ListArray.from_arrays(ends, fields, type=_HEADERS)
 
 
 def _within(runs: Any, begin: Any, low: int, high: int) -> Any:
     """Cut ``runs`` to the range from ``low`` to before ``high``; ``begin`` is where each begins."""
-    skipped = pc.max_element_wise(pc.subtract(_int64(low), begin), _NONE)
-    left = pc.min_element_wise(pc.subtract(_int64(high), begin), runs["count"])
+    skipped = pc.max_element_wise(pc.subtract(int64(low), begin), _NONE)
+    left = pc.min_element_wise(pc.subtract(int64(high), begin), runs["count"])
     changed = {name: pc.add(runs[name], skipped) for name in ("sequence", "offset", "position")}
     changed["count"] = pc.subtract(left, skipped)
     same = {name: runs[name] for name in ("topic", "sender", "protocol", "timestamp")}
@@ -284,13 +278,13 @@ def _singles(runs: Any, ends: Any, topics: Any) -> Any:
     """Return a run for each message, with its own topic; the runs end at ``ends``."""
     rows = len(topics)
     begins = pc.subtract(ends.cast(pa.int64()), runs["count"])
-    positions = _wrapped(pa.int64(), array("q", range(rows)))
-    within = pc.subtract(positions, _expand(ends, begins))
+    positions = wrapped(pa.int64(), array("q", range(rows)))
+    within = pc.subtract(positions, expand(ends, begins))
     found = {"topic": topics}
     for name in ("sender", "protocol", "timestamp"):
-        found[name] = _expand(ends, runs[name])
+        found[name] = expand(ends, runs[name])
     for name in ("sequence", "offset"):
-        found[name] = pc.add(_expand(ends, runs[name]), within)
+        found[name] = pc.add(expand(ends, runs[name]), within)
     found["position"] = positions
     found["count"] = pa.repeat(pa.scalar(1, pa.int64()), rows)
     return pa.RecordBatch.from_pydict(found)
@@ -303,57 +297,3 @@ def _of_messages(values: Any, runs: Any, rows: int, each: Callable[[str], Any]) 
     if position[-1].as_py() + runs["count"][-1].as_py() - first == rows:
         return values.slice(first, rows)
     return values.take(each("position"))
-
-
-def _expand(ends: Any, values: Any) -> Any:
-    """Repeat each of ``values`` for the messages of its run; ``ends`` are the ends of the runs."""
-    rows = ends[-1].as_py() if len(ends) else 0
-    kind = pa.run_end_encoded(ends.type, values.type)
-    made = pa.RunEndEncodedArray.from_buffers(kind, rows, [None], 0, 0, [ends, values])
-    return pc.run_end_decode(made)
-
-
-def _int64(value: int) -> Any:
-    """Return an integer for Arrow, which takes ten times as long to find the type of one."""
-    return pa.scalar(value, pa.int64())
-
-
-def _message_ids(run: int, sequence: Any) -> Any:
-    """Return ``message_id`` of each sequence number, as text.
-
-    Only the digits that differ are set, a column at a time: every 36th byte of the text.
-    """
-    rows = len(sequence)
-    low, high = (f"{value.as_py():016x}" for value in pc.min_max(sequence).values())
-    text = bytearray(str(message_id(run, int(low, 16))).encode()) * rows
-    data = bytes(pc.bit_wise_or(sequence, _TOP_BIT).buffers()[1])[: 8 * rows]
-    same = next((i for i in range(16) if low[i] != high[i]), 16)
-    for place in range(same // 2, 8):
-        # The bytes of a number, the most significant first, have two digits each.
-        digits = hexlify(data[place if sys.byteorder == "big" else 7 - place :: 8])
-        for digit in (2 * place, 2 * place + 1):
-            # An id has 19 characters of the broker run, four digits, a hyphen and twelve digits.
-            text[19 + digit + (digit >= 4) :: _ID_BYTES] = digits[digit % 2 :: 2]
-    return pa.Array.from_buffers(
-        pa.string(), rows, [None, _id_ends().buffers()[1], pa.py_buffer(text)]
-    )
-
-
-@cache
-def _counting() -> Any:
-    return pa.array(range(ROWS), pa.int64())
-
-
-@cache
-def _id_ends() -> Any:
-    return pa.array(range(0, (ROWS + 1) * _ID_BYTES, _ID_BYTES), pa.int32())
-
-
-def _text(binary: Any) -> Any:
-    """Return binary that is valid UTF-8 as text."""
-    return pa.Array.from_buffers(pa.string(), len(binary), binary.buffers(), offset=binary.offset)
-
-
-def _wrapped(kind: Any, numbers: array[int]) -> Any:
-    """Return an array as an Arrow array, without a copy."""
-    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])

@@ -38,7 +38,7 @@ from pubsub.wire.light_transport import use_transports
 from pubsub.wire.peer_address import host_of
 from pubsub.wire.proxy_protocol import use_proxied_streams
 from pubsub.wire.server_tls import ServerTls
-from pubsub.wire.tls_stream import TlsFactory, use_tls_streams
+from pubsub.wire.tls_factory import TlsFactory, use_tls_streams
 
 if TYPE_CHECKING:
     from pubsub.broker.memory_budget import MemoryBudget
@@ -139,7 +139,7 @@ class ListenerService(Service):
     def privilegedStartService(self) -> None:
         """Listen, before privileges are dropped."""
         failures: list[Failure] = []
-        clock = cast(IReactorTime, self._reactor)
+        clock = cast("IReactorTime", self._reactor)
         factory = TlsFactory(
             self._tls,
             self._factory,
@@ -209,7 +209,7 @@ class ListenerService(Service):
 
     def _listen_udp(self, port: IListeningPort) -> None:
         """Open the UDP port. Its protocol closes it when the broker drains its clients."""
-        protocol = cast(IDatagramSource, self._factory).datagram_protocol()
+        protocol = cast("IDatagramSource", self._factory).datagram_protocol()
         if protocol is None:
             return
         if self._tls() is not None:
@@ -222,7 +222,7 @@ class ListenerService(Service):
             # The service manager leaves it blocking. Streams are dealt with by Twisted's endpoint,
             # whose interface does not have the method for datagrams.
             os.set_blocking(inherited, False)
-            udp = cast(Any, self._reactor).adoptDatagramPort(
+            udp = cast("Any", self._reactor).adoptDatagramPort(
                 inherited, family_of(inherited), protocol, maxPacketSize=65536
             )
             self._log_listening(_where(udp))
@@ -230,8 +230,8 @@ class ListenerService(Service):
         host = port.getHost()
         if not isinstance(host, IPv4Address | IPv6Address):
             raise StartError(f"{self._protocol}: UDP requires a TCP endpoint with the same port")
-        udp = cast(IReactorUDP, self._reactor).listenUDP(
-            host.port, cast(DatagramProtocol, protocol), host.host, maxPacketSize=65536
+        udp = cast("IReactorUDP", self._reactor).listenUDP(
+            host.port, cast("DatagramProtocol", protocol), host.host, maxPacketSize=65536
         )
         self._log_listening(_where(udp))
 
@@ -276,7 +276,7 @@ def _parse(reactor: object, description: str) -> IStreamServerEndpoint:
         with socket.socket(fileno=os.dup(endpoint.fileno)) as inherited:
             family = inherited.family
         endpoint = AdoptedStreamServerEndpoint(reactor, endpoint.fileno, family)
-    return cast(IStreamServerEndpoint, endpoint)
+    return cast("IStreamServerEndpoint", endpoint)
 
 
 def _set_options(listening: socket.socket) -> None:

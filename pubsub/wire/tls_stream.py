@@ -14,24 +14,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 from OpenSSL import SSL
 from twisted.internet.interfaces import (
-    IAddress,
     IHalfCloseableProtocol,
-    IOpenSSLServerConnectionCreator,
-    IProtocolFactory,
-    IProtocolNegotiationFactory,
-    IReactorTime,
     ITransport,
 )
 from twisted.internet.main import CONNECTION_LOST
 from twisted.internet.protocol import connectionDone
-from twisted.protocols.policies import WrappingFactory
-from twisted.protocols.tls import BufferingTLSTransport, TLSMemoryBIOFactory, TLSMemoryBIOProtocol
+from twisted.protocols.tls import BufferingTLSTransport
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pubsub.errors import FrameTimeout
 from pubsub.wire.peer_address import address_text, host_of, is_local, network_of
-from pubsub.wire.server_tls import ServerTls, reason_of
+from pubsub.wire.server_tls import reason_of
 from pubsub.wire.tls_input import FLOOD, TlsInput
 from pubsub.wire.unsent_bytes import unsent_bytes
 
@@ -96,8 +90,10 @@ class TlsStream(BufferingTLSTransport):
 
     def acceptable_protocols(self) -> list[bytes]:
         """Return the names of the protocols that the listener serves (ALPN)."""
-        factory = self.factory
-        return factory.acceptableProtocols() if isinstance(factory, TlsFactory) else []
+        # The wrapper of an ``ssl:`` endpoint knows none (see ``tls_factory.py``).
+        found: Callable[[], list[bytes]] | None
+        found = getattr(self.factory, "acceptableProtocols", None)
+        return [] if found is None else found()
 
     # Input
 
@@ -248,7 +244,7 @@ class TlsStream(BufferingTLSTransport):
         application = self.wrappedProtocol
         if is_half and not self.disconnecting and IHalfCloseableProtocol.providedBy(application):
             self._input_ended = True
-            cast(IHalfCloseableProtocol, application).readConnectionLost()
+            cast("IHalfCloseableProtocol", application).readConnectionLost()
         else:
             self._shutdownTLS()  # type: ignore[no-untyped-call]
             self._tlsShutdownFinished(None)
@@ -323,83 +319,3 @@ class TlsStream(BufferingTLSTransport):
     @property
     def _bottom(self) -> Any:
         return self.transport
-
-
-@implementer(IOpenSSLServerConnectionCreator)
-class _Creator:
-    """Makes the connections with what is current, for Twisted."""
-
-    def __init__(self, current: Callable[[], ServerTls | None]) -> None:
-        self._current = current
-
-    def serverConnectionForTLS(self, protocol: TLSMemoryBIOProtocol) -> SSL.Connection:
-        """See IOpenSSLServerConnectionCreator."""
-        tls = self._current()
-        assert tls is not None
-        return SSL.Connection(tls.context, None)
-
-
-@implementer(IProtocolNegotiationFactory)
-class TlsFactory(TLSMemoryBIOFactory):
-    """Builds the streams of a listener: over TLS if ``current`` returns one, else plain ones.
-
-    It is asked for each connection, so that a new certificate needs no new listener.
-    """
-
-    protocol = TlsStream
-
-    def __init__(
-        self,
-        current: Callable[[], ServerTls | None],
-        factory: IProtocolFactory,
-        refuse: Refuse,
-        clock: IReactorTime,
-        memory: MemoryBudget | None = None,
-        admit: Admit | None = None,
-        frame_seconds: Callable[[], float] | None = None,
-    ) -> None:
-        super().__init__(_Creator(current), False, factory, clock)
-        self._current = current
-        self.refuse = refuse
-        self.memory = memory
-        self.admit = admit
-        self.frame_seconds = frame_seconds
-
-    def buildProtocol(self, addr: IAddress | None) -> Any:
-        """See IProtocolFactory."""
-        if self._current() is None:
-            return self.wrappedFactory.buildProtocol(addr)
-        return super().buildProtocol(addr)
-
-    def logPrefix(self) -> str:
-        """See ILoggingContext."""
-        if self._current() is None:
-            return type(self.wrappedFactory).__name__
-        return super().logPrefix()  # type: ignore[no-any-return, no-untyped-call]
-
-    def acceptableProtocols(self) -> list[bytes]:
-        """See IProtocolNegotiationFactory; also for an ``ssl:`` endpoint, which wraps this."""
-        wrapped = self.wrappedFactory
-        if not IProtocolNegotiationFactory.providedBy(wrapped):
-            return []
-        return list(wrapped.acceptableProtocols())
-
-
-def use_tls_streams(
-    factory: object,
-    refuse: Refuse,
-    memory: MemoryBudget | None,
-    admit: Admit,
-    frame_seconds: Callable[[], float],
-) -> None:
-    """Have the TLS wrapper of an ``ssl:`` endpoint among the wrappers of ``factory``, if any, build
-    TlsStreams.
-    """
-    while isinstance(factory, WrappingFactory):
-        if isinstance(factory, TLSMemoryBIOFactory) and not isinstance(factory, TlsFactory):
-            factory.protocol = TlsStream
-            factory.refuse = refuse  # type: ignore[attr-defined]
-            factory.memory = memory  # type: ignore[attr-defined]
-            factory.admit = admit  # type: ignore[attr-defined]
-            factory.frame_seconds = frame_seconds  # type: ignore[attr-defined]
-        factory = factory.wrappedFactory

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pubsub.server.configuration import BROKER_SETTINGS
+from pubsub.server.broker_settings import BROKER_SETTINGS
 from tests.unit.streams import Client, House
 from tests.vectors import load_vectors
 

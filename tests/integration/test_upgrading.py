@@ -11,7 +11,7 @@ import pytest
 from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
 from pubsub.client.history_client import HistoryClient
 from pubsub.plugin import ADMIN, installed_protocols
-from pubsub.server.configuration import BROKER_SETTINGS
+from pubsub.server.broker_settings import BROKER_SETTINGS
 from tests.integration.broker import HOST, Start, run
 from tests.sqlite_histories import history
 

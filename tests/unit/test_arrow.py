@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.batch import Batch, message_id, messages_nbytes
 from pubsub.kernel import Columns
 from pubsub.store import arrow
+from pubsub.store.arrow_values import ROWS
 from pubsub.store.block import Block, decode_block, encode_block
 from pubsub.store.parcel import Parcel
 from pubsub.store.record import decode_block as decode_record
@@ -113,7 +114,7 @@ def rows_of(found: list[pa.RecordBatch]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for batch in found:
         batch.validate(full=True)
-        assert 0 < batch.num_rows <= arrow.ROWS
+        assert 0 < batch.num_rows <= ROWS
         place = batch.schema.get_field_index("timestamp")
         plain = batch.set_column(place, "timestamp", batch["timestamp"].view(pa.int64()))
         rows += plain.to_pylist()
@@ -196,15 +197,15 @@ class ColumnTests(SynchronousTestCase):
         assert some["topic"].to_pylist() == ["c", "a", "c", "a"]
 
     def test_a_long_block_is_cut_into_batches(self) -> None:
-        many = 2 * arrow.ROWS + 10
+        many = 2 * ROWS + 10
         batch = batch_of([b""] * many, sequence=5)
         batch.offset = 7
         block = encode_block([record_of(batch)], 3, 7, 7 + many)
         made = list(arrow.batches(parcel_of([block], frozenset("t"), start=9)))
-        assert [one.num_rows for one in made] == [arrow.ROWS, arrow.ROWS, 8]
-        assert [one["offset"][0].as_py() for one in made] == [9, 9 + arrow.ROWS, 9 + 2 * arrow.ROWS]
+        assert [one.num_rows for one in made] == [ROWS, ROWS, 8]
+        assert [one["offset"][0].as_py() for one in made] == [9, 9 + ROWS, 9 + 2 * ROWS]
         ids = made[1]["message_id"]
-        assert ids[3].as_py() == str(message_id(3, 5 + 2 + arrow.ROWS + 3))
+        assert ids[3].as_py() == str(message_id(3, 5 + 2 + ROWS + 3))
 
     def test_nothing_is_no_batch(self) -> None:
         block = encode_block([], 3, 7, 9)

@@ -11,8 +11,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.listener_settings import SETTINGS
 from pubsub.plugin import IWireProtocol
+from pubsub.server.broker_settings import BROKER_SETTINGS
 from pubsub.server.command_line import make_options
-from pubsub.server.configuration import BROKER_SETTINGS, Config
+from pubsub.server.configuration import Config
 from pubsub.settings import BOOLEAN, COUNT, Setting
 from tests.unit.fakes import Toy, scratch
 

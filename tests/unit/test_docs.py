@@ -14,7 +14,8 @@ from pubsub.admin.endpoints import ENDPOINTS
 from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
 from pubsub.plugin import ADMIN, installed_protocols
 from pubsub.server.access_settings import ACCESS_KEYS
-from pubsub.server.configuration import BROKER_SETTINGS, flag
+from pubsub.server.broker_settings import BROKER_SETTINGS
+from pubsub.server.configuration import flag
 from scripts import architecture, tables
 
 ROOT = Path(__file__).parents[2]

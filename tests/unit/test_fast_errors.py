@@ -177,4 +177,4 @@ class ConfigurationTests(FastCase):
         fast = Fast(self)
         factory = fast.factories["fast"]
         twin = type(factory)(fast.listeners["fast"])
-        assert twin.ownership._owners is factory.ownership._owners
+        assert twin.shared.ownership._owners is factory.shared.ownership._owners

@@ -55,7 +55,7 @@ class MixedCase(FastCase):
         return fast, reader
 
     def proofs(self, fast: Fast) -> Proofs:
-        proofs: Proofs = fast.factories["fast"].proofs
+        proofs: Proofs = fast.factories["fast"].shared.proofs
         return proofs
 
 

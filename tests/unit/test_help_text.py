@@ -12,8 +12,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
 from pubsub.commands.command import pubsub
 from pubsub.plugin import ADMIN, installed_protocols
+from pubsub.server.broker_settings import BROKER_SETTINGS
 from pubsub.server.command_line import make_options
-from pubsub.server.configuration import BROKER_SETTINGS, flag
+from pubsub.server.configuration import flag
 from pubsub.server.help_text import EXAMPLES, help_text
 
 

@@ -16,7 +16,7 @@ from twisted.internet.task import Clock
 from twisted.logger import ILogObserver, Logger
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.server.configuration import BROKER_SETTINGS
+from pubsub.server.broker_settings import BROKER_SETTINGS
 from pubsub.server.log_setup import (
     LoggedProcess,
     ProcessLog,

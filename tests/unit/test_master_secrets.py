@@ -24,11 +24,9 @@ from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.master_secrets import (
+from pubsub.broker.master_secrets import DenyList, Secret, SecretRing
+from pubsub.broker.secret_files import (
     MIN_SECRET,
-    DenyList,
-    Secret,
-    SecretRing,
     key_set,
     parse_end,
     read_denied,

@@ -22,7 +22,8 @@ from twisted.trial.unittest import TestCase
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.report import load
 from pubsub.pipeline.tables import delta
-from pubsub.pipeline.tables.delta import Delta, listed_files, open_delta
+from pubsub.pipeline.tables.delta import Delta, open_delta
+from pubsub.pipeline.tables.delta_files import listed_files, removed_paths
 from pubsub.pipeline.tables.file_names import BatchId
 from pubsub.pipeline.tables.files import PartitionWriter, WrittenFile
 from pubsub.pipeline.tables.location import (
@@ -155,7 +156,7 @@ class ObjectStoreTests(TestCase):
             assert self.offsets() == list(range(64))
         with patch.object(delta, "_KEPT_SECONDS", -3600):
             self.table.compact()
-        removed = delta._removed(self.table.open())
+        removed = removed_paths(self.table.open())
         assert self.data_files() - removed == {
             file["path"] for file in listed_files(self.table.open())
         }

@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline import arguments
+from pubsub.pipeline.argument_groups import DEFAULT_URL
 from pubsub.pipeline.argument_values import time_range
 from tests.unit.raising import raised
 
@@ -45,7 +46,7 @@ class JobTests(SynchronousTestCase):
         self.defaults("sessions", longest=7 * 86_400, watermark=10)
         self.defaults("audit", window=60, threshold=None, alerts="$SYS/pipeline/alerts")
         self.defaults("dead-letters", trigger=10, starting="earliest", max_rows=2_000_000)
-        self.defaults("replay", table="t", url=arguments.DEFAULT_URL, prefix="", rate=None)
+        self.defaults("replay", table="t", url=DEFAULT_URL, prefix="", rate=None)
         self.defaults("derive", partition_by="", watermark=10, once=False, checkpoint=None)
         self.defaults("derive", allow_feedback=False)
 

@@ -16,7 +16,8 @@ import jwt
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.master_secrets import SecretRing, read_public_key, read_secret
+from pubsub.broker.master_secrets import SecretRing
+from pubsub.broker.secret_files import read_public_key, read_secret
 from pubsub.broker.tokens import Token, TokenVerifier
 from pubsub.commands.command import main
 from tests.unit.fakes import START, scratch

@@ -6,7 +6,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
 from pubsub.plugin import ADMIN, installed_protocols
-from pubsub.server.configuration import BROKER_SETTINGS
+from pubsub.server.broker_settings import BROKER_SETTINGS
 from pubsub.server.reload_effects import BROKER, EFFECTS, LISTENER, Effect, effect_of
 
 

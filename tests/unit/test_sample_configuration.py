@@ -10,7 +10,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
 from pubsub.plugin import ADMIN, installed_protocols
-from pubsub.server.configuration import BROKER_SETTINGS, CommandLine, merge
+from pubsub.server.broker_settings import BROKER_SETTINGS
+from pubsub.server.configuration import CommandLine, merge
 from pubsub.server.configuration_changes import compare, describe
 from pubsub.server.sample_configuration import sample
 from tests.unit.test_pubsub_command import CommandCase

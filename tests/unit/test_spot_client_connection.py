@@ -11,7 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.errors import ConfigurationError
 from pubsub.kernel import Columns
 from pubsub.protocols.spot.client import SpotWire
-from pubsub.protocols.spot.client_connection import UNLISTED, SpotSession
+from pubsub.protocols.spot.client_connection import SpotSession
+from pubsub.protocols.spot.client_roles import UNLISTED
 from pubsub.wire.client_events import (
     Alive,
     Confirmed,

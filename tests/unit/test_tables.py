@@ -24,6 +24,7 @@ from twisted.trial.unittest import TestCase
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.tables import delta
 from pubsub.pipeline.tables.delta import Delta
+from pubsub.pipeline.tables.delta_files import removed_paths, small_files
 from pubsub.pipeline.tables.file_names import (
     BatchId,
     is_merge_of,
@@ -654,7 +655,7 @@ class CleaningTests(TestCase):
         make_old(self.path)
         self.table.compact()
         # The remaining files were replaced, and stay for readers of older versions.
-        assert unlisted(self.path) == delta._removed(DeltaTable(self.path))
+        assert unlisted(self.path) == removed_paths(DeltaTable(self.path))
         assert offsets(self.path) == list(range(16 * count))
 
     def test_a_merge_in_progress_stays_at_any_age(self) -> None:
@@ -670,15 +671,15 @@ class CleaningTests(TestCase):
 
     def test_one_of_two_concurrent_merges_succeeds(self) -> None:
         fill(self.table, 0, 1, 2, 3)
-        small = delta._small
+        small = small_files
 
         def seen_by_both(*arguments: Any) -> Any:
             found = small(*arguments)
-            with patch.object(delta, "_small", small):
+            with patch.object(delta, "small_files", small):
                 assert self.table.compact() == 4
             return found
 
-        with patch.object(delta, "_small", seen_by_both):
+        with patch.object(delta, "small_files", seen_by_both):
             assert self.table.compact() == 0
         assert offsets(self.path) == list(range(64))
 

@@ -19,7 +19,8 @@ from pubsub.broker.tls_settings import TLS_SETTINGS
 from pubsub.settings import read_all
 from pubsub.wire.connection import Connection
 from pubsub.wire.server_tls import ServerTls, load_tls
-from pubsub.wire.tls_stream import TlsFactory, TlsStream
+from pubsub.wire.tls_factory import TlsFactory
+from pubsub.wire.tls_stream import TlsStream
 from tests.unit.streams import Client, Stream
 
 V12, V13 = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
@@ -59,9 +60,9 @@ def tls_end(
 ) -> TlsStream:
     """Return the broker's end of a new connection over ``stream``; no handshake was done."""
     made = TlsFactory(tls, factory, refuse, clock, memory, admit, frame_seconds)
-    end: TlsStream = made.buildProtocol(cast(Any, stream.getPeer()))
-    stream.protocol = cast(Any, end)
-    end.makeConnection(cast(Any, stream))
+    end: TlsStream = made.buildProtocol(cast("Any", stream.getPeer()))
+    stream.protocol = cast("Any", end)
+    end.makeConnection(cast("Any", stream))
     return end
 
 
@@ -86,7 +87,7 @@ class TlsClient(Client):
         self.end = tls_end(
             factory, stream, clock, refuse, memory, tls, None, lambda: listener.frame_seconds
         )
-        self.protocol = cast(Connection, self.end.wrappedProtocol)
+        self.protocol = cast("Connection", self.end.wrappedProtocol)
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = client_context(version).wrap_bio(self._incoming, self._outgoing)
         self._ended = False

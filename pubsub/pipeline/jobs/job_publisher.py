@@ -9,7 +9,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.arguments import DEFAULT_URL
+from pubsub.pipeline.argument_groups import DEFAULT_URL
 from pubsub.pipeline.connector_options import Credentials
 from pubsub.pipeline.staged_writer import PartStager, StagedBatch, batch_bytes
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from pubsub.pipeline.argument_groups import DEFAULT_URL
 from pubsub.pipeline.argument_values import parse_time
-from pubsub.pipeline.arguments import DEFAULT_URL
 
 _CONSOLE = "console"
 

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import time
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import PrimitiveType
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake.transaction import AddAction
 
 from pubsub.errors import ConfigurationError
+from pubsub.pipeline.tables.delta_files import (
+    listed_paths,
+    merge_groups,
+    remove_action,
+    removed_paths,
+    small_files,
+)
 from pubsub.pipeline.tables.file_names import (
     is_merge_of,
     new_merge_file,
@@ -28,12 +33,9 @@ from pubsub.pipeline.tables.file_names import (
 from pubsub.pipeline.tables.files import WrittenFile, top_level_names, write_file
 from pubsub.pipeline.tables.free_directory import require_free_directory
 from pubsub.pipeline.tables.location import Location, storage_errors
-from pubsub.pipeline.tables.partitions import LONG_TOPIC, Values, hive_directory, partition_text
+from pubsub.pipeline.tables.partitions import LONG_TOPIC, Values, hive_directory
 from pubsub.pipeline.tables.storage import open_storage
 
-FULL_FILE_BYTES = 128 * 1024 * 1024
-"""Compaction does not merge files of this size and above."""
-_MIN_MERGED_FILES = 4
 # The rows of that many groups are in memory.
 _MERGES_AT_ONCE = 2
 _KEPT_SECONDS = 7 * 86_400
@@ -140,7 +142,7 @@ class Delta:
         Files that the table lists stay, as a commit can fail after it took effect.
         """
         with storage_errors(self.location):
-            listed = _paths(self.open())
+            listed = listed_paths(self.open())
         for file in files:
             if file.path not in listed:
                 self.storage.remove(file.path)
@@ -216,8 +218,10 @@ class Delta:
             return self._compact() if is_delta(self.location) else 0
 
     def _compact(self) -> int:
-        small = _small(self.open(), self.partition_by)
-        groups = [(values, group) for values, files in small.items() for group in _groups(files)]
+        small = small_files(self.open(), self.partition_by)
+        groups = [
+            (values, group) for values, files in small.items() for group in merge_groups(files)
+        ]
         replaced = 0
         with ThreadPoolExecutor(_MERGES_AT_ONCE) as pool:
             merges = [pool.submit(self._merge, *group) for group in groups]
@@ -245,7 +249,7 @@ class Delta:
         paths = [file["path"] for file in group]
         for _ in range(_COMMIT_ATTEMPTS):
             table = self.open()
-            if not _paths(table).issuperset(paths):
+            if not listed_paths(table).issuperset(paths):
                 return 0
             if self.replace(table, group, [merged]):
                 return len(group)
@@ -259,7 +263,7 @@ class Delta:
         ``old`` has the files as ``listed_files`` returns them.
         """
         now = _milliseconds()
-        removed = [_remove(file, now, self.partition_by) for file in old]
+        removed = [remove_action(file, now, self.partition_by) for file in old]
         # By its retries deltalake would let two writers remove the same file, and each add its
         # rows again. Without retries the commit succeeds only on the version that was examined.
         only_to_this_version = CommitProperties(max_commit_retries=0)
@@ -289,8 +293,8 @@ class Delta:
         committed: those of a finished batch, and those of a merge whose sources are removed.
         """
         table = self.open()
-        removed = _removed(table)
-        known = _paths(table) | removed
+        removed = removed_paths(table)
+        known = listed_paths(table) | removed
 
         def is_leftover(path: str) -> bool:
             batch = parse_batch_id(path)
@@ -332,61 +336,6 @@ def check_layout(table: DeltaTable, wanted: Delta) -> None:
 
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0].rstrip(".")
-
-
-def listed_files(table: DeltaTable) -> list[dict[str, Any]]:
-    """Return the files of the table, with their paths within it."""
-    actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-    return [{**action, "path": unquote(action["path"])} for action in actions]
-
-
-def partition_values(file: Mapping[str, Any], partition_by: Sequence[str]) -> Values:
-    """Return the values of the partition of a listed file."""
-    return tuple(partition_text(file[f"partition.{name}"]) for name in partition_by)
-
-
-def _paths(table: DeltaTable) -> set[str]:
-    """Return the files of the table, by their paths within it."""
-    return set(map(unquote, pa.table(table.get_add_actions())["path"].to_pylist()))
-
-
-def _removed(table: DeltaTable) -> set[str]:
-    """Return the removed files that the log still lists."""
-    return set(table.vacuum(0, dry_run=True, enforce_retention_duration=False, full=False))
-
-
-def _small(table: DeltaTable, partition_by: Sequence[str]) -> Mapping[Values, list[dict[str, Any]]]:
-    """Return the files worth merging by partition, in the order of their offsets."""
-    found: defaultdict[Values, list[dict[str, Any]]] = defaultdict(list)
-    for file in listed_files(table):
-        if file["size_bytes"] < FULL_FILE_BYTES:
-            found[partition_values(file, partition_by)].append(file)
-    for files in found.values():
-        files.sort(key=lambda file: (file.get("min.partition") or 0, file.get("min.offset") or 0))
-    return found
-
-
-def _groups(files: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Return groups of neighbours that fill a file, or have enough files to be worth a merge."""
-    groups: list[list[dict[str, Any]]] = [[]]
-    size = 0
-    for file in files:
-        if size >= FULL_FILE_BYTES:
-            groups.append([])
-            size = 0
-        groups[-1].append(file)
-        size += file["size_bytes"]
-    return [group for group in groups if len(group) >= _MIN_MERGED_FILES]
-
-
-def _remove(file: Mapping[str, Any], now: int, partition_by: Sequence[str]) -> RemoveAction:
-    return RemoveAction(
-        file["path"],
-        deletion_timestamp=now,
-        data_change=False,
-        partition_values=dict(zip(partition_by, partition_values(file, partition_by), strict=True)),
-        size=file["size_bytes"],
-    )
 
 
 def _milliseconds() -> int:

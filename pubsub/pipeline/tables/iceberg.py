@@ -25,7 +25,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import DayTransform, IdentityTransform
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.tables.delta import FULL_FILE_BYTES
+from pubsub.pipeline.tables.delta_files import FULL_FILE_BYTES
 from pubsub.pipeline.tables.file_names import (
     BatchId,
     is_merge_of,

@@ -14,7 +14,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from pubsub.errors import PubSubError
-from pubsub.pipeline.tables.delta import Delta, listed_files, open_delta, partition_values
+from pubsub.pipeline.tables.delta import Delta, open_delta
+from pubsub.pipeline.tables.delta_files import listed_files, partition_values
 from pubsub.pipeline.tables.file_names import new_merge_file
 from pubsub.pipeline.tables.files import WrittenFile, statistics, write_file
 from pubsub.pipeline.tables.location import Location, storage_errors, table_location

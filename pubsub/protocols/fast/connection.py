@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twisted.logger import Logger
-
 from pubsub.broker.identity import token_identity
-from pubsub.broker.mixes import AddressMixes
 from pubsub.broker.token_throttle import TokenThrottle
 from pubsub.broker.topics import fnv1a32, topic_name
 from pubsub.errors import (
@@ -19,7 +16,7 @@ from pubsub.errors import (
     TopicNotFound,
     WrongKey,
 )
-from pubsub.kernel import Columns, Head
+from pubsub.kernel import Columns
 from pubsub.protocols.fast.codec import (
     DURABLE,
     EXCLUSIVE,
@@ -40,13 +37,11 @@ from pubsub.protocols.fast.codec import (
     encode,
     needed,
 )
-from pubsub.protocols.fast.heads import Source, learn_publish
-from pubsub.protocols.fast.ownership import TopicOwnership
-from pubsub.protocols.fast.proofs import Proofs
+from pubsub.protocols.fast.heads import Source
 from pubsub.protocols.fast.refusals import code_of
+from pubsub.protocols.fast.shared_state import SharedState
 from pubsub.protocols.fast.subscriptions import Subscriptions
 from pubsub.wire.connection import Connection, ConnectionFactory
-from pubsub.wire.known_heads import KnownHeads
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
@@ -55,8 +50,6 @@ if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.tokens import Token
     from pubsub.broker.topics import KeyChange, Topic
-
-log = Logger()
 
 
 class FastConnection(Connection):
@@ -73,9 +66,9 @@ class FastConnection(Connection):
     owned: set[Topic] | None = None
     """The exclusive topics that end with this connection (see ``TopicOwnership``)."""
 
-    def __init__(self, listener: Listener, server: FastFactory) -> None:
+    def __init__(self, listener: Listener, shared: SharedState) -> None:
         super().__init__(listener)
-        self._server = server
+        self._shared = shared
         self._publisher = listener.publisher(self, b"")
         self._throttle = TokenThrottle(listener.verifications)
 
@@ -91,13 +84,13 @@ class FastConnection(Connection):
         at, need = 0, 1
         self._error_is_last = False
         while not (self.closing or self._waits_for_token):
-            columns = self._server.heads.scan(data, at)
+            columns = self._shared.heads.scan(data, at)
             if columns.count:
                 at, waits = self._publish_columns(columns, at)
                 if waits:
                     return at, need
             try:
-                need = needed(data, at, self._server.max_payload)
+                need = needed(data, at, self._shared.max_payload)
                 left = len(data) - at
                 if not left or (left < need and data[at] == PUBLISH):
                     break
@@ -152,8 +145,8 @@ class FastConnection(Connection):
 
     def _publish_mixed(self, columns: Columns) -> bool:
         """Publish messages of several sources at once; False if that is not possible."""
-        token = self._server.proofs.token_of(columns.addresses)
-        mixed = None if token is None else self._server.mixes.find(columns)
+        token = self._shared.proofs.token_of(columns.addresses)
+        mixed = None if token is None else self._shared.mixes.find(columns)
         if token is None or mixed is None:
             return False
         self._publish_with(token)
@@ -234,12 +227,12 @@ class FastConnection(Connection):
         if packet.flags & ~(DURABLE | EXCLUSIVE):
             raise InvalidRequest("flags")
         self._access_with(token).check_create(name)
-        self._server.ownership.create(name, token, self, packet.flags)
+        self._shared.ownership.create(name, token, self, packet.flags)
 
     def _subscribe(self, packet: Subscribe) -> None:
         token, topic = self._authorized(packet.token, packet.topic_id, "subscribe")
         self._access_with(token).check_subscribe(topic.name)
-        if not self._server.ownership.may_read(topic, self):
+        if not self._shared.ownership.may_read(topic, self):
             raise MissingPermission("the topic is exclusive")
         if self._subscriptions is None:
             self._subscriptions = Subscriptions(
@@ -311,9 +304,9 @@ class FastConnection(Connection):
             self._subscriptions.clear()
         if self.outbox is not None:
             self.outbox.shut("disconnected")
-        self._server.ownership.end_topics(self)
+        self._shared.ownership.end_topics(self)
         if self._error_is_last and self.end_reason == Connection.end_reason:
-            self._server.hint_errors(self)
+            self._shared.hint_errors(self)
 
 
 class FastFactory(ConnectionFactory):
@@ -321,40 +314,11 @@ class FastFactory(ConnectionFactory):
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
-        self.max_payload: int = listener.settings["max-payload"]
-        self.mixes = AddressMixes(listener.router, self._topic_of)
-        self.proofs = Proofs(listener)
-        self.heads = KnownHeads(
-            self._learn, listener.memory, listener.at_tick_end, self._heads_forgotten
-        )
-        self.ownership = TopicOwnership(listener)
-        self._hinted = False
-
-    def _learn(self, data: bytes, at: int) -> tuple[Head, Source] | None:
-        return learn_publish(data, at, self.max_payload)
-
-    def _heads_forgotten(self) -> None:
-        self.mixes.clear()
-        self.proofs.clear()
-
-    def _topic_of(self, source: Source) -> Topic:
-        return self.listener.topics.by_id(source.topic_id)
-
-    def hint_errors(self, client: FastConnection) -> None:
-        """Log, once, the setting for clients that do not know ERROR (fast §6.1)."""
-        if not self._hinted:
-            self._hinted = True
-            log.warn(
-                "fast on {endpoint}: {client!r} disconnected after an ERROR; if its program does "
-                "not know this packet, set errors=off",
-                endpoint=self.listener.endpoint,
-                client=client.label,
-                connection=client.log_fields(),
-            )
+        self.shared = SharedState(listener)
 
     def buildProtocol(self, addr: IAddress | None) -> FastConnection:
         """See IProtocolFactory."""
-        return FastConnection(self.listener, self)
+        return FastConnection(self.listener, self.shared)
 
 
 def _token_of(packet: Packet) -> bytes:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import secrets
 
 from pubsub.errors import ConfigurationError
-from pubsub.protocols.spot.client_connection import (
-    PublisherConnection,
-    SpotSession,
-    SubscriberConnection,
-)
+from pubsub.protocols.spot.client_connection import SpotSession
+from pubsub.protocols.spot.client_roles import PublisherConnection, SubscriberConnection
 from pubsub.protocols.spot.mechanisms import Login
 from pubsub.settings import SIZE, Setting
 from pubsub.wire.client_events import Level

@@ -1,0 +1,75 @@
+"""The files that a Delta table lists: their paths and partitions, and which to merge."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.transaction import RemoveAction
+
+from pubsub.pipeline.tables.partitions import Values, partition_text
+
+FULL_FILE_BYTES = 128 * 1024 * 1024
+"""Compaction does not merge files of this size and above."""
+_MIN_MERGED_FILES = 4
+
+
+def listed_files(table: DeltaTable) -> list[dict[str, Any]]:
+    """Return the files of the table, with their paths within it."""
+    actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    return [{**action, "path": unquote(action["path"])} for action in actions]
+
+
+def partition_values(file: Mapping[str, Any], partition_by: Sequence[str]) -> Values:
+    """Return the values of the partition of a listed file."""
+    return tuple(partition_text(file[f"partition.{name}"]) for name in partition_by)
+
+
+def listed_paths(table: DeltaTable) -> set[str]:
+    """Return the files of the table, by their paths within it."""
+    return set(map(unquote, pa.table(table.get_add_actions())["path"].to_pylist()))
+
+
+def removed_paths(table: DeltaTable) -> set[str]:
+    """Return the removed files that the log still lists."""
+    return set(table.vacuum(0, dry_run=True, enforce_retention_duration=False, full=False))
+
+
+def small_files(
+    table: DeltaTable, partition_by: Sequence[str]
+) -> Mapping[Values, list[dict[str, Any]]]:
+    """Return the files worth merging by partition, in the order of their offsets."""
+    found: defaultdict[Values, list[dict[str, Any]]] = defaultdict(list)
+    for file in listed_files(table):
+        if file["size_bytes"] < FULL_FILE_BYTES:
+            found[partition_values(file, partition_by)].append(file)
+    for files in found.values():
+        files.sort(key=lambda file: (file.get("min.partition") or 0, file.get("min.offset") or 0))
+    return found
+
+
+def merge_groups(files: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Return groups of neighbours that fill a file, or have enough files to be worth a merge."""
+    groups: list[list[dict[str, Any]]] = [[]]
+    size = 0
+    for file in files:
+        if size >= FULL_FILE_BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append(file)
+        size += file["size_bytes"]
+    return [group for group in groups if len(group) >= _MIN_MERGED_FILES]
+
+
+def remove_action(file: Mapping[str, Any], now: int, partition_by: Sequence[str]) -> RemoveAction:
+    return RemoveAction(
+        file["path"],
+        deletion_timestamp=now,
+        data_change=False,
+        partition_values=dict(zip(partition_by, partition_values(file, partition_by), strict=True)),
+        size=file["size_bytes"],
+    )
