@@ -26,7 +26,7 @@ from pubsub.admin.stream_formats import (
     need_arrow,
 )
 from pubsub.admin.stream_places import StreamPlaces
-from pubsub.broker.topics import topic_name
+from pubsub.broker.topic_names import topic_name
 
 if TYPE_CHECKING:
     from pubsub.admin.api_request import ApiRequest

@@ -14,7 +14,7 @@ from pubsub.admin.follow_start import find_start
 from pubsub.admin.follower import Follower
 from pubsub.admin.parameters import MESSAGES, TOPICS, Parameters, invalid, name_in_path
 from pubsub.admin.request_access import RequestAccess, request_access
-from pubsub.broker.topics import topic_name
+from pubsub.broker.topic_names import topic_name
 
 if TYPE_CHECKING:
     from pubsub.admin.api_request import ApiRequest

@@ -20,7 +20,7 @@ from pubsub.admin.stream_formats import need_arrow
 from pubsub.broker.batch import MAX_HEADERS, MAX_SENDER, Headers
 from pubsub.broker.combination_cache import MAX_COMBINATION
 from pubsub.broker.packed_headers import PackedHeaders
-from pubsub.broker.topics import topic_name
+from pubsub.broker.topic_names import topic_name
 from pubsub.errors import SenderTooLong
 from pubsub.kernel import Columns
 

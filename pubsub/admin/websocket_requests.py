@@ -14,7 +14,7 @@ from pubsub.admin.parameters import Parameters, check_name, invalid
 from pubsub.admin.request_access import RequestAccess, token_access
 from pubsub.admin.websocket_frames import FrameEncoding
 from pubsub.broker.provisional_topics import ProvisionalTopics
-from pubsub.broker.topics import topic_name
+from pubsub.broker.topic_names import topic_name
 from pubsub.errors import LimitReached
 from pubsub.kernel import Columns
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from twisted.application.service import IServiceCollection
 from twisted.internet.interfaces import IReactorTime
@@ -43,6 +43,20 @@ class SharedObjects(Protocol):
     """Returns the object for a key, made by ``make`` on the first request."""
 
     def __call__(self, key: Hashable, make: Callable[[], _Shared]) -> _Shared: ...
+
+
+class KeptObjects:
+    """The ``SharedObjects`` of one broker, which keeps each object that was made."""
+
+    def __init__(self) -> None:
+        self._objects: dict[Hashable, Any] = {}
+
+    def __call__(self, key: Hashable, make: Callable[[], _Shared]) -> _Shared:
+        """See ``SharedObjects``."""
+        if key not in self._objects:
+            self._objects[key] = make()
+        found: _Shared = self._objects[key]
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""``BrokerService``: composes the parts of the broker, starts and stops them.
+"""``BrokerService``: composes the parts of the broker (see ``core.py``), starts and stops them.
 
 It is the parent of the listeners' services, so Twisted starts and stops them with it.
 """
@@ -6,10 +6,9 @@ It is the parent of the listeners' services, so Twisted starts and stops them wi
 from __future__ import annotations
 
 import secrets
-from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from twisted.application.service import IService, IServiceCollection, MultiService
 from twisted.internet.defer import Deferred, maybeDeferred
@@ -18,48 +17,32 @@ from twisted.logger import Logger
 
 from pubsub.broker.access_table import AccessTable
 from pubsub.broker.audit import AuditLog
-from pubsub.broker.client_registry import ClientRegistry
-from pubsub.broker.counters import Counters
-from pubsub.broker.cursors import Cursors
+from pubsub.broker.core import BrokerCore
 from pubsub.broker.dispatcher import Dispatcher, DispatcherMaker
 from pubsub.broker.drainage import Drainage
 from pubsub.broker.durability import DurabilityRules
 from pubsub.broker.events import Events
 from pubsub.broker.events_topic import EventsTopic
-from pubsub.broker.expiry import Expiry, topic_seconds
-from pubsub.broker.housekeeping import Housekeeping
-from pubsub.broker.key_refresh import Fetch, KeyRefresh
+from pubsub.broker.key_refresh import Fetch
 from pubsub.broker.limits import BrokerLimits, TokenBucket
 from pubsub.broker.listener import Listener
 from pubsub.broker.marks import make_marks
 from pubsub.broker.master_secrets import SecretRing
-from pubsub.broker.memory_budget import MemoryBudget
-from pubsub.broker.parts import BrokerParts
+from pubsub.broker.parts import BrokerParts, KeptObjects
 from pubsub.broker.passwords import PasswordVerifier, call_at_once
-from pubsub.broker.queue_keys import QueueKeys
 from pubsub.broker.readiness import Readiness
 from pubsub.broker.reconfiguration import Reconfiguration, durability_part
 from pubsub.broker.refused_attempts import RefusedAttempts
-from pubsub.broker.router import Router
 from pubsub.broker.served_listeners import ServedListeners
-from pubsub.broker.sessions import SessionRegistry
 from pubsub.broker.shown_configuration import ShownConfiguration
-from pubsub.broker.slices import Slices
-from pubsub.broker.statistics import Sources, Statistics
 from pubsub.broker.stats_topic import StatsTopic
 from pubsub.broker.token_throttle import VERIFICATIONS
-from pubsub.broker.tokens import TokenVerifier
-from pubsub.broker.topic_lifecycle import TopicLifecycle
-from pubsub.broker.topic_registry import TopicRegistry
 from pubsub.broker.wall_clock import WallClock
 
 if TYPE_CHECKING:
     from pubsub.interfaces import IStore
 
-CLOCK = "clock"
-"""The table of the store's metadata with what the wall clock remembers."""
 log = Logger()
-_Shared = TypeVar("_Shared")
 
 
 class BrokerService(MultiService):
@@ -92,62 +75,33 @@ class BrokerService(MultiService):
         fetch_keys: Fetch | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._clock = clock
+        limits = limits or BrokerLimits()
         self._wall = wall
         self._access_table = access or AccessTable()
-        self._limits = limits = limits or BrokerLimits()
         self._audit = audit or AuditLog(wall.system)
         self._attempts = RefusedAttempts(self._audit.record, clock)
-        at_tick_end = at_tick_end or partial(clock.callLater, 0)
-        self.store = store
-        self.counters = Counters()
-        self.memory = MemoryBudget(limits.max_memory)
-        # So neither the history nor the clients can use up both.
-        self.memory.set_aside(limits.history_memory)
-        self.slices = Slices(at_tick_end)
-        self.topics = TopicRegistry(limits.max_topics, self.memory)
-        self.router = Router(self.counters, self.memory, clock.seconds, at_tick_end, self.slices)
-        self.cursors = Cursors(clock, store, self.topics, self.router)
-        self.tokens = TokenVerifier(ring or SecretRing())
-        self.key_refresh = KeyRefresh(
-            clock, self.tokens, fetch_keys, self._recheck_all, self._audit.record
+        self._at_tick_end = at_tick_end or partial(clock.callLater, 0)
+        core = BrokerCore(
+            clock,
+            wall,
+            store,
+            limits,
+            draw,
+            ring or SecretRing(),
+            self._audit,
+            durability or DurabilityRules(),
+            self._at_tick_end,
+            PasswordVerifier(clock, call_at_once) if passwords is None else passwords,
+            make_dispatcher,
+            fetch_keys,
         )
-        self.passwords = PasswordVerifier(clock, call_at_once) if passwords is None else passwords
-        self.queue_keys = QueueKeys(self.router, self.tokens, self._audit, store)
-        self.topic_lifecycle = TopicLifecycle(
-            self.topics, store, self.router, self.queue_keys, durability or DurabilityRules()
-        )
-        self.expiry = self._make_expiry()
-        self.sessions = self._make_sessions(draw)
-        self.clients = ClientRegistry()
-        self.dispatcher = make_dispatcher(self.topics, store, self.router, wall.timestamp, draw(60))
-        self._at_tick_end = at_tick_end
-        self._events = EventsTopic(
-            clock.seconds,
-            at_tick_end,
-            redacted,
-            self.topics,
-            self.dispatcher,
-            self._watch_events,
-        )
-        self._marks = make_marks(wall.timestamp)
-        self._housekeeping = self._make_housekeeping()
+        self._core = core
+        self._take(core)
+        self._events = self._make_events(redacted)
         self.configuration = ShownConfiguration()
         self.served = ServedListeners(self)
         self.listeners = self.served.listeners
-        self.statistics = self._make_statistics()
-        self.statistics.each_second.append(self.dispatcher.settle)
-        self.drainage = Drainage(
-            clock,
-            self.router,
-            self.clients,
-            limits.stop_seconds,
-            self.listeners,
-            self.remove_listener,
-        )
-        self._stats_topic = StatsTopic(self.topics, self.dispatcher, self.statistics)
-        self.readiness = Readiness(store, self.drainage, self.listeners, self.served.service_of)
-        self._shared: dict[Hashable, Any] = {}
+        self._make_reports(limits)
         self._when_open: list[Callable[[], object]] | None = []
         self.served.parts = self._make_parts()
         self._events.turn(events)
@@ -155,27 +109,53 @@ class BrokerService(MultiService):
 
     # Parts
 
-    def _make_expiry(self) -> Expiry:
-        limits = self._limits
-        return Expiry(
-            self._clock,
-            self.slices,
-            self.store,
+    def _take(self, core: BrokerCore) -> None:
+        """Make the parts of ``core`` attributes of this broker."""
+        self._clock = core.clock
+        self._recheck_all = core.recheck_all
+        self._housekeeping = core.housekeeping
+        self.store = core.store
+        self.counters = core.counters
+        self.memory = core.memory
+        self.slices = core.slices
+        self.topics = core.topics
+        self.router = core.router
+        self.cursors = core.cursors
+        self.tokens = core.tokens
+        self.key_refresh = core.key_refresh
+        self.passwords = core.passwords
+        self.queue_keys = core.queue_keys
+        self.topic_lifecycle = core.topic_lifecycle
+        self.expiry = core.expiry
+        self.sessions = core.sessions
+        self.clients = core.clients
+        self.dispatcher = core.dispatcher
+
+    def _make_events(self, redacted: Sequence[bytes]) -> EventsTopic:
+        return EventsTopic(
+            self._clock.seconds,
+            self._at_tick_end,
+            redacted,
             self.topics,
-            self.topic_lifecycle,
-            self.queue_keys,
-            topic_seconds(limits.topic_expiry, limits.resume_window),
-            limits.identity_expiry,
+            self.dispatcher,
+            self._watch_events,
         )
 
-    def _make_sessions(self, draw: Callable[[int], int]) -> SessionRegistry:
-        return SessionRegistry(
-            lambda: draw(64),
-            self._clock.seconds,
-            self._limits.resume_window,
-            self._limits.max_sessions,
-            self.memory,
-            self.counters.drop,
+    def _make_reports(self, limits: BrokerLimits) -> None:
+        """Make what reports the state of the broker, and its end."""
+        self.statistics = self._core.make_statistics(self.listeners)
+        self.statistics.each_second.append(self.dispatcher.settle)
+        self._stats_topic = StatsTopic(self.topics, self.dispatcher, self.statistics)
+        self.drainage = Drainage(
+            self._clock,
+            self.router,
+            self.clients,
+            limits.stop_seconds,
+            self.listeners,
+            self.remove_listener,
+        )
+        self.readiness = Readiness(
+            self.store, self.drainage, self.listeners, self.served.service_of
         )
 
     def _make_reconfiguration(self) -> Reconfiguration:
@@ -205,36 +185,6 @@ class BrokerService(MultiService):
         self._housekeeping.events = events
         self.served.set_events(events)
 
-    def _make_housekeeping(self) -> Housekeeping:
-        return Housekeeping(
-            self._clock,
-            self._wall,
-            self.router,
-            self.sessions,
-            self.clients,
-            self.slices,
-            self.topic_lifecycle,
-            self.memory,
-            self._limits.memory_seconds,
-        )
-
-    def _make_statistics(self) -> Statistics:
-        sources = Sources(
-            clock=self._clock,
-            wall=self._wall,
-            store=self.store,
-            counters=self.counters,
-            memory=self.memory,
-            topics=self.topics,
-            router=self.router,
-            cursors=self.cursors,
-            sessions=self.sessions,
-            tokens=self.tokens,
-            issuers=self.key_refresh.figures,
-            listeners=self.listeners,
-        )
-        return Statistics(sources)
-
     def _make_parts(self) -> BrokerParts:
         return BrokerParts(
             clock=self._clock,
@@ -259,7 +209,7 @@ class BrokerService(MultiService):
             expiry=self.expiry,
             events=None,
             access_table=self._access_table,
-            marks=self._marks,
+            marks=make_marks(self._wall.timestamp),
             statistics=self.statistics,
             drainage=self.drainage,
             readiness=self.readiness,
@@ -267,7 +217,7 @@ class BrokerService(MultiService):
             services=IServiceCollection(self),
             at_tick_end=self._at_tick_end,
             when_open=self._call_when_open,
-            shared=self._get_shared,
+            shared=KeptObjects(),
         )
 
     # Listeners
@@ -298,12 +248,6 @@ class BrokerService(MultiService):
         """
         self.drainage.drain(self.clients.of_listener(listener))
         return self.served.forget(listener)
-
-    def _get_shared(self, key: Hashable, make: Callable[[], _Shared]) -> _Shared:
-        if key not in self._shared:
-            self._shared[key] = make()
-        found: _Shared = self._shared[key]
-        return found
 
     def _call_when_open(self, call: Callable[[], object]) -> None:
         if self._when_open is None:
@@ -341,18 +285,12 @@ class BrokerService(MultiService):
         """Replace the access rules of all listeners; ``reconfigure`` rechecks subscriptions."""
         self.served.set_access(table)
 
-    def _recheck_all(self) -> Deferred[tuple[int, int]]:
-        """Recheck every live subscription; fires with how many stay and how many end."""
-        results: Counter[bool] = Counter()
-        work = self.router.recheck_all(self.topics.with_prefix(b""), results)
-        return self.slices.finish(work).addCallback(lambda _: (results[True], results[False]))
-
     # Start
 
     def startService(self) -> None:
         """Open the store, start the listeners and the housekeeping; raises StartError."""
         self.store.open(self.dispatcher.run_id)
-        self._start_clock()
+        self._core.start_clock()
         self._events.start()
         self._stats_topic.start()
         if self.store.durable:
@@ -367,13 +305,6 @@ class BrokerService(MultiService):
         self.expiry.start()
         self.key_refresh.start()
         self.readiness.started = True
-
-    def _start_clock(self) -> None:
-        remembered = dict(self.store.items(CLOCK)).get("", b"").decode(errors="replace")
-        self._wall.remember = lambda text: self.store.put(CLOCK, "", text.encode())
-        self._wall.start(self.store.last_timestamp, remembered)
-        # Subscriptions end with their tokens, at a time of the wall clock.
-        self._wall.moved = self._recheck_all
 
     # Shutdown
 

@@ -73,7 +73,33 @@ class Sources:
 class Statistics:
     """The figures of a broker with these ``sources``.
 
-    ``each_second`` are called once a second while it runs.
+    ``each_second`` are called once a second while it runs. A snapshot has these figures, except
+    those that the history or the system cannot have:
+
+        timestamp, uptime
+        protocols       by name: connections, sessions (of connections, or kept for clients),
+                        messages_in, bytes_in (of payloads), messages_out, bytes_out (of
+                        frames), dropped, refused
+        topics, subscriptions
+        slow            subscribers paused (the transport is full) and catching_up (they read
+                        the history), behind (offsets that these have not read, in total),
+                        queued_bytes
+        memory          used, limit (0: none), process, accounts (of ``used``)
+        store           durable, first_offset, next_offset, committed, bytes; with a disk
+                        commits, failures, segments, index_bytes, metadata_bytes,
+                        seconds_since_commit, disk_free, damaged_offsets
+        latency         flush, commit, sync: p50 and p99 of the last minute (0: no message),
+                        count
+        reactor         lag, collector_pause: the worst of the last second
+        clock           jumps of the system's clock
+        backplane       connected, trouble (why it is away, or empty), messages_out,
+                        messages_in, subscriptions, queued_bytes, reconnects; left out
+                        without a backplane
+        tokens          known (in the cache), verified, rejected
+        issuers         with a jwks-url, by id: keys, age (since a fetch succeeded; None if
+                        none has), fetches, failures
+        drops, evictions   by reason
+        refusals        by protocol and reason, with a space between
     """
 
     def __init__(self, sources: Sources) -> None:
@@ -130,32 +156,7 @@ class Statistics:
         """Return all figures; takes less than a millisecond.
 
         Totals are since the start of the broker. Times are in seconds, ``timestamp`` in µs since
-        the Unix epoch. Figures that the history or the system cannot have are left out:
-
-            timestamp, uptime
-            protocols       by name: connections, sessions (of connections, or kept for clients),
-                            messages_in, bytes_in (of payloads), messages_out, bytes_out (of
-                            frames), dropped, refused
-            topics, subscriptions
-            slow            subscribers paused (the transport is full) and catching_up (they read
-                            the history), behind (offsets that these have not read, in total),
-                            queued_bytes
-            memory          used, limit (0: none), process, accounts (of ``used``)
-            store           durable, first_offset, next_offset, committed, bytes; with a disk
-                            commits, failures, segments, index_bytes, metadata_bytes,
-                            seconds_since_commit, disk_free, damaged_offsets
-            latency         flush, commit, sync: p50 and p99 of the last minute (0: no message),
-                            count
-            reactor         lag, collector_pause: the worst of the last second
-            clock           jumps of the system's clock
-            backplane       connected, trouble (why it is away, or empty), messages_out,
-                            messages_in, subscriptions, queued_bytes, reconnects; left out
-                            without a backplane
-            tokens          known (in the cache), verified, rejected
-            issuers         with a jwks-url, by id: keys, age (since a fetch succeeded; None if
-                            none has), fetches, failures
-            drops, evictions   by reason
-            refusals        by protocol and reason, with a space between
+        the Unix epoch. See ``Statistics`` for the figures.
         """
         sources = self._sources
         counters = sources.counters

@@ -9,7 +9,8 @@ from uuid import UUID
 
 from sortedcontainers import SortedDict
 
-from pubsub.broker.topics import Topic, topic_name
+from pubsub.broker.topic_names import topic_name
+from pubsub.broker.topics import Topic
 from pubsub.errors import LimitReached, TopicNotFound
 
 if TYPE_CHECKING:

@@ -1,14 +1,9 @@
-"""Topics, their subscribers, and the interfaces that mention them.
-
-A topic's name is canonical: UTF-8 text of 1 to 255 bytes. Its u32 id and its UUID are derived from
-the name, so a protocol that addresses topics by number sees the same topic as one that uses names.
-"""
+"""Topics, their subscribers, and the interfaces that mention them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID, uuid5
 from weakref import ReferenceType
@@ -17,7 +12,7 @@ from pubsub.broker.compact_map import SingleItemMap
 from pubsub.broker.durability import Durability
 from pubsub.broker.encoders import make_encoder
 from pubsub.broker.targets import Targets
-from pubsub.errors import InvalidTopicName
+from pubsub.broker.topic_names import TOPIC_NAMESPACE, fnv1a32
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
@@ -26,34 +21,8 @@ if TYPE_CHECKING:
     from pubsub.broker.traffic import Traffic
     from pubsub.interfaces import Encoding, Holdable
 
-MAX_NAME = 255
 # Observers of a topic from which on those that are gone are removed when another comes.
 _OBSERVERS = 16
-TOPIC_NAMESPACE = UUID("5d1c8a52-2f4e-5a0b-9b8e-0f6a4a3d7c11")
-
-_FNV_OFFSET = 0x811C9DC5
-_FNV_PRIME = 0x01000193
-
-
-def fnv1a32(data: bytes) -> int:
-    """Return the 32-bit FNV-1a hash of ``data``."""
-    value = _FNV_OFFSET
-    for byte in data:
-        value = (value ^ byte) * _FNV_PRIME & 0xFFFFFFFF
-    return value
-
-
-@lru_cache(maxsize=4096)
-def topic_name(raw: bytes | str) -> str:
-    """Return the canonical name for ``raw``; raises InvalidTopicName."""
-    try:
-        text = raw.decode() if isinstance(raw, bytes) else raw
-        length = len(text.encode())
-    except UnicodeError:
-        raise InvalidTopicName("a topic name must be UTF-8") from None
-    if not 1 <= length <= MAX_NAME:
-        raise InvalidTopicName(f"a topic name has 1 to {MAX_NAME} bytes, not {length}")
-    return text
 
 
 @dataclass(frozen=True, slots=True)

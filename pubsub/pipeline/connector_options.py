@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pubsub.broker.topics import topic_name
+from pubsub.broker.topic_names import topic_name
 from pubsub.errors import ConfigurationError, InvalidTopicName
 from pubsub.pipeline.filters import parse_filter
 from pubsub.pipeline.given_options import GivenOptions
@@ -134,11 +134,7 @@ def source_options(given: Mapping[str, str], streaming: bool | None) -> SourceOp
     ``streaming`` is None before it is known whether the query is one: the options of both kinds of
     queries are then permitted.
     """
-    if streaming is not None:
-        for key in _BATCH_OPTIONS if streaming else _STREAM_OPTIONS:
-            if key.lower() in given:
-                kind = "streaming" if streaming else "batch"
-                raise ConfigurationError(f"option {key} does not apply to a {kind} query")
+    _check_kind(given, streaming)
     known = _READ_OPTIONS + _STREAM_OPTIONS + _BATCH_OPTIONS
     options = GivenOptions(given, known)
     urls, path = _urls_or_path(options)
@@ -179,6 +175,15 @@ def source_options(given: Mapping[str, str], streaming: bool | None) -> SourceOp
     )
     _check_offsets(parsed)
     return parsed
+
+
+def _check_kind(given: Mapping[str, str], streaming: bool | None) -> None:
+    """Raise ConfigurationError for options of the other kind of query; None permits both."""
+    if streaming is not None:
+        for key in _BATCH_OPTIONS if streaming else _STREAM_OPTIONS:
+            if key.lower() in given:
+                kind = "streaming" if streaming else "batch"
+                raise ConfigurationError(f"option {key} does not apply to a {kind} query")
 
 
 def _max_delay(options: GivenOptions) -> float:

@@ -155,6 +155,31 @@ class RunColumns(NamedTuple):
     payloads: Sequence[bytes]
 
 
+class _MixColumns:
+    """The runs of several topics: the list of topics of each, and the picks of their messages."""
+
+    def __init__(self, name_indexes: dict[bytes, int]) -> None:
+        self.lists = array("I")
+        self.picks: list[bytes] = []
+        self._name_indexes = name_indexes
+        # By the identity of the tuple, as many runs have the same.
+        self._known: dict[int, array[int]] = {}
+
+    def add(self, mix: Mix) -> None:
+        """Add the next run of several topics."""
+        topics, picks = mix
+        found = self._known.get(id(topics))
+        if found is None:
+            found = self._known[id(topics)] = self._list(topics)
+        self.lists.extend(found)
+        self.picks.append(picks)
+
+    def _list(self, topics: Sequence[str]) -> array[int]:
+        """Return the number of ``topics`` and the index of the name of each."""
+        index_of, names = self._name_indexes.setdefault, self._name_indexes
+        return array("I", [len(topics), *[index_of(one.encode(), len(names)) for one in topics]])
+
+
 def encode_runs(
     records: Iterable[RunRecord], base: int, name_indexes: dict[bytes, int]
 ) -> RunColumns:
@@ -164,9 +189,7 @@ def encode_runs(
     """
     index_of = name_indexes.setdefault
     runs: list[bytes] = []
-    lists = array("I")
-    known: dict[int, array[int]] = {}
-    all_picks: list[bytes] = []
+    mixes = _MixColumns(name_indexes)
     all_lengths: list[bytes] = []
     all_headers: list[bytes] = []
     payloads: list[bytes] = []
@@ -180,29 +203,16 @@ def encode_runs(
             place = index_of(topic.encode(), len(name_indexes))
         else:
             place = SEVERAL
-            topics = mix[0]
-            listed = known.get(id(topics))
-            if listed is None:
-                indexes = [index_of(name.encode(), len(name_indexes)) for name in topics]
-                listed = known[id(topics)] = array("I", [len(topics), *indexes])
-            lists.extend(listed)
-            all_picks.append(mix[1])
+            mixes.add(mix)
         if headers is not None:
             count |= HAS_HEADERS
             all_headers += encode_headers(start, headers)
         if lengths is not None:
             all_lengths.append(lengths)
+        sender_at = index_of(sender, len(name_indexes))
+        protocol_at = index_of(protocol.encode(), len(name_indexes))
         runs.append(
-            RUN.pack(
-                start,
-                count,
-                place,
-                index_of(sender, len(name_indexes)),
-                index_of(protocol.encode(), len(name_indexes)),
-                size,
-                timestamp,
-                sequence,
-            )
+            RUN.pack(start, count, place, sender_at, protocol_at, size, timestamp, sequence)
         )
         payloads.append(data)
         timestamps.append(timestamp)
@@ -210,8 +220,8 @@ def encode_runs(
         min(timestamps, default=0),
         max(timestamps, default=0),
         b"".join(runs),
-        little_endian(lists).tobytes() if lists else b"",
-        _words(all_picks),
+        little_endian(mixes.lists).tobytes() if mixes.lists else b"",
+        _words(mixes.picks),
         _words(all_lengths),
         b"".join(all_headers),
         payloads,

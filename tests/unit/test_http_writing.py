@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.durability import Durability
 from pubsub.broker.limits import CONNECTION_BYTES
 from pubsub.broker.topic_lifecycle import TOPICS
-from pubsub.broker.topics import TOPIC_NAMESPACE, fnv1a32
+from pubsub.broker.topic_names import TOPIC_NAMESPACE, fnv1a32
 from pubsub.store.memory import MemoryStore
 from tests.unit.fakes import Lines, Reader, Transport
 from tests.unit.test_http_streams import Threads

@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.admin.dashboard_files import PREFIX as DASHBOARD
 from pubsub.admin.endpoints import ENDPOINTS, JSON, Endpoint
-from pubsub.admin.server import _route_of
+from pubsub.admin.routes import route_of
 from pubsub.broker.master_secrets import SecretRing
 from tests.unit.web import WebHouse
 
@@ -48,12 +48,12 @@ class DocumentTests(SynchronousTestCase):
     def test_it_has_the_routes_that_there_are(self) -> None:
         routes = {
             (path, method.decode())
-            for path, methods in self.house.factory._routes.items()
+            for path, methods in self.house.factory._routes.table.items()
             for method in methods
             if path != DASHBOARD
         }
         declared = [
-            (_route_of(one.path.replace("{name}", "x").encode()), one.method) for one in ENDPOINTS
+            (route_of(one.path.replace("{name}", "x").encode()), one.method) for one in ENDPOINTS
         ]
         assert set(declared) == routes
         assert len(declared) == len(routes)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pubsub.broker.identity import token_identity
 from pubsub.broker.token_throttle import TokenThrottle
-from pubsub.broker.topics import fnv1a32, topic_name
+from pubsub.broker.topic_names import fnv1a32, topic_name
 from pubsub.errors import (
     BadToken,
     InvalidRequest,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from pubsub.broker.topics import fnv1a32
+from pubsub.broker.topic_names import fnv1a32
 from pubsub.errors import IdCollision, Refused, TopicExists, TopicNotFound
 from pubsub.protocols.fast.codec import DURABLE, EXCLUSIVE
 

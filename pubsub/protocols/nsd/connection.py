@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import ensureDeferred
 
 from pubsub.errors import (
-    MessageTooLarge,
     RateLimited,
     Refused,
-    TopicNotFound,
 )
 from pubsub.kernel import Columns
 from pubsub.protocols.nsd.codec import (
@@ -20,7 +18,6 @@ from pubsub.protocols.nsd.codec import (
     Get,
     InvalidRequest,
     LineStream,
-    Open,
     Publish,
     Request,
     Subscribe,
@@ -29,30 +26,27 @@ from pubsub.protocols.nsd.codec import (
     is_http_request,
     parse,
     password_of,
-    success_at,
     unwrap,
     wrap,
 )
 from pubsub.protocols.nsd.figures import CHANNEL as FIGURES
 from pubsub.protocols.nsd.figures import UnseenFigures
-from pubsub.protocols.nsd.heads import source_of
 from pubsub.protocols.nsd.identity_proof import (
     NO_PASSWORD,
     check_identity,
     check_owner,
     is_proved,
-    owner_of,
     prove,
 )
 from pubsub.protocols.nsd.message_list import MessageList
 from pubsub.protocols.nsd.refusals import NOT_STORED, connection_refusal_of, refusal_of
+from pubsub.protocols.nsd.requests import Requests
 from pubsub.wire.connection import Connection
 from pubsub.wire.replies import confirmed_by_host
 
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
-    from pubsub.broker.batch import Batch
     from pubsub.broker.listener import Listener
     from pubsub.broker.passwords import PasswordCheck
     from pubsub.broker.topics import Topic
@@ -80,6 +74,7 @@ class NsdConnection(Connection):
         identities: Identities,
         encoded: EncodedBatches,
         publishes: KnownPublishes,
+        requests: Requests,
     ) -> None:
         super().__init__(listener)
         self._identities = identities
@@ -87,6 +82,7 @@ class NsdConnection(Connection):
         self._publishes = publishes
         # Each message names its sender, not the connection.
         self._publisher = listener.publisher(self, b"")
+        self._requests = requests
 
     # Lines
 
@@ -173,7 +169,7 @@ class NsdConnection(Connection):
             return
         count = accepted = columns.count
         try:
-            topic, batch = self._publish(source, columns)
+            topic, batch = self._requests.publish(self, source, columns)
             accepted = batch.count
             self._reply_published(topic, wrap(SUCCESS, False), wrap(NOT_STORED, False), accepted)
             if accepted < count:
@@ -205,8 +201,10 @@ class NsdConnection(Connection):
             if isinstance(request, Get):
                 self._get(request, in_base64)
                 return
-            topic = self._carry_out(request)
-            response = self._subscribed(request) if isinstance(request, Subscribe) else SUCCESS
+            topic = self._requests.carry_out(self, request)
+            response = (
+                self._requests.subscribed(request) if isinstance(request, Subscribe) else SUCCESS
+            )
             success, failed = wrap(response, in_base64), wrap(NOT_STORED, in_base64)
             if isinstance(request, Publish):
                 self._reply_published(topic, success, failed)
@@ -248,82 +246,6 @@ class NsdConnection(Connection):
         if check.pending:
             self._password_check = check
             self.hold("password")
-
-    def _subscribed(self, request: Subscribe) -> bytes:
-        """The response to a Subscribe: the position, if that was asked for."""
-        if not request.position:
-            return SUCCESS
-        store = self.listener.store
-        after = store.continuation(request.epoch, request.after) if request.epoch else None
-        if after is None:
-            return success_at(store.next_offset, store.epoch, False)
-        return success_at(after, store.epoch, True)
-
-    # Requests
-
-    def _carry_out(self, request: Request) -> Topic:
-        """Carry out a request other than Get; return its topic."""
-        match request:
-            case Open():
-                return self._open(request.identity)
-            case Publish():
-                message = request.message
-                if len(message.body) > self.listener.settings["max-body"]:
-                    self._check_publish(request.identity)
-                    raise MessageTooLarge(len(message.body))
-                return self._publish(source_of(request), Columns.one(message.body.encode()))[0]
-            case Subscribe():
-                # First, as a client without the right may not find out which channels there are.
-                self.access.check_subscribe(request.channel)
-                topic = self.listener.topics.named(request.channel)
-                self._subscribe(request.identity, request.channel)
-            case Unsubscribe():
-                if not self._identities.has(request.identity, request.channel):
-                    self.access.check_subscribe(request.channel)
-                topic = self.listener.topics.named(request.channel)
-                self._unsubscribe(request.identity, request.channel)
-            case Get():
-                raise AssertionError("answered by _get")
-        return topic
-
-    def _open(self, name: str) -> Topic:
-        access = self.access
-        access.check_create(name)
-        readable = access.may_subscribe(name)
-        settings = self.listener.settings
-        limits = (settings["max-identities"], settings["max-subscriptions"])
-        self._identities.check_room(name, name if readable else None, *limits)
-        topic = self.listener.topics.create(name)
-        self._identities.open(name)
-        if readable:
-            self._subscribe(name, name)
-        return topic
-
-    def _check_publish(self, identity: str) -> None:
-        # First, as a client without the right may not find out which channels there are.
-        self._publisher.access.check_publish(identity)
-        if not self._identities.opened(identity):
-            raise TopicNotFound(identity)
-
-    def _publish(self, source: Source, columns: Columns) -> tuple[Topic, Batch]:
-        """Publish the bodies in ``columns``; return what was accepted."""
-        self._check_publish(source.identity)
-        # After a restart an identity may be known before its channel is.
-        topic = self.listener.topics.create(source.identity)
-        headers = [dict(source.extra)] * columns.count if source.extra else None
-        return topic, self._publisher.publish(topic, columns, headers, source.sender)
-
-    def _subscribe(self, name: str, channel: str) -> None:
-        settings = self.listener.settings
-        limits = (settings["max-identities"], settings["max-subscriptions"])
-        if self._identities.subscribe(name, channel, *limits, owner_of(self, name)):
-            listener = self.listener
-            listener.router.read_history(listener.topics.named(channel))
-
-    def _unsubscribe(self, name: str, channel: str) -> None:
-        if self._identities.unsubscribe(name, channel):
-            listener = self.listener
-            listener.router.leave_history(listener.topics.named(channel))
 
     # Get
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IProtocolFactory
@@ -13,6 +14,7 @@ from pubsub.protocols.nsd.heads import EncodedBatches
 from pubsub.protocols.nsd.identities import Identities
 from pubsub.protocols.nsd.identity_proof import NO_PASSWORD, OPTIONAL, REQUIRED
 from pubsub.protocols.nsd.known_publishes import KnownPublishes
+from pubsub.protocols.nsd.requests import Requests
 from pubsub.settings import Setting, choice, integer
 from pubsub.wire.connection import ConnectionFactory
 
@@ -55,12 +57,19 @@ class NsdFactory(ConnectionFactory):
         listener = self.listener
         return listener.shared("nsd-identities", lambda: _load_identities(listener))
 
+    @cached_property
+    def _requests(self) -> Requests:
+        # The identities are read when the store is open.
+        return Requests(self.listener, self._identities)
+
     def buildProtocol(self, addr: IAddress | None) -> NsdConnection:
         """See IProtocolFactory."""
         encoded = self.listener.shared(
             "nsd-encoded-batches", lambda: EncodedBatches(_ENCODED_BYTES)
         )
-        return NsdConnection(self.listener, self._identities, encoded, self._publishes)
+        return NsdConnection(
+            self.listener, self._identities, encoded, self._publishes, self._requests
+        )
 
 
 def _load_identities(listener: Listener) -> Identities:

@@ -8,7 +8,7 @@ from zlib import crc32
 
 from twisted.logger import Logger
 
-from pubsub.broker.topics import topic_name
+from pubsub.broker.topic_names import topic_name
 from pubsub.errors import InvalidTopicName
 from pubsub.protocols.rheos.codec import CHECKSUM_SIZE, LAYOUTS, Codec, RheosError
 

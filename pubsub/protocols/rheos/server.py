@@ -8,7 +8,7 @@ from twisted.internet.interfaces import IProtocolFactory
 
 from pubsub.broker.durability import Durability
 from pubsub.broker.mixes import AddressMixes
-from pubsub.broker.topics import topic_name
+from pubsub.broker.topic_names import topic_name
 from pubsub.errors import (
     LimitReached,
     RateLimited,

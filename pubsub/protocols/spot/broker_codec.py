@@ -12,6 +12,11 @@ from typing import TypeAlias
 from pubsub.protocols.spot.codec import SpotError
 from pubsub.protocols.spot.zmtp import encode_message
 
+NODE = b"X-Node"
+"""The property of READY by which brokers of this kind recognize each other (spot §2.4)."""
+EPOCH = b"X-Epoch"
+"""The property by which a broker tells another one the epoch of its history (spot §7.7)."""
+
 CONFIRM, CONFIRMED, READ, PAGE = b"\x06", b"\x07", b"\x08", b"\x09"
 _COMMANDS = frozenset({CONFIRM, CONFIRMED, READ, PAGE})
 _NUMBER = 8

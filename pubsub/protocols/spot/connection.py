@@ -10,14 +10,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pubsub.broker.topics import topic_name
+from pubsub.broker.topic_names import topic_name
 from pubsub.errors import FrameTimeout, InvalidTopicName, Refused
 from pubsub.kernel import Columns
+from pubsub.protocols.spot.broker_codec import NODE
 from pubsub.protocols.spot.codec import SpotError
 from pubsub.protocols.spot.curve_channel import CurveChannel
 from pubsub.protocols.spot.heads import KnownPublications, Publication
 from pubsub.protocols.spot.latest_replies import LatestReplies
-from pubsub.protocols.spot.mechanisms import CURVE, ONLY_NULL, PLAIN
+from pubsub.protocols.spot.mechanisms import ONLY_NULL
+from pubsub.protocols.spot.security import check_rate, shown_frame
 from pubsub.protocols.spot.zmtp import (
     Command,
     FrameLimits,
@@ -30,7 +32,6 @@ from pubsub.protocols.spot.zmtp import (
 )
 from pubsub.protocols.spot.zmtp_handshake import Handshake
 from pubsub.wire.connection import Connection
-from pubsub.wire.peer_address import host_of, is_local, network_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,10 +43,6 @@ if TYPE_CHECKING:
     from pubsub.protocols.spot.mechanisms import Login, Mechanisms
     from pubsub.protocols.spot.role import Role
 
-NODE = b"X-Node"
-"""The property of READY by which brokers of this kind recognize each other (spot §2.4)."""
-EPOCH = b"X-Epoch"
-"""The property by which a broker tells another one the epoch of its history (spot §7.7)."""
 MAX_MALFORMED = 10
 """Malformed messages after which the connection is closed (spot §6.1)."""
 
@@ -118,7 +115,7 @@ class ZmtpConnection(Connection):
                 return (at, 0) if self._paused else self._channel.consume(data, at)
             return self._consume_messages(self._role, data, at)
         except ZmtpError as problem:
-            self.fail(problem.reason, problem.answer, self._shown(data[at:]))
+            self.fail(problem.reason, problem.answer, shown_frame(self.listener, data[at:]))
             return at, 0
 
     def _shake_hands(self, data: bytes, at: int) -> tuple[int, int]:
@@ -127,7 +124,7 @@ class ZmtpConnection(Connection):
         agreed = handshake.mechanism is not None
         at, need = handshake.consume(data, at)
         if not agreed:
-            self._check_rate()
+            check_rate(self.listener, handshake.mechanism, self.stream.getPeer())
         output = handshake.take_output()
         if output:
             self.reply(output)
@@ -138,22 +135,6 @@ class ZmtpConnection(Connection):
             self._role = self.handshake_done()
             self.end_handshake()
         return at, need
-
-    def _check_rate(self) -> None:
-        """Raise ZmtpError if the address has done too many handshakes of CURVE."""
-        mechanism, peer = self.handshake.mechanism, self.stream.getPeer()
-        if mechanism is None or mechanism.name != CURVE or not mechanism.is_server:
-            return
-        if not is_local(peer) and not self.listener.admit_handshake(network_of(host_of(peer))):
-            raise ZmtpError("handshake-rate")
-
-    def _shown(self, frame: bytes) -> bytes:
-        """Return what events show of a malformed frame: nothing where it may have a password.
-
-        A listener that takes passwords may get one before, after and in place of a handshake,
-        whatever the mechanism that the peer has named.
-        """
-        return b"" if PLAIN.decode().lower() in self.listener.settings["mechanism"] else frame
 
     def encrypt(self) -> None:
         """Encrypt everything from now on, if the mechanism does that."""
@@ -227,7 +208,7 @@ class ZmtpConnection(Connection):
 
     def _count_malformed(self, frame: bytes) -> None:
         """Count a malformed message (EPROTO in the original); close if there are too many."""
-        self.refuse("eproto", frame=self._shown(frame))
+        self.refuse("eproto", frame=shown_frame(self.listener, frame))
         self._malformed_messages += 1
         if self._malformed_messages >= MAX_MALFORMED:
             self.end_reason = "eproto"
@@ -324,20 +305,15 @@ class ZmtpConnection(Connection):
     def sweep(self, now: float) -> None:
         """See ``Client``. A peer that announced a time to live must keep it (RFC 37)."""
         super().sweep(now)
-        self._sweep_channel()
         self._silent_ticks += 1
-        silent = self._peer_timeout and self._silent_ticks > self._peer_timeout
-        if silent and not self._hold_reasons and not self.closing:
+        if self._hold_reasons or self.closing:
+            return
+        seconds = self.listener.frame_seconds
+        if self._channel is not None and seconds and self._channel.overdue(seconds):
+            self.fail(FrameTimeout.reason, b"")
+        elif self._peer_timeout and self._silent_ticks > self._peer_timeout:
             self.refuse("heartbeat")
             self.abort("silent for longer than its announced time to live")
-
-    def _sweep_channel(self) -> None:
-        """End a connection whose encrypted message takes too long."""
-        channel, seconds = self._channel, self.listener.frame_seconds
-        if channel is None or self.closing or self._hold_reasons or not seconds:
-            return
-        if channel.overdue(seconds):
-            self.fail(FrameTimeout.reason, b"")
 
     @property
     def held(self) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
 
-from pubsub.broker.topics import topic_name
+from pubsub.broker.topic_names import topic_name
 from pubsub.protocols.spot.broker_codec import Page, Read, encode_broker_command
 
 if TYPE_CHECKING:

@@ -12,6 +12,8 @@ from pubsub.broker.durability import Durability
 from pubsub.broker.encoders import make_encoder
 from pubsub.errors import MessageTooLarge
 from pubsub.protocols.spot.broker_codec import (
+    EPOCH,
+    NODE,
     Confirm,
     Confirmed,
     Page,
@@ -31,7 +33,6 @@ from pubsub.protocols.spot.codec import (
     encode_request,
 )
 from pubsub.protocols.spot.confirmations import PendingConfirmations
-from pubsub.protocols.spot.connection import EPOCH, NODE
 from pubsub.protocols.spot.heads import MessageEncoding, publish_prefix
 from pubsub.protocols.spot.outgoing_connection import OutgoingConnection, PeerEvents
 from pubsub.protocols.spot.topic_copies import ReadFailed

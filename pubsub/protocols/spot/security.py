@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.logger import Logger
 
@@ -32,7 +32,12 @@ from pubsub.protocols.spot.mechanisms import (
     null_server,
 )
 from pubsub.protocols.spot.peer_url import parse_peer
+from pubsub.protocols.spot.zmtp import ZmtpError
 from pubsub.settings import Kind, Setting
+from pubsub.wire.peer_address import host_of, is_local, network_of
+
+if TYPE_CHECKING:
+    from pubsub.broker.listener import Listener
 
 log = Logger()
 _NAMES = {"null": NULL, "plain": PLAIN, "curve": CURVE}
@@ -222,3 +227,20 @@ def identity_of_key(clients: Mapping[str, str], key: bytes, host: str) -> Identi
     text = encode_key(key)
     name = clients.get(text, clients.get(ANY_KEY))
     return None if name is None else Identity(name or text, CURVE_PROOF, host=host)
+
+
+def check_rate(listener: Listener, mechanism: Mechanism | None, peer: object) -> None:
+    """Raise ZmtpError if the address of ``peer`` has done too many handshakes of CURVE."""
+    if mechanism is None or mechanism.name != CURVE or not mechanism.is_server:
+        return
+    if not is_local(peer) and not listener.admit_handshake(network_of(host_of(peer))):
+        raise ZmtpError("handshake-rate")
+
+
+def shown_frame(listener: Listener, frame: bytes) -> bytes:
+    """Return what events show of a malformed frame: nothing where it may have a password.
+
+    A listener that takes passwords may get one before, after and in place of a handshake,
+    whatever the mechanism that the peer has named.
+    """
+    return b"" if PLAIN.decode().lower() in listener.settings["mechanism"] else frame

@@ -13,8 +13,9 @@ from pubsub.broker.identity import PASSWORD, Identity
 from pubsub.broker.mixes import AddressMixes
 from pubsub.broker.topics import Topic
 from pubsub.errors import ConfigurationError, PasswordsBusy, Refused
+from pubsub.protocols.spot.broker_codec import EPOCH, NODE
 from pubsub.protocols.spot.cluster import PEERS, Cluster
-from pubsub.protocols.spot.connection import EPOCH, NODE, ZmtpConnection
+from pubsub.protocols.spot.connection import ZmtpConnection
 from pubsub.protocols.spot.heads import KnownPublications, Publication
 from pubsub.protocols.spot.mechanisms import PlainServer
 from pubsub.protocols.spot.refusals import INVALID_SOCKET_TYPE, NOT_ADMITTED

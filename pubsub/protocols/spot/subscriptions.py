@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from pubsub.broker.access import RESERVED
 from pubsub.broker.sessions import TOPIC_BYTES
+from pubsub.broker.topic_names import MAX_NAME, topic_name
 from pubsub.broker.topic_registry import TopicRegistry
-from pubsub.broker.topics import MAX_NAME, Topic, topic_name
+from pubsub.broker.topics import Topic
 from pubsub.errors import InvalidTopicName, LimitReached, MemoryExhausted, Refused
 from pubsub.protocols.spot.heads import MessageEncoding
 from pubsub.protocols.spot.prefixes import Prefixes

@@ -1,0 +1,154 @@
+"""``BrokerCore``: the parts of a broker that do not depend on its listeners."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+
+from pubsub.broker.audit import AuditLog
+from pubsub.broker.client_registry import ClientRegistry
+from pubsub.broker.counters import Counters
+from pubsub.broker.cursors import Cursors
+from pubsub.broker.dispatcher import DispatcherMaker
+from pubsub.broker.durability import DurabilityRules
+from pubsub.broker.expiry import Expiry, topic_seconds
+from pubsub.broker.housekeeping import Housekeeping
+from pubsub.broker.key_refresh import Fetch, KeyRefresh
+from pubsub.broker.limits import BrokerLimits
+from pubsub.broker.listener import Listener
+from pubsub.broker.master_secrets import SecretRing
+from pubsub.broker.memory_budget import MemoryBudget
+from pubsub.broker.passwords import PasswordVerifier
+from pubsub.broker.queue_keys import QueueKeys
+from pubsub.broker.router import Router
+from pubsub.broker.sessions import SessionRegistry
+from pubsub.broker.slices import Slices
+from pubsub.broker.statistics import Sources, Statistics
+from pubsub.broker.tokens import TokenVerifier
+from pubsub.broker.topic_lifecycle import TopicLifecycle
+from pubsub.broker.topic_registry import TopicRegistry
+from pubsub.broker.wall_clock import WallClock
+
+if TYPE_CHECKING:
+    from pubsub.interfaces import IStore
+
+CLOCK = "clock"
+"""The table of the store's metadata with what the wall clock remembers."""
+
+
+class BrokerCore:
+    """Makes the parts in the order in which they need each other; see ``BrokerService``."""
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        wall: WallClock,
+        store: IStore,
+        limits: BrokerLimits,
+        draw: Callable[[int], int],
+        ring: SecretRing,
+        audit: AuditLog,
+        durability: DurabilityRules,
+        at_tick_end: Callable[[Callable[[], None]], object],
+        passwords: PasswordVerifier,
+        make_dispatcher: DispatcherMaker,
+        fetch_keys: Fetch | None,
+    ) -> None:
+        self.clock = clock
+        self.wall = wall
+        self.store = store
+        self.limits = limits
+        self.counters = Counters()
+        self.memory = MemoryBudget(limits.max_memory)
+        # So neither the history nor the clients can use up both.
+        self.memory.set_aside(limits.history_memory)
+        self.slices = Slices(at_tick_end)
+        self.topics = TopicRegistry(limits.max_topics, self.memory)
+        self.router = Router(self.counters, self.memory, clock.seconds, at_tick_end, self.slices)
+        self.cursors = Cursors(clock, store, self.topics, self.router)
+        self.tokens = TokenVerifier(ring)
+        self.key_refresh = KeyRefresh(
+            clock, self.tokens, fetch_keys, self.recheck_all, audit.record
+        )
+        self.passwords = passwords
+        self.queue_keys = QueueKeys(self.router, self.tokens, audit, store)
+        self.topic_lifecycle = TopicLifecycle(
+            self.topics, store, self.router, self.queue_keys, durability
+        )
+        self.expiry = self._make_expiry()
+        self.sessions = self._make_sessions(draw)
+        self.clients = ClientRegistry()
+        self.dispatcher = make_dispatcher(self.topics, store, self.router, wall.timestamp, draw(60))
+        self.housekeeping = self._make_housekeeping()
+
+    def _make_expiry(self) -> Expiry:
+        limits = self.limits
+        return Expiry(
+            self.clock,
+            self.slices,
+            self.store,
+            self.topics,
+            self.topic_lifecycle,
+            self.queue_keys,
+            topic_seconds(limits.topic_expiry, limits.resume_window),
+            limits.identity_expiry,
+        )
+
+    def _make_sessions(self, draw: Callable[[int], int]) -> SessionRegistry:
+        return SessionRegistry(
+            lambda: draw(64),
+            self.clock.seconds,
+            self.limits.resume_window,
+            self.limits.max_sessions,
+            self.memory,
+            self.counters.drop,
+        )
+
+    def _make_housekeeping(self) -> Housekeeping:
+        return Housekeeping(
+            self.clock,
+            self.wall,
+            self.router,
+            self.sessions,
+            self.clients,
+            self.slices,
+            self.topic_lifecycle,
+            self.memory,
+            self.limits.memory_seconds,
+        )
+
+    def make_statistics(self, listeners: Sequence[Listener]) -> Statistics:
+        """Return the figures of the broker with these ``listeners``."""
+        sources = Sources(
+            clock=self.clock,
+            wall=self.wall,
+            store=self.store,
+            counters=self.counters,
+            memory=self.memory,
+            topics=self.topics,
+            router=self.router,
+            cursors=self.cursors,
+            sessions=self.sessions,
+            tokens=self.tokens,
+            issuers=self.key_refresh.figures,
+            listeners=listeners,
+        )
+        return Statistics(sources)
+
+    def recheck_all(self) -> Deferred[tuple[int, int]]:
+        """Recheck every live subscription; fires with how many stay and how many end."""
+        results: Counter[bool] = Counter()
+        work = self.router.recheck_all(self.topics.with_prefix(b""), results)
+        return self.slices.finish(work).addCallback(lambda _: (results[True], results[False]))
+
+    def start_clock(self) -> None:
+        """Start the wall clock with what the store, which is open, has of it."""
+        remembered = dict(self.store.items(CLOCK)).get("", b"").decode(errors="replace")
+        self.wall.remember = lambda text: self.store.put(CLOCK, "", text.encode())
+        self.wall.start(self.store.last_timestamp, remembered)
+        # Subscriptions end with their tokens, at a time of the wall clock.
+        self.wall.moved = self.recheck_all

@@ -1,0 +1,125 @@
+"""What the requests of nsd do, other than Get: channels, subscriptions, messages (nsd §3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pubsub.errors import (
+    MessageTooLarge,
+    TopicNotFound,
+)
+from pubsub.kernel import Columns
+from pubsub.protocols.nsd.codec import (
+    SUCCESS,
+    Get,
+    Open,
+    Publish,
+    Request,
+    Subscribe,
+    Unsubscribe,
+    success_at,
+)
+from pubsub.protocols.nsd.heads import source_of
+from pubsub.protocols.nsd.identity_proof import (
+    owner_of,
+)
+from pubsub.wire.connection import Connection
+
+if TYPE_CHECKING:
+    from pubsub.broker.batch import Batch
+    from pubsub.broker.listener import Listener
+    from pubsub.broker.publisher import Publisher
+    from pubsub.broker.topics import Topic
+    from pubsub.protocols.nsd.heads import Source
+    from pubsub.protocols.nsd.identities import Identities
+
+
+class Requests:
+    """Carries out the requests of the clients of a listener.
+
+    ``client`` is the connection that has sent the request and answers it. The methods raise Refused
+    where nothing has been done.
+    """
+
+    def __init__(self, listener: Listener, identities: Identities) -> None:
+        self._listener = listener
+        self._identities = identities
+
+    def carry_out(self, client: Connection, request: Request) -> Topic:
+        """Carry out a request other than Get; return its topic."""
+        access = client.access
+        match request:
+            case Open():
+                return self._open(client, request.identity)
+            case Publish():
+                message = request.message
+                if len(message.body) > self._listener.settings["max-body"]:
+                    self._check_publish(client, request.identity)
+                    raise MessageTooLarge(len(message.body))
+                body = Columns.one(message.body.encode())
+                return self.publish(client, source_of(request), body)[0]
+            case Subscribe():
+                # First, as a client without the right may not find out which channels there are.
+                access.check_subscribe(request.channel)
+                topic = self._listener.topics.named(request.channel)
+                self._subscribe(client, request.identity, request.channel)
+            case Unsubscribe():
+                if not self._identities.has(request.identity, request.channel):
+                    access.check_subscribe(request.channel)
+                topic = self._listener.topics.named(request.channel)
+                self._unsubscribe(request.identity, request.channel)
+            case Get():
+                raise AssertionError("answered by _get")
+        return topic
+
+    def _open(self, client: Connection, name: str) -> Topic:
+        access = client.access
+        access.check_create(name)
+        readable = access.may_subscribe(name)
+        settings = self._listener.settings
+        limits = (settings["max-identities"], settings["max-subscriptions"])
+        self._identities.check_room(name, name if readable else None, *limits)
+        topic = self._listener.topics.create(name)
+        self._identities.open(name)
+        if readable:
+            self._subscribe(client, name, name)
+        return topic
+
+    def _check_publish(self, client: Connection, identity: str) -> Publisher:
+        # First, as a client without the right may not find out which channels there are.
+        publisher = client.publisher
+        assert publisher is not None
+        publisher.access.check_publish(identity)
+        if not self._identities.opened(identity):
+            raise TopicNotFound(identity)
+        return publisher
+
+    def publish(self, client: Connection, source: Source, columns: Columns) -> tuple[Topic, Batch]:
+        """Publish the bodies in ``columns``; return what was accepted."""
+        publisher = self._check_publish(client, source.identity)
+        # After a restart an identity may be known before its channel is.
+        topic = self._listener.topics.create(source.identity)
+        headers = [dict(source.extra)] * columns.count if source.extra else None
+        return topic, publisher.publish(topic, columns, headers, source.sender)
+
+    def _subscribe(self, client: Connection, name: str, channel: str) -> None:
+        settings = self._listener.settings
+        limits = (settings["max-identities"], settings["max-subscriptions"])
+        if self._identities.subscribe(name, channel, *limits, owner_of(client, name)):
+            listener = self._listener
+            listener.router.read_history(listener.topics.named(channel))
+
+    def _unsubscribe(self, name: str, channel: str) -> None:
+        if self._identities.unsubscribe(name, channel):
+            listener = self._listener
+            listener.router.leave_history(listener.topics.named(channel))
+
+    def subscribed(self, request: Subscribe) -> bytes:
+        """Return the response to a Subscribe: with the position, if that was requested."""
+        if not request.position:
+            return SUCCESS
+        store = self._listener.store
+        after = store.continuation(request.epoch, request.after) if request.epoch else None
+        if after is None:
+            return success_at(store.next_offset, store.epoch, False)
+        return success_at(after, store.epoch, True)
