@@ -104,7 +104,7 @@ class Incoming:
             except MalformedRecord:
                 self.malformed += 1
         for link, found in by_link.items():
-            # Subscriptions are read one after the other, so only the counter tells the order.
+            # Two subscriptions can have one subject for a moment.
             found.sort(key=lambda one: one.counter)
             yield from self._take_link(link, found)
 
@@ -162,11 +162,6 @@ def _open(name: str, data: bytes) -> Iterator[_Opened]:
         if not size or at > len(data):
             raise MalformedRecord("the record is cut off")
         yield _Opened(counter, link, piece, pieces, name, data[start:at])
-
-
-def place_of(data: bytes) -> tuple[bytes, int]:
-    """Return what sorts messages of the engine by link and counter."""
-    return data[8:16], int.from_bytes(data[16:24], "little")
 
 
 def messages_of(data: bytes) -> int:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from zope.interface import implementer
 
@@ -54,7 +53,7 @@ class NatsBackplane:
         self._reactor = reactor
         self._later = later
         self._drop = drop
-        self._thread = make_thread(options, self, reactor.callFromThread)
+        self._thread = make_thread(options, self, reactor)
         self._receive: Callable[[Envelopes], object] = lambda envelopes: None
         self._coverage = Coverage()
         self._changes: list[Change] = []
@@ -79,19 +78,14 @@ class NatsBackplane:
     def open(self, receive: Callable[[Envelopes], object]) -> None:
         """See ``IBackplane``."""
         self._receive = receive
-        self._thread.start()
         self._is_open = True
         self._hand_over()
-        self._thread.first_attempt.wait(_START)
-        self._reactor.callFromThread(self._warn_if_away)
+        self._thread.start(_START)
+        if self.trouble == _AT_START:
+            self.away("it does not answer")
         if self._thread.problem is not None:
             self._thread.stop()
             raise StartError(f"backplane {self._options.servers}: {self._thread.problem}")
-
-    def _warn_if_away(self) -> None:
-        # What the thread reported before is known by now.
-        if self.trouble == _AT_START:
-            self.away("it does not answer")
 
     def close(self) -> Deferred[None]:
         """See ``IBackplane``."""
@@ -99,11 +93,7 @@ class NatsBackplane:
         self._stop_stall_timer()
         self.gate.open()
         self._hand_over()
-        self._thread.stop()
-        joined: Deferred[None] = deferToThreadPool(
-            self._reactor, self._reactor.getThreadPool(), self._thread.join
-        )
-        return joined
+        return self._thread.stop()
 
     def send(self, topic: str, data: bytes, count: int) -> str:
         """See ``IBackplane``."""

@@ -1,7 +1,7 @@
-"""The connection to NATS: nats-py in a thread with an event loop of its own.
+"""The connection to NATS: nats-py on an event loop inside the reactor, and a tap for messages.
 
-The methods of ``NatsThread`` are called in the reactor's thread, and so are those of its
-``Watcher``; what is between is handed over in batches.
+nats-py connects, subscribes and asks the engine for its state; messages are written and read
+beside it (``nats_tap.py``). The methods of ``Watcher`` are called outside of the event loop.
 
 One connection is one ``nats.aio.client.Client``, which never reconnects by itself: after its end
 another one is made, with another link, the subscriptions of now, and nothing that waited before.
@@ -11,20 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-import nats.aio.client
 from nats.aio.client import Client
 from nats.errors import AuthorizationError, InvalidUserCredentialsError, StaleConnectionError
 from nats.errors import Error as NatsError
 from nats.js.errors import Error as JetStreamError
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
 
 from pubsub.backplane.engine_url import EngineOptions, shown
-from pubsub.backplane.links import messages_of, place_of
+from pubsub.backplane.links import messages_of
+from pubsub.backplane.nats_tap import Tap, TappedLoop
 from pubsub.backplane.nats_work import Change, Outbound, Watcher, nbytes_of, together
 from pubsub.backplane.subjects import name_of
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
 
+log = Logger()
 OLDEST = (2, 12)
 """The oldest version of nats-server that is supported."""
 # Seconds to connect, between two attempts, and without an answer after which a connection is given
@@ -42,14 +44,8 @@ _UNANSWERED = 1024**2
 _CLOSE = 2.0
 # Seconds between two looks at whether the connection is open.
 _WATCH = 1.0
-# Bytes up to which envelopes are sent together; larger messages cost more for each byte.
+# Bytes up to which envelopes are sent together.
 _TOGETHER = 64 * 1024
-# Bytes that nats-py reads at a time. Its own 32 KiB stop and start the reading of the socket within
-# each full batch, which costs a quarter of the receiver's time.
-_READ = 256 * 1024
-nats.aio.client.DEFAULT_BUFFER_SIZE = _READ
-# Seconds after which bytes that were sent are reported, and the part of all at which they are too.
-_REPORT, _PARTS = 0.05, 16
 
 # What a server says, and what nats-py makes of it in most cases.
 _VIOLATION = "authorization violation"
@@ -61,20 +57,18 @@ class Unusable(Exception):
 
 
 class NatsThread:
-    """Keeps a connection; ``call`` runs a call in the reactor's thread."""
+    """Keeps a connection."""
 
-    def __init__(
-        self, options: EngineOptions, watcher: Watcher, call: Callable[..., object]
-    ) -> None:
+    def __init__(self, options: EngineOptions, watcher: Watcher, reactor: Any) -> None:
         self._options = options
         self._watcher = watcher
-        self._call = call
+        self._reactor = reactor
+        # Calls of the watcher, which wait for the end of a pass of the loop.
+        self._calls: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         # Made in `start`, as the process may fork before.
-        self._loop: asyncio.AbstractEventLoop
-        # As a daemon, the thread does not keep a process alive that ends without `stop`.
-        self._thread = threading.Thread(target=self._run, name="pubsub-backplane", daemon=True)
-        self.first_attempt = threading.Event()
-        """Set when it is known whether the engine can be used."""
+        self._loop: TappedLoop
+        self._keeping: asyncio.Task[None]
+        self._tried = False
         self.problem: str | None = None
         """Why the engine cannot be used, if the first attempt has shown that."""
         self._servers = cycle(options.servers.urls)
@@ -84,75 +78,81 @@ class NatsThread:
         self._work = asyncio.Event()
         self._changes: deque[Change] = deque()
         self._outgoing: deque[Sequence[Outbound]] = deque()
-        self._sent = 0
+        # Bytes that were sent: those that are not reported, and those that are not answered.
+        self._sent = self._unanswered = 0
+        self._tap: Tap
         self._stopping = False
         # Whether a server has shown that it has JetStream.
         self._checked = False
         self._last_error = ""
-        self._fresh: list[tuple[str, bytes]] = []
-        self._lock = threading.Lock()
         self._ready: deque[tuple[str, bytes]] = deque()
         self._waiting = 0
         self._overflow: Counter[str] = Counter()
 
-    # In the reactor's thread
+    def start(self, seconds: float) -> None:
+        """Connect; wait for so long until it is known whether the engine can be used."""
+        self._loop = TappedLoop(self._reactor, self._after_pass, self._arrived)
+        self._loop.set_exception_handler(unhandled)
+        self._keeping = self._loop.create_task(self._keep_connected())
+        self._loop.begin(seconds)
 
-    def start(self) -> None:
-        """Begin to connect."""
-        self._loop = asyncio.new_event_loop()
-        self._thread.start()
+    def stop(self) -> Deferred[None]:
+        """Send what waits and end."""
+        ended: Deferred[None] = Deferred()
 
-    def stop(self) -> None:
-        """Send what waits and end; returns at once."""
-        self._loop.call_soon_threadsafe(self._stop)
+        def end() -> None:
+            self._loop.end()
+            ended.callback(None)
 
-    def join(self) -> None:
-        """Wait for the end of the thread."""
-        self._thread.join(2 * _CLOSE + _CONNECT)
+        self._keeping.add_done_callback(lambda _: self._call(end))
+        self._stopping = True
+        self._loop.run_pass(self._work.set)
+        return ended
 
     def hand_over(self, changes: Sequence[Change], messages: Sequence[Outbound]) -> None:
-        """Change the subscriptions, then send."""
-        self._loop.call_soon_threadsafe(self._take_work, changes, messages)
-
-    def take(self, nbytes: int) -> list[tuple[str, bytes]]:
-        """Return what has arrived, by topic, up to about ``nbytes``; more is reported again."""
-        found: list[tuple[str, bytes]] = []
-        with self._lock:
-            while self._ready and nbytes > 0:
-                one = self._ready.popleft()
-                self._waiting -= len(one[1])
-                nbytes -= len(one[1])
-                found.append(one)
-            more = bool(self._ready)
-        if more:
-            self._watcher.more()
-        return found
-
-    # In the thread
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.set_exception_handler(unhandled)
-        try:
-            self._loop.run_until_complete(self._keep_connected())
-        finally:
-            self.first_attempt.set()
-            self._loop.close()
-
-    def _stop(self) -> None:
-        self._stopping = True
-        self._work.set()
-
-    def _take_work(self, changes: Sequence[Change], messages: Sequence[Outbound]) -> None:
+        """Change the subscriptions and send."""
         for change in changes:
             (self._subjects.add if change.begins else self._subjects.discard)(change.subject)
         if self._client is None:
             self._lose(messages)
-            return
-        self._changes.extend(changes)
-        if messages:
-            self._outgoing.append(messages)
-        self._work.set()
+        else:
+            self._changes.extend(changes)
+            if self._unanswered >= _UNANSWERED:
+                self._outgoing.append(messages)
+            elif messages:
+                self._publish(messages)
+            if changes or self._unanswered >= _UNANSWERED:
+                self._loop.run_pass(self._work.set)
+        self._after_pass()
+
+    def _call(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Call ``function`` after this pass."""
+        self._calls.append((function, arguments))
+
+    def _after_pass(self) -> None:
+        if self._overflow:
+            counts, self._overflow = self._overflow, Counter()
+            self._call(self._watcher.overflowed, counts)
+        if self._ready:
+            self._call(self._watcher.arrived)
+        calls, self._calls = self._calls, []
+        for function, arguments in calls:
+            try:
+                function(*arguments)
+            except Exception:
+                log.failure("backplane: an event of the engine was not handled")
+
+    def take(self, nbytes: int) -> list[tuple[str, bytes]]:
+        """Return what has arrived, by topic, up to about ``nbytes``; more is reported again."""
+        found: list[tuple[str, bytes]] = []
+        while self._ready and nbytes > 0:
+            one = self._ready.popleft()
+            self._waiting -= len(one[1])
+            nbytes -= len(one[1])
+            found.append(one)
+        if self._ready:
+            self._watcher.more()
+        return found
 
     def _lose(self, messages: Sequence[Outbound]) -> None:
         if not messages:
@@ -171,16 +171,22 @@ class NatsThread:
                 await self._connection(url)
             except Unusable as error:
                 self._checked = False
-                if not self.first_attempt.is_set():
+                if not self._tried:
                     self.problem = str(error)
-                    self.first_attempt.set()
+                    self._is_tried()
                 self._call(self._watcher.unusable, str(error))
             except (TimeoutError, NatsError, OSError, ValueError) as error:
                 self._call(self._watcher.away, self._last_error or _text(error))
             if attempt >= len(self._options.servers.urls):
-                self.first_attempt.set()
+                self._is_tried()
             if not self._stopping:
                 await asyncio.sleep(_PAUSE)
+
+    def _is_tried(self) -> None:
+        if not self._tried:
+            self._tried = True
+            # Ends the waiting of `begin`.
+            self._loop.stop()
 
     async def _connection(self, url: str) -> None:
         """Connect to ``url`` and return when the connection has ended."""
@@ -193,9 +199,9 @@ class NatsThread:
                 await self._check_jetstream(client)
                 self._checked = True
             await self._subscribe_all(client)
-            self._client = client
+            self._client, self._tap, self._unanswered = client, self._loop.tap, 0
             self._call(self._watcher.connected, shown(url), client.max_payload)
-            self.first_attempt.set()
+            self._is_tried()
             problem = await _first_end(
                 self._work_off(client), ended.wait(), self._check_again(client)
             )
@@ -207,6 +213,7 @@ class NatsThread:
         finally:
             self._client = None
             self._subscriptions.clear()
+            self._report_sent()
             while self._outgoing:
                 self._lose(self._outgoing.popleft())
             with contextlib.suppress(TimeoutError, NatsError, OSError):
@@ -224,7 +231,8 @@ class NatsThread:
                 self._call(self._watcher.complained, self._last_error)
 
         options: dict[str, Any] = {}
-        context = self._options.tls()
+        # Reading the authorities of the system takes tens of milliseconds.
+        context = await asyncio.get_running_loop().run_in_executor(None, self._options.tls)
         if context is not None:
             options["tls"] = context
         if self._options.credentials:
@@ -299,60 +307,43 @@ class NatsThread:
             self._subscriptions[subject] = await client.subscribe(subject, cb=self._received)
 
     async def _work_off(self, client: Client) -> None:
-        """Do what was handed over, until there is nothing more and the broker stops."""
-        unanswered = 0
+        """Do what cannot be done at once, until the broker stops."""
         while True:
             while self._changes:
                 await self._change(client, self._changes.popleft())
-            while self._outgoing:
-                messages = self._take_outgoing()
-                await self._publish(client, messages)
-                unanswered = await self._answered(client, unanswered, messages)
+            while self._unanswered >= _UNANSWERED:
+                await client.flush(_FLUSH)
+                self._answered()
             if self._stopping:
                 await client.flush(int(_CLOSE))
                 return
             await self._work.wait()
             self._work.clear()
 
-    def _take_outgoing(self) -> Sequence[Outbound]:
-        """Return what waits, or the first part of it if it is much."""
-        messages, nbytes = list(self._outgoing.popleft()), 0
-        while self._outgoing and nbytes < _UNANSWERED:
-            more = self._outgoing.popleft()
-            messages += more
-            nbytes += nbytes_of(more)
-        return messages
+    def _answered(self) -> None:
+        """Go on: the engine has all that was sent."""
+        self._unanswered = 0
+        self._report_sent()
+        messages: list[Outbound] = []
+        while self._outgoing and nbytes_of(messages) < _UNANSWERED:
+            messages += self._outgoing.popleft()
+        if messages:
+            self._publish(messages)
 
-    async def _publish(self, client: Client, messages: Sequence[Outbound]) -> None:
+    def _publish(self, messages: Sequence[Outbound]) -> None:
         """Send ``messages``, those together that can be: the more wait, the less each costs."""
-        done = 0
-        try:
-            for group in together(messages, min(_TOGETHER, client.max_payload)):
-                await client.publish(group[0].subject, b"".join([one.data for one in group]))
-                done += len(group)
-        except BaseException:
-            self._call(self._watcher.sent, nbytes_of(messages[:done]))
-            self._lose(messages[done:])
-            raise
-
-    async def _answered(self, client: Client, unanswered: int, messages: Sequence[Outbound]) -> int:
-        """Free the bytes of ``messages`` when the engine keeps up; return those not answered."""
+        assert self._client is not None
+        limit = min(_TOGETHER, self._client.max_payload)
+        if self._tap.transport.is_closing():
+            self._lose(messages)
+            return
+        self._tap.publish(
+            [(group[0].subject, [one.data for one in group]) for group in together(messages, limit)]
+        )
         nbytes = nbytes_of(messages)
-        try:
-            unanswered += nbytes
-            if unanswered >= _UNANSWERED:
-                await client.flush(_FLUSH)
-                unanswered = 0
-        finally:
-            self._count_sent(nbytes)
-        return unanswered
-
-    def _count_sent(self, nbytes: int) -> None:
-        """Report ``nbytes`` with others: each report wakes the reactor."""
-        if not self._sent:
-            self._loop.call_later(_REPORT, self._report_sent)
+        self._unanswered += nbytes
         self._sent += nbytes
-        if self._sent * _PARTS >= self._options.max_bytes:
+        if self._unanswered < _UNANSWERED:
             self._report_sent()
 
     def _report_sent(self) -> None:
@@ -374,35 +365,16 @@ class NatsThread:
             await subscription.unsubscribe()
 
     async def _received(self, message: Msg) -> None:
-        data = message.data
-        with self._lock:
-            self._waiting += len(data)
-            is_full = self._waiting > self._options.max_bytes
-            if is_full:
-                self._waiting -= len(data)
-        if is_full:
-            if not self._overflow:
-                self._loop.call_soon(self._report_overflow)
-            self._overflow[name_of(message.subject) or ""] += messages_of(data)
+        # Another program's message with headers; the others are taken at the tap.
+        self._arrived(message.subject, message.data)
+
+    def _arrived(self, subject: str, data: bytes) -> None:
+        self._waiting += len(data)
+        if self._waiting > self._options.max_bytes:
+            self._waiting -= len(data)
+            self._overflow[name_of(subject) or ""] += messages_of(data)
             return
-        if not self._fresh:
-            # After the other subscriptions that have received something in this turn.
-            self._loop.call_soon(self._offer)
-        self._fresh.append((name_of(message.subject) or "", data))
-
-    def _report_overflow(self) -> None:
-        counts, self._overflow = self._overflow, Counter()
-        self._call(self._watcher.overflowed, counts)
-
-    def _offer(self) -> None:
-        """Hand over what has arrived, in the order of sending."""
-        fresh, self._fresh = self._fresh, []
-        fresh.sort(key=lambda one: place_of(one[1]))
-        with self._lock:
-            is_first = not self._ready
-            self._ready.extend(fresh)
-        if is_first:
-            self._call(self._watcher.arrived)
+        self._ready.append((name_of(subject) or "", data))
 
 
 def unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -67,6 +67,7 @@ def shared(publisher: Cafe, subscriber: Cafe) -> None:
     subscriber.sock.settimeout(PATIENCE)
 
 
+@pytest.mark.modes
 def test_messages_and_their_order(start: Start, server: NatsServer) -> None:
     here, there = join(start, server), join(start, server)
     publisher, local, remote = Cafe.publisher(here), Cafe.subscriber(here), Cafe.subscriber(there)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.selectreactor import SelectReactor
 
 from pubsub.backplane.engine_url import ENGINE, EngineOptions
 from pubsub.backplane.links import Incoming, Outgoing
@@ -21,42 +22,19 @@ from tests.integration.broker import PATIENCE
 from tests.integration.nats_server import NatsServer, nats_server
 
 
-class Loop:
-    """Takes the place of the reactor: runs calls when the test waits."""
-
-    def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-
-    def seconds(self) -> float:
-        return time.monotonic()
-
-    def callFromThread(self, call: Callable[..., object], *arguments: object) -> None:
-        self._calls.put(lambda: call(*arguments))
-
-    def callLater(self, seconds: float, call: Callable[[], object]) -> Loop:
-        if not seconds:
-            self._calls.put(call)
-        return self
-
-    def cancel(self) -> None:
-        """The timers of this loop never fire."""
-
-    def getThreadPool(self) -> Loop:
-        return self
-
-    def callInThreadWithCallback(self, done: Callable[..., object], call: Any) -> None:
-        call()
-        done(True, None)
+class Loop(SelectReactor):
+    """A reactor of its own, which runs when the test waits."""
 
     def wait(self, condition: Callable[[], object]) -> None:
-        """Run calls until ``condition`` is true."""
+        """Run until ``condition`` is true."""
         deadline = time.monotonic() + PATIENCE
         while not condition():
             assert time.monotonic() < deadline, "nothing happens"
-            try:
-                self._calls.get(timeout=0.05)()
-            except queue.Empty:
-                continue
+            self.iterate(0.05)
+
+    def finish(self, *ends: Deferred[None]) -> None:
+        """Run until all of ``ends`` have fired."""
+        self.wait(lambda: all(end.called for end in ends))
 
 
 class Site:
@@ -128,8 +106,7 @@ class Engine:
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     def run(made: Engine) -> Iterator[Engine]:
         yield made
-        for site in made.sites:
-            site.backplane.close()
+        made.loop.finish(*[site.backplane.close() for site in made.sites])
 
     if request.param == "memory":
         yield from run(Engine(None))
@@ -255,4 +232,4 @@ def test_a_server_that_comes_back_without_jetstream(tmp_path: Path) -> None:
         server.start()
         engine.loop.wait(lambda: "it has no JetStream" in (here.backplane.trouble or ""))
         assert here.backplane.send("a", b"lost", 1) == "backplane-away"
-        here.backplane.close()
+        engine.loop.finish(here.backplane.close())

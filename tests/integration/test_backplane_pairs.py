@@ -48,7 +48,7 @@ class PairsTests(SynchronousTestCase):
         )
         Fanout(house.broker, backplane).setServiceParent(house.broker)  # type: ignore[no-untyped-call]
         house.start()
-        self.addCleanup(house.broker.stopService)
+        self.addCleanup(lambda: self.loop.finish(house.broker.stopService()))
         return house
 
     @staticmethod

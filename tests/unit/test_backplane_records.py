@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane.links import ENVELOPE, Incoming, Outgoing, messages_of, place_of
+from pubsub.backplane.links import ENVELOPE, Incoming, Outgoing, messages_of
 from pubsub.backplane.nats_work import Outbound, together
 from pubsub.backplane.record import MalformedRecord, decode, encode_batch
 from pubsub.broker.batch import Batch, Headers
@@ -100,7 +100,6 @@ class EnvelopeTests(SynchronousTestCase):
     def test_bytes_of_an_envelope(self) -> None:
         (data,) = Outgoing(5, 1000).envelopes(b"record")
         assert data == struct.pack("<2sBxIQQHH", b"PB", 1, 6, 5, 1, 0, 1) + b"record"
-        assert place_of(data) == ((5).to_bytes(8, "little"), 1)
 
     def test_the_order_of_sending_and_no_duplicates(self) -> None:
         link, incoming = Outgoing(5, 1000), Incoming()
@@ -161,7 +160,6 @@ class EnvelopeTests(SynchronousTestCase):
     @given(st.binary(max_size=60))
     def test_garbage(self, data: bytes) -> None:
         assert self.take(Incoming(), data) == []
-        place_of(data)
         messages_of(data)
 
     def test_messages_are_counted_unread(self) -> None:

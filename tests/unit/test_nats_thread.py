@@ -37,12 +37,12 @@ class ConnectingTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         options = cast(Any, SimpleNamespace(servers=SimpleNamespace(urls=["nats://engine:4222"])))
-        self.thread = NatsThread(options, cast(Any, None), lambda *_: None)
+        self.thread = NatsThread(options, cast(Any, None), None)
         self.client: Any = _Client()
         self.change("first", True)
 
     def change(self, subject: str, begins: bool) -> None:
-        self.thread._take_work([Change(subject, begins)], [])
+        self.thread.hand_over([Change(subject, begins)], [])
 
     def subscribe_all(self) -> None:
         async def run() -> None:
@@ -75,7 +75,7 @@ class EndTests(SynchronousTestCase):
             is_closed=True, jetstream=lambda timeout: SimpleNamespace(account_info=silent)
         )
         options = cast(Any, SimpleNamespace(servers=SimpleNamespace(urls=["nats://engine:4222"])))
-        thread = NatsThread(options, cast(Any, None), lambda *_: None)
+        thread = NatsThread(options, cast(Any, None), None)
         asyncio.run(asyncio.wait_for(thread._check_again(cast(Any, client)), 45))
 
     def test_tasks_that_are_left_are_ended(self) -> None:
