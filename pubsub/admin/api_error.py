@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from http import HTTPStatus
 
+from twisted.web.http import RESPONSES
+
 from pubsub.errors import (
     AuthenticationRequired,
     BadToken,
@@ -103,3 +105,11 @@ class ApiError(Exception):
         if self.status in (TOO_MANY, UNAVAILABLE):
             return {"Retry-After": _RETRY_AFTER}
         return {}
+
+    def response(self) -> bytes:
+        """Return the whole response, for a connection that is closed after it."""
+        body = self.body()
+        headers = {**self.headers(), "Content-Length": str(len(body)), "Content-Type": PROBLEM}
+        lines = [b"HTTP/1.1 %d %s" % (self.status, RESPONSES.get(self.status, b""))]
+        lines += [f"{name}: {value}".encode() for name, value in headers.items()]
+        return b"\r\n".join([*lines, b"Connection: close", b"", body])

@@ -11,20 +11,20 @@ produce more of them.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from twisted.internet.interfaces import IHandshakeListener
 from twisted.internet.protocol import connectionDone
 from twisted.protocols.policies import ProtocolWrapper
 from twisted.python.failure import Failure
-from twisted.web.http import RESPONSES, Request
+from twisted.web.http import Request
 from zope.interface import implementer
 
-from pubsub.admin.api_error import PROBLEM, TIMEOUT, UNAVAILABLE, ApiError
+from pubsub.admin.api_error import TIMEOUT, UNAVAILABLE, ApiError
 from pubsub.admin.api_request import STOPPED, ApiRequest
+from pubsub.admin.channel_figures import ChannelFigures
 from pubsub.admin.leaving_channel import LeavingChannel
-from pubsub.broker.figures import Figures, figures_of
+from pubsub.broker.figures import Figures
 from pubsub.errors import HandshakeTimeout, Refused
 from pubsub.wire.connection_log import log_closed, log_opened
 from pubsub.wire.life_cycle import Event
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from pubsub.admin.shares import Shares
     from pubsub.broker.events import ConnectionEvents
     from pubsub.broker.limits import RateLimiter
-    from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
     from pubsub.wire.direct_transport import StreamTransport
 
@@ -77,11 +76,10 @@ class Channel(LeavingChannel):
     def __init__(self, server: ApiServer) -> None:
         super().__init__(server.listener)
         self.server = server
-        self._since = self._listener.clock.seconds()
+        self._since = self.listener.clock.seconds()
         self._arriving = False
         self._arrived = 0
-        self._messages = self._nbytes = 0
-        self._messages_sent = self._bytes_sent = 0
+        self._figures = ChannelFigures()
 
     @property
     def leaving(self) -> bool:
@@ -101,12 +99,12 @@ class Channel(LeavingChannel):
     @property
     def accepted_by(self) -> object:
         """See ``Client``."""
-        return self._listener
+        return self.listener
 
     def limiters(self) -> tuple[RateLimiter, ...]:
         """Return the rate limits of what this connection publishes."""
         if self._limiters is None:
-            self._limiters = self._listener.limiters()
+            self._limiters = self.listener.limiters()
         return self._limiters
 
     # The connection
@@ -115,22 +113,22 @@ class Channel(LeavingChannel):
         """Count the connection, or refuse it."""
         super().connectionMade()
         host = host_of(self.getPeer())
-        self.mark = next(self._listener.marks)
+        self.mark = next(self.listener.marks)
         try:
-            self._listener.admit(host)
+            self.listener.admit(host)
         except Refused as refused:
             self.refuse(ApiError(UNAVAILABLE, refused.reason, str(refused)))
             return
         self._admitted_host = host
-        if self._listener.logs_connections:
-            log_opened(self._listener, self)
-        self._listener.clients.add(self)
+        if self.listener.logs_connections:
+            log_opened(self.listener, self)
+        self.listener.clients.add(self)
         if isinstance(self.transport, ProtocolWrapper):
-            self._listener.handshakes.begin(self)
+            self.listener.handshakes.begin(self)
 
     def handshakeCompleted(self) -> None:
         """See IHandshakeListener: that of TLS, or the header of a proxy."""
-        self._listener.handshakes.done(self)
+        self.listener.handshakes.done(self)
 
     def handshake_overdue(self) -> None:
         """See ``Shaking``."""
@@ -146,25 +144,24 @@ class Channel(LeavingChannel):
         super().connectionLost(reason)
         host, self._admitted_host = self._admitted_host, None
         if host is not None:
-            self._listener.leave(host)
-            self._listener.clients.discard(self)
+            self.listener.leave(host)
+            self.listener.clients.discard(self)
 
     def _report_connect(self) -> ConnectionEvents | None:
         """Report the connection, unless that has been done."""
         if self._events is None and self._admitted_host is not None:
-            self._events = self._listener.connection_events(self._label, self.mark)
+            self._events = self.listener.connection_events(self.label, self.mark)
         return self._events
 
     def count_refusal(self, reason: str, topic: str | None = None) -> None:
         """Count a request that is answered with an error, or a stream that is cut."""
         self._report_connect()
-        self._listener.refuse(reason, self._label, topic=topic, connection=self)
+        self.listener.refuse(reason, self.label, topic=topic, connection=self)
 
     def count_published(self, messages: int, nbytes: int) -> None:
         """Count published messages and their payload bytes."""
         self._report_connect()
-        self._messages += messages
-        self._nbytes += nbytes
+        self._figures.published(messages, nbytes)
 
     def refuse(self, error: ApiError) -> None:
         """Refuse a request that has not arrived completely, and close."""
@@ -173,29 +170,15 @@ class Channel(LeavingChannel):
         self.refused = True
         self.count_refusal(error.code)
         self._end_reason = error.code
-        body = error.body()
-        headers = {**error.headers(), "Content-Length": str(len(body)), "Content-Type": PROBLEM}
-        lines = [b"HTTP/1.1 %d %s" % (error.status, RESPONSES.get(error.status, b""))]
-        lines += [f"{name}: {value}".encode() for name, value in headers.items()]
-        self.write(b"\r\n".join([*lines, b"Connection: close", b"", body]))
+        self.write(error.response())
         self.loseConnection()
 
     # As a session
 
     @property
-    def listener(self) -> Listener:
-        """See ``ListedSession``."""
-        return self._listener
-
-    @property
-    def label(self) -> str:
-        """See ``ListedSession``."""
-        return self._label
-
-    @property
     def peer(self) -> str:
         """See ``ListedSession``."""
-        return self._label
+        return self.label
 
     def outboxes(self) -> Iterable[Outbox]:
         """See ``ListedSession``."""
@@ -203,19 +186,7 @@ class Channel(LeavingChannel):
 
     def figures(self) -> Figures:
         """See ``StreamClient``."""
-        found = figures_of(None, self.outboxes(), self.leaving)
-        return replace(
-            found,
-            messages_in=self._messages,
-            bytes_in=self._nbytes,
-            messages_out=found.messages_out + self._messages_sent,
-            bytes_out=found.bytes_out + self._bytes_sent,
-        )
-
-    def _keep_sent(self, response: LongResponse) -> None:
-        """Keep the figures of a response that ends."""
-        self._messages_sent += response.outbox.messages_out
-        self._bytes_sent += response.outbox.bytes_out
+        return self._figures.with_outboxes(self.outboxes(), self.leaving)
 
     # Requests
 
@@ -228,7 +199,7 @@ class Channel(LeavingChannel):
             return
         if not self._arriving and not self._busy:
             self._arriving = True
-            self._since = self._listener.clock.seconds()
+            self._since = self.listener.clock.seconds()
             self._arrived = 0
         self._arrived += len(data)
         super().dataReceived(data)
@@ -257,14 +228,14 @@ class Channel(LeavingChannel):
     def requestDone(self, request: Request) -> None:
         """The response has been sent."""
         self._busy = False
-        self._since = self._listener.clock.seconds()
+        self._since = self.listener.clock.seconds()
         self.cut = None
         super().requestDone(request)
 
     def response_ended(self) -> None:
         """The long response has ended in order."""
         if self.long_response is not None:
-            self._keep_sent(self.long_response)
+            self._figures.ended(self.long_response.outbox)
         if self._departure is not None:
             # Some of it may not be taken.
             self._last_response = self.long_response
@@ -285,7 +256,7 @@ class Channel(LeavingChannel):
         if self.long_response is None and self.cut is None:
             # An outbox counts what waits for it, and a stream is charged with all it may take.
             if self._transport_charge is None:
-                charge = TransportCharge(self.evict, self._listener.memory)
+                charge = TransportCharge(self.evict, self.listener.memory)
                 self._transport_charge = charge
             self._transport_charge.set(unsent_bytes(self.stream))
         super().pauseProducing()
@@ -318,10 +289,10 @@ class Channel(LeavingChannel):
                 self.long_response.sweep(now)
             return
         if self._arriving:
-            seconds = self._listener.frame_seconds
+            seconds = self.listener.frame_seconds
             if seconds and now - self._since > arrival_seconds(seconds, self._arrived):
                 self.refuse(ApiError(TIMEOUT, "timeout", "the request took too long to arrive"))
-        elif now - self._since > (self._listener.idle_timeout or _KEEP_ALIVE):
+        elif now - self._since > (self.listener.idle_timeout or _KEEP_ALIVE):
             self._end_reason = "idle"
             self.loseConnection()
 
@@ -358,16 +329,17 @@ class Channel(LeavingChannel):
         """See ``Leaver``."""
         super().end()
         self._uncharge_transport()
-        self._listener.handshakes.done(self)
+        self.listener.handshakes.done(self)
         response, self.long_response = self.long_response, None
         if response is not None:
             self._last_response = response
             response.end()
-            self._keep_sent(response)
-        if self._listener.logs_connections:
-            log_closed(self._listener, self, self._label, self._end_reason)
+            self._figures.ended(response.outbox)
+        if self.listener.logs_connections:
+            log_closed(self.listener, self, self.label, self._end_reason)
         if self._events is not None:
-            self._events.end(self._label, self._end_reason, self._messages, self._nbytes)
+            figures = self._figures
+            self._events.end(self.label, self._end_reason, figures.messages_in, figures.bytes_in)
             self._events = None
 
     def discarded(self, nbytes: int) -> None:

@@ -41,21 +41,22 @@ class LeavingChannel(HTTPChannel):
 
     def __init__(self, listener: Listener) -> None:
         super().__init__()
-        self._listener = listener
+        self.listener = listener
 
     @property
-    def _label(self) -> str:
+    def label(self) -> str:
+        """See ``ListedSession``: the client's address, as it has no name."""
         return address_text(self.getPeer())
 
     def log_fields(self) -> dict[str, str]:
         """See ``Marked``."""
-        return describe(self.mark, self._listener.protocol, self._label, self._identity)
+        return describe(self.mark, self.listener.protocol, self.label, self._identity)
 
     @property
     def identity(self) -> Identity:
         """What the client has proved by its connection, and not in a request."""
         if self._identity is None:
-            self._identity = identity_of(self.transport, self._listener.settings["tls-identity"])
+            self._identity = identity_of(self.transport, self.listener.settings["tls-identity"])
         return self._identity
 
     # Input, until it is discarded
@@ -112,7 +113,7 @@ class LeavingChannel(HTTPChannel):
     def _leave(self) -> Departure:
         if self._departure is None:
             stream = cast("StreamTransport", self.transport)
-            self._departure = Departure(self, stream, self._listener)
+            self._departure = Departure(self, stream, self.listener)
         return self._departure
 
     # As a ``Leaver``
@@ -135,7 +136,7 @@ class LeavingChannel(HTTPChannel):
         """See ``Leaver``."""
         log.info(
             "http client {client!r} disconnected: did not take what it was sent for {seconds:g} s",
-            client=self._label,
+            client=self.label,
             seconds=seconds,
             connection=self.log_fields(),
         )

@@ -10,8 +10,9 @@ from pubsub.broker.anonymous_policy import OFF, admits_anonymous, is_exposed
 from pubsub.broker.handshake_rates import HandshakeRates
 from pubsub.broker.handshakes import Handshakes
 from pubsub.broker.identity import NOBODY, Identity
-from pubsub.broker.limits import CONNECTION_BYTES, ConnectionQuota, Rate, RateLimiter
+from pubsub.broker.limits import CONNECTION_BYTES, ConnectionQuota, RateLimiter
 from pubsub.broker.listener_access import ListenerAccess
+from pubsub.broker.listener_rates import ListenerRates
 from pubsub.broker.marks import log_fields, mark_text
 from pubsub.broker.outbox import Outbox
 from pubsub.broker.publisher import Publisher
@@ -70,9 +71,7 @@ class Listener:
         self.quota = ConnectionQuota(
             settings["max-connections"], settings["max-connections-per-address"]
         )
-        self._common_rate = Rate()
-        self.limiter: RateLimiter | None = None
-        self._set_rates()
+        self._rates = ListenerRates(settings, self.clock.seconds)
         self.logs_connections = False
         """Whether the log has lines for connections that begin and end."""
         self._handshake_rates = parts.shared(
@@ -148,19 +147,10 @@ class Listener:
         """
         self.settings = settings
         self._access.replace(settings, table)
-        self._set_rates()
+        self._rates.reconfigure(settings)
         self._set_times()
         self.quota.reconfigure(settings["max-connections"], settings["max-connections-per-address"])
         self.handshakes.reconfigure(settings["handshake-seconds"])
-
-    def _set_rates(self) -> None:
-        settings = self.settings
-        self._rate = Rate(settings["rate-messages"], settings["rate-bytes"])
-        common = Rate(settings["listener-rate-messages"], settings["listener-rate-bytes"])
-        if common != self._common_rate:
-            # Shared by all connections from now on.
-            self._common_rate = common
-            self.limiter = common.limiter(self.clock.seconds)
 
     def _set_times(self) -> None:
         settings = self.settings
@@ -252,10 +242,14 @@ class Listener:
         self.memory.free(CONNECTION_BYTES)
         self.counters.connections -= 1
 
+    @property
+    def limiter(self) -> RateLimiter | None:
+        """The rate limit that all connections share, if there is one."""
+        return self._rates.common
+
     def limiters(self) -> tuple[RateLimiter, ...]:
         """Return the rate limits of a new connection: its own, and that of the listener."""
-        limiters = (self._rate.limiter(self.clock.seconds), self.limiter)
-        return tuple(limiter for limiter in limiters if limiter is not None)
+        return self._rates.limiters()
 
     def publisher(self, connection: PublishingConnection | None, sender: bytes) -> Publisher:
         """Return the publishing side of a connection; None for one that cannot be held.

@@ -20,27 +20,26 @@ One group is collected while at most one is written, and at most one sync runs b
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 
-from pubsub.broker.histogram import Histogram
 from pubsub.broker.limits import Gate
-from pubsub.interfaces import CommitWatcher, Value
+from pubsub.interfaces import Value
 from pubsub.store.commit_effects import Effects
+from pubsub.store.commit_figures import CommitFigures
 from pubsub.store.commit_group import Group
 from pubsub.store.record import End, Put
 from pubsub.store.stored_runs import (
     RunRecord,
-    count_of,
     first_offset_of,
     last_offset_of,
     nbytes_of,
     run_of,
 )
+from pubsub.store.unsynced_groups import UnsyncedGroups
 
 SYNC_BYTES = 8 * 1024**2
 """Bytes that are written and not synced, from which on a sync starts."""
@@ -59,29 +58,15 @@ class GroupCommit:
         """Every message before this offset is written."""
         self.failing: str | None = None
         """The reason why the log cannot be written; None while it can."""
-        self.failures = 0
-        self.commits = 0
-        """Groups that are written."""
-        self.last_commit = effects.seconds()
-        """When the last group was written, or this object made."""
-        self.watcher: CommitWatcher | None = None
-        """Called after each group with messages was written."""
-        self.write_times = Histogram()
-        """The time from the first message of a group until the group is written."""
-        self.sync_times = Histogram()
-        """The time from the first message of a group until the group is on disk."""
+        self.figures = CommitFigures(effects.seconds())
         self._effects = effects
         self._interval = interval
         self._nbytes = nbytes
         self._group = Group()
         self._writing: Group | None = None
-        # Groups that are written and not synced, and how many of them the sync that runs covers.
-        self._unsynced: deque[Group] = deque()
-        self._covered = 0
+        self._unsynced = UnsyncedGroups()
         self._write_runs = self._sync_runs = self._with_sync = False
-        # Whether a client waits for the disk with one of these groups.
-        self._awaited = False
-        self._backlog = self._unsynced_bytes = 0
+        self._backlog = 0
         self._due = self._examining = self._held = self._closing = False
         # The values that were put before ``hold``.
         self._before: dict[tuple[str, str], Put] = {}
@@ -157,8 +142,7 @@ class GroupCommit:
         elif self._writing is not None:
             self._writing.synced.append(call)
         elif self._unsynced:
-            self._unsynced[-1].synced.append(call)
-            self._awaited = True
+            self._unsynced.when_synced(call)
             self._go_on()
         else:
             call(True)
@@ -212,7 +196,7 @@ class GroupCommit:
         self._due = self._due and bool(self._group)
         if not self._sync_runs and not self._with_sync and self._needs_sync():
             self._sync_runs = True
-            self._covered = len(self._unsynced)
+            self._unsynced.cover()
             self._effects.sync()
 
     def _write(self) -> None:
@@ -228,7 +212,7 @@ class GroupCommit:
     def _needs_sync(self) -> bool:
         if not self._unsynced:
             return False
-        return self._closing or self._awaited or self._unsynced_bytes >= SYNC_BYTES
+        return self._closing or self._unsynced.awaited or self._unsynced.nbytes >= SYNC_BYTES
 
     # Results
 
@@ -237,20 +221,13 @@ class GroupCommit:
         group, self._writing = self._writing, None
         self._write_runs = False
         if group is not None:
-            self.commits += 1
-            self.last_commit = self._effects.seconds()
             if group.runs:
                 self.committed = last_offset_of(group.runs[-1]) + 1
-                seconds = self.last_commit - group.since
-                self.write_times.observe(seconds)
-                if self.watcher is not None:
-                    self.watcher(sum(map(count_of, group.runs)), group.nbytes, seconds)
-            self._unsynced.append(group)
-            self._unsynced_bytes += group.nbytes
-            self._awaited = self._awaited or bool(group.synced)
+            self.figures.wrote(group, self._effects.seconds())
+            self._unsynced.add(group)
         if self._with_sync:
             self._with_sync = False
-            self._take_synced(len(self._unsynced))
+            self._call_synced(self._unsynced.take_all())
         self._time_sync()
         self._works_again()
         if group is not None:
@@ -263,24 +240,15 @@ class GroupCommit:
     def synced(self) -> None:
         """The sync that was started has ended."""
         self._sync_runs = False
-        self._take_synced(self._covered)
+        self._call_synced(self._unsynced.take_covered())
         self._time_sync()
         self._go_on()
         self._settle()
 
-    def _take_synced(self, number: int) -> None:
-        """The oldest ``number`` groups are on disk."""
-        # A sync that runs covers the same groups.
-        self._covered = max(self._covered - number, 0)
-        groups = [self._unsynced.popleft() for _ in range(number)]
-        self._awaited = any(group.synced for group in self._unsynced)
-        now = self._effects.seconds()
-        for group in groups:
-            if group.runs:
-                self.sync_times.observe(now - group.since)
-        freed = sum(group.nbytes for group in groups)
-        self._unsynced_bytes -= freed
-        self._backlog -= freed
+    def _call_synced(self, groups: Sequence[Group]) -> None:
+        """Call what waits for these groups, which are on disk."""
+        self.figures.synced(groups, self._effects.seconds())
+        self._backlog -= sum(group.nbytes for group in groups)
         if self.gate.shut and self._backlog <= BACKLOG // 2:
             self.gate.open()
         for group in groups:
@@ -296,7 +264,7 @@ class GroupCommit:
         self._sync_timer = None
         if self._unsynced and not self._sync_runs and not self._with_sync and not self.failing:
             self._sync_runs = True
-            self._covered = len(self._unsynced)
+            self._unsynced.cover()
             self._effects.sync()
 
     def write_failed(self, reason: Any) -> None:
@@ -307,11 +275,11 @@ class GroupCommit:
     def sync_failed(self, reason: Any) -> None:
         """The sync that was started has failed."""
         self._sync_runs = False
-        self._covered = 0
+        self._unsynced.uncover()
         self._fail(reason)
 
     def _fail(self, reason: Any) -> None:
-        self.failures += 1
+        self.figures.failures += 1
         if self.failing is None:
             self.failing = self._effects.failed(reason)
         # Publishers are not held for so long: they are refused when they publish again.
@@ -322,7 +290,7 @@ class GroupCommit:
             group.written, group.synced = [], []
             for call in waiting:
                 call(False)
-        self._awaited = False
+        self._unsynced.awaited = False
         if self._retry_timer is None and not self._closing:
             self._retry_timer = self._effects.call_later(RETRY_SECONDS, self._retry)
         self._settle()

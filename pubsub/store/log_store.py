@@ -34,7 +34,7 @@ from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_options import LogOptions, options_of
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.memory import parcel_of
-from pubsub.store.migrate import log_progress, migrate
+from pubsub.store.migrate import migrate_missing
 from pubsub.store.parcel import Parcel, TopicCounts
 from pubsub.store.reader_threads import ReaderThreads
 from pubsub.store.record import Begin
@@ -87,19 +87,19 @@ class LogStore:
     def _make_commits(self, offset: int) -> GroupCommit:
         commits = GroupCommit(self._effects, self._options.interval, self._options.nbytes, offset)
         self._effects.commits = commits
-        commits.watcher = self._watcher
+        commits.figures.watcher = self._watcher
         return commits
 
     def watch_commits(self, watcher: CommitWatcher) -> None:
         """See ``IStore``."""
-        self._watcher = self._commits.watcher = watcher
+        self._watcher = self._commits.figures.watcher = watcher
 
     # Opening and closing
 
     def open(self, run: int) -> None:
         """See ``IStore``."""
         try:
-            self._migrate()
+            migrate_missing(self._migrate_from, self.path)
             self._directory = LogDirectory(self.path, create=True)
             try:
                 self._directory.lock()
@@ -111,14 +111,6 @@ class LogStore:
             raise StartError(f"history: cannot use {self.path}: {error.strerror}") from None
         except sqlite3.Error as error:
             raise StartError(f"history: cannot use {self.path}: {error}") from None
-
-    def _migrate(self) -> None:
-        old = self._migrate_from
-        if old is not None and old.exists() and not self.path.exists():
-            log.warn(
-                "history: migrating {old} to {path}; the old file is kept", old=old, path=self.path
-            )
-            migrate(old, self.path, log_progress)
 
     def _begin_or_use_reserve(self, run: int) -> None:
         try:
@@ -159,7 +151,7 @@ class LogStore:
         self._commits = self._make_commits(found.offset)
         self.gate = self._commits.gate
         self._expiry = Expiry(self._catalog, self._options.retention)
-        upkeep = self._upkeep = Upkeep(
+        self._upkeep = upkeep = Upkeep(
             self._directory,
             self._catalog,
             self._metadata,
@@ -169,7 +161,6 @@ class LogStore:
             grain,
             self._options.compress,
         )
-        self._upkeep = upkeep
         self._rounds = Rounds(self._reactor, upkeep, self._microseconds)
         self._readers = ReaderThreads(self._catalog, self._reactor)
         self._effects.begin(self._writer)
@@ -239,22 +230,22 @@ class LogStore:
     @property
     def failures(self) -> int:
         """Number of writes and syncs that failed."""
-        return self._commits.failures
+        return self._commits.figures.failures
 
     @property
     def commit_times(self) -> Histogram:
         """See ``IStore``."""
-        return self._commits.write_times
+        return self._commits.figures.write_times
 
     @property
     def sync_times(self) -> Histogram:
         """See ``IStore``."""
-        return self._commits.sync_times
+        return self._commits.figures.sync_times
 
     def figures(self) -> dict[str, float]:
         """See ``IStore``."""
         assert self._upkeep is not None, "the store is not open"
-        usage, commits = self._upkeep.usage, self._commits
+        usage, commits = self._upkeep.usage, self._commits.figures
         return {
             "commits": commits.commits,
             "failures": commits.failures,

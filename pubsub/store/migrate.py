@@ -49,6 +49,18 @@ def migrate(source: Path, target: Path, report: Callable[[int, int, int], None])
         old.close()
 
 
+def migrate_missing(source: Path | None, target: Path) -> None:
+    """Make the log ``target`` from the old history ``source``, if only the old one exists.
+
+    The log shows the progress. Raises StartError or OSError.
+    """
+    if source is not None and source.exists() and not target.exists():
+        log.warn(
+            "history: migrating {old} to {path}; the old file is kept", old=source, path=target
+        )
+        migrate(source, target, log_progress)
+
+
 def log_progress(reached: int, first: int, stop: int) -> None:
     """Log how far a migration is."""
     log.info(

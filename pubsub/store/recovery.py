@@ -23,9 +23,9 @@ from pubsub.errors import StartError
 from pubsub.store.catalog import Catalog
 from pubsub.store.damage import Damage
 from pubsub.store.log_directory import METADATA, POSITION, LogDirectory
-from pubsub.store.log_files import SALT_BYTES, read_note, write_index
+from pubsub.store.log_files import SALT_BYTES, read_note
 from pubsub.store.metadata import Metadata, Place, SealedSegment, State
-from pubsub.store.record import CLOSED, HEAD_BYTES, SEALED, Begin, Found, Operation, Record, encode
+from pubsub.store.record import HEAD_BYTES, Begin, Operation
 from pubsub.store.segment import (
     SEGMENT_HEAD_BYTES,
     NotASegment,
@@ -35,8 +35,8 @@ from pubsub.store.segment import (
     parse_name,
     read_head,
 )
-from pubsub.store.segment_index import SegmentIndex
-from pubsub.store.segment_scan import is_sealed, survey
+from pubsub.store.segment_scan import is_sealed
+from pubsub.store.segment_scanner import Scanned, SegmentScanner
 
 log = Logger()
 # The ceiling of a log whose newest segment is missing is not known; none is further ahead.
@@ -58,22 +58,6 @@ class Recovered:
     lost: tuple[int, int] | None = None
     clean: bool = True
     operations: list[tuple[int, Sequence[Operation]]] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Scanned:
-    """What a scan of a segment found. ``ceiling`` and the flags are those of its last record."""
-
-    segment: Segment
-    index: SegmentIndex
-    ceiling: int = 0
-    closed: bool = False
-    sealed: bool = False
-
-    @property
-    def is_whole(self) -> bool:
-        """True if the log was closed properly, or was migrated."""
-        return self.closed or (self.sealed and self.ceiling <= self.index.stop)
 
 
 def boot_id() -> bytes:
@@ -132,8 +116,8 @@ class _Recovery:
         self._names = names
         self._rows = {(row.base, row.sequence): row for row in metadata.segments()}
         self._unsealed: list[Segment] = []
-        self._operations: list[tuple[int, Sequence[Operation]]] = []
         self._damage = Damage()
+        self._scanner = SegmentScanner(directory, self._state.applied, self._damage)
 
     def run(self) -> Recovered:
         segments = self._without_leftovers(
@@ -152,7 +136,7 @@ class _Recovery:
         recovered = Recovered(catalog, self._metadata, end, sequence, clean=clean)
         self._find_end(recovered, scanned, segments)
         sealed = [
-            self._complete(one, recovered.offset) for one in scanned
+            self._scanner.complete(one, recovered.offset) for one in scanned
             # What has changed since it was complete is left as it is.
             if one is scanned[-1] or one.segment.place not in self._rows
         ]  # fmt: skip
@@ -239,44 +223,17 @@ class _Recovery:
 
     # The end
 
-    def _scan_all(self, segments: Sequence[Segment]) -> list[_Scanned]:
+    def _scan_all(self, segments: Sequence[Segment]) -> list[Scanned]:
         """Scan what was written since operations were last applied, and the newest segment."""
         found = []
         for segment in segments:
             newest = segment is segments[-1]
             if newest or segment in self._unsealed or not self._is_applied(segment):
-                found.append(self._scan(segment))
+                found.append(self._scanner.scan(segment))
         return found
-
-    def _scan(self, segment: Segment) -> _Scanned:
-        found = _Scanned(segment, SegmentIndex(segment.base, SEGMENT_HEAD_BYTES))
-        last = self._collect(segment, found.index)
-        if last is not None:
-            found.ceiling = last.head.ceiling
-            found.closed = bool(last.head.flags & CLOSED)
-            found.sealed = bool(last.head.flags & SEALED)
-        segment.limit(found.index.stop)
-        return found
-
-    def _collect(self, segment: Segment, index: SegmentIndex) -> Found | None:
-        """Read a segment; take operations that were not applied; return the last record."""
-        last = None
-        file = self._directory.open(segment.name, os.O_RDONLY)
-        try:
-            for item in survey(file, segment.head.salt, index):
-                if not isinstance(item, Found):
-                    self._report_damaged(*item)
-                    continue
-                last = item
-                place = Place(*segment.place, item.position)
-                if item.head.sizes[6] and place > self._state.applied:
-                    self._operations.append((item.head.base, item.operations()))
-        finally:
-            os.close(file)
-        return last
 
     def _find_end(
-        self, recovered: Recovered, scanned: Sequence[_Scanned], segments: Sequence[Segment]
+        self, recovered: Recovered, scanned: Sequence[Scanned], segments: Sequence[Segment]
     ) -> None:
         """Set where the log continues, and what is lost before that."""
         end, state = recovered.offset, self._state
@@ -290,7 +247,7 @@ class _Recovery:
             recovered.offset = continues
             self._report_lost(end, continues)
 
-    def _misses_end(self, scanned: Sequence[_Scanned], segments: Sequence[Segment]) -> bool:
+    def _misses_end(self, scanned: Sequence[Scanned], segments: Sequence[Segment]) -> bool:
         """Return whether a record that was on disk is missing at the end of the log."""
         newest = self._state.newest
         if newest[1] == 0 or (segments and segments[-1].base > newest[0]):
@@ -303,33 +260,12 @@ class _Recovery:
     def _same_boot(self) -> bool:
         boots = [row.boot for row in self._metadata.epochs()[-1:]]
         boots += [
-            one.boot for _, listed in self._operations for one in listed if isinstance(one, Begin)
+            one.boot
+            for _, listed in self._scanner.operations
+            for one in listed
+            if isinstance(one, Begin)
         ]
         return not boots or boots[-1] == boot_id()
-
-    def _complete(self, found: _Scanned, offset: int) -> SealedSegment:
-        """Let a segment that was being written end behind its last record."""
-        segment, index = found.segment, found.index
-        file = self._directory.open(segment.name, os.O_RDWR)
-        try:
-            if not found.sealed:
-                buffers, length = encode(
-                    Record(index.stop, flags=SEALED), segment.head.salt, 0,
-                    max(found.ceiling, offset),
-                )  # fmt: skip
-                os.pwrite(file, buffers[0], index.end)
-                index.close_entry()
-                index.add(index.stop, index.stop, length, 0, 0, {})
-            if os.fstat(file).st_size > index.end:
-                os.ftruncate(file, index.end)
-            os.fdatasync(file)
-        finally:
-            os.close(file)
-        write_index(self._directory, segment, index)
-        return SealedSegment(
-            segment.base, segment.head.sequence, segment.stop, index.end, segment.head.salt,
-            segment.head.created, index.last_timestamp,
-        )  # fmt: skip
 
     def _apply(self, recovered: Recovered, sealed: Sequence[SealedSegment]) -> None:
         """Bring the metadata up to date with the log."""
@@ -339,7 +275,7 @@ class _Recovery:
         # The place of the last record.
         place = Place(newest.base, newest.sequence, newest.size - HEAD_BYTES)
         offset = recovered.offset
-        self._metadata.apply(self._operations, place, offset, offset, sealed)
+        self._metadata.apply(self._scanner.operations, place, offset, offset, sealed)
         recovered.catalog.ended = self._metadata.ended()
 
     def _report_lost(self, start: int, stop: int) -> None:
@@ -349,14 +285,3 @@ class _Recovery:
             first=start,
             last=stop - 1,
         )
-
-    def _report_damaged(self, start: int, stop: int) -> None:
-        if stop > start:
-            self._damage.note(start, stop)
-            log.error(
-                "history: offsets {first} to {last} are damaged and cannot be read",
-                first=start,
-                last=stop - 1,
-            )
-        else:
-            log.error("history: a record of metadata at offset {offset} is damaged", offset=start)

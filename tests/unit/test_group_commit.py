@@ -240,7 +240,7 @@ class CommitMachine(RuleBasedStateMachine):
         assert self.commits.failing is None
         assert self.disk.synced == self.disk.written == self.log.next_offset
         assert not self.commits.gate.shut
-        assert self.commits._backlog == self.commits._unsynced_bytes == 0
+        assert self.commits._backlog == self.commits._unsynced.nbytes == 0
 
 
 def run_of(log: RunLog, size: int) -> RunRecord:
@@ -424,7 +424,7 @@ class FailureTests(CommitCase):
             assert self.disk.writing is not None
             assert self.disk.writing[1]
             self.disk.end_write(works=False)
-        assert self.commits.failures == 3
+        assert self.commits.figures.failures == 3
         self.disk.clock.advance(RETRY_SECONDS)
         self.disk.end_write()
         assert self.commits.failing is None

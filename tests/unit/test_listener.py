@@ -92,7 +92,7 @@ class ListenerTests(SynchronousTestCase):
         )
         slow, quota = listener.slow, listener.quota
         listener.reconfigure(changed.settings)
-        assert listener._rate == Rate(3, 1024)
+        assert listener._rates._own_rate == Rate(3, 1024)
         listener.access.check_publish("in")
         with pytest.raises(NotAuthorized):
             listener.access.check_publish("out")

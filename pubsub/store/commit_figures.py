@@ -1,0 +1,45 @@
+"""``CommitFigures``: how many groups were committed, and how long that took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pubsub.broker.histogram import Histogram
+from pubsub.interfaces import CommitWatcher
+from pubsub.store.commit_group import Group
+from pubsub.store.stored_runs import count_of
+
+
+class CommitFigures:
+    """The figures from the reactor's time ``now`` on; all times are in seconds."""
+
+    def __init__(self, now: float) -> None:
+        self.commits = 0
+        """Groups that are written."""
+        self.failures = 0
+        """Writes and syncs that failed."""
+        self.last_commit = now
+        """When the last group was written, or this object made."""
+        self.watcher: CommitWatcher | None = None
+        """Called after each group with messages was written."""
+        self.write_times = Histogram()
+        """The time from the first message of a group until the group is written."""
+        self.sync_times = Histogram()
+        """The time from the first message of a group until the group is on disk."""
+
+    def wrote(self, group: Group, now: float) -> None:
+        """Count a group that is written."""
+        self.commits += 1
+        self.last_commit = now
+        if not group.runs:
+            return
+        seconds = now - group.since
+        self.write_times.observe(seconds)
+        if self.watcher is not None:
+            self.watcher(sum(map(count_of, group.runs)), group.nbytes, seconds)
+
+    def synced(self, groups: Sequence[Group], now: float) -> None:
+        """Count groups that are on disk."""
+        for group in groups:
+            if group.runs:
+                self.sync_times.observe(now - group.since)
