@@ -23,15 +23,13 @@ def wave(at: float, number: int) -> float:
     return max(0.02, 1 + 0.5 * slow + 0.12 * math.sin(at / 3.1 + number * 2))
 
 
-def status() -> Row:
-    """Return the answer of /v1/status."""
-    now = time.time()
-    up = now - STARTED
-    protocols = {}
+def protocols(up: float) -> dict[str, Row]:
+    """Return the figures of each protocol after ``up`` seconds."""
+    found = {}
     for number, name in enumerate(PROTOCOLS):
         base = (48_000, 21_000, 12_500, 7_200, 3_100, 380)[number]
         total = int(base * (up + 20 * math.cos(up / (31 + 5 * number) + number)))
-        protocols[name] = {
+        found[name] = {
             "connections": 40 * (6 - number),
             "sessions": 44 * (6 - number),
             "messages_in": total,
@@ -41,11 +39,17 @@ def status() -> Row:
             "dropped": 12 * number,
             "refused": 31 * number,
         }
+    return found
+
+
+def stats(now: float) -> Row:
+    """Return the statistics at the time ``now``."""
+    up = now - STARTED
     lag = 0.002 + 0.001 * random.random()
-    stats = {
+    return {
         "timestamp": micros(now),
         "uptime": up,
-        "protocols": protocols,
+        "protocols": protocols(up),
         "topics": ROWS,
         "subscriptions": 24_310,
         "slow": {"paused": 1, "catching_up": 2, "behind": 48_211, "queued_bytes": 2**21},
@@ -77,6 +81,11 @@ def status() -> Row:
         "evictions": {},
         "refusals": {},
     }
+
+
+def status() -> Row:
+    """Return the answer of /v1/status."""
+    now = time.time()
     attention = [
         {
             "level": "warning",
@@ -90,7 +99,7 @@ def status() -> Row:
         "started": micros(STARTED),
         "ready": True,
         "attention": attention,
-        "stats": stats,
+        "stats": stats(now),
     }
 
 
@@ -135,6 +144,38 @@ def sessions() -> list[Row]:
     ]
 
 
+def refusals(now: float) -> list[Row]:
+    """Return the rows of /v1/refusals."""
+    return [
+        {
+            "protocol": PROTOCOLS[n % 6],
+            "reason": reason,
+            "count": 3 * n + 1,
+            "last_timestamp": micros(now - 90 * n),
+            "last_client": f"device-{n:05}",
+        }
+        for n, reason in enumerate(
+            ("bad-token", "not-authorized", "rate-limited", "too-large", "handshake-timeout")
+        )
+    ]
+
+
+def listeners() -> list[Row]:
+    """Return the rows of /v1/listeners."""
+    return [
+        {
+            "protocol": name,
+            "endpoint": f"tcp:{7070 + n}:interface=0.0.0.0",
+            "address": f"0.0.0.0:{7070 + n}",
+            "connections": 40 * n,
+            "tls": n % 2 == 0,
+            "anonymous": n != 4,
+            "max_connections": 10_000,
+        }
+        for n, name in enumerate(PROTOCOLS)
+    ]
+
+
 def lists() -> dict[str, list[Row]]:
     now = time.time()
     people = sessions()
@@ -164,30 +205,8 @@ def lists() -> dict[str, list[Row]]:
             }
             for n in range(9)
         ],
-        "refusals": [
-            {
-                "protocol": PROTOCOLS[n % 6],
-                "reason": reason,
-                "count": 3 * n + 1,
-                "last_timestamp": micros(now - 90 * n),
-                "last_client": f"device-{n:05}",
-            }
-            for n, reason in enumerate(
-                ("bad-token", "not-authorized", "rate-limited", "too-large", "handshake-timeout")
-            )
-        ],
-        "listeners": [
-            {
-                "protocol": name,
-                "endpoint": f"tcp:{7070 + n}:interface=0.0.0.0",
-                "address": f"0.0.0.0:{7070 + n}",
-                "connections": 40 * n,
-                "tls": n % 2 == 0,
-                "anonymous": n != 4,
-                "max_connections": 10_000,
-            }
-            for n, name in enumerate(PROTOCOLS)
-        ],
+        "refusals": refusals(now),
+        "listeners": listeners(),
         "audit": [
             {
                 "timestamp": micros(now - 60 * n),

@@ -8,6 +8,7 @@ import random
 import shutil
 import sqlite3
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -395,6 +396,16 @@ class DirectoryTests(FaultCase):
         )
 
 
+@dataclass
+class Acknowledged:
+    """What the writer has written: all messages, and what is on disk of them."""
+
+    messages: list[Stored] = field(default_factory=list)
+    synced: int = 0
+    value: int = -1
+    """The number under the key ``k``."""
+
+
 class RandomTests(FaultCase):
     """All calls fail at random"""
 
@@ -413,44 +424,56 @@ class RandomTests(FaultCase):
         self.works()
         self.boot = b"b" * 16
         path = scratch(self) / "log"
-        expected: list[Stored] = []
-        values: dict[str, bytes] = {}
-        synced = 0
+        expected = Acknowledged()
         log = self.log(path)
 
         def fails(call: str) -> int | None:
             return draw.choice((errno.ENOSPC, errno.EIO)) if draw.random() < share else None
 
-        self.faults.fails = fails
         for number in range(25):
-            batch = batch_of(
-                [b"%d" % number * draw.randrange(20)] * draw.randrange(1, 5), "ab"[number % 2]
-            )
-            group = log.group(batch, puts={"k": b"%d" % number})
-            sync = draw.random() < 0.5
-            for attempt in range(1000):
-                if attempt == 20:
-                    self.works()
-                try:
-                    log.writer.write(group, sync)
-                except OSError:
-                    # As ``GroupCommit`` does.
-                    sync = True
-                else:
-                    break
             self.faults.fails = fails
-            expected += [
-                Stored(batch.offset + i, batch.topic, payload)
-                for i, payload in enumerate(batch.payloads())
-            ]
-            if sync:
-                synced = len(expected)
-                values["k"] = b"%d" % number
-            assert log.catalog.stop == len(expected)
+            self.write(log, number, draw, expected)
+            assert log.catalog.stop == len(expected.messages)
         self.works()
-        assert log.read() == (expected, [])
+        assert log.read() == (expected.messages, [])
+        self.end(log, draw.random() < 0.5, power)
+        after = self.log(path)
+        if power:
+            self.check_synced(after, expected)
+        else:
+            assert after.read() == (expected.messages, [])
+            assert after.items() == {"k": b"24"}
+        after.kill()
+
+    def write(self, log: Log, number: int, draw: random.Random, expected: Acknowledged) -> None:
+        """Write a batch and the value ``number``, until that succeeds."""
+        batch = batch_of(
+            [b"%d" % number * draw.randrange(20)] * draw.randrange(1, 5), "ab"[number % 2]
+        )
+        group = log.group(batch, puts={"k": b"%d" % number})
+        sync = draw.random() < 0.5
+        for attempt in range(1000):
+            if attempt == 20:
+                self.works()
+            try:
+                log.writer.write(group, sync)
+            except OSError:
+                # As ``GroupCommit`` does.
+                sync = True
+            else:
+                break
+        expected.messages += [
+            Stored(batch.offset + i, batch.topic, payload)
+            for i, payload in enumerate(batch.payloads())
+        ]
+        if sync:
+            expected.synced = len(expected.messages)
+            expected.value = number
+
+    def end(self, log: Log, fails: bool, power: bool) -> None:
+        """Kill the writer, perhaps within a write, or have the power fail."""
         last = log.group(batch_of([b"never acknowledged"] * 3))
-        if draw.random() < 0.5:
+        if fails:
             self.break_calls("pwritev")
             raised(OSError, log.writer.write, last, False)
             self.works()
@@ -460,15 +483,12 @@ class RandomTests(FaultCase):
             self.boot = b"c" * 16
         log.kill()
         self.faults.unsynced.clear()
-        after = self.log(path)
+
+    def check_synced(self, after: Log, expected: Acknowledged) -> None:
+        """After a power failure all is there that was on disk, and nothing is numbered again."""
         found, damaged = after.read()
-        if power:
-            assert found == expected[: len(found)]
-            assert len(found) >= synced
-            assert after.recovered.offset >= len(expected)
-            assert not damaged or damaged[0][0] == len(found)
-            assert int(after.items().get("k", b"-1")) >= int(values.get("k", b"-1"))
-        else:
-            assert (found, damaged) == (expected, [])
-            assert after.items() == {"k": b"24"}
-        after.kill()
+        assert found == expected.messages[: len(found)]
+        assert len(found) >= expected.synced
+        assert after.recovered.offset >= len(expected.messages)
+        assert not damaged or damaged[0][0] == len(found)
+        assert int(after.items().get("k", b"-1")) >= expected.value
