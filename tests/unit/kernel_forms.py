@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -55,3 +55,20 @@ def encode(
     encoder = kernel.FrameEncoder([tuple(own) for own in heads], at, len(variable))
     frames: tuple[bytes, int] = encoder.encode(columns, variable)
     return frames
+
+
+def scan_in_pieces(
+    scan: Callable[[bytes], tuple[int, list[Any]]], data: bytes, size: int
+) -> tuple[list[Any], bytes]:
+    """Scan ``data`` as reads of ``size`` bytes; return what was found, and what is left.
+
+    ``scan`` returns where it ended, and what it found. What it leaves precedes the next read.
+    """
+    found: list[Any] = []
+    rest = b""
+    for start in range(0, len(data), size):
+        rest += data[start : start + size]
+        end, some = scan(rest)
+        found += some
+        rest = rest[end:]
+    return found, rest

@@ -25,7 +25,7 @@ from pubsub.protocols.fast.codec import (
 from pubsub.protocols.fast.heads import Source, learn_publish, message_head
 from pubsub.protocols.fast.subscriptions import MessageEncoding
 from tests.unit.fakes import batch_of, encoded
-from tests.unit.kernel_forms import each_form, messages
+from tests.unit.kernel_forms import each_form, messages, scan_in_pieces
 from tests.unit.kernel_forms import encode as encode_columns
 
 LIMIT = 40
@@ -218,13 +218,7 @@ class TestProperties:
         """A partial packet precedes the next piece; the table remembers earlier streams."""
         table = table_of(kernel)
         for data in streams:
-            found: Found = []
-            rest = b""
-            for start in range(0, len(data), size):
-                rest += data[start : start + size]
-                at, some = scan(table, rest)
-                found += some
-                rest = rest[at:]
+            found, rest = scan_in_pieces(partial(scan, table), data, size)
             end, wanted = naive(data, 0)
             assert found == wanted
             assert rest == data[end:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -24,7 +25,7 @@ from pubsub.protocols.spot.heads import (
 from pubsub.protocols.spot.zmtp import FrameLimits, Unit, decode, encode_message
 from pubsub.wire import known_heads
 from tests.unit.fakes import batch_of, encoded
-from tests.unit.kernel_forms import each_form, messages
+from tests.unit.kernel_forms import each_form, messages, scan_in_pieces
 from tests.unit.kernel_forms import encode as encode_columns
 
 PREFIX = b"\x01\x00\x01\x01\x01\x01\x01t"
@@ -235,13 +236,7 @@ class TestScan:
     def test_any_split(self, kernel: Any, sent: list[tuple[bytes, bytes]], size: int) -> None:
         data = b"".join(message(payload, topic) for topic, payload in sent)
         table = known(kernel, 300, publications(*TOPICS))
-        found: list[tuple[str, bytes]] = []
-        rest = b""
-        for start in range(0, len(data), size):
-            rest += data[start : start + size]
-            end, some = scan(table, rest)
-            found += some
-            rest = rest[end:]
+        found, rest = scan_in_pieces(partial(scan, table), data, size)
         assert (found, rest) == ([(topic.decode(), payload) for topic, payload in sent], b"")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +19,6 @@ from deltalake.transaction import AddAction
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.tables.delta_files import (
     listed_paths,
-    merge_groups,
     remove_action,
     removed_paths,
     small_files,
@@ -33,6 +32,7 @@ from pubsub.pipeline.tables.file_names import (
 from pubsub.pipeline.tables.files import WrittenFile, top_level_names, write_file
 from pubsub.pipeline.tables.free_directory import require_free_directory
 from pubsub.pipeline.tables.location import Location, storage_errors
+from pubsub.pipeline.tables.merging import merge_groups
 from pubsub.pipeline.tables.partitions import LONG_TOPIC, Values, hive_directory
 from pubsub.pipeline.tables.storage import open_storage
 
@@ -220,7 +220,9 @@ class Delta:
     def _compact(self) -> int:
         small = small_files(self.open(), self.partition_by)
         groups = [
-            (values, group) for values, files in small.items() for group in merge_groups(files)
+            (values, group)
+            for values, files in small.items()
+            for group in merge_groups(files, _size_of)
         ]
         replaced = 0
         with ThreadPoolExecutor(_MERGES_AT_ONCE) as pool:
@@ -305,6 +307,11 @@ class Delta:
 
         found = old_files(self.storage, len(self.partition_by), before)
         return [path for path in found if path not in known and is_leftover(path)]
+
+
+def _size_of(file: Mapping[str, Any]) -> int:
+    size: int = file["size_bytes"]
+    return size
 
 
 def is_delta(location: Location) -> bool:

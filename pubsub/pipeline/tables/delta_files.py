@@ -11,11 +11,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
+from pubsub.pipeline.tables.merging import FULL_FILE_BYTES
 from pubsub.pipeline.tables.partitions import Values, partition_text
-
-FULL_FILE_BYTES = 128 * 1024 * 1024
-"""Compaction does not merge files of this size and above."""
-_MIN_MERGED_FILES = 4
 
 
 def listed_files(table: DeltaTable) -> list[dict[str, Any]]:
@@ -50,19 +47,6 @@ def small_files(
     for files in found.values():
         files.sort(key=lambda file: (file.get("min.partition") or 0, file.get("min.offset") or 0))
     return found
-
-
-def merge_groups(files: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Return groups of neighbours that fill a file, or have enough files to be worth a merge."""
-    groups: list[list[dict[str, Any]]] = [[]]
-    size = 0
-    for file in files:
-        if size >= FULL_FILE_BYTES:
-            groups.append([])
-            size = 0
-        groups[-1].append(file)
-        size += file["size_bytes"]
-    return [group for group in groups if len(group) >= _MIN_MERGED_FILES]
 
 
 def remove_action(file: Mapping[str, Any], now: int, partition_by: Sequence[str]) -> RemoveAction:

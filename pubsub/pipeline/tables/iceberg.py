@@ -25,7 +25,6 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import DayTransform, IdentityTransform
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.tables.delta_files import FULL_FILE_BYTES
 from pubsub.pipeline.tables.file_names import (
     BatchId,
     is_merge_of,
@@ -39,10 +38,10 @@ from pubsub.pipeline.tables.files import WrittenFile, write_file
 from pubsub.pipeline.tables.iceberg_catalog import IcebergName, catalog_errors
 from pubsub.pipeline.tables.iceberg_files import IcebergFiles, IcebergWriter, data_file
 from pubsub.pipeline.tables.location import StorageError
+from pubsub.pipeline.tables.merging import FULL_FILE_BYTES, merge_groups
 from pubsub.pipeline.tables.partitions import Values
 
 _BATCH_PROPERTY = "pubsub-batch."
-_MIN_MERGED_FILES = 4
 _KEPT = timedelta(days=7)
 _COMMIT_ATTEMPTS = 10
 _HINT = "choose another table, or use the options that the table was created with"
@@ -277,6 +276,10 @@ class _Listed:
     entry: DataFile
 
 
+def _size_of(file: _Listed) -> int:
+    return file.entry.file_size_in_bytes
+
+
 def _current(table: Table) -> Iterator[_Listed]:
     snapshot = table.current_snapshot()
     return _listed(table, [] if snapshot is None else [snapshot])
@@ -321,16 +324,4 @@ def _groups(table: Table) -> Iterator[list[_Listed]]:
     offset = table.schema().find_field("offset").field_id
     for files in found.values():
         files.sort(key=lambda file: int.from_bytes(file.entry.lower_bounds[offset], "little"))
-        yield from _filled(files)
-
-
-def _filled(files: list[_Listed]) -> Iterator[list[_Listed]]:
-    groups: list[list[_Listed]] = [[]]
-    size = 0
-    for file in files:
-        if size >= FULL_FILE_BYTES:
-            groups.append([])
-            size = 0
-        groups[-1].append(file)
-        size += file.entry.file_size_in_bytes
-    yield from (group for group in groups if len(group) >= _MIN_MERGED_FILES)
+        yield from merge_groups(files, _size_of)

@@ -7,7 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from tests.bench import BenchError
-from tests.bench.requests.web import http, part_of
+from tests.bench.requests.web import exchange, http, part_of
 from tests.unit import cafe_wire as cafe
 from tests.unit import fast_wire as fast
 
@@ -101,14 +101,7 @@ class Audiences:
         self._take()
 
     def _ask(self, peer: Peer, data: bytes) -> bytes:
-        peer.take()
-        peer.send(data)
-        peer.wait()
-        self._site.settle()
-        answer = peer.take()
-        if not answer.startswith(b"HTTP/1.1 20"):
-            raise BenchError(f"{data[:40]!r} was answered {answer[:200]!r}")
-        return answer
+        return exchange(self._site, peer, data)
 
     def _rotate(self) -> None:
         measure = self._catalogue.measure

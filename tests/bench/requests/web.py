@@ -14,10 +14,22 @@ from tests.unit import fast_wire as fast
 
 if TYPE_CHECKING:
     from tests.bench.requests.catalogue import Catalogue
-    from tests.bench.requests.site import Peer
+    from tests.bench.requests.site import Peer, Site
 
 _TOKEN = fast.grant()
 _OTHER = fast.grant(key="k2")
+
+
+def exchange(site: Site, peer: Peer, data: bytes) -> bytes:
+    """Send a request and return the answer, when the broker has nothing more to do for it."""
+    peer.take()
+    peer.send(data)
+    peer.wait()
+    site.settle()
+    answer = peer.take()
+    if not answer.startswith(b"HTTP/1.1 20"):
+        raise BenchError(f"{data[:40]!r} was answered {answer[:200]!r}")
+    return answer
 
 
 def http(method: str, target: str, body: bytes | object = b"") -> bytes:
@@ -81,14 +93,7 @@ class FastAndHttp:
         reader = {"offset": 0}
 
         def ask(data: bytes) -> bytes:
-            peer.take()
-            peer.send(data)
-            peer.wait()
-            self._site.settle()
-            answer = peer.take()
-            if not answer.startswith(b"HTTP/1.1 20"):
-                raise BenchError(f"{data[:40]!r} was answered {answer[:200]!r}")
-            return answer
+            return exchange(self._site, peer, data)
 
         for request, data in (
             ("GET /", http("GET", "/")),
