@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from pubsub.backplane.reactor_loop import ReactorLoop
 from pubsub.backplane.subjects import ROOT
@@ -86,10 +86,13 @@ class Splitter:
 class Tap(asyncio.BufferedProtocol):
     """Reads for ``inner``, the protocol of nats-py, and writes beside it."""
 
-    def __init__(self, inner: Any, receive: Receive) -> None:
+    def __init__(self, inner: Any, receive: Receive, is_tls: bool = False) -> None:
         self._inner = inner
+        self._is_tls = is_tls
         self._splitter = Splitter(receive)
         self._buffer = bytearray(_READ)
+        # TLS reads into slices of it.
+        self._view = memoryview(self._buffer)
         self.transport: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -109,9 +112,9 @@ class Tap(asyncio.BufferedProtocol):
         """See ``asyncio.BaseProtocol``."""
         self._inner.resume_writing()
 
-    def get_buffer(self, sizehint: int) -> bytearray:
+    def get_buffer(self, sizehint: int) -> memoryview:
         """See ``asyncio.BufferedProtocol``."""
-        return self._buffer
+        return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
         """See ``asyncio.BufferedProtocol``."""
@@ -121,7 +124,9 @@ class Tap(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool | None:
         """See ``asyncio.BufferedProtocol``."""
-        return cast("bool | None", self._inner.eof_received())
+        keeps_open: bool | None = self._inner.eof_received()
+        # TLS has no half-closed connections, and asyncio complains of what wants one.
+        return None if self._is_tls else keeps_open
 
     def publish(self, groups: Sequence[tuple[str, Sequence[bytes]]]) -> None:
         """Send messages: for each its subject, and its bytes in parts."""
@@ -149,6 +154,6 @@ class TappedLoop(ReactorLoop):
 
     async def start_tls(self, transport: Any, protocol: Any, *args: Any, **kwargs: Any) -> Any:
         """See ``AbstractEventLoop``."""
-        tap = self.tap = Tap(protocol, self._receive)
+        tap = self.tap = Tap(protocol, self._receive, is_tls=True)
         tap.transport = await super().start_tls(transport, tap, *args, **kwargs)
         return tap.transport
