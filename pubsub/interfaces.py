@@ -88,7 +88,7 @@ class IStore(Interface):
     def damaged() -> Sequence[tuple[int, int]]:
         """Return the ranges of offsets (start, stop) that were found damaged or missing, in order.
 
-        Readers and the check after a crash find them; what nobody has read may be damaged too.
+        Readers and the check after a crash find them; unread messages may be damaged too.
         """
 
     def watch_commits(watcher: CommitWatcher) -> None:
@@ -285,7 +285,7 @@ Encoding: TypeAlias = RunEncoding | HeadEncoding
 
 
 class Consumer(Protocol):
-    """What an outbox writes to: a transport, or an object that takes its place."""
+    """The target of an outbox: a transport, or an object that takes its place."""
 
     def write(self, data: bytes) -> None:
         """Send ``data`` or buffer it; may call the outbox's ``pause`` before it returns."""

@@ -31,7 +31,7 @@ JSON = "application/json"
 
 
 class ApiServer(Protocol):
-    """What connections need of the server they belong to."""
+    """The server, as its connections use it."""
 
     listener: Listener
 
@@ -73,7 +73,7 @@ class LongResponse(Protocol):
 
 
 class RequestChannel(Marked, Protocol):
-    """What a request and its response need of their connection."""
+    """The connection, as a request and its response use it."""
 
     server: ApiServer
     refused: bool
@@ -90,7 +90,7 @@ class RequestChannel(Marked, Protocol):
 
     @property
     def identity(self) -> Identity:
-        """What the client has proved by its connection, and not in a request."""
+        """The identity that the client has proved by its connection, and not in a request."""
 
     @property
     def leaving(self) -> bool:

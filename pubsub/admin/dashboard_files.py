@@ -49,7 +49,7 @@ POLICY = "; ".join(
         "trusted-types 'none'",
     )
 )
-"""What the page may load and do."""
+"""The policy for the page: the sources it may load, and its actions."""
 _HEADERS = {
     "Cache-Control": "no-cache",
     "Content-Security-Policy": POLICY,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pubsub.broker.slices import Work
 
 IDENTITIES = b"/v1/identities/"
-"""What the paths of identities begin with."""
+"""The prefix of the paths of identities."""
 
 
 class Deletions:

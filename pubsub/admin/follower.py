@@ -96,7 +96,7 @@ class Follower(LiveResponse):
             router.subscribe(self._outbox, topic, self._encoding, start)
             yield
 
-    # What is told besides messages
+    # Notices besides messages
 
     def tell_gap(self, start: int, stop: int, reason: str) -> None:
         """Tell the client that messages from offset ``start`` to before ``stop`` are missing."""

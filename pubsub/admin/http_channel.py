@@ -88,7 +88,7 @@ class Channel(LeavingChannel):
 
     @property
     def end_reason(self) -> str:
-        """Why the connection ends, as the client is told."""
+        """The reason for the end, as the client gets it."""
         return "half-closed" if self._end_reason == _LEFT else self._end_reason
 
     @property

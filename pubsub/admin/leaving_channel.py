@@ -54,7 +54,7 @@ class LeavingChannel(HTTPChannel):
 
     @property
     def identity(self) -> Identity:
-        """What the client has proved by its connection, and not in a request."""
+        """The identity that the client has proved by its connection, and not in a request."""
         if self._identity is None:
             self._identity = identity_of(self.transport, self.listener.settings["tls-identity"])
         return self._identity

@@ -28,7 +28,7 @@ RESPONSE_BYTES, TOPIC_BYTES = 4096, 512
 
 
 class _ToldOutbox(Outbox):
-    """The outbox of a client that is told what it misses."""
+    """The outbox of a client that gets a notice of each gap."""
 
     __slots__ = ("_response",)
 

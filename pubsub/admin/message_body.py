@@ -17,7 +17,7 @@ from pubsub.kernel import Columns
 MAX_MESSAGES = 5_000
 """Messages of one request, whose subscribers receive them at once."""
 HEADER_PREFIX = "pubsub-header-"
-"""What the names of request headers begin with that become headers of the message."""
+"""The prefix of the request headers that become headers of the message."""
 _MEMBERS = frozenset(("value", "value_base64", "headers"))
 
 

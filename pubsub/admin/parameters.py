@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MAX_NUMBER = 2**63 - 1
 _MAX_NAME = 255
 TOPICS, MESSAGES = b"/v1/topics/", b"/messages"
-"""What the path of a topic begins with, and that of its messages ends with."""
+"""The prefix of the path of a topic, and the suffix of that of its messages."""
 
 
 class Parameters:

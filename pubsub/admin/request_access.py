@@ -46,7 +46,7 @@ class RequestAccess:
     def owner(self) -> str | None:
         """The owner of what the client stages, commits and reports: the name that it has proved.
 
-        None stands for nobody: anonymous clients are not told apart, nor are the users of a UNIX
+        None stands for nobody: anonymous clients are not distinguished, nor are the users of a UNIX
         socket.
         """
         identity = self.identity

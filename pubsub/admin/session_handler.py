@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pubsub.management.listing import Page
 
 SESSIONS = b"/v1/sessions/"
-"""What the path of a session begins with; its mark follows."""
+"""The prefix of the path of a session; its mark follows."""
 _REASON = "administrator"
 
 

@@ -53,7 +53,7 @@ class PublishableRun:
 
 @dataclass(frozen=True, slots=True)
 class PartSummary:
-    """What a part holds. ``memory`` are the estimated bytes that its runs take at most."""
+    """The contents of a part. ``memory`` are the estimated bytes that its runs take at most."""
 
     messages: int
     topics: frozenset[str]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pubsub.management.listing import Page
 
 KEY = b"/key"
-"""What the path of a topic's queue key ends with."""
+"""The suffix of the path of a topic's queue key."""
 CREATED, DONE = 201, 200
 
 

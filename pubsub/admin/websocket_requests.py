@@ -32,7 +32,7 @@ _START = ("start", "timestamp", "epoch", "position", "reader")
 
 @dataclass(frozen=True, slots=True)
 class RequestParts:
-    """What the requests of all connections need."""
+    """The objects that the requests of all connections use."""
 
     listener: Listener
     publisher: MessagePublisher

@@ -262,7 +262,7 @@ class WebSocketSession(LiveResponse):
         self.close(TIMEOUT, HandshakeTimeout.reason)
 
     def sweep(self, now: float) -> None:
-        """See ``LongResponse``: apply the limits of time, and send a ping now and then."""
+        """See ``LongResponse``: apply the time limits, and send a ping at intervals."""
         listener = self._listener
         if not self._requests.access.token_is_valid:
             self.channel.count_refusal("bad-token")

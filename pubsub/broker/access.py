@@ -52,7 +52,7 @@ class Decider(Protocol):
 
 
 class View:
-    """What clients with the same rights may do on a listener; their ``AccessRules`` share it.
+    """The rights of clients on a listener that have the same ones; their ``AccessRules`` share it.
 
     ``deciders`` has a Decider for each action. ``grant`` are the patterns of topics whose queue key
     is not asked for; those that begin with RESERVED open reserved topics. ``open_reserved`` if the
@@ -75,7 +75,7 @@ class View:
 
 
 class AccessRules:
-    """What one client may do on a listener, by the rules for its identity.
+    """The rights of one client on a listener, by the rules for its identity.
 
     The object stays the same when the rules change: ``changed`` makes it ask ``view_of`` for the
     new ``view`` when it is used the next time. ``closed`` has the names of topics with a queue key,

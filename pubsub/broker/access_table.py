@@ -20,7 +20,7 @@ from pubsub.broker.identity import Identity
 from pubsub.settings import matcher
 
 ACTIONS = ("publish", "subscribe", "history", "create", "delete", "rotate", "admin", "metrics")
-"""What rules and the permissions of tokens are about. The last two are about no topic."""
+"""The actions of rules and of the permissions of tokens. The last two concern no topic."""
 NAME = "%u"
 """Stands for the name of the identity in the pattern of a topic."""
 UNIX = "unix"
@@ -223,7 +223,7 @@ class AccessTable:
 
 
 class Decisions:
-    """What rules about one action decide for the identity called ``name``: see ``Decider``.
+    """The decisions of the rules about one action for the identity ``name``: see ``Decider``.
 
     Up to ``cached`` decisions are kept. The patterns are compiled with the first one.
     """

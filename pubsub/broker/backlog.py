@@ -1,4 +1,4 @@
-"""What waits for a subscriber that is slow or is waited for."""
+"""The queue and the counts of a slow subscriber, or of one that is waited for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the cursors of a broker share, and the order in which they read pages of the history."""
+"""The state that the cursors of a broker share, and the order in which they read pages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Turn(Protocol):
 
 
 class Cursors:
-    """What the cursors of a broker share; they take turns in reading."""
+    """The state that the cursors of a broker share; they take turns in reading."""
 
     def __init__(
         self, clock: IReactorTime, store: IStore, topics: TopicRegistry, router: Router

@@ -9,7 +9,7 @@ from pubsub.settings import Kind, matcher
 
 
 class Durability(IntEnum):
-    """What a topic promises; a larger value is safer."""
+    """The promise of a topic about its messages; a larger value is safer."""
 
     NONE = 0
     """Messages are delivered to live subscribers and not stored."""

@@ -1,6 +1,6 @@
-"""The end of topics and identities: those that nobody uses expire, and an operator deletes others.
+"""The end of topics and identities: unused ones expire, and an operator deletes others.
 
-A topic expires when nobody has used it for some time and it holds nothing: no message in the
+A topic expires when it has been unused for some time and holds nothing: no message in the
 history and no queue key. An identity is a name under which a protocol keeps a client's state; it
 expires when no request has named it for some time and its own topic holds no message.
 """

@@ -1,4 +1,4 @@
-"""What the broker tells the part that shares its messages with other brokers."""
+"""The interface of the part that shares messages with other brokers, as the broker calls it."""
 
 from __future__ import annotations
 

@@ -10,11 +10,11 @@ from collections.abc import Callable
 BURST_SECONDS = 10.0
 """An address may do the handshakes of so many seconds at once, such as after a restart."""
 ADDRESSES = 10_000
-"""Addresses that are told apart. The one that was seen least recently is forgotten for another."""
+"""Addresses that are counted. The one that was seen least recently is forgotten for another."""
 
 
 class HandshakeRates:
-    """What is left to each address, on all listeners together; ``seconds`` is a monotonic clock."""
+    """The handshakes left to each address, on all listeners together; ``seconds`` is monotonic."""
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         self._seconds = seconds

@@ -16,8 +16,8 @@ CURVE = "curve"
 SOCKET = "socket"
 ADDRESS = "address"
 PROOFS = (ANONYMOUS, TOKEN, CERTIFICATE, PASSWORD, CURVE, SOCKET, ADDRESS)
-"""What proves a name: nothing, a token, a TLS certificate, a password, a CURVE key, the user id of
-the process at the other end of a UNIX socket, or the address that this broker has connected to."""
+"""The proofs of a name: nothing, a token, a TLS certificate, a password, a CURVE key, the user id
+of the process at the other end of a UNIX socket, or the address that this broker connected to."""
 
 
 @dataclass(frozen=True, slots=True)

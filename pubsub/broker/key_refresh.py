@@ -34,7 +34,7 @@ log = Logger()
 
 
 class _Watch:
-    """What is known of one source, and its next fetch."""
+    """The keys of one source, and its next fetch."""
 
     def __init__(self, source: KeySource) -> None:
         self.source = source

@@ -1,7 +1,7 @@
 """The last writes to a transport that was full: they tell how many messages some bytes are.
 
 A subscriber that is disconnected has not taken what its transport and the kernel still hold. Those
-hold bytes; nobody remembers the messages in them, as that would cost something for each delivery.
+hold bytes; the messages in them are not recorded, as that would cost something for each delivery.
 The writes while a transport is full are few, and are remembered. For what was written before them,
 the oldest one is taken as the measure.
 """

@@ -121,7 +121,7 @@ class Listener:
         return self.settings.get(TLS) is not None or bool(_SSL.match(self.endpoint))
 
     def when_added(self, call: Callable[[], object]) -> None:
-        """Call ``call`` once the broker has this listener; a listener may be made in vain."""
+        """Call ``call`` once the broker has this listener; not all that are made are added."""
         if self._when_added is None:
             call()
         else:
@@ -319,7 +319,7 @@ class Listener:
         """
         timestamp = int(self.wall.system() * 1e6)
         self.counters.refuse(self.protocol, reason, client, count, connection, timestamp)
-        # Nobody is to be suspected for an address that somebody else may have written.
+        # The sender of a datagram may have written the address of another client.
         if reason in REASONS and getattr(connection, "proves_address", True):
             peer = log_fields(connection).get("peer", client)
             self.attempts.refused(self.event_protocol, reason, peer, count)

@@ -65,7 +65,7 @@ class ListenerAccess:
         return self._table.exists
 
     def rules_for(self, identity: Identity) -> AccessRules:
-        """Return what a client with ``identity`` may do; the same object until nobody has it."""
+        """Return the rights of a client with ``identity``: the same object while it is in use."""
         rules = self._rules.get(identity)
         if rules is None:
             view_of = partial(self._find_view, identity)

@@ -97,7 +97,7 @@ class DenyList:
 
 
 class TokenClaims(Protocol):
-    """What decides whether a token that is signed well is accepted."""
+    """The claims that decide whether a token with a valid signature is accepted."""
 
     @property
     def subject(self) -> str: ...

@@ -64,7 +64,7 @@ def call_at_once(
 
 
 class PasswordCheck:
-    """What one client waits for: ``done`` is called with None or with the refusal, once."""
+    """A verification that one client waits for: ``done`` is called once, with None or a refusal."""
 
     __slots__ = ("_done",)
 
@@ -130,7 +130,7 @@ class PasswordVerifier:
 
     @property
     def hashes(self) -> Mapping[str, str] | None:
-        """What was given to ``replace``."""
+        """The hashes that ``replace`` was called with."""
         return self._hashes
 
     def is_user(self, name: str) -> bool:

@@ -18,7 +18,7 @@ class ProvisionalTopics:
     """The topics of such messages, by name.
 
     A topic that does not exist is created, and removed again by ``withdraw`` if the messages are
-    refused, unless somebody else has asked for it meanwhile. This broker does not host it before
+    refused, unless another client has requested it meanwhile. This broker does not host it before
     its messages are published.
     """
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class PublishingRules(Protocol):
-    """What a publisher asks its listener."""
+    """The listener, as a publisher uses it."""
 
     protocol: str
     access: AccessRules
@@ -38,7 +38,7 @@ class PublishingConnection(Protocol):
 
     @property
     def access(self) -> AccessRules | None:
-        """What the client may do; None for what a client may of which nothing is known."""
+        """The rights of the client; None for those of a client of which nothing is known."""
 
     def hold(self, reason: object) -> None: ...
 

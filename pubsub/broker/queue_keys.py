@@ -86,7 +86,7 @@ class QueueKeys:
         """Return what shows another broker that it has the same key for ``topic``, but not the key.
 
         Empty for a topic without a key; None if the key is unknown, or the topic exclusive: its
-        messages are for nobody else.
+        messages are for no other client.
         """
         if topic in self.exclusive:
             return None

@@ -36,7 +36,7 @@ class Door(Protocol):
 
 
 class Readiness:
-    """What keeps a broker with these ``listeners`` from serving.
+    """The reasons for which a broker with these ``listeners`` does not serve.
 
     ``service_of`` returns the service of a listener, whose ``addresses`` are those that it listens
     on. A listener without a service is served by the program that embeds the broker.

@@ -39,7 +39,7 @@ PERIOD = 60.0
 LINES_A_SECOND = 100.0
 """Lines of all sources."""
 SOURCES = 10_000
-"""Sources that are told apart. The one that was refused first is forgotten for a new one."""
+"""Sources that are distinguished. The one that was refused first is forgotten for a new one."""
 
 
 @dataclass(slots=True)

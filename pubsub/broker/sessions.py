@@ -31,7 +31,7 @@ class Owner(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """What a client keeps across connections, for the length of the resume window.
+    """The state that a client keeps across connections, for the length of the resume window.
 
     ``kind`` identifies the listener and the role; a session is only resumed with the same kind.
     ``owner`` is the connection that uses the session, None while it is detached. ``subscriptions``

@@ -42,7 +42,7 @@ Figures = dict[str, Any]
 
 
 class CountedListener(Protocol):
-    """What the figures need of a ``Listener``."""
+    """A ``Listener``, as the figures use it."""
 
     protocol: str
     event_protocol: str

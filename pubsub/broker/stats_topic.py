@@ -1,4 +1,4 @@
-"""The figures of the broker as messages on ``$SYS/stats``, once a second while somebody reads them.
+"""The figures of the broker as messages on ``$SYS/stats``, once a second while they have a reader.
 
 They are never stored. As the other topics of the broker, this one is closed to clients that are not
 granted it.

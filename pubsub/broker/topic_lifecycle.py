@@ -1,4 +1,4 @@
-"""What the broker keeps of a topic besides its messages, from its creation to its end.
+"""The state that the broker keeps of a topic besides its messages, from creation to end.
 
 The store's metadata lists the topics that this broker hosts, and for each what its creator
 requires of it, so that they exist again after a restart.
@@ -45,7 +45,7 @@ class TopicLifecycle:
         self._rules = rules
         # Topics that are SYNC whatever the rules say.
         self._always_sync: set[str] = set()
-        # Topics that are stored until nobody reads them from the history any more.
+        # Topics that are stored as long as they are read from the history.
         self._still_read: set[Topic] = set()
         topics.watch(self._apply_rules)
         topics.claimed = self._record

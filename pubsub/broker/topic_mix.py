@@ -125,7 +125,7 @@ class TopicMix:
         The router has handed over what the audiences had for it.
         """
         if not recipient.subscriptions:
-            # It may be gone for good, and is not to be kept in memory until the next messages.
+            # It may not come back, and must not stay in memory until the next messages.
             self._changed.pop(recipient, None)
             self._leave(recipient)
             return

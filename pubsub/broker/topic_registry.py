@@ -148,11 +148,11 @@ class TopicRegistry:
         return topic
 
     def keep(self, name: str) -> None:
-        """The topic of this name stays: somebody needs it."""
+        """The topic of this name stays, as it is needed."""
         self._provisional.pop(name, None)
 
     def withdraw(self, name: str) -> bool:
-        """End one ``create_provisional``; return whether nobody needs the topic any more."""
+        """End one ``create_provisional``; return whether the topic is not needed any more."""
         count = self._provisional.get(name)
         if count is None:
             return False

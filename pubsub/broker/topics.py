@@ -106,7 +106,7 @@ class SubscriptionObserver(Protocol):
 
 
 class Recipient(Protocol):
-    """What a subscriber group delivers to; implemented by ``Outbox``."""
+    """The target of a subscriber group's deliveries; implemented by ``Outbox``."""
 
     subscriptions: Mapping[Topic, Encoding]
     """The topics that are delivered live."""
@@ -181,7 +181,7 @@ class Topic:
     if this broker hosts the topic. A topic that a listener only offers is neither until it is
     used. ``history_readers`` counts the readers that have no outbox but read the history.
     ``configured`` is True if the configuration names the topic, so that it always exists.
-    ``idle_since`` is the time at which nobody was found to use it; None if it was used since.
+    ``idle_since`` is the time at which it was found to be unused; None if it was used since.
 
     ``behind`` are the subscribers that read the topic from the history until they have caught up
     (see ``Cursor``). ``passed`` counts the messages that were published while there was one.

@@ -30,7 +30,7 @@ _QUIET_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is published. ``rate`` is in messages a second of all publishers, None for no limit."""
+    """The messages to publish. ``rate`` is messages a second of all publishers; None: no limit."""
 
     topic: str
     publishers: int
@@ -49,7 +49,7 @@ class Load:
 
 @dataclass(slots=True)
 class Results:
-    """What was measured; ``publishing`` and ``receiving`` are in seconds, of all clients."""
+    """The measurements; ``publishing`` and ``receiving`` are in seconds, of all clients."""
 
     published: int = 0
     received: int = 0

@@ -1,4 +1,4 @@
-"""What ``pubsub pub`` publishes: a message, a file, or the lines of standard input."""
+"""The messages that ``pubsub pub`` publishes: a message, a file, or the lines of standard input."""
 
 from __future__ import annotations
 

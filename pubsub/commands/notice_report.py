@@ -1,4 +1,4 @@
-"""What the client library tells beside messages, as lines on standard error."""
+"""The notices of the client library, as lines on standard error."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _STDIN = 0
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What is published, and how. ``rate`` is in messages a second, None for no limit."""
+    """The messages to publish, and the way. ``rate`` is in messages a second, None for no limit."""
 
     topic: str
     payload: bytes | None

@@ -23,7 +23,7 @@ TIMED_OUT = 124
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What is printed, and when the command ends."""
+    """The form of the output, and the end of the command."""
 
     topics: tuple[str, ...]
     start: Position

@@ -132,7 +132,7 @@ def delete(context: click.Context, names: tuple[str, ...], yes: bool) -> int:
 
 
 def _agreed(names: Sequence[str]) -> bool:
-    """Raises ConfigurationError if there is nobody to ask."""
+    """Raises ConfigurationError if there is no terminal to ask at."""
     what = names[0] if len(names) == 1 else f"{len(names)} topics"
     if not sys.stdin.isatty():
         raise ConfigurationError(

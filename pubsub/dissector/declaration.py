@@ -1,4 +1,4 @@
-"""What a protocol declares of its wire for Wireshark, on top of what its codec declares.
+"""The declarations of a protocol for Wireshark, in addition to those of its codec.
 
     DISSECTOR = Declaration("CAFE", Packets(packets), udp=True)
 

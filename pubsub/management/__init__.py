@@ -1,1 +1,1 @@
-"""What a broker shows of itself: its state, and lists of what it has. Knows no HTTP."""
+"""The state of a broker, and lists of its objects, for operators. Knows no HTTP."""

@@ -1,4 +1,4 @@
-"""What lists show of listeners."""
+"""The rows of lists of listeners."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Page:
         self.request = request
         self.next: str | None = None
         self.abandoned: Callable[[], bool] = lambda: False
-        """Tells whether nobody waits for the page any more."""
+        """Returns whether the client that requested the page has left."""
         self._rows: list[bytes] = []
         self._memory = memory
         self._held = _ROW_BYTES

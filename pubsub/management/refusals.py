@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class NamedListener(Protocol):
-    """What the rows need of a listener: its name in the configuration, and in figures."""
+    """A listener, as the rows use it: its name in the configuration, and in figures."""
 
     @property
     def protocol(self) -> str: ...

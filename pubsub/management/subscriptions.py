@@ -47,7 +47,7 @@ class Subscriptions:
     ) -> Iterator[Subscription | None]:
         """Yield the subscriptions behind ``key``, of one session or topic if it is given.
 
-        None is yielded now and then, so that each step is short.
+        None is yielded between rows, so that each step is short.
         """
         at, name = key[:_MARK_LENGTH], key[_MARK_LENGTH:]
         for session in self._sessions(at, mark):

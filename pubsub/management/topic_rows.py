@@ -1,4 +1,4 @@
-"""What lists show of topics."""
+"""The rows of lists of topics."""
 
 from __future__ import annotations
 

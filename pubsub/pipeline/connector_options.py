@@ -68,7 +68,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What the source reads. Timestamps are in µs since the Unix epoch, ``max_delay`` in seconds.
+    """Options of the source. Timestamps are in µs since the Unix epoch, ``max_delay`` in seconds.
 
     With ``kafka`` the columns are those of Kafka's source.
 

@@ -55,7 +55,7 @@ class PublisherFactory:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """What can be published at a URL beside topic and value, and by what; None stands for HTTP."""
+    """The columns beside topic and value that a URL takes, and its protocol; None is HTTP."""
 
     optional_columns: tuple[str, ...]
     publishers: PublisherFactory | None

@@ -31,7 +31,7 @@ class QuietRanges:
         self._reader = reader
         self._clock = clock
         self._found: dict[int, tuple[int, int]] = {}
-        # When the broker was told, and of which position.
+        # The time of the last report to the broker, and its position.
         self._told: dict[int, tuple[int, float]] = {}
 
     def until(self, number: int, start: int) -> int:

@@ -36,7 +36,7 @@ class ReaderInUse(PubSubError):
 
 
 class LeasedHistory(Protocol):
-    """What a lease needs of a history. Both methods can raise Unreachable or Rejected."""
+    """A history, as a lease uses it. Both methods can raise Unreachable or Rejected."""
 
     def hold_reader(self, reader: str, holder: str) -> float:
         """Begin or renew the lease and return its seconds. Raises ReaderInUse.

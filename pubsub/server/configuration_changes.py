@@ -1,4 +1,4 @@
-"""What differs between two configurations, and what a reload makes of it.
+"""The differences of two configurations, and their effect in a reload.
 
 Configurations are compared as text, so that a file can also be compared with the configuration of a
 broker that is reached over HTTP. No secret is in these texts, only the ids of secrets.

@@ -1,7 +1,7 @@
-"""Lines of the log that repeat are rationed: what somebody else causes must not fill a disk.
+"""Lines of the log that repeat are rationed, so that clients cannot fill a disk with them.
 
 Of each kind of line, that is of one format and one namespace, ``LINES`` are written in ``SECONDS``;
-then one line tells how many more there were. Lines with ``unlimited``, those of the level debug,
+then one line has the number of the others. Lines with ``unlimited``, those of the level debug,
 and what programs print are not rationed. Counters of the broker decide before that which totals
 are worth a line (see ``Counters``).
 """

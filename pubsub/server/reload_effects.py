@@ -1,4 +1,4 @@
-"""What a reload makes of each setting: the one table of it, by scope and name.
+"""The effect of a reload on each setting: the one table of it, by scope and name.
 
 The scope is ``broker``, ``listener`` for the settings of every listener, or the name of a protocol
 for its own settings. ``scripts/tables.py`` puts the table into the documentation, and

@@ -1,4 +1,4 @@
-"""What a broker reports when it starts for the first time on a history of version 0.1.
+"""The lines that a broker logs when it first starts on a history of version 0.1.
 
 docs/upgrading.md lists the same changes; ``tests/integration/test_upgrading.py`` compares.
 """

@@ -79,7 +79,7 @@ class Expiry:
         self.begin(limits)
 
     def begin(self, limits: Sequence[RetentionLimits]) -> None:
-        """Count all messages anew, for ``limits`` and the catalog's horizons."""
+        """Count all messages again, for ``limits`` and the catalog's horizons."""
         catalog = self._catalog
         self._rules = [
             _Rule(one, horizon) for one, horizon in zip(limits, catalog.horizons, strict=True)

@@ -1,7 +1,7 @@
 """Copies of a log that are consistent, made while a broker writes it.
 
 A segment that is complete gets a second name if the copy is on the same file system, and is copied
-otherwise, as nobody writes to it again. The newest is copied up to its last record that is intact.
+otherwise, as it is not written to again. The newest is copied up to its last record that is intact.
 The copy is a log that was closed properly, so the same function restores it.
 """
 

@@ -22,7 +22,7 @@ from pubsub.store.segment_scan import add_damage, survey
 
 @dataclass(slots=True)
 class Added:
-    """What was added to an index in one step: a record, or bytes that are damaged."""
+    """An entry that was added to an index in one step: a record, or bytes that are damaged."""
 
     base: int
     stop: int
@@ -55,7 +55,7 @@ class RecordingIndex(SegmentIndex):
 
 @dataclass(slots=True)
 class Inspected:
-    """What the records of a segment say.
+    """The contents of the records of a segment.
 
     ``damaged`` are ranges of offsets (start, stop), empty where a record without messages is
     damaged; ``lost`` are those that were lost before, as the log itself says. ``operations`` come

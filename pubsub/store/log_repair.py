@@ -34,7 +34,7 @@ _ASIDE = ".damaged"
 
 @dataclass(slots=True)
 class _Saved:
-    """What could be read of metadata that are damaged."""
+    """The part of damaged metadata that could be read."""
 
     items: list[tuple[str, str, bytes]] = field(default_factory=list)
     ended: dict[str, int] = field(default_factory=dict)

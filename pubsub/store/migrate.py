@@ -33,7 +33,7 @@ _REPORT_SECONDS = 5.0
 def migrate(source: Path, target: Path, report: Callable[[int, int, int], None]) -> None:
     """Make a log in the directory ``target`` from the old history ``source``.
 
-    ``report`` is called now and then with the offset that was reached, the first and the last one.
+    ``report`` is called every few seconds with the offset reached, the first and the last one.
     Raises StartError or OSError.
     """
     try:

@@ -1,4 +1,4 @@
-"""What the log's writer remembers: the segment that it appends to, and records not yet synced."""
+"""The state of the log's writer: the segment that it appends to, and records not yet synced."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ MICROSECONDS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class RetentionLimits:
-    """What the topics that match ``pattern`` keep, all of them together.
+    """The limits of the topics that match ``pattern``, for all of them together.
 
     That is the messages of the last ``seconds``, up to ``nbytes`` bytes (see ``messages_nbytes``),
     and not many more than ``messages`` messages, as whole blocks expire.

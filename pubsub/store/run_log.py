@@ -40,7 +40,7 @@ class RunLog:
         self.max_messages = messages if nbytes else 0
         self.max_bytes = nbytes
         self._runs: list[RunRecord] = []
-        # Runs before this index are removed. The list is cut now and then, not at every removal.
+        # Runs before this index are removed. The list is cut after many removals, not at each.
         self._head = 0
         self._bytes = 0
         self._forgotten: dict[str, int] = {}

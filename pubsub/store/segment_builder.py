@@ -22,7 +22,7 @@ _SPAN = 600_000_000
 
 
 class SegmentBuilder:
-    """A new segment from the offset ``base`` on, which nobody sees before ``finish``.
+    """A new segment from the offset ``base`` on, which is not visible before ``finish``.
 
     ``created`` is in µs. With ``compress``, records are compressed where that makes them smaller.
     Raises OSError.

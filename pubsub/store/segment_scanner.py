@@ -25,7 +25,7 @@ log = Logger()
 
 @dataclass(slots=True)
 class Scanned:
-    """What a scan of a segment found. ``ceiling`` and the flags are those of its last record."""
+    """The result of a scan of a segment. ``ceiling`` and the flags are those of its last record."""
 
     segment: Segment
     index: SegmentIndex

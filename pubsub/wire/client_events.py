@@ -1,4 +1,4 @@
-"""What a connection of a client reports: the events of ``WireConnection.receive``.
+"""The events that a connection of a client reports (``WireConnection.receive``).
 
 A wire reports only what its broker says. What follows from it, such as that a subscription must be
 made again, is the business of ``pubsub.client``.

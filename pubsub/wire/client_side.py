@@ -1,4 +1,4 @@
-"""What the ``client.py`` of a protocol declares, so that a URL can name the protocol."""
+"""The declaration in the ``client.py`` of a protocol, so that a URL can name the protocol."""
 
 from __future__ import annotations
 

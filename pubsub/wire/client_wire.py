@@ -42,7 +42,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a wire can do; ``pubsub.client`` and its documentation go by this.
+    """The abilities of a wire; ``pubsub.client`` and its documentation go by them.
 
     ``level`` is what ``confirm`` reaches. ``resumes`` if ``WireConnection.session`` lets the next
     connection continue without loss of the messages published in between, while the broker runs;
@@ -74,7 +74,7 @@ class UserLogin:
 
 @dataclass(frozen=True, slots=True)
 class WireOptions:
-    """What a client was configured with.
+    """The options of a client.
 
     ``values`` has the parsed value of each of the protocol's parameters, by name. ``client_id`` is
     empty if none was given. ``host``, ``port`` and ``secure`` (over TLS) are for protocols that
@@ -143,7 +143,7 @@ class WireConnection(ABC):
     """
 
     session: object = None
-    """What the next connection resumes this one with; None if that is not possible."""
+    """The session with which the next connection resumes this one; None if that is not possible."""
     delay: float | None = None
     """Seconds after which ``wake`` should be called, from the last call on."""
 

@@ -32,14 +32,14 @@ class Identified:
 
     @property
     def identity(self) -> Identity:
-        """What the client has proved about itself."""
+        """The identity that the client has proved."""
         if self._identity is None:
             self._identity = self.transport_identity()
         return self._identity
 
     @property
     def access(self) -> AccessRules:
-        """What the client may do. The object follows changes of the rules."""
+        """The rights of the client. The object follows changes of the rules."""
         if self._access is None:
             self._access = self.listener.access_for(self.identity)
         return self._access

@@ -36,7 +36,7 @@ A deadline is set from the first step out of ``open`` until the transport is gon
 what the shell has to do, in order, and which deadline replaces the one before:
 
 - PATIENCE: the time for a client to take what was written for it. While answers are owed, it
-  begins anew whenever the client has taken everything so far.
+  begins again whenever the client has taken everything so far.
 - LINGER: a short time for the client to close. At a stop it also replaces PATIENCE for connections
   that were being flushed already, so that they do not delay it.
 """
@@ -72,7 +72,7 @@ class Event(Enum):
 
 
 class Action(Enum):
-    """What the shell of the connection has to do."""
+    """The actions of the shell of the connection."""
 
     DISCARD_INPUT = "handle no further input, not even what was received already"
     SEND_LAST = "send the last bytes"

@@ -128,7 +128,7 @@ class ListenerService(Service):
 
     @property
     def factory(self) -> IProtocolFactory:
-        """What it serves."""
+        """The factory of the connections."""
         return self._factory
 
     @property

@@ -30,7 +30,7 @@ def address_text(address: object) -> str:
 
 
 def network_of(host: str) -> str:
-    """What stands for one client among others: an IPv4 address, or the first 64 bits of an IPv6.
+    """The text that stands for one client among others: an IPv4 address, or 64 bits of an IPv6.
 
     Whoever has an IPv6 address usually has 2**64 of them.
     """

@@ -72,7 +72,7 @@ def all_of(conditions: list[Condition]) -> Condition:
 
 
 class ReplyingConnection(Protocol):
-    """What the replies need of their connection."""
+    """The connection, as its replies use it."""
 
     closing: bool
     replies: ReplyQueue | None

@@ -34,7 +34,7 @@ _SAFE = SSL.OP_NO_COMPRESSION | SSL.OP_NO_RENEGOTIATION | SSL.OP_CIPHER_SERVER_P
 
 
 class ServerTls:
-    """What new connections of a listener use. Two are equal if the files and settings are.
+    """The TLS of new connections of a listener. Two are equal if the files and settings are.
 
     ``subject`` is the name in the certificate, which ends at ``expires``. The ``context`` needs a
     ``TlsStream`` as the application data of its connections.

@@ -82,7 +82,7 @@ class StreamClient(Identified, Protocol):
         raise NotImplementedError
 
     def goodbye(self) -> bytes:
-        """What a client is sent when the broker stops."""
+        """Return the bytes that a client is sent when the broker stops."""
         return b""
 
     def ended(self) -> None:
@@ -122,7 +122,7 @@ class StreamClient(Identified, Protocol):
 
     @property
     def consumer(self) -> Consumer:
-        """What is written to: the transport, or what a subclass puts before it."""
+        """The target of writes: the transport, or an object that a subclass puts before it."""
         return self.stream
 
     def transport_identity(self) -> Identity:

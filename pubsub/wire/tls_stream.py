@@ -272,8 +272,7 @@ class TlsStream(BufferingTLSTransport):
     def readConnectionLost(self) -> None:
         """See IHalfCloseableProtocol: the client has closed its half of the stream below.
 
-        Without a close_notify before it somebody else may have done that, and nothing is sent any
-        more.
+        Without a close_notify before it an attacker may have done that, and nothing more is sent.
         """
         if self._input_ended:
             return

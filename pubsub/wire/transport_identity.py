@@ -1,4 +1,4 @@
-"""What a transport proves about its client: a certificate, a user of this machine, an address."""
+"""The identity that a transport proves: a certificate, a user of this machine, an address."""
 
 from __future__ import annotations
 

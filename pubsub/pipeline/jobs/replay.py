@@ -41,7 +41,7 @@ _PIECE_MESSAGES = 50_000
 
 @dataclass(frozen=True, slots=True)
 class ReplaySettings:
-    """What to replay. ``version`` is that of the table; times are in ISO 8601.
+    """The messages to replay. ``version`` is that of the table; times are in ISO 8601.
 
     A piece has up to ``piece`` messages and ``piece_bytes``; None, in the checkpoints of earlier
     versions, stands for no limit.

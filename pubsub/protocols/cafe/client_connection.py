@@ -69,7 +69,7 @@ _CLOSING = frozenset(
 
 
 class CafeSession(NamedTuple):
-    """What a handshake resumes a session with (cafe §4.6)."""
+    """The number with which a handshake resumes a session (cafe §4.6)."""
 
     number: int
 
@@ -96,7 +96,7 @@ class Waiting(NamedTuple):
 
 
 class CafeConnection(WireConnection):
-    """What publishers and subscribers have in common."""
+    """The base of the connections of publishers and subscribers."""
 
     def __init__(self, naming: Naming, resume: CafeSession | None) -> None:
         super().__init__()

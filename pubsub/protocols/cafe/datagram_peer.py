@@ -171,7 +171,7 @@ class CafePeer(Identified):
     def _leave(
         self, events: tuple[Event, ...], end_reason: str, keep: bool, last: bytes = b""
     ) -> None:
-        """Take ``events`` in one go: datagrams are sent at once, and nobody confirms the end.
+        """Take ``events`` together: datagrams are sent at once, and the end is not confirmed.
 
         ``keep`` says whether the session can be resumed.
         """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class State(Enum):
-    """What a client is (see ``conversation.py``)."""
+    """The state of a client (see ``conversation.py``)."""
 
     NEW = "new"
     PUBLISHER = "publisher"
@@ -40,7 +40,7 @@ class ServedClient(Protocol):
 
     @property
     def identity(self) -> Identity:
-        """What the client has proved about itself."""
+        """The identity that the client has proved."""
 
     def identify(self, identity: Identity) -> None:
         """Replace the identity."""
@@ -53,7 +53,7 @@ class ServedClient(Protocol):
 
     @property
     def access(self) -> AccessRules:
-        """What the client may do."""
+        """The rights of the client."""
 
     @property
     def peer(self) -> str:
@@ -61,7 +61,7 @@ class ServedClient(Protocol):
 
     @property
     def publishing(self) -> PublishingConnection | None:
-        """What backpressure can hold; None for the sender of datagrams."""
+        """The connection that backpressure can hold; None for the sender of datagrams."""
 
     def reply(self, data: bytes) -> None:
         """Send a reply."""

@@ -79,7 +79,7 @@ class InterestBarrier(Barrier):
 
 
 class FastConnection(WireConnection):
-    """What publishers and subscribers have in common."""
+    """The base of the connections of publishers and subscribers."""
 
     def __init__(self, token: bytes) -> None:
         super().__init__()

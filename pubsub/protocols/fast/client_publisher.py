@@ -40,7 +40,7 @@ _EXISTS = ErrorCode.TOPIC_EXISTS
 
 
 class State(Enum):
-    """What is known of a topic."""
+    """The state of a topic, as far as the client knows it."""
 
     ASKED = "asked"
     EXISTS = "exists"

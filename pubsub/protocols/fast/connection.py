@@ -195,7 +195,7 @@ class FastConnection(Connection):
         return token
 
     def _access_with(self, token: Token) -> AccessRules:
-        """What the client may do with ``token``: each request has an identity of its own."""
+        """Return the rights of ``token``: each request has an identity of its own."""
         return self.listener.access_for(token_identity(token, self.identity.host))
 
     def _publish_with(self, token: Token) -> None:

@@ -1,4 +1,4 @@
-"""What the connections of one fast listener share."""
+"""The state that the connections of one fast listener share."""
 
 from __future__ import annotations
 

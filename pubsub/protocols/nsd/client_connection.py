@@ -37,7 +37,7 @@ def line(**fields: object) -> bytes:
 
 
 class NsdConnection(WireConnection):
-    """What publishers and subscribers have in common. ``Request`` objects are their own."""
+    """The base of publishers' and subscribers' connections, which have ``Request`` objects."""
 
     def __init__(self, login: UserLogin | None = None) -> None:
         super().__init__()

@@ -54,7 +54,7 @@ class Position:
 
 @dataclass(slots=True)
 class NsdSession:
-    """What the next connection continues from."""
+    """The positions from which the next connection continues."""
 
     positions: dict[Interest, Position] = field(default_factory=dict)
 

@@ -31,7 +31,7 @@ _BODY = re.compile(rb'"body"[ ]?:[ ]?"')
 
 
 class Source(NamedTuple):
-    """What publishes have besides their bodies; ``extra`` is that of ``Message``."""
+    """The fields of publishes besides their bodies; ``extra`` is that of ``Message``."""
 
     identity: str
     sender: bytes

@@ -208,7 +208,7 @@ class Identities:
             yield
 
     def channel_ended(self, channel: str, has_readers: bool) -> None:
-        """``channel`` is removed: nobody has opened it and nobody is subscribed to it any more."""
+        """``channel`` is removed: no identity has opened it or is subscribed to it any more."""
         owner = self._known.get(channel)
         if owner is not None and owner.opened:
             owner.opened = False

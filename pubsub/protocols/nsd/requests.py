@@ -1,4 +1,4 @@
-"""What the requests of nsd do, other than Get: channels, subscriptions, messages (nsd §3)."""
+"""The requests of nsd other than Get: channels, subscriptions, messages (nsd §3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rheos broker sends, as a client reads it: runs of acknowledgments and of responses."""
+"""The replies of a rheos broker, as a client reads them: runs of acknowledgments and responses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_ACKS = 65_536
 
 
 class Delivery(NamedTuple):
-    """What the responses of one head have in common; ``topic`` is empty without an envelope."""
+    """The fields that the responses of one head share; ``topic`` is empty without an envelope."""
 
     sender_id: bytes
     topic: bytes

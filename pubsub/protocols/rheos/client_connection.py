@@ -72,7 +72,7 @@ class Awaited:
 
 
 class RheosConnection(WireConnection):
-    """What publishers and subscribers have in common."""
+    """The base of the connections of publishers and subscribers."""
 
     def __init__(self, form: Format, client_id: bytes) -> None:
         super().__init__()
@@ -259,7 +259,7 @@ class SubscriberConnection(RheosConnection):
     """Subscribes. A response names its topic only in an envelope (rheos §7.3).
 
     Without envelopes a connection has one topic. As there is no request to unsubscribe, messages
-    that nobody wants any more are ignored.
+    that are not wanted any more are ignored.
     """
 
     def __init__(self, form: Format, client_id: bytes) -> None:

@@ -89,7 +89,7 @@ class Place:
 
     @property
     def access(self) -> AccessRules:
-        """What the client at the other end may do."""
+        """The rights of the client at the other end."""
         return self._connection.access
 
     @property

@@ -59,7 +59,7 @@ _NODE = b"x-node"
 
 @dataclass(frozen=True, slots=True)
 class SpotSession:
-    """What a subscriber resumes: the run of the broker that keeps its subscriptions."""
+    """The session that a subscriber resumes: the run of the broker that keeps its subscriptions."""
 
     node: bytes
 
@@ -79,7 +79,7 @@ class Waiting:
 
 
 class SpotConnection(WireConnection):
-    """What publishers and subscribers have in common."""
+    """The base of the connections of publishers and subscribers."""
 
     def __init__(
         self, identity: bytes, resume: SpotSession | None = None, login: Login | None = None

@@ -1,4 +1,4 @@
-"""What encrypts and decrypts the stream of one connection, some milliseconds at a time."""
+"""Encryption of the stream of one connection (CURVE), some milliseconds at a time (spot §2.6)."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class MessageEncoding:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What the frames before the data of a publication say; ``prefix`` are these frames."""
+    """The contents of the frames before the data of a publication; ``prefix`` are these frames."""
 
     prefix: bytes
     topic: str

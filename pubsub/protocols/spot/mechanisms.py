@@ -44,7 +44,7 @@ class Mechanism:
 
     name: ClassVar[bytes] = NULL
     login: Login | None = None
-    """What the client has logged in with, while nothing has been answered (PLAIN)."""
+    """The user and password of the client, until they are answered (PLAIN)."""
     client_key: bytes = b""
     """The client's permanent public key, when it has proved it (CURVE)."""
 
@@ -197,7 +197,7 @@ class CurveClientMechanism(Mechanism):
 
 
 Mechanisms = Mapping[bytes, Callable[[], Mechanism]]
-"""What a side accepts: the name of each mechanism, and what makes its side of a handshake."""
+"""The mechanisms that a side accepts: the name of each, and the maker of its handshake."""
 # Without a state, one serves all.
 _NULL_SERVER = Mechanism()
 

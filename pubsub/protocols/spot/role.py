@@ -1,4 +1,4 @@
-"""What the messages of a ZMTP connection mean: the interfaces of its role and of clients."""
+"""The meaning of the messages of a ZMTP connection: the interfaces of its role and of clients."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RequestingClient(Protocol):
 
     @property
     def access(self) -> AccessRules:
-        """What the client may do."""
+        """The rights of the client."""
 
     @property
     def closing(self) -> bool:

@@ -200,7 +200,7 @@ class SpotConnection(ZmtpConnection):
             return None
         sessions, kind = self.listener.sessions, self.listener.session_kind("spot")
         if self.identity.name:
-            # Of the clients with this name, which nobody else has.
+            # Of the clients with this name; no other user has it.
             kind = self.listener.session_kind("spot-named")
             name = self.identity.name.encode()
             identity = len(name).to_bytes(2, "big") + name + identity
@@ -258,7 +258,7 @@ class SpotFactory(ConnectionFactory):
 
     @property
     def mechanisms(self) -> Mechanisms:
-        """What clients may use by the current settings."""
+        """The mechanisms that clients may use by the current settings."""
         if self._settings is not self.listener.settings:
             try:
                 self.read_mechanisms()

@@ -1,4 +1,4 @@
-"""What a client of spot has subscribed to: topics by name, and all whose names have a prefix.
+"""The subscriptions of a client of spot: topics by name, and all whose names have a prefix.
 
 A client with an identity may return on another connection (spot §3.5). The topics that it had then
 continue where it stopped receiving them: they are delivered from the history first.

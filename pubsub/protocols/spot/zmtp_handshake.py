@@ -48,7 +48,7 @@ class Handshake:
         self.metadata: dict[bytes, bytes] = {}
         self.done = False
         self.mechanism: Mechanism | None = None
-        """What the greetings have agreed on."""
+        """The mechanism on which the greetings have agreed."""
 
     @property
     def socket_type(self) -> bytes:
