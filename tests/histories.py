@@ -15,7 +15,7 @@ from typing import Any
 
 from pubsub.broker.batch import Batch, Headers
 from pubsub.kernel import Columns
-from pubsub.store.commit_group import Group
+from pubsub.store.group import Group
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.record import Begin, End, Put

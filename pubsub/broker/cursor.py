@@ -20,12 +20,12 @@ from pubsub.broker.audience import Share
 from pubsub.broker.encoders import BatchEncoder, make_encoder, too_large
 from pubsub.broker.history_reads import PAGE_BYTES, read_history
 from pubsub.broker.marks import log_fields
-from pubsub.broker.positions import Positions
+from pubsub.broker.subscriber_positions import Positions
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch, Page
+    from pubsub.broker.behind_outbox import BehindOutbox
     from pubsub.broker.cursors import Cursors
-    from pubsub.broker.reader import Reader
     from pubsub.broker.topics import Source, Topic
     from pubsub.interfaces import Encoding
 
@@ -61,7 +61,7 @@ class Cursor:
         "behind",
     )
 
-    def __init__(self, cursors: Cursors, outbox: Reader, offset: int) -> None:
+    def __init__(self, cursors: Cursors, outbox: BehindOutbox, offset: int) -> None:
         self._cursors = cursors
         self._outbox = outbox
         self._positions = Positions(offset)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from twisted.internet.interfaces import IDelayedCall
 
-from pubsub.store.commit_group import Group
+from pubsub.store.group import Group
 
 
 class Effects(Protocol):

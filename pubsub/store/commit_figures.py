@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pubsub.broker.histogram import Histogram
 from pubsub.interfaces import CommitWatcher
-from pubsub.store.commit_group import Group
+from pubsub.store.group import Group
 from pubsub.store.stored_runs import count_of
 
 

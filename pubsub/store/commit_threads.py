@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pubsub.store.commit_group import Group
+from pubsub.store.group import Group
 from pubsub.store.group_commit import GroupCommit
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.threads import Worker

@@ -30,7 +30,7 @@ from pubsub.broker.limits import Gate
 from pubsub.interfaces import Value
 from pubsub.store.commit_effects import Effects
 from pubsub.store.commit_figures import CommitFigures
-from pubsub.store.commit_group import Group
+from pubsub.store.group import Group
 from pubsub.store.record import End, Put
 from pubsub.store.stored_runs import (
     RunRecord,

@@ -28,7 +28,7 @@ from pubsub.interfaces import CommitWatcher, IStore, Value
 from pubsub.store.catalog import CACHE_BYTES, set_horizons
 from pubsub.store.commit_threads import CommitThreads
 from pubsub.store.epochs import continuation, continues
-from pubsub.store.expiry import Expiry, grain_of, horizons_of
+from pubsub.store.expired_messages import Expiry, grain_of, horizons_of
 from pubsub.store.group_commit import BACKLOG, GroupCommit
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_options import LogOptions, options_of

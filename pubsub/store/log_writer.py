@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 
 from pubsub.store.catalog import Catalog
-from pubsub.store.commit_group import Group
+from pubsub.store.group import Group
 from pubsub.store.log_directory import POSITION, LogDirectory
 from pubsub.store.log_files import SALT_BYTES, write_all, write_note, write_padded
 from pubsub.store.metadata import Metadata

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from pubsub.store.commit_group import Group
+from pubsub.store.group import Group
 
 
 class UnsyncedGroups:

@@ -16,8 +16,8 @@ from pubsub.kernel import Columns
 from pubsub.settings import matcher
 from pubsub.store import log_writer, rewrite
 from pubsub.store.catalog import Horizon, set_horizons
-from pubsub.store.commit_group import Group
-from pubsub.store.expiry import Expiry, grain_of
+from pubsub.store.expired_messages import Expiry, grain_of
+from pubsub.store.group import Group
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.record import Begin, End, Put

@@ -19,7 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pubsub.broker.batch import Batch, Headers
 from pubsub.store import recovery
-from pubsub.store.commit_group import Group
+from pubsub.store.group import Group
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_options import LogOptions
 from pubsub.store.log_reader import read_page

@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.store.commit_group import Group
+from pubsub.store.group import Group
 from pubsub.store.group_commit import (
     BACKLOG,
     RETRY_SECONDS,

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pubsub.store import log_writer
-from pubsub.store.commit_group import Group
+from pubsub.store.group import Group
 from pubsub.store.log_files import read_note
 from pubsub.store.record import End
 from tests.profiles import examples

@@ -7,11 +7,11 @@ from itertools import pairwise
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker import combination_cache
+from pubsub.broker.address_mixes import AddressMixes
 from pubsub.broker.batch import Batch
 from pubsub.broker.durability import Durability
 from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.listener import Listener
-from pubsub.broker.mixes import AddressMixes
 from pubsub.broker.publisher import Publisher
 from pubsub.broker.topic_mix import TopicMix
 from pubsub.broker.topics import Topic

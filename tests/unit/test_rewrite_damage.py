@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pubsub.store import log_writer, rewrite
-from pubsub.store.expiry import Expiry, grain_of
+from pubsub.store.expired_messages import Expiry, grain_of
 from pubsub.store.upkeep import Upkeep
 from tests.unit.logs import Log, LogCase, numbered
 

@@ -12,8 +12,8 @@ from pubsub.broker.batch import Batch, Headers
 from pubsub.kernel import Columns
 from pubsub.settings import matcher
 from pubsub.store.catalog import Horizon, set_horizons
-from pubsub.store.commit_group import Group
-from pubsub.store.expiry import Expiry, grain_of
+from pubsub.store.expired_messages import Expiry, grain_of
+from pubsub.store.group import Group
 from pubsub.store.log_directory import METADATA, RESERVE, LogDirectory
 from pubsub.store.log_reader import read_page, topics_in
 from pubsub.store.log_writer import LogWriter

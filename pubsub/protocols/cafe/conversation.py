@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pubsub.broker.mixes import AddressMixes
+from pubsub.broker.address_mixes import AddressMixes
 from pubsub.errors import MessageTooLarge, RateLimited, Refused, TopicNotFound
 from pubsub.kernel import Columns, HeadTable
 from pubsub.protocols.cafe.codec import (

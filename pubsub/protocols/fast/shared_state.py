@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
-from pubsub.broker.mixes import AddressMixes
+from pubsub.broker.address_mixes import AddressMixes
 from pubsub.protocols.fast.heads import Source, learn_publish
 from pubsub.protocols.fast.ownership import TopicOwnership
 from pubsub.protocols.fast.proofs import Proofs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pubsub.broker.mixes import AddressMixes
+from pubsub.broker.address_mixes import AddressMixes
 from pubsub.kernel import TextTable
 from pubsub.protocols.nsd.heads import PublishLearner, Source
 from pubsub.wire.known_heads import KnownHeads

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IProtocolFactory
 
+from pubsub.broker.address_mixes import AddressMixes
 from pubsub.broker.durability import Durability
-from pubsub.broker.mixes import AddressMixes
 from pubsub.broker.topic_names import topic_name
 from pubsub.errors import (
     LimitReached,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pubsub.broker.mixes import AddressMixes
+from pubsub.broker.address_mixes import AddressMixes
+from pubsub.protocols.spot.listener_roles import XSubSide
 from pubsub.protocols.spot.outgoing_connection import OutgoingConnection, PeerEvents
-from pubsub.protocols.spot.roles import XSubSide
 from pubsub.protocols.spot.zmtp import Command, encode_command, encode_message, ping
 
 if TYPE_CHECKING:

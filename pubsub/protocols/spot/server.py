@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.interfaces import IProtocolFactory
 from twisted.logger import Logger
 
+from pubsub.broker.address_mixes import AddressMixes
 from pubsub.broker.identity import PASSWORD, Identity
-from pubsub.broker.mixes import AddressMixes
 from pubsub.broker.topics import Topic
 from pubsub.errors import ConfigurationError, PasswordsBusy, Refused
 from pubsub.protocols.spot.broker_codec import EPOCH, NODE
 from pubsub.protocols.spot.cluster import PEERS, Cluster
 from pubsub.protocols.spot.connection import ZmtpConnection
 from pubsub.protocols.spot.heads import KnownPublications, Publication
+from pubsub.protocols.spot.listener_roles import RouterSide, XPubSide, XSubSide
 from pubsub.protocols.spot.mechanisms import PlainServer
 from pubsub.protocols.spot.refusals import INVALID_SOCKET_TYPE, NOT_ADMITTED
-from pubsub.protocols.spot.roles import RouterSide, XPubSide, XSubSide
 from pubsub.protocols.spot.security import SETTINGS as SECURITY_SETTINGS
 from pubsub.protocols.spot.security import check_peers, identity_of_key, server_mechanisms
 from pubsub.protocols.spot.subscriptions import PrefixReaders

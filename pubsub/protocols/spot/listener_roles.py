@@ -33,7 +33,7 @@ from pubsub.protocols.spot.zmtp import Command
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pubsub.broker.mixes import AddressMixes
+    from pubsub.broker.address_mixes import AddressMixes
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.sessions import Session
     from pubsub.kernel import Columns

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pubsub.broker.topics import Source, Topic
 
 
-class Reader(Recipient, Protocol):
+class BehindOutbox(Recipient, Protocol):
     """The outbox of a subscriber that is behind."""
 
     policy: SlowPolicy
