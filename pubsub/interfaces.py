@@ -41,7 +41,9 @@ class Holdable(Protocol):
 class PublisherGate(Protocol):
     """A condition that holds publishers (see ``Gate``)."""
 
-    shut: bool
+    @property
+    def shut(self) -> bool:
+        """Whether publishers are to wait."""
 
     def wait(self, publisher: Holdable) -> None:
         """Hold ``publisher`` until the gate opens."""

@@ -6,6 +6,7 @@ The names are an interface: dashboards and alert rules of others rest on them.
 
 from __future__ import annotations
 
+from pubsub.admin.backplane_families import BACKPLANE
 from pubsub.admin.metric_family import (
     COUNTER,
     GAUGE,
@@ -198,49 +199,7 @@ FAMILIES: tuple[Family, ...] = (
         (),
         value("store", "seconds_since_commit"),
     ),
-    # Other brokers
-    Family(
-        "pubsub_backplane_connected",
-        GAUGE,
-        "1 while the engine of the backplane is there; only with a backplane.",
-        (),
-        value("backplane", "connected"),
-    ),
-    Family(
-        "pubsub_backplane_sent_messages",
-        COUNTER,
-        "Messages sent to other brokers.",
-        (),
-        value("backplane", "messages_out"),
-    ),
-    Family(
-        "pubsub_backplane_received_messages",
-        COUNTER,
-        "Messages received from other brokers.",
-        (),
-        value("backplane", "messages_in"),
-    ),
-    Family(
-        "pubsub_backplane_subscriptions",
-        GAUGE,
-        "Subjects that the broker subscribes to.",
-        (),
-        value("backplane", "subscriptions"),
-    ),
-    Family(
-        "pubsub_backplane_queued_bytes",
-        GAUGE,
-        "Bytes that wait for the engine.",
-        (),
-        value("backplane", "queued_bytes"),
-    ),
-    Family(
-        "pubsub_backplane_reconnects",
-        COUNTER,
-        "Connections to the engine after the first.",
-        (),
-        value("backplane", "reconnects"),
-    ),
+    *BACKPLANE,
     # The process
     Family(
         "pubsub_memory_bytes",

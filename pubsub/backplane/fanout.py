@@ -20,10 +20,12 @@ from twisted.logger import Logger
 from pubsub.backplane.links import Arrived, Incoming, Outgoing
 from pubsub.backplane.record import MalformedRecord, Record, decode, encode_batch, joined
 from pubsub.broker.access import RESERVED
+from pubsub.broker.limits import Gates
 from pubsub.errors import Refused
 from pubsub.kernel import Columns
 
 if TYPE_CHECKING:
+    from pubsub.backplane.shared_history import SharedHistory
     from pubsub.broker.batch import Batch
     from pubsub.broker.service import BrokerService
     from pubsub.broker.topics import Topic
@@ -42,8 +44,14 @@ _TOGETHER = 64 * 1024
 class Fanout(Service):
     """Connects ``broker`` with others by ``backplane``. It is started before the listeners."""
 
-    def __init__(self, broker: BrokerService, backplane: IBackplane) -> None:
+    def __init__(
+        self,
+        broker: BrokerService,
+        backplane: IBackplane,
+        history: SharedHistory | None = None,
+    ) -> None:
         self._backplane = backplane
+        self._history = history
         self._topics = broker.topics
         self._dispatcher = broker.dispatcher
         self._queue_keys = broker.queue_keys
@@ -56,6 +64,8 @@ class Fanout(Service):
         self._links: deque[int] = deque(maxlen=_OWN_LINKS)
         self._sent = self._received = 0
         self.gate: PublisherGate = backplane.gate
+        if history is not None:
+            self.gate = Gates((backplane.gate, history.gate))
         broker.router.forwarding = self
         broker.statistics.backplane = self.figures
         broker.readiness.backplane = self._trouble
@@ -68,12 +78,16 @@ class Fanout(Service):
     def startService(self) -> None:
         """Connect; raises StartError."""
         super().startService()  # type: ignore[no-untyped-call]
+        if self._history is not None:
+            self._history.open()
         self._backplane.open(self.receive)
         log.info("backplane: {summary}", summary=self._backplane.summary)
 
     def stopService(self) -> Deferred[None]:
         """Disconnect."""
         super().stopService()  # type: ignore[no-untyped-call]
+        if self._history is not None:
+            self._history.close()
         return self._backplane.close()
 
     def _trouble(self) -> str | None:
@@ -87,6 +101,7 @@ class Fanout(Service):
             "messages_out": self._sent,
             "messages_in": self._received,
             **self._backplane.figures(),
+            **({} if self._history is None else self._history.figures()),
         }
 
     # What clients of this broker want
@@ -114,6 +129,9 @@ class Fanout(Service):
 
     def published(self, topics: Sequence[Topic], batch: Batch) -> None:
         """See ``Forwarding``."""
+        if self._history is not None and topics[0].durability:
+            # The shared history has the messages.
+            return
         link = self._backplane.link
         if not self._links or self._links[-1] != link:
             self._links.append(link)
@@ -199,7 +217,13 @@ class Fanout(Service):
             except Refused as refused:
                 self._refuse(refused.reason, count)
                 return None
-        return topic if topic is not None and topic.has_readers else None
+        if topic is None or not topic.has_readers:
+            return None
+        if self._history is not None and topic.durability:
+            # This broker would share them as its own.
+            self._refuse("durability", count)
+            return None
+        return topic
 
     def _is_covered(self, name: str) -> bool:
         raw = name.encode()

@@ -12,6 +12,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from pubsub.backplane.coverage import Coverage
+from pubsub.backplane.nats_history import NatsStream, StreamSession
 from pubsub.backplane.nats_thread import NatsThread
 from pubsub.backplane.nats_work import Change, Outbound
 from pubsub.backplane.subjects import subject_of, subject_of_prefix
@@ -21,6 +22,7 @@ from pubsub.interfaces import IBackplane
 
 if TYPE_CHECKING:
     from pubsub.backplane.engine_url import EngineOptions
+    from pubsub.backplane.nats_history import StreamOptions
     from pubsub.interfaces import Envelopes
 
 log = Logger()
@@ -48,12 +50,18 @@ class NatsBackplane:
         later: Callable[[Callable[[], None]], object],
         drop: Callable[[str, str, str, int], object],
         make_thread: Callable[..., NatsThread] = NatsThread,
+        history: StreamOptions | None = None,
     ) -> None:
         self._options = options
         self._reactor = reactor
         self._later = later
         self._drop = drop
         self._thread = make_thread(options, self, reactor)
+        self.history: NatsStream | None = None
+        """The stream of shared histories, if there is one."""
+        if history is not None:
+            session = self._thread.history = StreamSession(history)
+            self.history = NatsStream(session, self._thread.run, lambda: self.limit)
         self._receive: Callable[[Envelopes], object] = lambda envelopes: None
         self._coverage = Coverage()
         self._changes: list[Change] = []
@@ -71,7 +79,11 @@ class NatsBackplane:
         self.limit = _LIMIT
         self.link = secrets.randbits(64)
         self.summary = f"shares live messages with other brokers through {options.servers}; "
-        self.summary += "each broker keeps a history of its own"
+        self.summary += (
+            "each broker keeps a history of its own"
+            if history is None
+            else "all brokers keep the same history"
+        )
 
     # IBackplane
 
@@ -192,6 +204,8 @@ class NatsBackplane:
         self.limit = limit
         self.link = secrets.randbits(64)
         log.info("backplane: connected to {server}", server=server)
+        if self.history is not None and self.history.watcher is not None:
+            self.history.watcher.joined()
 
     def away(self, reason: str) -> None:
         """See ``Watcher``."""
@@ -201,13 +215,18 @@ class NatsBackplane:
                 "messages for those of other brokers are dropped",
                 reason=reason,
             )
+        self._leave(reason)
+
+    def _leave(self, reason: str) -> None:
         self.trouble = reason
+        if self.history is not None and self.history.watcher is not None:
+            self.history.watcher.left()
 
     def unusable(self, reason: str) -> None:
         """See ``Watcher``."""
         if self.trouble != reason:
             log.error("backplane: the engine cannot be used: {reason}", reason=reason)
-        self.trouble = reason
+        self._leave(reason)
 
     def complained(self, reason: str) -> None:
         """See ``Watcher``."""

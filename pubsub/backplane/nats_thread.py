@@ -14,24 +14,35 @@ import contextlib
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Sequence
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nats.aio.client import Client
 from nats.errors import AuthorizationError, InvalidUserCredentialsError, StaleConnectionError
 from nats.errors import Error as NatsError
 from nats.js.errors import Error as JetStreamError
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.logger import Logger
 
 from pubsub.backplane.engine_url import EngineOptions, shown
 from pubsub.backplane.links import messages_of
 from pubsub.backplane.nats_tap import Tap, TappedLoop
-from pubsub.backplane.nats_work import Change, Outbound, Watcher, nbytes_of, together
+from pubsub.backplane.nats_work import (
+    Away,
+    Change,
+    Outbound,
+    Unusable,
+    Watcher,
+    nbytes_of,
+    reported,
+    together,
+)
 from pubsub.backplane.subjects import name_of
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
+
+    from pubsub.backplane.nats_history import StreamSession
 
 log = Logger()
 OLDEST = (2, 12)
@@ -50,10 +61,7 @@ _TOGETHER = 64 * 1024
 # What a server says, and what nats-py makes of it in most cases.
 _VIOLATION = "authorization violation"
 _REFUSED = (AuthorizationError, InvalidUserCredentialsError)
-
-
-class Unusable(Exception):
-    """The engine answers and cannot be used, whatever the number of attempts."""
+_Result = TypeVar("_Result")
 
 
 class NatsThread:
@@ -65,9 +73,11 @@ class NatsThread:
         self._reactor = reactor
         # Calls of the watcher, which wait for the end of a pass of the loop.
         self._calls: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+        self.history: StreamSession | None = None
         # Made in `start`, as the process may fork before.
         self._loop: TappedLoop
         self._keeping: asyncio.Task[None]
+        self._tasks: set[asyncio.Task[None]] = set()
         self._tried = False
         self.problem: str | None = None
         """Why the engine cannot be used, if the first attempt has shown that."""
@@ -142,6 +152,16 @@ class NatsThread:
             except Exception:
                 log.failure("backplane: an event of the engine was not handled")
 
+    def run(self, make: Callable[[], Coroutine[Any, Any, _Result]]) -> Deferred[_Result]:
+        """Run a coroutine in the loop; fails with Away if the connection ends meanwhile."""
+        done: Deferred[_Result] = Deferred()
+        if self._stopping:
+            return fail(Away("the broker stops"))
+        task = self._loop.create_task(reported(make, done, self._call))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return done
+
     def take(self, nbytes: int) -> list[tuple[str, bytes]]:
         """Return what has arrived, by topic, up to about ``nbytes``; more is reported again."""
         found: list[tuple[str, bytes]] = []
@@ -197,8 +217,12 @@ class NatsThread:
             self._check_version(client)
             if not self._checked:
                 await self._check_jetstream(client)
+                if self.history is not None:
+                    await self.history.prepare(client)
                 self._checked = True
             await self._subscribe_all(client)
+            if self.history is not None:
+                self.history.client = client
             self._client, self._tap, self._unanswered = client, self._loop.tap, 0
             self._call(self._watcher.connected, shown(url), client.max_payload)
             self._is_tried()
@@ -212,6 +236,8 @@ class NatsThread:
                 self._call(self._watcher.away, reason or "the engine closed the connection")
         finally:
             self._client = None
+            if self.history is not None:
+                self.history.ended()
             self._subscriptions.clear()
             self._report_sent()
             while self._outgoing:

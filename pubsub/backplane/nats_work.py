@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
+_Result = TypeVar("_Result")
+
+
+class Unusable(Exception):
+    """The engine answers and cannot be used, whatever the number of attempts."""
+
+
+class Away(Exception):
+    """The connection has ended before the engine has answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +84,20 @@ def together(messages: Sequence[Outbound], limit: int) -> Iterator[Sequence[Outb
 def nbytes_of(messages: Sequence[Outbound]) -> int:
     """Return the bytes of all messages."""
     return sum([len(one.data) for one in messages])
+
+
+async def reported(
+    make: Callable[[], Coroutine[Any, Any, _Result]],
+    done: Deferred[_Result],
+    call: Callable[..., object],
+) -> None:
+    """Run what ``make`` returns, and have ``call`` fire ``done`` with the result."""
+    try:
+        result = await make()
+    except Exception as error:
+        call(done.errback, error)
+    except BaseException:
+        call(done.errback, Away("the connection to the engine has ended"))
+        raise
+    else:
+        call(done.callback, result)

@@ -206,6 +206,19 @@ class Dispatcher:
             batch.offset = self._store.next_offset
             self._router.route(topic, batch)
 
+    def route_stored(self, topics: Sequence[Topic | None], batch: Batch) -> None:
+        """Route messages that another broker has numbered and that the store has already.
+
+        ``topics`` are those of the batch; the messages of None are not routed.
+        """
+        for index, part in batch.runs():
+            topic = topics[index]
+            if topic is not None:
+                topic.idle_since = None
+                topic.count(part.count, part.nbytes, part.timestamp)
+                if topic.groups or topic.behind:
+                    self._router.route(topic, part)
+
     def settle(self) -> None:
         """Bring the figures of the topics up to date, which mixed reads do not for each read."""
         unsettled, self._unsettled = self._unsettled, []

@@ -9,7 +9,7 @@ from typing import Any
 
 from pubsub.broker.batch import Headers, message_sizes, messages_nbytes
 from pubsub.errors import LimitReached
-from pubsub.interfaces import Holdable
+from pubsub.interfaces import Holdable, PublisherGate
 from pubsub.kernel import Columns
 
 # Estimated cost of an idle connection, for the memory budget.
@@ -188,3 +188,21 @@ class Gate:
         waiting, self._waiting = self._waiting, set()
         for publisher in waiting:
             publisher.release(self)
+
+
+class Gates:
+    """Several gates that are passed one after the other."""
+
+    def __init__(self, gates: Sequence[PublisherGate]) -> None:
+        self._gates = gates
+
+    @property
+    def shut(self) -> bool:
+        """Whether one of them is shut."""
+        return any(gate.shut for gate in self._gates)
+
+    def wait(self, publisher: Holdable) -> None:
+        """Hold ``publisher`` until those that are shut have opened."""
+        for gate in self._gates:
+            if gate.shut:
+                gate.wait(publisher)

@@ -7,11 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 from pubsub.backplane.engine_url import ENGINE, engine_options
 from pubsub.backplane.fanout import Fanout
+from pubsub.backplane.replica_sender import WINDOW
+from pubsub.backplane.replica_stream import FETCHED
+from pubsub.backplane.shared_history import SharedHistory, SharedLimits
 from pubsub.errors import ConfigurationError
-from pubsub.settings import FILE, SIZE, Setting
+from pubsub.settings import FILE, SIZE, Kind, Setting, choice, integer
+from pubsub.store.retention import parse_age
+from pubsub.store.shared_store import SharedStore
 
 if TYPE_CHECKING:
     from pubsub.broker.service import BrokerService
+
+OWN, SHARED = "own", "shared"
+
+
+def _age(value: object) -> float:
+    if not isinstance(value, str):
+        raise ValueError(f"expected an age such as 90s, 30m, 12h or 7d, not {value!r}")
+    return parse_age(value)
+
+
+AGE = Kind("N(s|m|h|d)", _age)
 
 SETTINGS: tuple[Setting, ...] = (
     Setting(
@@ -38,6 +54,37 @@ SETTINGS: tuple[Setting, ...] = (
         "bytes that may wait for NATS, and as many that may wait for the broker; counted to "
         "max-memory",
     ),
+    Setting(
+        "backplane-replicas",
+        integer(1, 5),
+        1,
+        "servers of NATS that keep the shared state, if the broker is the first to make it",
+    ),
+    Setting(
+        "backplane-history",
+        choice(OWN, SHARED),
+        OWN,
+        "own: each broker has a history of its own; shared: each has the messages of all",
+    ),
+    Setting(
+        "backplane-history-bytes",
+        SIZE,
+        "10G",
+        "size of the stream through which histories are shared; 0: no limit",
+    ),
+    Setting(
+        "backplane-history-age",
+        AGE,
+        "7d",
+        "age at which messages leave the stream: how long a broker may be away",
+    ),
+    Setting(
+        "backplane-spool-bytes",
+        SIZE,
+        "1G",
+        "bytes of messages that may wait in a broker's history until NATS is there; more are "
+        "refused",
+    ),
 )
 
 
@@ -48,6 +95,10 @@ def check_backplane(broker: Mapping[str, Any], listeners: Sequence[Mapping[str, 
     if any(settings.get("peers") for settings in listeners):
         raise ConfigurationError(
             "backplane: cannot be combined with --peer; a topic would reach the same broker twice"
+        )
+    if broker["backplane-history"] == SHARED and broker["store"] is None:
+        raise ConfigurationError(
+            "backplane-history: shared needs a history on disk; remove --store memory"
         )
     needed = 2 * broker["backplane-bytes"]
     if 0 < broker["max-memory"] <= needed:
@@ -76,7 +127,23 @@ def add_backplane(
         raise ConfigurationError(
             f"backplane: {error}; install it with pip install 'pubsub-broker[nats]'"
         ) from None
-    backplane = NatsBackplane(options, reactor, tick_end, broker.counters.drop)
-    fanout = Fanout(broker, backplane)
-    fanout.set_aside(2 * options.max_bytes)
+    if not isinstance(broker.store, SharedStore):
+        fanout = Fanout(broker, NatsBackplane(options, reactor, tick_end, broker.counters.drop))
+        fanout.set_aside(2 * options.max_bytes)
+    else:
+        from pubsub.backplane.nats_history import StreamOptions
+
+        stream_options = StreamOptions(
+            settings["backplane-replicas"],
+            settings["backplane-history-bytes"],
+            settings["backplane-history-age"],
+        )
+        backplane = NatsBackplane(
+            options, reactor, tick_end, broker.counters.drop, history=stream_options
+        )
+        assert backplane.history is not None
+        limits = SharedLimits(settings["backplane-spool-bytes"], options.max_bytes)
+        history = SharedHistory(broker, broker.store, backplane.history, reactor, limits, tick_end)
+        fanout = Fanout(broker, backplane, history)
+        fanout.set_aside(2 * options.max_bytes + WINDOW + FETCHED)
     fanout.setServiceParent(broker)  # type: ignore[no-untyped-call]

@@ -10,6 +10,7 @@ from pubsub.errors import ConfigurationError
 from pubsub.store.log_options import options_of
 from pubsub.store.log_store import MEMORY_BYTES, LogStore
 from pubsub.store.memory import MemoryStore
+from pubsub.store.shared_store import SharedStore
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
@@ -52,7 +53,8 @@ def make_store(
     location = settings["store"]
     if location is None:
         return MemoryStore(*settings["history"])
-    return LogStore(
+    shares = settings["backplane"] and settings["backplane-history"] == "shared"
+    return (SharedStore if shares else LogStore)(
         location.directory,
         reactor,
         options_of(settings),

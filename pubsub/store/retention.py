@@ -48,7 +48,8 @@ def _limits(text: object) -> RetentionLimits:
     )
 
 
-def _age(text: str) -> float:
+def parse_age(text: str) -> float:
+    """Return the seconds of an age such as 90s, 30m, 12h or 7d; raises ValueError."""
     number, unit = text[:-1], text[-1:]
     if not number.isdecimal() or unit not in _UNITS or not int(number):
         raise ValueError(f"expected an age such as 90s, 30m, 12h or 7d, not {text!r}")
@@ -61,7 +62,11 @@ def _count(text: str) -> float:
     return int(text)
 
 
-_PARTS: dict[str, Callable[[str], float]] = {"age": _age, "bytes": parse_size, "messages": _count}
+_PARTS: dict[str, Callable[[str], float]] = {
+    "age": parse_age,
+    "bytes": parse_size,
+    "messages": _count,
+}
 
 
 def _parse(value: object) -> tuple[RetentionLimits, ...]:

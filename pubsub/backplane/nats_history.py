@@ -1,0 +1,289 @@
+"""The stream of shared histories in JetStream.
+
+``NatsStream`` is the broker's side. ``StreamSession`` runs on nats-py's event loop, and uses the
+connection of the moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from nats.errors import Error as NatsError
+from nats.js.api import (
+    AckPolicy,
+    ConsumerConfig,
+    DeliverPolicy,
+    DiscardPolicy,
+    RetentionPolicy,
+    StorageType,
+    StreamConfig,
+)
+from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
+from twisted.internet.defer import CancelledError
+from twisted.python.failure import Failure
+
+from pubsub.backplane.nats_work import Unusable
+from pubsub.backplane.replica_stream import FETCHED, StreamAway, StreamMessage
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
+    from nats.js import JetStreamContext
+    from twisted.internet.defer import Deferred
+
+    from pubsub.backplane.replica_stream import StreamWatcher
+
+STREAM, ROOT = "pubsub_history", "pubsub.v1.h."
+# Seconds for a request, for which one pull waits, between signs of life meanwhile, and without any
+# after which the reader is given up. The reader itself is removed by the engine after _FORGOTTEN.
+_REQUEST, _PULL, _HEARTBEAT, _SILENT, _FORGOTTEN = 5.0, 20, 2, 5.0, 60.0
+_MESSAGES = 1024
+_NANOSECONDS = 10**9
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What the broker that makes the stream says about it; 0: no limit."""
+
+    replicas: int
+    max_bytes: int
+    max_seconds: float
+
+    def configuration(self) -> StreamConfig:
+        """Return the stream."""
+        return StreamConfig(
+            name=STREAM,
+            subjects=[f"{ROOT}*"],
+            retention=RetentionPolicy.LIMITS,
+            discard=DiscardPolicy.OLD,
+            storage=StorageType.FILE,
+            num_replicas=self.replicas,
+            max_bytes=self.max_bytes or -1,
+            max_age=self.max_seconds,
+            duplicate_window=min(self.max_seconds or 120.0, 120.0),
+            deny_delete=True,
+        )
+
+
+class StreamSession:
+    """The stream as nats-py's loop sees it. ``client`` is the connection, None while there is none.
+
+    A reader is a pull consumer that the engine forgets when nobody uses it.
+    """
+
+    def __init__(self, options: StreamOptions) -> None:
+        self._options = options
+        self.client: Client | None = None
+        self._js: JetStreamContext
+        self._reader: _Reader | None = None
+
+    async def prepare(self, client: Client) -> None:
+        """Make the stream unless it is there; raise Unusable if it cannot be used."""
+        js = client.jetstream(timeout=_REQUEST)
+        try:
+            info = await js.stream_info(STREAM)
+        except NotFoundError:
+            try:
+                info = await js.add_stream(self._options.configuration())
+            except ServiceUnavailableError:
+                raise
+            except APIError as error:
+                raise Unusable(
+                    f"it does not make the stream {STREAM!r}: {error.description}; check "
+                    "backplane-replicas, backplane-history-bytes and the limits of the account"
+                ) from None
+        _check(info.config, self._options.configuration())
+
+    def ended(self) -> None:
+        """The connection has ended."""
+        self.client = None
+        if self._reader is not None:
+            self._reader.end("the connection to the engine has ended")
+            self._reader = None
+
+    async def begin(self, after: int) -> int:
+        """See ``ReplicaStream``."""
+        client = self._connected()
+        if self._reader is not None:
+            await self._reader.stop()
+            self._reader = None
+        await self.prepare(client)
+        self._js = client.jetstream(timeout=_REQUEST)
+        state = (await self._js.stream_info(STREAM)).state
+        consumer = await self._js.add_consumer(
+            STREAM,
+            ConsumerConfig(
+                deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+                opt_start_seq=after + 1,
+                ack_policy=AckPolicy.NONE,
+                inactive_threshold=_FORGOTTEN,
+                num_replicas=1,
+                mem_storage=True,
+            ),
+        )
+        reader = _Reader(client, consumer.name)
+        await reader.begin()
+        self._reader = reader
+        return int(state.last_seq)
+
+    async def fetch(self) -> Sequence[StreamMessage]:
+        """See ``ReplicaStream``."""
+        if self._reader is None:
+            raise StreamAway("the engine is away")
+        return await self._reader.fetch()
+
+    async def publish(self, origin: str, data: bytes) -> None:
+        """See ``ReplicaStream``."""
+        self._connected()
+        await self._js.publish(ROOT + origin, data, timeout=_REQUEST, stream=STREAM)
+
+    def _connected(self) -> Client:
+        if self.client is None:
+            raise StreamAway("the engine is away")
+        return self.client
+
+
+class _Reader:
+    """Pulls messages; another pull begins when all of the one before were fetched."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self._client = client
+        self._name = name
+        self._inbox = client.new_inbox()
+        self._subscription: Subscription
+        self._arrived: deque[StreamMessage] = deque()
+        self._changed = asyncio.Event()
+        self._left = 0
+        self._problem = ""
+
+    async def begin(self) -> None:
+        """Begin to listen."""
+        self._subscription = await self._client.subscribe(self._inbox, cb=self._received)
+
+    async def fetch(self) -> Sequence[StreamMessage]:
+        """Return what has arrived, as soon as something has."""
+        while not self._arrived:
+            if self._problem:
+                raise StreamAway(self._problem)
+            if not self._left:
+                await self._pull()
+            self._changed.clear()
+            await asyncio.wait_for(self._changed.wait(), _SILENT)
+        found = tuple(self._arrived)
+        self._arrived.clear()
+        return found
+
+    async def _pull(self) -> None:
+        self._left = _MESSAGES
+        request = {
+            "batch": _MESSAGES,
+            "max_bytes": max(FETCHED, 2 * self._client.max_payload),
+            "expires": _PULL * _NANOSECONDS,
+            "idle_heartbeat": _HEARTBEAT * _NANOSECONDS,
+        }
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{self._name}"
+        await self._client.publish(subject, json.dumps(request).encode(), reply=self._inbox)
+
+    async def _received(self, message: Msg) -> None:
+        status = (message.headers or {}).get("Status")
+        if status is None:
+            origin = message.subject.removeprefix(ROOT)
+            sequence = message.metadata.sequence.stream
+            self._arrived.append(StreamMessage(sequence, origin, message.data))
+            self._left = max(self._left - 1, 0)
+        elif status in ("404", "408") or (status == "409" and _ends_pull(message)):
+            self._left = 0
+        elif status != "100":
+            self._problem = (message.headers or {}).get("Description", f"status {status}")
+        self._changed.set()
+
+    def end(self, reason: str) -> None:
+        """Fail what waits."""
+        self._problem = reason
+        self._arrived.clear()
+        self._changed.set()
+
+    async def stop(self) -> None:
+        """Fail what waits, and listen no more."""
+        self.end("another reader has begun")
+        with contextlib.suppress(NatsError, OSError):
+            await self._subscription.unsubscribe()
+
+
+def _ends_pull(message: Msg) -> bool:
+    description = (message.headers or {}).get("Description", "").lower()
+    return "maxbytes" in description or "batch completed" in description
+
+
+def _check(found: StreamConfig, wanted: StreamConfig) -> None:
+    """Raise Unusable if the stream is not as brokers need it."""
+    for name in (
+        "subjects", "retention", "discard", "storage", "num_replicas", "max_bytes", "max_age",
+    ):  # fmt: skip
+        has, needs = getattr(found, name), getattr(wanted, name)
+        if has != needs and (has or needs):
+            raise Unusable(
+                f"its stream {STREAM!r} has {name} {_shown(has)}, and this broker needs "
+                f"{_shown(needs)}; give all brokers the same settings, or change the stream"
+            )
+    if found.mirror or found.sources or found.sealed:
+        raise Unusable(f"its stream {STREAM!r} is a mirror or sealed; remove it")
+
+
+def _shown(value: object) -> str:
+    return str(getattr(value, "value", value))
+
+
+class NatsStream:
+    """See ``ReplicaStream``. ``run`` runs a coroutine on nats-py's loop."""
+
+    def __init__(
+        self,
+        session: StreamSession,
+        run: Callable[[Callable[[], Coroutine[Any, Any, Any]]], Deferred[Any]],
+        limit: Callable[[], int],
+    ) -> None:
+        self._session = session
+        self._run = run
+        self._limit = limit
+        self.watcher: StreamWatcher | None = None
+
+    @property
+    def limit(self) -> int:
+        """See ``ReplicaStream``."""
+        return self._limit()
+
+    def watch(self, watcher: StreamWatcher) -> None:
+        """See ``ReplicaStream``."""
+        self.watcher = watcher
+
+    def begin(self, after: int) -> Deferred[int]:
+        """See ``ReplicaStream``."""
+        return self._away(self._run(lambda: self._session.begin(after)))
+
+    def fetch(self) -> Deferred[Sequence[StreamMessage]]:
+        """See ``ReplicaStream``."""
+        return self._away(self._run(self._session.fetch))
+
+    def publish(self, origin: str, data: bytes) -> Deferred[None]:
+        """See ``ReplicaStream``."""
+        return self._away(self._run(lambda: self._session.publish(origin, data)))
+
+    @staticmethod
+    def _away(done: Deferred[_Result]) -> Deferred[_Result]:
+        def away(failure: Failure) -> Failure:
+            error = failure.value
+            if isinstance(error, StreamAway | CancelledError):
+                return failure
+            reason = getattr(error, "description", "") or str(error) or type(error).__name__
+            return Failure(StreamAway(f"the engine: {reason}"))
+
+        return done.addErrback(away)

@@ -1,0 +1,349 @@
+"""``SharedHistory``: every broker has the messages of all of them in a history of its own.
+
+The local log is what clients read, and the spool for messages that the stream does not have yet. A
+session begins when the engine is there: it reads the stream to its end, begins a term, and goes on
+reading while a ``ReplicaSender`` appends this broker's messages from the log. They count as shared
+when this broker has read them back. After any failure there is another session, with another term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from pubsub.backplane.record import MalformedRecord
+from pubsub.backplane.replica_import import ReplicaImport
+from pubsub.backplane.replica_own import OwnMessages, SpoolGate
+from pubsub.backplane.replica_progress import Progress
+from pubsub.backplane.replica_record import decode_batches, decode_part
+from pubsub.backplane.replica_sender import ReplicaSender
+from pubsub.backplane.replica_stream import StreamAway
+from pubsub.backplane.spool import Spool, Waiters
+from pubsub.errors import HistoryUnavailable
+
+if TYPE_CHECKING:
+    from pubsub.backplane.replica_record import Part
+    from pubsub.backplane.replica_stream import ReplicaStream, StreamMessage
+    from pubsub.broker.batch import Batch
+    from pubsub.broker.service import BrokerService
+    from pubsub.store.shared_store import SharedStore
+
+log = Logger()
+REACHED = "replica-reached"
+"""The table of the metadata with ``Reached`` by origin."""
+# Seconds between two sessions, and of one slice.
+_PAUSE, _SLICE = 0.5, 0.005
+# Messages that the next start may have to look at, although all of them are shared.
+_SURVEYED = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLimits:
+    """Bytes that the stream does not have: publishers wait from ``held`` on, up to ``spool``."""
+
+    spool: int
+    held: int
+
+
+class SharedHistory:
+    """The part of a broker that replicates its history. ``clock`` is the reactor."""
+
+    def __init__(
+        self,
+        broker: BrokerService,
+        store: SharedStore,
+        stream: ReplicaStream,
+        clock: Any,
+        limits: SharedLimits,
+        at_tick_end: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self._store, self._stream, self._clock = store, stream, clock
+        self._limits = limits
+        self._at_tick_end = at_tick_end
+        self._own = OwnMessages(store, broker.queue_keys, broker.dispatcher.run_id)
+        self._run = broker.dispatcher.run_id
+        self._import = ReplicaImport(broker, store)
+        self.origin = ""
+        self._progress = Progress(())
+        self._spool, self._waiters = Spool(), Waiters(clock)
+        self._sender: ReplicaSender | None = None
+        self._is_surveyed = self._running = self._connected = self._closed = False
+        self._is_broken = self._scheduled = False
+        self._waiting: Deferred[Any] | None = None
+        self._failure = self._complaint = ""
+        self._last = self._replicated = self._removed = self._kept = 0
+        self._gate = SpoolGate(clock, limits.held)
+        self.gate = self._gate.gate
+        store.replication = self
+        stream.watch(self)
+
+    # Start and end
+
+    def open(self) -> None:
+        """Begin; the store is open, and the engine is connected to later."""
+        store = self._store
+        self.origin = store.log_id
+        self._progress = Progress(store.items(REACHED))
+        self._own.open()
+        if self.origin not in self._progress.reached:
+            # What is stored before this was not shared.
+            begin = self._progress.settle(self.origin, 0, 0, store.next_offset)
+            store.put(REACHED, self.origin, begin.encode())
+        self._waiters.reached(self._progress.reached[self.origin].offset)
+
+    def close(self) -> None:
+        """End the session; the log keeps what was not sent."""
+        self._closed = True
+        self.left()
+        self._waiters.end()
+
+    # StreamWatcher
+
+    def joined(self) -> None:
+        """See ``StreamWatcher``."""
+        self._connected = True
+        if not self._running and not self._closed:
+            self._running = True
+            ensureDeferred(self._run_sessions())
+
+    def left(self) -> None:
+        """See ``StreamWatcher``."""
+        self._connected = False
+        self._end_session("the engine is away")
+
+    def _complain(self, reason: str) -> None:
+        """Log ``reason`` unless it is that of the session before."""
+        if reason != self._complaint:
+            self._complaint = reason
+            log.warn("backplane: the history is not shared: {reason}", reason=reason)
+
+    def _end_session(self, reason: str) -> None:
+        self._failure, self._is_broken = reason, True
+        if self._sender is not None:
+            self._sender.end()
+            self._removed += self._sender.removed
+            self._sender = None
+        self._gate.release()
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.cancel()
+
+    # Sessions
+
+    async def _run_sessions(self) -> None:
+        try:
+            if not self._is_surveyed:
+                offset = self._progress.reached[self.origin].offset
+                self._spool.add_older(*await self._own.survey(offset))
+                self._is_surveyed = True
+            while self._connected and not self._closed:
+                try:
+                    await self._session()
+                except (StreamAway, HistoryUnavailable, CancelledError) as error:
+                    reason = str(error) or self._failure
+                except Exception as error:
+                    log.failure("backplane: a session of the shared history has failed")
+                    reason = str(error)
+                self._end_session(reason)
+                self._progress.rewind()
+                if self._connected and not self._closed:
+                    self._complain(reason)
+                    await deferLater(self._clock, _PAUSE)
+        finally:
+            self._running = False
+
+    async def _session(self) -> None:
+        self._is_broken = False
+        last = self._last = await self._wait(self._stream.begin(self._progress.sequence))
+        if last < self._progress.sequence:
+            log.warn("backplane: the stream of the shared history is another one than before")
+            self._progress.restart()
+            for origin, reached in self._progress.reached.items():
+                self._store.put(REACHED, origin, reached.encode())
+            last = self._last = await self._wait(self._stream.begin(0))
+        while True:
+            if self._sender is None and not self._is_broken and self._progress.sequence >= last:
+                self._begin_term()
+            if self._is_broken:
+                raise StreamAway(self._failure)
+            messages = await self._wait(self._stream.fetch())
+            await self._take_all(messages)
+            while self._store.gate.shut:
+                await self._wait(deferLater(self._clock, 0.01))
+
+    async def _wait(self, waited: Deferred[Any]) -> Any:
+        self._waiting = waited
+        try:
+            return await waited
+        finally:
+            if self._waiting is waited:
+                self._waiting = None
+
+    async def _take_all(self, messages: Sequence[StreamMessage]) -> None:
+        since = self._clock.seconds()
+        for one in messages:
+            self._take(one)
+            if self._clock.seconds() - since > _SLICE:
+                await self._wait(deferLater(self._clock, 0))
+                since = self._clock.seconds()
+
+    def _begin_term(self) -> None:
+        own = self._progress.reached[self.origin]
+        self._sender = ReplicaSender(
+            self._store,
+            self._stream,
+            self.origin,
+            own.term + 1,
+            self._run,
+            min(own.offset, self._store.next_offset),
+            self._own.chosen,
+            self._own.keyed,
+            self._end_session,
+            self._settle_idle,
+        )
+        self._sender.begin()
+
+    # From the stream
+
+    def _take(self, message: StreamMessage) -> None:
+        sequence, origin, data = message
+        if self._progress.arrive(sequence):
+            log.warn(
+                "backplane: the stream has removed messages that this broker had not read; its "
+                "history goes on after them"
+            )
+        self._last = max(self._last, sequence)
+        try:
+            part = decode_part(data)
+            if origin == self.origin:
+                self._take_own(part)
+            else:
+                record = self._progress.take(origin, part)
+                if record:
+                    batches, keyed = decode_batches(record, part.run)
+                    self._take_others(origin, part.run, batches, keyed)
+        except MalformedRecord:
+            self._import.refuse("malformed", 1)
+
+    def _take_others(
+        self, origin: str, run: int, batches: Sequence[Batch], keyed: frozenset[str]
+    ) -> None:
+        fresh = [one for one in batches if not self._progress.has(origin, run, one.sequence)]
+        following = batches[-1].sequence + batches[-1].count
+        sender = self._sender
+        is_idle = sender is not None and sender.is_idle
+        with self._import.together(fresh, keyed):
+            reached = self._progress.settle(origin, run, following)
+            self._store.put(REACHED, origin, reached.encode())
+        if sender is not None and is_idle:
+            # Nothing in these messages is this broker's own.
+            sender.cursor = self._store.next_offset
+            self._settle_idle()
+
+    def _take_own(self, part: Part) -> None:
+        sender, before = self._sender, self._progress.reached[self.origin]
+        mine = sender is not None and part.term == sender.term
+        if mine and part.term == before.term and part.number > before.number + 1:
+            raise StreamAway("the engine has lost a message")
+        if sender is not None and part.term > sender.term:
+            raise StreamAway(
+                "another broker sends as this one; remove the copy of the history that it uses"
+            )
+        record = self._progress.take(self.origin, part)
+        if record is None:
+            return
+        if sender is None or not mine:
+            self._take_former(part, record)
+        elif not record:
+            sender.opened()
+        elif (sent := sender.read_back(part.number)) is not None:
+            self._replicated += sent.messages
+            self._own.shared(sent.run, sent.following)
+            self._complaint = ""
+            self._settle_own(sent.end, sent.run, sent.following)
+
+    def _take_former(self, part: Part, record: bytes) -> None:
+        """Take what an earlier session of this broker has sent; the log may have lost it."""
+        if not record:
+            return
+        own = self._progress.reached[self.origin]
+        batches, _ = decode_batches(record, part.run)
+        lost = self._own.lost(part.run, batches)
+        following = batches[-1].sequence + batches[-1].count
+        with self._import.recovering(lost):
+            self._own.shared(part.run, following, keep=True)
+            reached = self._progress.settle(self.origin, own.run, own.following, own.offset)
+            self._store.put(REACHED, self.origin, reached.encode())
+
+    def _settle_own(self, offset: int, run: int, following: int) -> None:
+        self._kept = offset
+        reached = self._progress.settle(self.origin, run, following, offset)
+        self._store.put(REACHED, self.origin, reached.encode())
+        self._spool.free(offset)
+        self._waiters.reached(offset)
+        self._gate.update(self._spool.nbytes)
+
+    def _settle_idle(self) -> None:
+        """Everything behind the last own message is of others, or not shared."""
+        if self._sender is not None:
+            own, cursor = self._progress.reached[self.origin], self._sender.cursor
+            reached = self._progress.settle(self.origin, own.run, own.following, cursor)
+            if cursor - self._kept > _SURVEYED:
+                self._kept = cursor
+                self._store.put(REACHED, self.origin, reached.encode())
+            self._spool.free(cursor)
+            self._waiters.reached(cursor)
+            self._gate.update(self._spool.nbytes)
+
+    # To the stream
+
+    def _pump(self) -> None:
+        self._scheduled = False
+        if self._sender is not None:
+            self._sender.pump()
+
+    # Replication
+
+    def trouble(self) -> str | None:
+        """See ``Replication``."""
+        if self._spool.nbytes < self._limits.spool:
+            return None
+        return (
+            "the shared history has not taken the messages of this broker for too long, and "
+            "backplane-spool-bytes are waiting"
+        )
+
+    def appended(self, batch: Batch) -> None:
+        """See ``Replication``."""
+        if not any(map(self._own.is_shared, batch.topics)):
+            return
+        self._spool.add(batch.offset + batch.count, batch.count, batch.nbytes)
+        if not self._scheduled and self._sender is not None:
+            self._scheduled = True
+            self._at_tick_end(self._pump)
+        if self._sender is not None:
+            self._gate.update(self._spool.nbytes)
+
+    def after_stored(self, call: Callable[[bool], None]) -> Callable[[bool], None]:
+        """See ``Replication``."""
+        return self._waiters.after(self._spool.end, call)
+
+    def figures(self) -> Mapping[str, float]:
+        """Return the state and the totals; see ``Statistics.snapshot``."""
+        removed = 0 if self._sender is None else self._sender.removed
+        return {
+            "history_connected": self._sender is not None,
+            "history_replicated": self._replicated,
+            "history_unreplicated": self._spool.messages,
+            "history_unreplicated_bytes": self._spool.nbytes,
+            "history_imported": self._import.imported,
+            "history_recovered": self._import.recovered,
+            "history_lag": max(self._last - self._progress.sequence, 0),
+            "history_gaps": self._progress.gaps,
+            "history_removed": self._removed + removed,
+        }

@@ -1,0 +1,76 @@
+"""``SharedStore``: a history whose messages are replicated to other brokers, and theirs to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from pubsub.errors import HistoryUnavailable
+from pubsub.store.log_store import LogStore
+
+if TYPE_CHECKING:
+    from pubsub.broker.batch import Batch
+
+
+class Replication(Protocol):
+    """Is told about the messages of this broker; see ``SharedHistory``."""
+
+    def trouble(self) -> str | None:
+        """Return why no more messages can be stored, None if they can."""
+
+    def appended(self, batch: Batch) -> None:
+        """The store has ``batch``, which this run of the broker has numbered."""
+
+    def after_stored(self, call: Callable[[bool], None]) -> Callable[[bool], None]:
+        """Return a call for ``when_stored`` of this disk: ``call`` waits for the others too."""
+
+
+class SharedStore(LogStore):
+    """``when_stored`` waits for the stream that brokers share, too; ``append`` is bounded by it."""
+
+    replication: Replication | None = None
+    _is_together = False
+
+    @property
+    def log_id(self) -> str:
+        """The random number of this history, as hexadecimal digits."""
+        return self._metadata.state().log_id.hex()
+
+    def append(self, batch: Batch) -> None:
+        """See ``IStore``."""
+        if batch.run or self.replication is None:
+            super().append(batch)
+            return
+        self._check()
+        super().append(batch)
+        self.replication.appended(batch)
+
+    def _check(self) -> None:
+        if self.replication is not None and not self._is_together:
+            trouble = self.replication.trouble()
+            if trouble is not None:
+                raise HistoryUnavailable(trouble)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """See ``IStore``."""
+        self._check()
+        with self.importing():
+            yield
+
+    @contextmanager
+    def importing(self) -> Iterator[None]:
+        """As ``together``, for messages of others: these are stored while this broker's wait."""
+        with super().together():
+            self._is_together = True
+            try:
+                yield
+            finally:
+                self._is_together = False
+
+    def when_stored(self, call: Callable[[bool], None]) -> None:
+        """See ``IStore``."""
+        if self.replication is not None:
+            call = self.replication.after_stored(call)
+        super().when_stored(call)

@@ -1,0 +1,242 @@
+"""Brokers that share their histories through a nats-server: processes, kills and counts."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen, run
+from tests.integration.clients import Nsd, message
+from tests.integration.nats_cluster import nats_cluster
+from tests.integration.nats_server import NatsServer, nats_server
+
+SYNC = "--durability=*=sync"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsServer]:
+    with nats_server(tmp_path) as made:
+        yield made
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition that only another process can change."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+class Place:
+    """A broker that is started again and again in one directory."""
+
+    def __init__(self, start: Start, url: str, store: Path, *options: str) -> None:
+        self._start = start
+        self.name = store.name
+        self._options = (
+            *listen("nsd", "http"), f"--backplane={url}", "--backplane-history=shared",
+            f"--store=log:{store}", *options,
+        )  # fmt: skip
+        self.broker: Broker
+        self.begin()
+
+    def begin(self) -> None:
+        """Start it."""
+        self.broker = self._start(*self._options)
+        self.publisher = Nsd.to(self.broker)
+        self.publisher.do("Open", self.name)
+
+    def get(self, path: str) -> str:
+        """Return a page of the broker."""
+        url = f"http://{HOST}:{self.broker.port('admin')}{path}"
+        with urllib.request.urlopen(url) as answer:
+            found: str = answer.read().decode()
+            return found
+
+    def figure(self, name: str) -> float:
+        """Return a figure of the shared history."""
+        found: float = json.loads(self.get("/v1/status"))["stats"]["backplane"][f"history_{name}"]
+        return found
+
+    def publish(self, body: str) -> bool:
+        """Publish a message; return whether it was acknowledged."""
+        answer = self.publisher.ask("Publish", self.name, message=message(body))
+        return bool(answer["_class"] == "SuccessResponse")
+
+    def messages(self) -> list[tuple[str, str]]:
+        """Return the body and the id of each message in the history."""
+        rows: list[dict[str, Any]] = [
+            json.loads(line) for line in self.get("/v1/history?start=0&format=jsonl").splitlines()
+        ]
+        found = [row for row in rows if "value" in row and not row["topic"].startswith("$")]
+        return [(body_of(row["value"]), row["message_id"]) for row in found]
+
+
+def body_of(value: str) -> str:
+    """Return the body of a message of nsd."""
+    found = json.loads(value) if value.startswith("{") else value
+    return str(found["body"]) if isinstance(found, dict) else found
+
+
+def settle(*places: Place) -> None:
+    """Wait until everything is shared."""
+    until(lambda: all(one.figure("connected") == 1 for one in places))
+    until(lambda: all(one.figure("unreplicated") == 0 for one in places))
+    until(lambda: len({len(one.messages()) for one in places}) == 1)
+
+
+def same(*places: Place) -> list[str]:
+    """Return the bodies, which are the same everywhere, with the same ids."""
+    settle(*places)
+    first, *others = [one.messages() for one in places]
+    for other in others:
+        assert sorted(other) == sorted(first)
+    assert len({id for _, id in first}) == len(first)
+    return [body for body, _ in first]
+
+
+class Load:
+    """Publishes numbers at a place until it is told to end; ``done`` were acknowledged."""
+
+    def __init__(self, place: Place, first: int = 0) -> None:
+        self._place = place
+        self._ends = False
+        self.sent = first
+        self.done: list[str] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._ends:
+                body = f"{self._place.name}-{self.sent}"
+                self.sent += 1
+                if self._place.publish(body):
+                    self.done.append(body)
+        except (OSError, EOFError):
+            return
+
+    def wait(self, more: int) -> None:
+        """Wait until so many more were acknowledged."""
+        goal = len(self.done) + more
+        until(lambda: len(self.done) >= goal or not self._thread.is_alive())
+
+    def end(self) -> None:
+        """End it."""
+        self._ends = True
+        self._thread.join(PATIENCE)
+
+    def check(self, bodies: list[str]) -> None:
+        """Everything acknowledged is there, and nothing is there twice."""
+        counts = Counter(bodies)
+        assert [body for body in self.done if counts[body] != 1] == []
+        own = [body for body in bodies if body.startswith(f"{self._place.name}-")]
+        assert len(own) == len(set(own)) <= self.sent
+
+
+def test_a_broker_that_was_away_has_everything(
+    start: Start, server: NatsServer, tmp_path: Path
+) -> None:
+    here = Place(start, server.url, tmp_path / "here")
+    there = Place(start, server.url, tmp_path / "there")
+    here.publish("0")
+    assert same(here, there) == ["0"]
+    there.broker.stop()
+    for number in range(1, 200):
+        assert here.publish(str(number))
+    there.begin()
+    there.publish("200")
+    assert sorted(map(int, same(here, there))) == list(range(201))
+
+
+def test_the_engine_is_killed_under_load(start: Start, server: NatsServer, tmp_path: Path) -> None:
+    places = [Place(start, server.url, tmp_path / name) for name in ("here", "there")]
+    loads = [Load(one) for one in places]
+    for _ in range(2):
+        for load in loads:
+            load.wait(100)
+        server.kill()
+        for load in loads:
+            load.wait(100)
+        server.start()
+        until(lambda: all(one.figure("connected") == 1 for one in places))
+    for load in loads:
+        load.end()
+    bodies = same(*places)
+    for load in loads:
+        load.check(bodies)
+
+
+def test_a_broker_is_killed_under_load(start: Start, server: NatsServer, tmp_path: Path) -> None:
+    here, there = (Place(start, server.url, tmp_path / name) for name in ("here", "there"))
+    other = Load(there)
+    done: list[Load] = []
+    for _ in range(3):
+        load = Load(here, done[-1].sent if done else 0)
+        load.wait(100)
+        here.broker.kill()
+        load.end()
+        done.append(load)
+        here.begin()
+    other.end()
+    bodies = same(here, there)
+    other.check(bodies)
+    for load in done:
+        missing = Counter(load.done) - Counter(bodies)
+        assert not missing
+    assert len(bodies) == len(set(bodies))
+
+
+def test_sync_waits_for_the_engine(start: Start, server: NatsServer, tmp_path: Path) -> None:
+    here = Place(start, server.url, tmp_path / "here", SYNC)
+    there = Place(start, server.url, tmp_path / "there", SYNC)
+    settle(here, there)
+    assert here.publish("1")
+    server.kill()
+    assert not here.publish("2")
+    server.start()
+    until(lambda: here.figure("connected") == 1)
+    assert here.publish("3")
+    # What was refused may be there all the same; nothing is there twice.
+    assert same(here, there) == ["1", "2", "3"]
+
+
+def test_a_stream_with_other_settings(start: Start, server: NatsServer, tmp_path: Path) -> None:
+    Place(start, server.url, tmp_path / "here")
+    options = (
+        *listen("nsd"), f"--backplane={server.url}", "--backplane-history=shared",
+        f"--store=log:{tmp_path / 'there'}", "--backplane-history-bytes=1G",
+    )  # fmt: skip
+    output = run(options, tmp_path)
+    assert "its stream 'pubsub_history' has max_bytes" in str(output)
+
+
+def test_a_node_of_a_cluster_is_killed(start: Start, tmp_path: Path) -> None:
+    with nats_cluster(tmp_path) as cluster:
+        here = Place(start, cluster.url(0, 1, 2), tmp_path / "here", "--backplane-replicas=3", SYNC)
+        there = Place(
+            start, cluster.url(1, 2, 0), tmp_path / "there", "--backplane-replicas=3", SYNC
+        )
+        settle(here, there)
+        loads = [Load(here), Load(there)]
+        for number in range(3):
+            for load in loads:
+                load.wait(20)
+            cluster.nodes[number].kill()
+            until(lambda: here.figure("connected") == there.figure("connected") == 1)
+            for load in loads:
+                load.wait(20)
+            cluster.nodes[number].start()
+        for load in loads:
+            load.end()
+        bodies = same(here, there)
+        for load in loads:
+            load.check(bodies)

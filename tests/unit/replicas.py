@@ -1,0 +1,155 @@
+"""Brokers in one process that share their histories through a stream in memory."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.trial.unittest import TestCase
+
+from pubsub.backplane import shared_history
+from pubsub.backplane.memory_stream import MemoryLog, MemoryStream
+from pubsub.backplane.shared_history import SharedHistory, SharedLimits
+from pubsub.broker.batch import Batch, message_number
+from pubsub.errors import HistoryUnavailable
+from pubsub.kernel import Columns
+from pubsub.store.shared_store import SharedStore
+from tests.unit.fakes import scratch
+from tests.unit.logs import keep_everything
+from tests.unit.streams import House
+
+LIMITS = SharedLimits(spool=10**6, held=10**5)
+Seen = list[tuple[str, bytes, int]]
+
+
+class Node:
+    """A broker with a history in the directory ``path``."""
+
+    def __init__(self, log: MemoryLog, path: Path, limits: SharedLimits = LIMITS) -> None:
+        self.path = path
+        self.store = SharedStore(path, reactor, keep_everything())
+        self.house = House({"spot": {}}, store=self.store, draw=secrets.randbits)
+        self.broker = self.house.broker
+        self.stream = MemoryStream(log, at_tick_end)
+        self.history = SharedHistory(
+            self.broker, self.store, self.stream, reactor, limits, at_tick_end
+        )
+        self.broker.startService()
+        self.history.open()
+        self.stream.open()
+        self.is_open = True
+
+    def publish(self, topic: str, *payloads: bytes) -> Batch:
+        """Publish as a client does."""
+        return self.broker.dispatcher.publish(
+            self.broker.topics.create(topic), Columns.of(list(payloads)), b"me", "spot"
+        )
+
+    async def messages(self) -> Seen:
+        """Return topic, payload and id of all messages in order, except of the broker's topics."""
+        found: Seen = []
+        at = 0
+        while at < self.store.next_offset:
+            page = await self.store.read(at, None, 10**6, fresh=True)
+            at = page.next_offset
+            for batch in page.batches:
+                run = batch.run or self.broker.dispatcher.run_id
+                for _, one in batch.runs():
+                    for place, payload in enumerate(one.payloads()):
+                        number = message_number(run, one.sequence + place)
+                        found.append((one.topic, payload, number))
+        return [one for one in found if not one[0].startswith("$SYS")]
+
+    async def payloads(self) -> list[bytes]:
+        """Return the payloads of all messages."""
+        return [payload for _, payload, _ in await self.messages()]
+
+    def figure(self, name: str) -> float:
+        """Return one figure of the history."""
+        return self.history.figures()[f"history_{name}"]
+
+    def refuses(self, topic: str) -> bool:
+        """Return whether a publish is refused because of the spool."""
+        try:
+            self.publish(topic, b"refused")
+        except HistoryUnavailable:
+            return True
+        return False
+
+    def stop(self) -> Deferred[None]:
+        """End in order."""
+        self.is_open = False
+        self.history.close()
+        self.stream.close()
+        ended = self.broker.stopService()
+        # Its clients are closed at the deadline.
+        self.house.advance(60)
+        return ended
+
+    def crashed(self, path: Path) -> Path:
+        """Copy the directory as a crash would leave it now."""
+        shutil.copytree(self.path, path)
+        return path
+
+
+def at_tick_end(call: Callable[[], None]) -> object:
+    """Run ``call`` in the next tick."""
+    return reactor.callLater(0, call)
+
+
+class ReplicaCase(TestCase):
+    """Brokers at one engine."""
+
+    timeout = 20
+
+    def setUp(self) -> None:
+        self.log = MemoryLog()
+        self.nodes: list[Node] = []
+        self.patch(shared_history, "_PAUSE", 0.01)
+
+    def patch(self, target: object, name: str, value: object) -> None:
+        """Replace an attribute until the end of the test."""
+        super().patch(target, name, value)  # type: ignore[no-untyped-call]
+
+    def node(self, path: Path | None = None, limits: SharedLimits = LIMITS) -> Node:
+        """Start a broker, with an own new history unless there is a ``path``."""
+        node = Node(self.log, path or scratch(self) / "history", limits)
+        self.nodes.append(node)
+        self.addCleanup(self.end, node)
+        return node
+
+    def end(self, node: Node) -> Deferred[None] | None:
+        """Stop ``node`` unless it was."""
+        return node.stop() if node.is_open else None
+
+    async def again(self, node: Node) -> Node:
+        """Stop a broker, and start it again."""
+        await node.stop()
+        return self.node(node.path)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until ``condition`` is true, at most for the time limit of the test."""
+        while not condition():
+            await deferLater(reactor, 0.005)
+
+    async def has(self, node: Node, payloads: Sequence[bytes]) -> None:
+        """Wait until the history has so many messages; then it has these, in any order."""
+        while len(await node.payloads()) < len(payloads):
+            await deferLater(reactor, 0.005)
+        assert sorted(await node.payloads()) == sorted(payloads)
+
+    async def settled(self, *nodes: Node) -> None:
+        """Wait until everything is shared and everybody has read it."""
+        for node in nodes:
+            await self.until(
+                lambda node=node: (  # type: ignore[misc]
+                    node.figure("connected") == 1
+                    and node.figure("unreplicated") == 0
+                    and node.history._progress.sequence == self.log.last
+                )
+            )

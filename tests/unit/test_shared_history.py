@@ -1,0 +1,315 @@
+"""Shared histories: every broker has each message of all, once, in order, with its id."""
+
+from __future__ import annotations
+
+from pubsub.backplane import spool
+from pubsub.backplane.shared_history import SharedLimits
+from pubsub.kernel import Columns
+from tests.contract.drivers.spot import Spot
+from tests.unit.brokers import message
+from tests.unit.fakes import scratch
+from tests.unit.replicas import Node, ReplicaCase
+
+
+def numbers(start: int, stop: int) -> list[bytes]:
+    return [b"%d" % number for number in range(start, stop)]
+
+
+class SharedTests(ReplicaCase):
+    """Brokers that are there"""
+
+    async def test_messages_ids_and_the_order_across_topics(self) -> None:
+        here, there = self.node(), self.node()
+        await self.settled(here, there)
+        mix = here.broker.router.mix([here.broker.topics.create(name) for name in ("a", "b")])
+        columns = Columns.of([b"1", b"2", b"3"], [0, 1, 0])
+        here.broker.dispatcher.publish_mixed(mix, columns, b"me", "spot", [{"k": b"v"}, {}, {}])
+        here.publish("b", b"4", b"")
+        await self.settled(here, there)
+        expected = [("a", b"1"), ("b", b"2"), ("a", b"3"), ("b", b"4"), ("b", b"")]
+        found = await there.messages()
+        assert [one[:2] for one in found] == expected
+        assert found == await here.messages()
+        assert (here.figure("replicated"), there.figure("imported")) == (5, 5)
+        assert (here.figure("imported"), there.figure("replicated")) == (0, 0)
+        page = await there.store.read(0, None, 10**6, fresh=True)
+        headers = next(one.headers for one in page.batches if "a" in one.topics)
+        assert headers is not None
+        assert [dict(one) for one in headers] == [{"k": b"v"}, {}, {}]
+
+    async def test_live_subscribers(self) -> None:
+        here, there = self.node(), self.node()
+        reader = Spot(there.house).listener()
+        reader.send(message(b"", b"\x02", b"t"))
+        there.house.pump()
+        await self.settled(here, there)
+        here.publish("t", b"x")
+        await self.settled(here, there)
+        there.house.pump()
+        assert reader.take() == message(b"", b"\x01", b"t", b"x")
+
+    async def test_both_publish(self) -> None:
+        here, there = self.node(), self.node()
+        for number in range(50):
+            here.publish("t", b"h%d" % number)
+            there.publish("t", b"t%d" % number)
+        await self.settled(here, there)
+        for letter in b"ht":
+            expected = [b"%c%d" % (letter, number) for number in range(50)]
+            for node in (here, there):
+                assert [one for one in await node.payloads() if one[0] == letter] == expected
+        assert sorted(await here.messages()) == sorted(await there.messages())
+
+    async def test_messages_larger_than_those_of_the_engine(self) -> None:
+        self.log.limit = 2000
+        here, there = self.node(), self.node()
+        await self.settled(here, there)
+        large = bytes(range(256)) * 40
+        here.publish("t", b"before", large, *numbers(0, 300))
+        there.publish("t", b"between")
+        here.publish("t", large, b"after")
+        await self.settled(here, there)
+        sent = [b"before", large, *numbers(0, 300), large, b"after"]
+        assert [one for one in await there.payloads() if one != b"between"] == sent
+        assert max(len(one.data) for one in self.log.messages) <= 2000
+        assert sorted(await here.messages()) == sorted(await there.messages())
+
+    async def test_topics_that_are_not_shared(self) -> None:
+        here, there = self.node(), self.node()
+        here.broker.queue_keys.exclusive.add("mine")
+        here.publish("mine", b"secret")
+        keyed = here.broker.topics.create("keyed")
+        here.broker.queue_keys.close(keyed, b"key", "me", "here")
+        here.publish("keyed", b"closed")
+        here.publish("t", b"open")
+        await self.settled(here, there)
+        assert await there.payloads() == [b"open"]
+        assert there.broker.counters.refusals["backplane", "wrong-queue-key"] == 1
+        there.broker.queue_keys.close(there.broker.topics.create("keyed"), b"other", "me", "there")
+        here.publish("keyed", b"with a key")
+        await self.settled(here, there)
+        assert await there.payloads() == [b"open", b"with a key"]
+
+
+class FailureTests(ReplicaCase):
+    """Engines that are away, lose messages or deny to have them"""
+
+    async def exchange(self, here: Node, there: Node) -> None:
+        for number in range(20):
+            here.publish("t", b"%d" % number)
+            await self.until(lambda: True)
+            if number % 5 == 4:
+                await self.settled(here)
+        await self.settled(here, there)
+        assert await there.payloads() == numbers(0, 20)
+        assert await there.messages() == await here.messages()
+
+    async def test_lost_messages(self) -> None:
+        here, there = self.node(), self.node()
+        await self.settled(here, there)
+        self.log.lose = 1
+        here.publish("t", b"a")
+        await self.until(lambda: not self.log.lose)
+        here.publish("t", b"b")
+        await self.settled(here, there)
+        assert await there.payloads() == [b"a", b"b"]
+
+    async def test_refused_messages(self) -> None:
+        here, there = self.node(), self.node()
+        self.log.refuse = 3
+        await self.exchange(here, there)
+        self.log.refuse = 2
+
+    async def test_lost_acknowledgments(self) -> None:
+        here, there = self.node(), self.node()
+        await self.settled(here, there)
+        self.log.doubt = 3
+        await self.exchange(here, there)
+
+    async def test_an_engine_that_is_away(self) -> None:
+        here, there = self.node(), self.node()
+        await self.settled(here, there)
+        self.log.leave()
+        here.publish("t", b"1")
+        there.publish("t", b"2")
+        assert (here.figure("connected"), here.figure("unreplicated")) == (0, 1)
+        assert await here.payloads() == [b"1"]
+        self.log.come_back()
+        await self.settled(here, there)
+        assert sorted(await here.messages()) == sorted(await there.messages())
+        assert len(await here.payloads()) == 2
+
+    async def test_acknowledgments_of_the_disk_wait_for_the_engine(self) -> None:
+        self.patch(spool, "SYNC_SECONDS", 0.05)
+        here = self.node()
+        called: list[bool] = []
+        await self.settled(here)
+        here.publish("t", b"1")
+        here.store.when_stored(called.append)
+        await self.until(lambda: called == [True])
+        self.log.leave()
+        here.publish("t", b"2")
+        written: list[bool] = []
+        here.store.when_written(written.append)
+        here.store.when_stored(called.append)
+        await self.until(lambda: len(called) == 2)
+        assert (called, written) == ([True, False], [True])
+        # A reply for messages that are not shared does not wait.
+        self.log.come_back()
+        await self.settled(here)
+        here.store.when_stored(called.append)
+        await self.until(lambda: called == [True, False, True])
+
+    async def test_the_spool_is_bounded(self) -> None:
+        here = self.node(limits=SharedLimits(spool=100, held=10**5))
+        await self.settled(here)
+        self.log.leave()
+        here.publish("t", b"x" * 100)
+        assert here.refuses("t")
+        self.log.come_back()
+        await self.settled(here)
+        assert not here.refuses("t")
+
+    async def test_publishers_are_held_while_the_engine_is_slow(self) -> None:
+        here = self.node(limits=SharedLimits(spool=10**6, held=1000))
+        await self.settled(here)
+        here.publish("t", b"x" * 2000)
+        assert here.history.gate.shut
+        await self.settled(here)
+        assert not here.history.gate.shut
+
+    async def test_a_stream_that_has_removed_messages(self) -> None:
+        here, there = self.node(), self.node()
+        here.publish("t", b"1")
+        await self.settled(here, there)
+        there.stream.leave()
+        await there.stop()
+        for number in range(2, 6):
+            here.publish("t", b"%d" % number)
+            await self.settled(here)
+        self.log.remove(len(self.log.messages) - 2)
+        there = self.node(there.path)
+        await self.settled(here, there)
+        here.publish("t", b"6")
+        await self.settled(here, there)
+        found = await there.payloads()
+        assert found[0] == b"1"
+        assert found[-1] == b"6"
+        assert b"2" not in found
+        assert len(set(found)) == len(found)
+        assert there.figure("gaps") == 1
+
+    async def test_a_stream_that_was_made_again(self) -> None:
+        here, there = self.node(), self.node()
+        for number in range(10):
+            here.publish("t", b"%d" % number)
+            await self.settled(here)
+        await self.settled(here, there)
+        self.log.leave()
+        self.log.clear()
+        here.publish("t", b"new")
+        self.log.come_back()
+        await self.has(there, [*numbers(0, 10), b"new"])
+        await self.has(here, [*numbers(0, 10), b"new"])
+
+
+class RestartTests(ReplicaCase):
+    """Brokers that end and begin again"""
+
+    async def test_a_broker_that_was_away(self) -> None:
+        here, there = self.node(), self.node()
+        here.publish("t", b"0")
+        await self.settled(here, there)
+        await there.stop()
+        here.publish("t", *numbers(1, 5))
+        await self.settled(here)
+        there = self.node(there.path)
+        await self.settled(here, there)
+        assert await there.messages() == await here.messages()
+        there = await self.again(there)
+        await self.settled(here, there)
+        assert await there.payloads() == numbers(0, 5)
+
+    async def test_a_new_broker(self) -> None:
+        here = self.node()
+        here.publish("t", *numbers(0, 5))
+        await self.settled(here)
+        there = self.node()
+        await self.settled(here, there)
+        assert await there.messages() == await here.messages()
+
+    async def test_the_spool_survives(self) -> None:
+        here, there = self.node(), self.node()
+        here.publish("t", b"0")
+        await self.settled(here, there)
+        self.log.leave()
+        for number in range(1, 4):
+            here.publish("t", b"%d" % number)
+            here = await self.again(here)
+        self.log.come_back()
+        here.publish("t", b"4")
+        await self.settled(here, there)
+        assert await there.payloads() == numbers(0, 5)
+        assert await here.payloads() == numbers(0, 5)
+        here, there = await self.again(here), await self.again(there)
+        await self.settled(here, there)
+        assert await there.messages() == await here.messages()
+
+    async def test_kills_at_any_time(self) -> None:
+        here, there = self.node(), self.node()
+        sent: list[bytes] = []
+        for number in range(12):
+            for node, letter in ((here, b"h"), (there, b"t")):
+                sent += [letter + b"%d.%d" % (number, place) for place in range(3)]
+                node.publish(f"t{number % 3}", *sent[-3:])
+            # What clients were told to be written is in the copy; what is not, the stream may have.
+            stored: list[bool] = []
+            here.store.when_written(stored.append)
+            there.store.when_written(stored.append)
+            await self.until(lambda found=stored: len(found) == 2)  # type: ignore[misc]
+            paths = [node.crashed(scratch(self) / "history") for node in (here, there)]
+            for node in (here, there):
+                await node.stop()
+            here, there = map(self.node, paths)
+        await self.settled(here, there)
+        await self.has(here, sent)
+        await self.has(there, sent)
+        assert sorted(await here.messages()) == sorted(await there.messages())
+
+    async def test_a_log_that_has_lost_its_end(self) -> None:
+        here, there = self.node(), self.node()
+        here.publish("t", b"0")
+        await self.settled(here, there)
+        stored: list[bool] = []
+        here.store.when_stored(stored.append)
+        await self.until(lambda: bool(stored))
+        path = here.crashed(scratch(self) / "history")
+        here.publish("t", *numbers(1, 4))
+        here.publish("u", *numbers(4, 6))
+        await self.settled(here, there)
+        await here.stop()
+        here = self.node(path)
+        here.publish("t", b"6")
+        await self.settled(here, there)
+        await self.has(here, numbers(0, 7))
+        assert here.figure("recovered") == 5
+        await self.has(there, numbers(0, 7))
+        here = await self.again(here)
+        await self.settled(here, there)
+        assert sorted(await here.messages()) == sorted(await there.messages())
+        assert len(await there.payloads()) == 7
+
+    async def test_what_was_stored_before_is_not_shared(self) -> None:
+        here = self.node()
+        self.log.leave()
+        await self.settled_store(here)
+        there = self.node()
+        self.log.come_back()
+        await self.settled(here, there)
+        assert await there.payloads() == await here.payloads() == [b"x"]
+
+    async def settled_store(self, node: Node) -> None:
+        node.publish("t", b"x")
+        stored: list[bool] = []
+        node.store.when_written(stored.append)
+        await self.until(lambda: bool(stored))
