@@ -16,6 +16,7 @@ DEFAULT_URL = "http://127.0.0.1:7080"
 
 
 def add_time_range(parser: argparse.ArgumentParser) -> None:
+    """Add the bounds of a range of times."""
     parser.add_argument("--since", metavar="TIME", help="start time, in ISO 8601 with a time zone")
     parser.add_argument(
         "--until", metavar="TIME", help="end time, exclusive, in ISO 8601 with a time zone"
@@ -23,6 +24,7 @@ def add_time_range(parser: argparse.ArgumentParser) -> None:
 
 
 def add_running(parser: argparse.ArgumentParser) -> None:
+    """Add the options for Spark itself."""
     group = parser.add_argument_group("Spark")
     group.add_argument(
         "--master",
@@ -48,10 +50,12 @@ def add_running(parser: argparse.ArgumentParser) -> None:
 
 
 def add_token_file(parser: argparse._ActionsContainer) -> None:
+    """Add the file with the token for the HTTP API."""
     parser.add_argument("--token-file", metavar="FILE", help="file with the token for the HTTP API")
 
 
 def add_source(parser: argparse.ArgumentParser, topics: bool) -> None:
+    """Add the options of the source; those that choose topics if ``topics`` is true."""
     group = parser.add_argument_group("source")
     where = group.add_mutually_exclusive_group()
     where.add_argument(
@@ -95,10 +99,12 @@ def add_source(parser: argparse.ArgumentParser, topics: bool) -> None:
 
 
 def add_max_bytes(parser: argparse._ActionsContainer, text: str) -> None:
+    """Add the limit of the bytes of a batch, with ``text`` as its help."""
     parser.add_argument("--max-bytes", type=parse_bytes, metavar="SIZE", help=text)
 
 
 def add_streaming(parser: argparse.ArgumentParser, trigger: str) -> None:
+    """Add the options of the schedule; ``trigger`` is the default time between two batches."""
     group = parser.add_argument_group("schedule")
     group.add_argument(
         "--once", action="store_true", help="process the messages that exist now, then exit"
@@ -118,6 +124,7 @@ def add_streaming(parser: argparse.ArgumentParser, trigger: str) -> None:
 
 
 def add_window(parser: argparse.ArgumentParser, window: str) -> None:
+    """Add the length of a window; ``window`` is its default."""
     parser.add_argument(
         "--window", type=parse_seconds, default=parse_seconds(window), metavar="DURATION",
         help=f"length of a window (default {window})",
@@ -125,6 +132,7 @@ def add_window(parser: argparse.ArgumentParser, window: str) -> None:
 
 
 def add_watermark(parser: argparse.ArgumentParser, default: str) -> None:
+    """Add how late a message may arrive; ``default`` is the default."""
     parser.add_argument(
         "--watermark",
         type=parse_seconds,

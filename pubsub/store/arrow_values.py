@@ -55,6 +55,7 @@ def message_ids(run: int, sequence: Any) -> Any:
 
 @cache
 def counting() -> Any:
+    """Return the numbers from 0 to before ROWS."""
     return pa.array(range(ROWS), pa.int64())
 
 

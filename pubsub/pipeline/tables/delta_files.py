@@ -50,6 +50,7 @@ def small_files(
 
 
 def remove_action(file: Mapping[str, Any], now: int, partition_by: Sequence[str]) -> RemoveAction:
+    """Return the action that removes ``file``; ``now`` is in ms since the Unix epoch."""
     return RemoveAction(
         file["path"],
         deletion_timestamp=now,

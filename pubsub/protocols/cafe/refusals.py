@@ -1,4 +1,4 @@
-"""The replies of cafe to refusals: the error code of each, and the frames that end a connection."""
+"""The replies of cafe to refusals: the error code of each, and the last frames (cafe §6)."""
 
 from __future__ import annotations
 

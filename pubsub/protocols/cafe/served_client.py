@@ -1,4 +1,4 @@
-"""A client as its conversation sees it: a stream connection, or a peer that sends datagrams."""
+"""A client as its conversation sees it: a stream, or a peer that sends datagrams (cafe §7)."""
 
 from __future__ import annotations
 

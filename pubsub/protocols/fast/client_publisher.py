@@ -1,4 +1,4 @@
-"""fast's client that publishes, sans-IO (see ``client_connection.py``).
+"""fast's client that publishes, sans-IO (fast §3.1, §3.3; see ``client_connection.py``).
 
 A topic that does not exist is created, but CREATE would change the flags of one that does. So the
 first use of a topic asks whether it exists, and its messages are held back until that is known,

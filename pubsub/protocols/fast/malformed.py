@@ -1,4 +1,4 @@
-"""Malformed fast packets, decoded as far as possible. Their tokens and keys are not shown."""
+"""Malformed fast packets (fast §2.2), decoded as far as possible, without tokens and keys."""
 
 from __future__ import annotations
 

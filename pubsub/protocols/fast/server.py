@@ -1,4 +1,4 @@
-"""fast's settings, and the factory of a listener."""
+"""fast's settings, and the factory of a listener (fast §5.3, §7)."""
 
 from __future__ import annotations
 

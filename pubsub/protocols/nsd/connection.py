@@ -1,4 +1,4 @@
-"""nsd's connection: one request a line, one response a line, in order."""
+"""nsd's connection: one request a line, one response a line, in order (nsd §2, §5, §8)."""
 
 from __future__ import annotations
 

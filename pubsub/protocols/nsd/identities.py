@@ -1,4 +1,4 @@
-"""nsd's identities: whether each has opened its channel, and its subscriptions.
+"""nsd's identities (nsd §1.2): whether each has opened its channel, and its subscriptions.
 
 They are independent of connections. The store has a record for each identity and one for each
 subscription, so that a change costs the same however many subscriptions an identity has.

@@ -1,4 +1,4 @@
-"""The publishes that the clients of a listener write alike, and the channels they go to."""
+"""The publishes (nsd §3.2) that clients of a listener write alike, and their channels."""
 
 from __future__ import annotations
 

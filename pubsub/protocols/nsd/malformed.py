@@ -1,4 +1,4 @@
-"""Malformed nsd lines, decoded as far as possible."""
+"""Malformed nsd lines (nsd §6.2), decoded as far as possible."""
 
 from __future__ import annotations
 

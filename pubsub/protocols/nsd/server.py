@@ -1,4 +1,4 @@
-"""nsd's server: the factory and the settings."""
+"""nsd's server: the factory and the settings (nsd §7.2)."""
 
 from __future__ import annotations
 

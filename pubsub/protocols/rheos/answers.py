@@ -1,4 +1,4 @@
-"""The replies of a rheos broker, as a client reads them: runs of acknowledgments and responses."""
+"""The replies of a rheos broker to a client: acknowledgments and responses (rheos §3, §5.4)."""
 
 from __future__ import annotations
 

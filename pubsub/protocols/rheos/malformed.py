@@ -1,4 +1,4 @@
-"""Malformed rheos requests, decoded as far as possible."""
+"""Malformed rheos requests (rheos §2, §6.2), decoded as far as possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refusals of rheos: every one is answered with FAILED, so only the counted reason differs."""
+"""Refusals of rheos (rheos §6): all are answered with FAILED; only the counted reason differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""spot's client, sans-IO, as a DEALER: see ``ClientWire`` and ``WireConnection``.
+"""spot's client, sans-IO, as a DEALER (spot §2.3, §3): see ``ClientWire``, ``WireConnection``.
 
 Commands have no reply and take effect in order. So a PING follows what has to be confirmed, and its
 PONG shows that the commands before it were handled. A refusal has no reply either: only QUERY shows

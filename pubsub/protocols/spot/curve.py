@@ -1,4 +1,4 @@
-"""CURVE: the handshake of CurveZMQ and the encryption of what follows (RFC 26). Sans-IO.
+"""CURVE: the handshake of CurveZMQ and the encryption of what follows (RFC 26; spot §2.6). Sans-IO.
 
 A key pair is permanent (C, c of the client; S, s of the server) or of one connection (C', c'; S',
 s'). The handshake has four commands, of which each side sends two:

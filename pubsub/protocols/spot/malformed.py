@@ -1,4 +1,4 @@
-"""Malformed spot messages, decoded as far as possible."""
+"""Malformed spot messages (spot §6.1), decoded as far as possible."""
 
 from __future__ import annotations
 

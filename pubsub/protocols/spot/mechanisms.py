@@ -1,4 +1,4 @@
-"""The security mechanisms of ZMTP: NULL, PLAIN (RFC 24) and CURVE (RFC 26), both sides. Sans-IO.
+"""The mechanisms of ZMTP (spot §2.6): NULL, PLAIN (RFC 24), CURVE (RFC 26); both sides, sans-IO.
 
 A ``Mechanism`` is one side of one handshake, from the end of the greetings on. The commands:
 

@@ -1,4 +1,4 @@
-"""A connection to another program: it is no client of the listener, and is kept alive."""
+"""A connection to another program: no client of the listener, and kept alive (spot §2.5, §7.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The address of a peer as the settings name it."""
+"""The address of a peer as the settings name it (spot §7.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prefixes of topics' names."""
+"""Prefixes of topics' names, which subscriptions have (spot §3.4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refusals of spot: the texts of ERROR in a handshake, after which a peer does not connect again.
+"""Refusals of spot (§5): the texts of ERROR in a handshake, after which no peer connects again.
 
 A connection that is refused for another reason is closed without an ERROR; see
 ``ZmtpConnection.refusal``.

@@ -1,4 +1,4 @@
-"""The meaning of the messages of a ZMTP connection: the interfaces of its role and of clients."""
+"""The interfaces of the role of a ZMTP connection (spot §2.3), and of its client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The peer's part of a ZMTP handshake: its greeting, then the commands of a mechanism. Sans-IO."""
+"""The peer's part of a ZMTP handshake (spot §2.1): greeting, then commands. Sans-IO."""
 
 from __future__ import annotations
 
