@@ -278,6 +278,8 @@ def _signature(item: Any) -> str:
         shown = str(inspect.signature(item))
     except (TypeError, ValueError):
         return "(...)"
+    # A NamedTuple has its annotations as references.
+    shown = re.sub(r"ForwardRef\(('[^']*')\)", r"\1", shown)
     return re.sub(r"'([^']*)'", r"\1", shown).replace("(self, ", "(").replace("(self)", "()")
 
 

@@ -10,8 +10,9 @@ from pubsub.client.client_tls import TlsOptions
 from pubsub.client.runtime import Cancel, Observer, Runtime
 from pubsub.wire.connect_errors import why_not
 
-# Above this, ``writable`` is told; enough to keep the kernel busy for a while.
-_WRITE_BUFFER = 1024 * 1024
+# Above this, ``writable`` is told. What the system's own buffer does not take is copied, with each
+# further write to it; so it is little.
+_WRITE_BUFFER = 64 * 1024
 
 
 class _Waiter:

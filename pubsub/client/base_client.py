@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Sequence
-from contextlib import suppress
-from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
@@ -17,6 +14,7 @@ from pubsub.client.client_errors import (
     OutcomeUnknown,
     Unconfirmable,
 )
+from pubsub.client.client_links import ClientLinks
 from pubsub.client.client_options import ClientOptions
 from pubsub.client.client_url import Target, parse_url
 from pubsub.client.feed import Feed
@@ -29,7 +27,6 @@ from pubsub.client.subscribing_link import SubscribingLink
 from pubsub.client.subscription import Subscription
 from pubsub.client.tickets import Ticket
 from pubsub.client.topic_durability import TopicDurability
-from pubsub.errors import ConfigurationError
 from pubsub.kernel import Columns
 from pubsub.wire.client_events import Interest, Level
 from pubsub.wire.client_wire import ClientWire, Headers
@@ -48,13 +45,7 @@ class Client:
         self._runtime = runtime
         self._options = options
         self._wire = options.wire
-        self._publishing: LinkDriver | None = None
-        self._subscribing: LinkDriver | None = None
-        # Of subscriptions that need a connection of their own: those with a start, and of a single
-        # topic.
-        self._reading: list[LinkDriver] = []
-        # Of subscriptions that were closed, until their connections have ended.
-        self._leaving: list[LinkDriver] = []
+        self._links = ClientLinks(runtime, options, self._report)
         self._durability: TopicDurability | None = None
         self._closed = False
 
@@ -121,29 +112,33 @@ class Client:
         check_level(self._wire, confirm)
         if confirm is True and self._wire.traits.level < Level.STORED:
             await self._check_durability(topic)
-        driver = self._publisher()
+        driver = self._links.publisher()
         link = driver.link
         assert isinstance(link, PublishingLink)
-        deadline = driver.now() + self._options.timeout
-        ticket: Ticket[Level] | None = Ticket(deadline) if confirm else None
+        ticket: Ticket[Level] | None = None
+        if confirm:
+            ticket = Ticket(driver.now() + self._options.timeout)
         request = Request(
             topic, columns, None if sender is None else _bytes(sender), headers, ticket
         )
         if link.has_room():
             link.add(request)
         else:
-            await self._add_when_possible(driver, link, request, deadline)
-        driver.step_soon()
+            await self._add_when_possible(driver, link, request)
+        if link.ripe:
+            driver.pump()
+        else:
+            driver.step_soon()
         if ticket is None:
             return None
         return await self._outcome(ticket)
 
     async def _add_when_possible(
-        self, driver: LinkDriver, link: PublishingLink, request: Request, deadline: float
+        self, driver: LinkDriver, link: PublishingLink, request: Request
     ) -> None:
         link.aim(request.topic)
-        self._start(driver)
-        room = link.await_room(deadline)
+        self._links.start(driver)
+        room = link.await_room(driver.now() + self._options.timeout)
         driver.step()
         try:
             await self._outcome(room)
@@ -167,7 +162,7 @@ class Client:
 
     async def flush(self) -> None:
         """Return when nothing that was published waits or is unconfirmed. Raises OutcomeUnknown."""
-        driver = self._publishing
+        driver = self._links.publishing
         if driver is None:
             return
         assert isinstance(driver.link, PublishingLink)
@@ -213,32 +208,14 @@ class Client:
         interests = [Interest(topic, start=start) for topic in dict.fromkeys(topics)]
         interests += [Interest(one, prefix=True, start=start) for one in dict.fromkeys(prefixes)]
         feed = Feed(interests, self._options.feed_bytes, events)
-        driver = self._reader(wire, target) if own else self._subscriber()
+        driver = self._links.reader(wire, target) if own else self._links.subscriber()
         link = driver.link
         assert isinstance(link, SubscribingLink)
         feed.on_room = driver.step_soon
         link.add(feed, driver.now())
-        self._start(driver)
+        self._links.start(driver)
         driver.step()
-        return Subscription(self._runtime, feed, lambda: self._leave(driver, feed))
-
-    def _leave(self, driver: LinkDriver, feed: Feed) -> None:
-        link = driver.link
-        assert isinstance(link, SubscribingLink)
-        link.remove(feed, driver.now())
-        if driver in self._reading:
-            self._reading.remove(driver)
-            self._leaving.append(driver)
-            link.close(driver.now())
-            driver.step()
-            link.gone.when_done(lambda: self._left(driver))
-        else:
-            driver.step()
-
-    def _left(self, driver: LinkDriver) -> None:
-        if driver in self._leaving:
-            self._leaving.remove(driver)
-            driver.stop()
+        return Subscription(self._runtime, feed, lambda: self._links.leave(driver, feed))
 
     def _wire_for(self, start: int | None) -> tuple[ClientWire, Target]:
         """Return the wire that can begin at ``start``: the client's own, or that of the API."""
@@ -254,58 +231,6 @@ class Client:
             )
         target = parse_url(options.api)
         return target.wire((options.client_id or "").encode(), self._token()), target
-
-    # Links
-
-    def _publisher(self) -> LinkDriver:
-        if self._publishing is None:
-            options, target = self._options, self._options.target
-            link = PublishingLink(
-                self._wire,
-                str(target),
-                options.timing,
-                random.random,
-                options.queue_bytes,
-                self._report,
-            )
-            self._publishing = self._drive(link, target)
-        return self._publishing
-
-    def _subscriber(self) -> LinkDriver:
-        if self._subscribing is None:
-            self._subscribing = self._reader(self._wire, self._options.target)
-            self._reading.remove(self._subscribing)
-        return self._subscribing
-
-    def _reader(self, wire: ClientWire, target: Target) -> LinkDriver:
-        link = SubscribingLink(wire, str(target), self._options.timing, random.random, self._report)
-        driver = self._drive(link, target)
-        self._reading.append(driver)
-        return driver
-
-    def _drive(self, link: PublishingLink | SubscribingLink, target: Target) -> LinkDriver:
-        tls = self._options.tls if target.tls else None
-        renew = partial(self._renew_token, link.wire)
-        return LinkDriver(self._runtime, link, target.host, target.port, tls, renew)
-
-    def _renew_token(self, wire: ClientWire) -> None:
-        """Use the token that is in the file now, if it comes from one."""
-        secret = self._options.token
-        if secret is not None:
-            secret.renew()
-            # One that the wire cannot use does not replace one that it could.
-            with suppress(ConfigurationError):
-                wire.use_token(secret.reveal())
-
-    def _start(self, driver: LinkDriver) -> None:
-        if any(one.link.proved for one in self._drivers()):
-            # The broker was reached: what fails now is repeated.
-            driver.link.proved = True
-        driver.link.start(driver.now())
-
-    def _drivers(self) -> list[LinkDriver]:
-        own = [one for one in (self._publishing, self._subscribing) if one is not None]
-        return own + self._reading
 
     # Checks
 
@@ -367,11 +292,7 @@ class Client:
             if flush:
                 await self.flush()
         finally:
-            drivers = self._drivers() + self._leaving
-            for driver in drivers:
-                driver.link.close(driver.now())
-                driver.step()
-            for driver in drivers:
+            for driver in self._links.close():
                 await self._outcome(driver.link.gone)
                 driver.stop()
 

@@ -14,8 +14,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import pyarrow as pa
@@ -23,86 +22,33 @@ import pyarrow.ipc
 import urllib3
 from urllib3.exceptions import HTTPError
 
-BatchOrGap: TypeAlias = pa.RecordBatch | tuple[int, int]
-"""Messages, or a damaged range of offsets (start, stop)."""
+from pubsub.client.history_replies import (
+    BrokerLimits,
+    CommitReply,
+    HistoryBounds,
+    HistoryError,
+    HistoryUnreachable,
+    Reader,
+    reader_of,
+)
+from pubsub.client.history_stream import BatchOrGap, items_of
+
+__all__ = [
+    "BrokerLimits",
+    "CommitReply",
+    "HistoryBounds",
+    "HistoryClient",
+    "HistoryError",
+    "HistoryUnreachable",
+    "Reader",
+]  # fmt: skip
+
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 5.0
 _TOKEN_PATTERN = re.compile(r"[A-Za-z0-9._~+/=-]+")
-# The end-of-stream marker of an Arrow IPC stream. Arrow accepts a stream without one.
-_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 # Readers in a response, the most that there may be.
 _ROWS = 1000
 # HTTP statuses that can change when the request is repeated.
 _RETRIED_STATUSES = (408, 429, 503)
-
-
-class HistoryError(Exception):
-    """An error reply of the broker.
-
-    ``status`` is the HTTP status, ``code`` is for programs (for example "expired" or
-    "unknown-part"), and ``details`` is the whole reply.
-    """
-
-    def __init__(self, status: int, details: Mapping[str, Any]) -> None:
-        super().__init__(f"{details.get('message', '')} (HTTP {status})")
-        self.status = status
-        self.code = str(details.get("error", ""))
-        self.details = details
-
-
-class HistoryUnreachable(Exception):
-    """All attempts to reach the broker failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryBounds:
-    """The first offset of the history, the offset after its last, and its epoch.
-
-    ``offset`` belongs to the timestamp that was passed to ``HistoryClient.bounds``.
-    """
-
-    first: int
-    next: int
-    epoch: str
-    offset: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerLimits:
-    """What the broker takes: the bytes of a batch with all its parts, and of a message."""
-
-    batch_bytes: int
-    message_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """The position of a reader. ``updated`` is in µs since the Unix epoch.
-
-    ``owner`` is the subject of the token that reported it, or None. ``quiet`` is what was reported
-    as such.
-    """
-
-    name: str
-    offset: int
-    epoch: str
-    updated: int
-    lag: int
-    owner: str | None = None
-    quiet: tuple[int, str] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CommitReply:
-    """A stored batch: ``messages`` messages, from offset ``first`` to before ``next``.
-
-    ``duplicate`` is true if an earlier commit stored the batch. The broker knows the offsets of the
-    last batch of each query only.
-    """
-
-    duplicate: bool
-    first: int | None = None
-    next: int | None = None
-    messages: int | None = None
 
 
 class HistoryClient:
@@ -193,7 +139,7 @@ class HistoryClient:
                 stop = request["stop"] = int(response.headers["Pubsub-Stop"])
                 request["epoch"] = response.headers["Pubsub-Epoch"]
                 try:
-                    for item, next_offset in _items(response):
+                    for item, next_offset in items_of(response):
                         failures = 0
                         request["start"] = next_offset
                         yield item
@@ -214,7 +160,7 @@ class HistoryClient:
         query: dict[str, object] = {"limit": _ROWS}
         while True:
             page = self._json("GET", f"/v1/readers?{urlencode(query)}")
-            rows += [_reader(row) for row in page["items"]]
+            rows += [reader_of(row) for row in page["items"]]
             if page["next"] is None:
                 return rows
             query["after"] = page["next"]
@@ -342,47 +288,3 @@ class HistoryClient:
         if failures >= self._attempts:
             raise HistoryUnreachable(f"{self._url} cannot be reached: {error}") from error
         self._sleep(min(_FIRST_DELAY * 2 ** (failures - 1), _LONGEST_DELAY))
-
-
-def _reader(row: dict[str, Any]) -> Reader:
-    begin, topics = row.pop("quiet_from", None), row.pop("quiet_topics", None)
-    return Reader(**row, quiet=None if begin is None else (begin, topics))
-
-
-class _BodyFile:
-    """A response as a file for Arrow; ``last`` holds its last bytes."""
-
-    closed = False
-
-    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
-        self._response = response
-        self.last = b""
-
-    def read(self, size: int | None = None) -> bytes:
-        """See io.RawIOBase."""
-        data = self._response.read(size)
-        self.last = (self.last + data[-len(_END_OF_STREAM) :])[-len(_END_OF_STREAM) :]
-        return data
-
-    def close(self) -> None:
-        """Do nothing: the caller closes the response."""
-
-
-def _items(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[BatchOrGap, int]]:
-    """Yield the items of a stream, each with the offset after it."""
-    body = _BodyFile(response)
-    with pyarrow.ipc.open_stream(body) as reader:
-        while True:
-            try:
-                batch, metadata = reader.read_next_batch_with_custom_metadata()
-            except StopIteration:
-                if body.last != _END_OF_STREAM:
-                    raise HTTPError("the stream ended before its end marker") from None
-                # The connection is reusable only after the end of the HTTP body was read.
-                response.read()
-                return
-            if metadata is not None and b"damaged" in metadata:
-                start, stop = json.loads(metadata[b"damaged"])
-                yield (start, stop), stop
-            elif batch.num_rows:
-                yield batch, batch["offset"][-1].as_py() + 1

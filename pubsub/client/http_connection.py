@@ -90,9 +90,9 @@ class HttpConnection(WireConnection):
 
     # Input
 
-    def consume(self, data: bytes, events: list[WireEvent]) -> tuple[int, int]:
+    def consume(self, data: bytes, at: int, events: list[WireEvent]) -> tuple[int, int]:
         """See ``WireConnection``. The frames keep what is incomplete."""
-        self._frames.receive_data(data)
+        self._frames.receive_data(data[at:])
         try:
             self._take_all(events)
         finally:

@@ -112,10 +112,18 @@ class Link(ABC):
         output, self._last_output = self._last_output, b""
         return output if self.connection is None else self.connection.take_output()
 
+    @property
+    def behind(self) -> bool:
+        """True if there is more to send than the last call has appended to the output."""
+        return False
+
     def deadline(self) -> float | None:
         """Return when ``tick`` should be called, if at all."""
-        times = [self._until, self._wake_at, self.own_deadline()]
-        return min((time for time in times if time is not None), default=None)
+        earliest = self._until
+        for time in (self._wake_at, self.own_deadline()):
+            if time is not None and (earliest is None or time < earliest):
+                earliest = time
+        return earliest
 
     def connected(self, now: float) -> None:
         """The transport that CONNECT asked for is there."""

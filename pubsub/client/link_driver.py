@@ -31,16 +31,14 @@ class LinkDriver:
     ) -> None:
         self.runtime = runtime
         self.link = link
+        self.now: Callable[[], float] = runtime.now
+        """Returns the time for the link's methods."""
         self._host, self._port, self._tls = host, port, tls
         self._renew = renew
         self._attempt: _Attempt | None = None
         self._timer: Cancel | None = None
         self._timer_at = 0.0
         self._step_cancel: Cancel | None = None
-
-    def now(self) -> float:
-        """Return the time for the link's methods."""
-        return self.runtime.now()
 
     def step(self) -> None:
         """Do what the link asks for."""
@@ -56,16 +54,22 @@ class LinkDriver:
                 self._attempt.end(command is Command.ABORT)
                 if command is Command.ABORT:
                     self._attempt = None
+        if link.behind:
+            self.step_soon()
         self._regulate()
         self._set_timer()
 
     def step_soon(self) -> None:
         """Pump and step once, after what else happens in this pass of the loop."""
         if self._step_cancel is None:
-            self._step_cancel = self.runtime.call_later(0, self._pump)
+            self._step_cancel = self.runtime.call_later(0, self._step_now)
 
-    def _pump(self) -> None:
+    def _step_now(self) -> None:
         self._step_cancel = None
+        self.pump()
+
+    def pump(self) -> None:
+        """Send what is queued, and step."""
         if isinstance(self.link, PublishingLink):
             self.link.pump(self.now())
         self.step()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import repeat
+from typing import NamedTuple
 
 from pubsub.kernel import Columns
 from pubsub.wire.client_events import Messages
@@ -11,8 +13,7 @@ from pubsub.wire.client_events import Messages
 _NO_HEADERS: Mapping[str, bytes] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """A message. What the wire does not show is None, or an empty mapping.
 
     ``timestamp`` is in µs since the Unix epoch, ``offset`` the number in the broker's history.
@@ -23,7 +24,11 @@ class Message:
     sender: bytes | None = None
     timestamp: int | None = None
     offset: int | None = None
-    headers: Mapping[str, bytes] = field(default_factory=dict)
+    headers: Mapping[str, bytes] = _NO_HEADERS
+
+
+# A message of its values in order, without a call of Python code.
+_make = partial(tuple.__new__, Message)
 
 
 class MessageBatch:
@@ -64,21 +69,16 @@ class MessageBatch:
 
     def __iter__(self) -> Iterator[Message]:
         event = self._event
-        topic, timestamp = event.topic, event.timestamp
-        details = (event.timestamps, event.offsets, event.senders, event.headers)
-        if not any(column is not None for column in details):
-            for payload in event.columns.payloads():
-                yield Message(topic, payload, None, timestamp, None, _NO_HEADERS)
-            return
-        for index, payload in enumerate(event.columns.payloads()):
-            yield Message(
-                topic,
-                payload,
-                None if event.senders is None else event.senders[index],
-                timestamp if event.timestamps is None else event.timestamps[index],
-                None if event.offsets is None else event.offsets[index],
-                _NO_HEADERS if event.headers is None else event.headers[index],
-            )
+        # No column is of another length than that of the payloads.
+        columns = (
+            repeat(event.topic),
+            event.columns.payloads(),
+            _each(event.senders, None),
+            _each(event.timestamps, event.timestamp),
+            _each(event.offsets, None),
+            _each(event.headers, _NO_HEADERS),
+        )
+        return map(_make, zip(*columns, strict=False))
 
     def last_offset(self) -> int | None:
         """Return the offset of the last message, or None."""
@@ -87,3 +87,7 @@ class MessageBatch:
     def last_timestamp(self) -> int | None:
         """Return the timestamp of the last message, or None."""
         return self._event.timestamps[-1] if self._event.timestamps else self._event.timestamp
+
+
+def _each(column: Sequence[object] | None, otherwise: object) -> Iterable[object]:
+    return repeat(otherwise) if column is None else column

@@ -6,7 +6,8 @@ published: they are not sent again, because that could publish them twice. Who a
 confirmation gets OutcomeUnknown; the others are reported as ``Uncertain``.
 
 Every message is confirmed, whether or not anybody asked, so that the link knows what is in flight.
-Messages for which nobody asked are confirmed together.
+Messages for which nobody asked are confirmed together: those that are sent while a confirmation is
+awaited form the group of the next one.
 """
 
 from __future__ import annotations
@@ -36,7 +37,12 @@ from pubsub.wire.client_wire import ClientWire, Headers, Role
 _OVERHEAD = 64
 # What is in flight at most, unless one request is larger.
 _WINDOW_BYTES = 4 * 1024 * 1024
+# What one ``pump`` gives the connection, so that it is sent while it is in the processor's cache.
+_PIECE_BYTES = 128 * 1024
+_RIPE_BYTES = 32 * 1024
+# A group with as much is confirmed, whatever else is awaited.
 _GROUP_MESSAGES = 4096
+_GROUP_BYTES = 256 * 1024
 
 
 @dataclass(slots=True)
@@ -63,6 +69,11 @@ class _Group:
     nbytes: int = 0
     ticket: Ticket[Level] | None = None
 
+    @property
+    def full(self) -> bool:
+        """True if nothing more should be added."""
+        return self.messages >= _GROUP_MESSAGES or self.nbytes >= _GROUP_BYTES
+
 
 class PublishingLink(Link):
     """See the module. ``limit`` is the number of bytes that may wait or be in flight.
@@ -86,6 +97,8 @@ class PublishingLink(Link):
         self._report = report
         self._queue: deque[Request] = deque()
         self._in_flight: deque[_Group] = deque()
+        # What was sent since the last ``confirm``.
+        self._open = _Group()
         self._queued_bytes = 0
         self._flying_bytes = 0
         self._room: deque[Ticket[None]] = deque()
@@ -134,38 +147,60 @@ class PublishingLink(Link):
             self._watch(request.ticket)
         self._queued_bytes += request.nbytes
 
+    @property
+    def ripe(self) -> bool:
+        """True if so much is queued that it need not wait for more."""
+        return self._queued_bytes >= _RIPE_BYTES
+
+    @property
+    def behind(self) -> bool:
+        """See ``Link``. A group that is left waits for what is published meanwhile."""
+        if self.state is not State.READY:
+            return False
+        if self._queue:
+            return self._may_send()
+        return self._open.messages > 0 and not self._in_flight
+
+    def _may_send(self) -> bool:
+        return self.writable and self._flying_bytes < _WINDOW_BYTES
+
     def pump(self, now: float) -> None:
-        """Give the connection what the window and the transport have room for."""
+        """Give the connection what the window and the transport have room for, up to a piece."""
         connection, queue = self.connection, self._queue
-        if self.state is not State.READY or connection is None or not queue:
+        if self.state is not State.READY or connection is None:
             return
-        group = _Group()
-        while queue and self.writable and self._flying_bytes < _WINDOW_BYTES:
+        given = 0
+        while queue and given < _PIECE_BYTES and self._may_send():
             request = queue.popleft()
             nbytes = request.nbytes
+            given += nbytes
             self._queued_bytes -= nbytes
             self._flying_bytes += nbytes
-            if group.messages and (request.ticket or group.messages >= _GROUP_MESSAGES):
-                group = self._confirm(group)
+            if request.ticket is not None:
+                self._confirm()
             connection.publish(request.topic, request.columns, request.sender, request.headers)
+            group = self._open
             group.messages += request.columns.count
             group.nbytes += nbytes
-            if request.ticket is not None:
-                group.ticket = request.ticket
-                group = self._confirm(group)
-        if group.messages:
-            self._confirm(group)
+            group.ticket = request.ticket
+            if request.ticket is not None or group.full:
+                self._confirm()
+        if self._idle or not self._in_flight:
+            self._confirm()
         self.touched(now)
 
-    def _confirm(self, group: _Group) -> _Group:
-        assert self.connection is not None
-        self.connection.confirm()
-        self._in_flight.append(group)
-        return _Group()
+    def _confirm(self) -> None:
+        """Have the open group confirmed, unless it is empty."""
+        if self._open.messages:
+            assert self.connection is not None
+            self.connection.confirm()
+            self._in_flight.append(self._open)
+            self._open = _Group()
 
     def await_idle(self) -> Ticket[None]:
         """Return a ticket that is done when nothing waits or is in flight."""
         ticket: Ticket[None] = Ticket()
+        self._confirm()
         if not self._queue and not self._in_flight:
             ticket.succeed(None)
         else:
@@ -194,7 +229,8 @@ class PublishingLink(Link):
             group = self._in_flight.popleft()
             self._flying_bytes -= group.nbytes
             self._settle(group, event)
-            self.pump(now)
+            if self._queue or self._idle:
+                self.pump(now)
             self._tell_room()
 
     def _settle(self, group: _Group, event: Confirmed) -> None:
@@ -215,7 +251,7 @@ class PublishingLink(Link):
                 # It adds a request, and calls room_taken, before the next one is looked at.
                 ticket.succeed(None)
                 break
-        if self._idle and not self._queue and not self._in_flight:
+        if self._idle and not (self._queue or self._in_flight or self._open.messages):
             idle, self._idle = self._idle, []
             for ticket in idle:
                 ticket.succeed(None)
@@ -227,7 +263,8 @@ class PublishingLink(Link):
     def interrupted(self) -> None:
         """See ``Link``."""
         unknown = 0
-        groups, self._in_flight = self._in_flight, deque()
+        groups, self._in_flight = [*self._in_flight, self._open], deque()
+        self._open = _Group()
         self._flying_bytes = 0
         for group in groups:
             if group.ticket is None:

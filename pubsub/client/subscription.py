@@ -43,8 +43,19 @@ class Subscription:
     ) -> None:
         self.close()
 
-    def __aiter__(self) -> AsyncIterator[Message | Notice]:
-        return self
+    async def __aiter__(self) -> AsyncIterator[Message | Notice]:
+        while True:
+            # Those that are left when the loop ends are for the next one.
+            for message in self._current:
+                yield message
+            if (item := self._get()) is None:
+                item = await self.next_item()
+            if item is None:
+                return
+            if isinstance(item, MessageBatch):
+                self._current = iter(item)
+            else:
+                yield item
 
     async def __anext__(self) -> Message | Notice:
         for message in self._current:
@@ -61,7 +72,12 @@ class Subscription:
 
     async def batches(self) -> AsyncIterator[MessageBatch | Notice]:
         """Yield the messages in batches, which is faster."""
-        while (item := await self.next_item()) is not None:
+        while True:
+            # What is there takes no coroutine.
+            if (item := self._get()) is None:
+                item = await self.next_item()
+            if item is None:
+                return
             yield item
 
     async def accepted(self) -> None:

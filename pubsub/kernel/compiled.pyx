@@ -9,7 +9,12 @@ read only through ``data`` objects that are held, at offsets that were compared 
 from secrets import randbits as getrandbits
 
 from cpython.bytearray cimport PyByteArray_AsString, PyByteArray_Size
-from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize, PyBytes_Size
+from cpython.bytes cimport (
+    PyBytes_AsString,
+    PyBytes_AsStringAndSize,
+    PyBytes_FromStringAndSize,
+    PyBytes_Size,
+)
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
@@ -59,6 +64,40 @@ cdef struct Seen:
     # The scan in which an address was last seen, and its index in the columns of that scan.
     uint64_t scan
     uint32_t index
+
+
+cdef inline bint same_bytes(const uint8_t *p, const uint8_t *q, Py_ssize_t size) noexcept nogil:
+    """Compare bytes without a call, as most heads are short."""
+    cdef uint64_t one, other
+    while size >= 8:
+        memcpy(&one, p, 8)
+        memcpy(&other, q, 8)
+        if one != other:
+            return False
+        p += 8
+        q += 8
+        size -= 8
+    while size > 0:
+        if p[0] != q[0]:
+            return False
+        p += 1
+        q += 1
+        size -= 1
+    return True
+
+
+cdef inline void copy_short(uint8_t *o, const uint8_t *p, Py_ssize_t size) noexcept nogil:
+    """Copy bytes without a call, as most heads are short."""
+    while size >= 8:
+        memcpy(o, p, 8)
+        o += 8
+        p += 8
+        size -= 8
+    while size > 0:
+        o[0] = p[0]
+        o += 1
+        p += 1
+        size -= 1
 
 
 cdef inline uint64_t read_field(const uint8_t *p, Field *field) noexcept nogil:
@@ -181,6 +220,13 @@ cdef inline Match match(
         return DIFFERENT
     size[0] = <Py_ssize_t>found
     return WHOLE if size[0] <= left - entry.length else INCOMPLETE
+
+
+cdef inline bint same_head(
+    const uint8_t *p, Py_ssize_t left, const uint8_t *before, Entry *entry
+) noexcept nogil:
+    """Return whether a message at ``p`` has the head of the one before, which says its size."""
+    return entry.after == NULL and left >= entry.length and same_bytes(p, before, entry.length)
 
 
 cdef inline uint64_t mix(uint64_t value, const uint8_t *p, Py_ssize_t size) noexcept nogil:
@@ -337,6 +383,19 @@ cdef class Columns:
         self.nbytes += size
         return 0
 
+    cdef inline int append_alike(self, Py_ssize_t start) except -1:
+        """Append a message of the size and the index of the last one."""
+        cdef Message *message
+        if self.count == self.room:
+            self.reserve(2 * self.room)
+        message = &self.messages[self.count]
+        message.start = <uint32_t>start
+        message.size = message[-1].size
+        message.index = message[-1].index
+        self.count += 1
+        self.nbytes += message.size
+        return 0
+
     cdef Columns like(self):
         cdef Columns made = Columns.__new__(Columns)
         made.data = self.data
@@ -362,19 +421,35 @@ cdef class Columns:
     def of(list payloads not None, indexes=None, list addresses=None):
         """See ``interpreted.Columns.of``."""
         cdef Columns made = Columns.__new__(Columns)
-        cdef Py_ssize_t i, at = 0
-        cdef bytes payload
-        made.data = payloads[0] if len(payloads) == 1 else b"".join(payloads)
-        if PyBytes_Size(made.data) > MAX_DATA:
-            raise ValueError("too many bytes for one batch")
-        made.reserve(len(payloads))
-        made.addresses = [0] if addresses is None else addresses
-        if indexes is not None and len(indexes) != len(payloads):
+        cdef Py_ssize_t i, size, at = 0, count = len(payloads)
+        cdef char **parts
+        cdef char *out
+        # What reads ``indexes`` must not change the list of which the bytes are taken.
+        cdef list held = payloads if indexes is None else payloads.copy()
+        if indexes is not None and len(indexes) != count:
             raise ValueError("indexes and payloads differ in number")
-        for i in range(len(payloads)):
-            payload = payloads[i]
-            made.append(at, PyBytes_Size(payload), 0 if indexes is None else indexes[i])
-            at += PyBytes_Size(payload)
+        made.addresses = [0] if addresses is None else addresses
+        made.reserve(count)
+        parts = <char **>malloc(max(count, 1) * sizeof(char *))
+        if parts == NULL:
+            raise MemoryError
+        try:
+            for i in range(count):
+                PyBytes_AsStringAndSize(held[i], &parts[i], &size)
+                if at > MAX_DATA - size:
+                    raise ValueError("too many bytes for one batch")
+                made.append(at, size, 0 if indexes is None else indexes[i])
+                at += size
+            if count == 1:
+                made.data = held[0]
+            else:
+                made.data = PyBytes_FromStringAndSize(NULL, at)
+                out = PyBytes_AsString(made.data)
+                for i in range(count):
+                    memcpy(out, parts[i], made.messages[i].size)
+                    out += made.messages[i].size
+        finally:
+            free(parts)
         made.end = at
         return made
 
@@ -753,9 +828,11 @@ cdef class HeadTable:
         cdef Py_ssize_t length = PyBytes_Size(data)
         cdef Columns columns = Columns.__new__(Columns)
         cdef Py_ssize_t size = 0
+        # Of the message before.
+        cdef Py_ssize_t head = 0
+        cdef Entry *entry = NULL
         cdef Match matched
         cdef int number
-        cdef Entry *entry
         cdef Seen *seen
         if not 0 <= at <= length or length > MAX_DATA:
             raise ValueError("at is outside the data, or the data is too long")
@@ -763,6 +840,15 @@ cdef class HeadTable:
         columns.addresses = []
         self.scans += 1
         while at < length:
+            if entry != NULL and same_head(p + at, length - at, p + head, entry):
+                # As most messages of a read. The entry is the last one, and follows itself.
+                if size > length - at - entry.length:
+                    break
+                columns.append_alike(at + entry.length)
+                self.entries[self.last].next = self.last
+                head = at
+                at += entry.length + size
+                continue
             matched = DIFFERENT
             number = -1
             if self.last >= 0:
@@ -790,6 +876,7 @@ cdef class HeadTable:
             if self.last >= 0:
                 self.entries[self.last].next = number
             self.last = number
+            head = at
             at += entry.length + size + entry.after_length
         columns.end = at
         return columns
@@ -911,10 +998,12 @@ cdef class FrameEncoder:
         cdef const uint8_t *p = <const uint8_t *>PyBytes_AsString(columns.data)
         cdef const char *stamp = PyBytes_AsString(variable)
         cdef Py_ssize_t i, total = 0, count = 0
-        cdef Entry *entry
+        cdef Entry *entry = NULL
         cdef Message *message
+        cdef uint32_t size = 0, index = 0
         cdef bytes out
         cdef uint8_t *o
+        cdef const uint8_t *head = NULL
         cdef int j
         if PyBytes_Size(variable) != self.variable_size:
             raise ValueError("the variable bytes have another length")
@@ -927,14 +1016,22 @@ cdef class FrameEncoder:
         o = <uint8_t *>PyBytes_AsString(out)
         for i in range(columns.count):
             message = &columns.messages[i]
-            entry = self.entry_for(message)
-            if entry == NULL:
-                continue
-            memcpy(o, entry.data, entry.length)
-            for j in range(entry.field_count):
-                write_field(o, &entry.fields[j], message.size + entry.fields[j].add)
-            if self.variable_size:
-                memcpy(o + self.variable_at, stamp, self.variable_size)
+            if head == NULL or message.size != size or message.index != index:
+                entry = self.entry_for(message)
+                if entry == NULL:
+                    head = NULL
+                    continue
+                size = message.size
+                index = message.index
+                head = o
+                memcpy(o, entry.data, entry.length)
+                for j in range(entry.field_count):
+                    write_field(o, &entry.fields[j], message.size + entry.fields[j].add)
+                if self.variable_size:
+                    memcpy(o + self.variable_at, stamp, self.variable_size)
+            else:
+                # As the head of the message before.
+                copy_short(o, head, entry.length)
             o += entry.length
             memcpy(o, p + message.start, message.size)
             o += message.size

@@ -31,6 +31,8 @@ from pubsub.kernel import Columns
 from pubsub.wire.client_events import ENDS, Interest, Level, Malformed, WireEvent
 
 Headers = Mapping[str, bytes]
+# A read of this many bytes and more is not copied.
+_LARGE_READ = 16 * 1024
 
 
 class Role(Enum):
@@ -236,28 +238,54 @@ class WireConnection(ABC):
         self._nbytes += len(data)
         if self._nbytes < self._need:
             return []
-        whole = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         events: list[WireEvent] = []
+        whole = b""
         try:
-            end, self._need = self.consume(whole, events)
+            whole, at = self._join(events)
+            end, self._need = (0, 1) if _is_over(events) else self.consume(whole, at, events)
         except WireError as error:
             events.append(Malformed(str(error)))
             end = len(whole)
         rest = whole[end:]
         self._chunks, self._nbytes = ([rest] if rest else []), len(rest)
-        if events and isinstance(events[-1], ENDS):
+        if _is_over(events):
             self.ended = True
             self._chunks = []
         return events
 
+    def _join(self, events: list[WireEvent]) -> tuple[bytes, int]:
+        """Return the input, and where what is not handled yet begins.
+
+        A large read is not copied because of the frame that began before it: that is handled here.
+        """
+        *before, data = self._chunks
+        if not before:
+            return data, 0
+        kept = self._nbytes - len(data)
+        # A header, then the frame that it announces.
+        for _ in range(2 if kept < _LARGE_READ <= len(data) else 0):
+            frame = b"".join((*before, data[: self._need - kept]))
+            end, need = self.consume(frame, 0, events)
+            if end == len(frame) or _is_over(events):
+                return data, end - kept
+            if end or not len(frame) < need <= self._nbytes:
+                before, data = [frame[end:]], data[len(frame) - kept :]
+                break
+            self._need = need
+        return b"".join((*before, data)), 0
+
     @abstractmethod
-    def consume(self, data: bytes, events: list[WireEvent]) -> tuple[int, int]:
-        """Handle the whole frames at the start of ``data`` and append their events.
+    def consume(self, data: bytes, at: int, events: list[WireEvent]) -> tuple[int, int]:
+        """Handle the whole frames of ``data`` from ``at`` on and append their events.
 
         Returns where the rest begins, and how many bytes of it there must be before it is worth
         another call. Raises WireError for bytes that are not the protocol. Nothing is appended
         after an event of ``ENDS``.
         """
+
+
+def _is_over(events: list[WireEvent]) -> bool:
+    return bool(events) and isinstance(events[-1], ENDS)
 
 
 class WireError(Exception):

@@ -56,31 +56,36 @@ async def _run_library(address: tuple[str, int], plan: RunPlan, seconds: float) 
         client.subscribe(_TOPIC) as messages,
     ):
         started = time.perf_counter()
-        publishing = asyncio.create_task(_publish(client, plan, started + seconds))
-        received = await _receive(messages, publishing)
-        return received / (time.perf_counter() - started)
+        total = asyncio.get_running_loop().create_future()
+        publishing = asyncio.create_task(_publish(client, plan, started + seconds, total))
+        received = await _receive(messages, total)
+        elapsed = time.perf_counter() - started
+        await publishing
+        return received / elapsed
 
 
-async def _publish(client: Client, plan: RunPlan, until: float) -> int:
+async def _publish(client: Client, plan: RunPlan, until: float, total: asyncio.Future[int]) -> None:
+    """Publish, and set ``total`` to the number of messages before the last of them is sent."""
     payloads = [os.urandom(plan.payload) for _ in range(plan.per_batch)]
-    published = 0
+    batches = 1
+    await client.publish_many(_TOPIC, payloads)
     while time.perf_counter() < until:
-        await client.publish_many(_TOPIC, payloads)
-        published += len(payloads)
         # A queue with room lets a publisher go on without end.
         await asyncio.sleep(0)
+        await client.publish_many(_TOPIC, payloads)
+        batches += 1
+    total.set_result(batches * len(payloads))
     await client.flush()
-    return published
 
 
-async def _receive(messages: Subscription, publishing: asyncio.Task[int]) -> int:
+async def _receive(messages: Subscription, total: asyncio.Future[int]) -> int:
     """Return the number of messages, when all that was published has arrived."""
     received = 0
     async for batch in messages.batches():
         if not isinstance(batch, MessageBatch):
             raise BenchError(f"the connection was not kept: {batch}")
         received += len(batch)
-        if publishing.done() and received >= publishing.result():
+        if total.done() and received >= total.result():
             break
     return received
 

@@ -204,7 +204,7 @@ class SubscriberTests(LinkCase):
         raised(SubscriptionRefused, runtime.begin(client.subscribe("news").next_item()).result)
         runtime.settle()
         assert [stream.lost for stream in runtime.streams] == [True, True]
-        assert client._reading == []
+        assert client._links._reading == []
 
     def test_input_that_a_defect_cannot_handle(self) -> None:
         reader = self.subscription(self.client("spot"), "news", events=True)
@@ -302,7 +302,7 @@ class PublisherTests(LinkCase):
     def test_a_link_that_is_closed_takes_no_messages(self) -> None:
         client = self.client("spot")
         self.runtime.run(client.publish("news", b"0", confirm=True))
-        link = client._publishing.link
+        link = client._links.publishing.link
         self.runtime.run(client.close())
         raised(ClientClosed, link.add, Request("news", Columns.one(b"x")))
 

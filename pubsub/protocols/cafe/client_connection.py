@@ -130,9 +130,8 @@ class CafeConnection(WireConnection):
 
     # Input
 
-    def consume(self, data: bytes, events: list[WireEvent]) -> tuple[int, int]:
+    def consume(self, data: bytes, at: int, events: list[WireEvent]) -> tuple[int, int]:
         """See ``WireConnection``."""
-        at = 0
         try:
             while True:
                 at = self.scan(data, at, events)

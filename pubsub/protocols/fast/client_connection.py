@@ -118,9 +118,9 @@ class FastConnection(WireConnection):
 
     # Input
 
-    def consume(self, data: bytes, events: list[WireEvent]) -> tuple[int, int]:
+    def consume(self, data: bytes, at: int, events: list[WireEvent]) -> tuple[int, int]:
         """See ``WireConnection``."""
-        at, end = 0, len(data)
+        end = len(data)
         while at < end:
             start, at = at, self.scan(data, at, events)
             if at == end:

@@ -67,9 +67,8 @@ class NsdConnection(WireConnection):
     def close(self) -> None:
         """See ``WireConnection``. nsd has no goodbye."""
 
-    def consume(self, data: bytes, events: list[WireEvent]) -> tuple[int, int]:
+    def consume(self, data: bytes, at: int, events: list[WireEvent]) -> tuple[int, int]:
         """See ``WireConnection``."""
-        at = 0
         while (end := data.find(b"\n", at)) >= 0:
             fields = {} if data.startswith(_SUCCESS_LINE, at) else _parse(data[at:end])
             error = _error(fields)

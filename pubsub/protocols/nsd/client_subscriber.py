@@ -167,9 +167,8 @@ class NsdSubscriber(NsdConnection):
 
     # Input
 
-    def consume(self, data: bytes, events: list[WireEvent]) -> tuple[int, int]:
+    def consume(self, data: bytes, at: int, events: list[WireEvent]) -> tuple[int, int]:
         """See ``WireConnection``."""
-        at = 0
         while True:
             if self._list is None and self._begins_list(data, at):
                 self._list = self.waiting.popleft().topic
@@ -182,7 +181,7 @@ class NsdSubscriber(NsdConnection):
             end = data.find(b"\n", at)
             if end < 0:
                 return at, len(data) - at + 1
-            super().consume(data[at : end + 1], events)
+            super().consume(data[at : end + 1], 0, events)
             if events and isinstance(events[-1], Rejected):
                 return len(data), 1
             at = end + 1

@@ -114,9 +114,9 @@ class RheosConnection(WireConnection):
 
     # Input
 
-    def consume(self, data: bytes, events: list[WireEvent]) -> tuple[int, int]:
+    def consume(self, data: bytes, at: int, events: list[WireEvent]) -> tuple[int, int]:
         """See ``WireConnection``."""
-        at, end = 0, len(data)
+        end = len(data)
         try:
             while at < end:
                 start = at

@@ -137,9 +137,8 @@ class SpotConnection(WireConnection):
 
     # Input
 
-    def consume(self, data: bytes, events: list[WireEvent]) -> tuple[int, int]:
+    def consume(self, data: bytes, at: int, events: list[WireEvent]) -> tuple[int, int]:
         """See ``WireConnection``."""
-        at = 0
         try:
             while not self._handshake.done:
                 after, need = self._handshake.consume(data, at)

@@ -1,0 +1,122 @@
+"""The links of a client, with their drivers: made by the first requests that need them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from pubsub.client.client_options import ClientOptions
+from pubsub.client.client_url import Target
+from pubsub.client.feed import Feed
+from pubsub.client.link_driver import LinkDriver
+from pubsub.client.notices import Notice
+from pubsub.client.publishing_link import PublishingLink
+from pubsub.client.runtime import Runtime
+from pubsub.client.subscribing_link import SubscribingLink
+from pubsub.errors import ConfigurationError
+from pubsub.wire.client_wire import ClientWire
+
+
+class ClientLinks:
+    """One link for publishing, one for subscriptions, and those of single subscriptions.
+
+    ``report`` is called with every notice.
+    """
+
+    def __init__(
+        self, runtime: Runtime, options: ClientOptions, report: Callable[[Notice], None]
+    ) -> None:
+        self.publishing: LinkDriver | None = None
+        """The driver of ``publisher``, once something was published."""
+        self._runtime = runtime
+        self._options = options
+        self._report = report
+        self._subscribing: LinkDriver | None = None
+        # Of subscriptions that need a connection of their own: those with a start, and of a single
+        # topic.
+        self._reading: list[LinkDriver] = []
+        # Of subscriptions that were closed, until their connections have ended.
+        self._leaving: list[LinkDriver] = []
+
+    def publisher(self) -> LinkDriver:
+        """Return the driver of the link that publishes."""
+        if self.publishing is None:
+            options, target = self._options, self._options.target
+            link = PublishingLink(
+                self._options.wire,
+                str(target),
+                options.timing,
+                random.random,
+                options.queue_bytes,
+                self._report,
+            )
+            self.publishing = self._drive(link, target)
+        return self.publishing
+
+    def subscriber(self) -> LinkDriver:
+        """Return the driver of the link that most subscriptions share."""
+        if self._subscribing is None:
+            self._subscribing = self.reader(self._options.wire, self._options.target)
+            self._reading.remove(self._subscribing)
+        return self._subscribing
+
+    def reader(self, wire: ClientWire, target: Target) -> LinkDriver:
+        """Return the driver of a link of a single subscription."""
+        link = SubscribingLink(wire, str(target), self._options.timing, random.random, self._report)
+        driver = self._drive(link, target)
+        self._reading.append(driver)
+        return driver
+
+    def _drive(self, link: PublishingLink | SubscribingLink, target: Target) -> LinkDriver:
+        tls = self._options.tls if target.tls else None
+        renew = partial(self._renew_token, link.wire)
+        return LinkDriver(self._runtime, link, target.host, target.port, tls, renew)
+
+    def _renew_token(self, wire: ClientWire) -> None:
+        """Use the token that is in the file now, if it comes from one."""
+        secret = self._options.token
+        if secret is not None:
+            secret.renew()
+            # One that the wire cannot use does not replace one that it could.
+            with suppress(ConfigurationError):
+                wire.use_token(secret.reveal())
+
+    def start(self, driver: LinkDriver) -> None:
+        """Connect, unless that has begun."""
+        if any(one.link.proved for one in self._drivers()):
+            # The broker was reached: what fails now is repeated.
+            driver.link.proved = True
+        driver.link.start(driver.now())
+
+    def _drivers(self) -> list[LinkDriver]:
+        own = [one for one in (self.publishing, self._subscribing) if one is not None]
+        return own + self._reading
+
+    def leave(self, driver: LinkDriver, feed: Feed) -> None:
+        """End a subscription, and its connection if it has one of its own."""
+        link = driver.link
+        assert isinstance(link, SubscribingLink)
+        link.remove(feed, driver.now())
+        if driver in self._reading:
+            self._reading.remove(driver)
+            self._leaving.append(driver)
+            link.close(driver.now())
+            driver.step()
+            link.gone.when_done(lambda: self._left(driver))
+        else:
+            driver.step()
+
+    def _left(self, driver: LinkDriver) -> None:
+        if driver in self._leaving:
+            self._leaving.remove(driver)
+            driver.stop()
+
+    def close(self) -> list[LinkDriver]:
+        """Close all links, and return the drivers of those that are not gone yet."""
+        drivers = self._drivers() + self._leaving
+        for driver in drivers:
+            driver.link.close(driver.now())
+            driver.step()
+        return drivers

@@ -1,0 +1,83 @@
+"""What the HTTP API replies to a ``HistoryClient``: bounds, limits, readers, commits, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+class HistoryError(Exception):
+    """An error reply of the broker.
+
+    ``status`` is the HTTP status, ``code`` is for programs (for example "expired" or
+    "unknown-part"), and ``details`` is the whole reply.
+    """
+
+    def __init__(self, status: int, details: Mapping[str, Any]) -> None:
+        super().__init__(f"{details.get('message', '')} (HTTP {status})")
+        self.status = status
+        self.code = str(details.get("error", ""))
+        self.details = details
+
+
+class HistoryUnreachable(Exception):
+    """All attempts to reach the broker failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryBounds:
+    """The first offset of the history, the offset after its last, and its epoch.
+
+    ``offset`` belongs to the timestamp that was passed to ``HistoryClient.bounds``.
+    """
+
+    first: int
+    next: int
+    epoch: str
+    offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLimits:
+    """What the broker takes: the bytes of a batch with all its parts, and of a message."""
+
+    batch_bytes: int
+    message_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """The position of a reader. ``updated`` is in µs since the Unix epoch.
+
+    ``owner`` is the subject of the token that reported it, or None. ``quiet`` is what was reported
+    as such.
+    """
+
+    name: str
+    offset: int
+    epoch: str
+    updated: int
+    lag: int
+    owner: str | None = None
+    quiet: tuple[int, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitReply:
+    """A stored batch: ``messages`` messages, from offset ``first`` to before ``next``.
+
+    ``duplicate`` is true if an earlier commit stored the batch. The broker knows the offsets of the
+    last batch of each query only.
+    """
+
+    duplicate: bool
+    first: int | None = None
+    next: int | None = None
+    messages: int | None = None
+
+
+def reader_of(row: dict[str, Any]) -> Reader:
+    """Return the reader of a row of the reply."""
+    begin, topics = row.pop("quiet_from", None), row.pop("quiet_topics", None)
+    return Reader(**row, quiet=None if begin is None else (begin, topics))
