@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pubsub.interfaces import IStore
 
 WAIT_SECONDS = 20.0
-"""Seconds that a request waits before its client is asked to try again."""
+"""Seconds that a request waits before its client gets the answer to try again."""
 
 
 def all_stored(store: IStore) -> Deferred[bool]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class MetricsPage:
-    """The endpoint /metrics. It is put together in a thread, of figures of one moment."""
+    """The endpoint /metrics. Its text is made in a thread, of figures of one moment."""
 
     def __init__(self, listener: Listener, run_in_thread: RunInThread) -> None:
         self._listener = listener

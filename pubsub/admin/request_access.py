@@ -103,7 +103,7 @@ class RequestAccess:
 
     def require_readers(self) -> None:
         """Raise ApiError unless the client may have readers: a position is one in the history of
-        all topics, and is of use to whoever may read some of it."""
+        all topics, and is of use to a client that may read some of it."""
         if not self.may_read_some:
             message = "permission denied: readers need the right to read the history of a topic"
             raise ApiError(FORBIDDEN, "not-authorized", message)

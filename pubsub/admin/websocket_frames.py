@@ -83,7 +83,7 @@ def id_of(request: dict[str, Any]) -> str | float | None:
 
 @dataclass(frozen=True, slots=True)
 class FrameEncoding:
-    """See ``RunEncoding``: a frame for each message, the same for all who subscribe alike."""
+    """See ``RunEncoding``: a frame for each message, the same for all that subscribe alike."""
 
     headers: bool
     binary: bool

@@ -183,7 +183,7 @@ class AccessRules:
         """Return whether the client may do this to ``topic``, which is empty for no topic.
 
         A topic with a queue key is closed, as no key is presented here. For ``rotate``, ``admin``
-        and ``metrics`` the rules alone are asked.
+        and ``metrics`` the rules alone decide.
         """
         match action:
             case "subscribe":

@@ -1,4 +1,4 @@
-"""The audit log: who changed what, as JSON lines.
+"""The audit log: changes by operators and clients, as JSON lines.
 
 It never contains a key, secret, token or payload.
 """

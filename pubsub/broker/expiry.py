@@ -43,7 +43,7 @@ class IdentityKeeper(Protocol):
     def expire(self, is_over: Callable[[float | None], bool], holding: Container[str]) -> Work:
         """End the identities whose time ``is_over`` and whose names are not in ``holding``.
 
-        An identity that was used since the last call is asked about with None, and any other with
+        An identity that was used since the last call is passed with None, and any other with
         the time of the first call that found it unused.
         """
 

@@ -166,8 +166,9 @@ class Listener:
     def authenticates_requests(
         self, when: Callable[[Mapping[str, Any]], bool] = lambda settings: True
     ) -> None:
-        """The protocol has every client prove who it is, with settings for which ``when`` is true:
-        no client is anonymous.
+        """The protocol has every client prove its identity: no client is anonymous.
+
+        That applies with settings for which ``when`` is true.
         """
         self._authenticates = when
 
@@ -187,8 +188,8 @@ class Listener:
     def _grants_anonymous(self, host: str) -> bool:
         """Return whether the rules hold for an anonymous client at the address ``host``.
 
-        Where every client has to prove who it is, one that connected before that was demanded has
-        no rights.
+        Where every client has to prove its identity, one that connected before that was required
+        has no rights.
         """
         return self._is_anonymous_possible and admits_anonymous(self.settings, host)
 

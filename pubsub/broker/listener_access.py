@@ -54,7 +54,7 @@ class ListenerAccess:
     def close(self, closed: Collection[str], exclusive: Container[str]) -> None:
         """Topics in ``closed`` need a queue key, and those in ``exclusive`` cannot be read.
 
-        Holds for the rules of identities that are asked for from now on.
+        Holds for the rules of identities that are requested from now on.
         """
         self._closed, self._exclusive = closed, exclusive
         self._rules.clear()

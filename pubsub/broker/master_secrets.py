@@ -70,7 +70,7 @@ class KeySource:
     actions: frozenset[str] | None = None
 
     def secrets(self, keys: Iterable[Secret]) -> list[Secret]:
-        """Return ``keys``, which were fetched, with what is asked of tokens of this source."""
+        """Return ``keys``, which were fetched, with the demands on tokens of this source."""
         return [
             replace(
                 key,

@@ -15,7 +15,7 @@ REASON = "its password was changed"
 
 
 def changed_users(before: Mapping[str, str] | None, now: Mapping[str, str] | None) -> set[str]:
-    """Return the users whose password is another one, or who are gone."""
+    """Return the users that were removed, or have another password."""
     after = now or {}
     return {user for user, hashed in (before or {}).items() if after.get(user) != hashed}
 

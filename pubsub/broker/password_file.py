@@ -135,7 +135,7 @@ def _is_hash(text: str) -> bool:
 def hash_of_nobody(hashes: Mapping[str, str]) -> str:
     """Return a hash that no password has and that costs as much as most of ``hashes``.
 
-    Verified for users who do not exist, so that the time does not tell.
+    Verified for unknown users, so that the time does not show that they are unknown.
     """
     common = Counter(hashed.split("$")[3] for hashed in hashes.values()).most_common(1)
     parameters = common[0][0] if common else f"m={_MEMORY_KIB},t={_PASSES},p={_LANES}"

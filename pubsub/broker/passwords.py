@@ -38,7 +38,7 @@ MAX_WAITING, MAX_PER_SOURCE = 1024, 64
 WAIT_SECONDS = 10.0
 REMEMBERED_SECONDS = 300.0
 _MAX_REMEMBERED = 10_000
-# Results that are reported in one go: each may open a session.
+# Results that are reported together: each may open a session.
 _REPORTED = 32
 _PAUSE = 0.05
 

@@ -53,8 +53,8 @@ class Publisher:
     datagram cannot be held) such messages are refused as RateLimited instead. It is also held while
     messages are being written to very many subscribers (see ``Router.gate``).
     ``messages`` and ``nbytes`` count what was accepted, and the bytes of its payloads. ``access``
-    is that of the connection, which is asked for it with the first message: a handshake may be what
-    tells who the client is.
+    is that of the connection. It is requested with the first message, because a handshake may prove
+    the client's identity.
     """
 
     __slots__ = (

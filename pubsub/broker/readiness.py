@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Obstacle(NamedTuple):
-    """A word for everybody, and a text for those who may know more."""
+    """A word for all clients, and a text for those with more rights."""
 
     kind: str
     text: str

@@ -1,4 +1,4 @@
-"""Refused attempts in the audit log: who tried something without the right to it, and from where.
+"""Refused attempts in the audit log: requests without the right to them, and their addresses.
 
 Each has a line, in which the address comes first, so that a program such as fail2ban finds it. A
 source that goes on gets ``LINES`` lines in ``PERIOD`` seconds, and then one with the number of the

@@ -1,4 +1,4 @@
-"""``Statistics``: the state and the totals of a broker, put together when they are asked for.
+"""``Statistics``: the state and the totals of a broker, collected on request.
 
 Everything is counted where it happens, for each batch, write, tick or change; nothing here costs a
 message anything. One dictionary is the content of all views: ``$SYS/stats``, the HTTP API, the

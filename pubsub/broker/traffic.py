@@ -21,7 +21,7 @@ class Traffic:
 
 
 class TrafficByProtocol(dict[str, Traffic]):
-    """The traffic of each protocol, which is made when it is asked for first."""
+    """The traffic of each protocol, which is made when it is first needed."""
 
     def __missing__(self, protocol: str) -> Traffic:
         made = self[protocol] = Traffic(protocol)

@@ -39,7 +39,7 @@ def keep_freed_memory() -> None:
 
 
 def freeze_startup_objects() -> None:
-    """Exclude the objects that exist now from garbage collection: modules, classes and the like.
+    """Exclude the objects that exist now from garbage collection: modules, classes and others.
 
     Traversing them takes milliseconds, in which no message is handled, and frees nothing.
     """

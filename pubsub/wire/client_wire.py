@@ -44,7 +44,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """The abilities of a wire; ``pubsub.client`` and its documentation go by them.
+    """The abilities of a wire; ``pubsub.client`` and its documentation rely on them.
 
     ``level`` is what ``confirm`` reaches. ``resumes`` if ``WireConnection.session`` lets the next
     connection continue without loss of the messages published in between, while the broker runs;

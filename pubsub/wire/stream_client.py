@@ -86,7 +86,7 @@ class StreamClient(Identified, Protocol):
         return b""
 
     def ended(self) -> None:
-        """The connection has ended: release the session and the like. Called once."""
+        """The connection has ended: release the session and other resources. Called once."""
 
     def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
         """See ``Subscriber``."""

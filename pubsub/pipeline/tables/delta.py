@@ -283,7 +283,7 @@ class Delta:
     def _clean(self) -> None:
         """Remove files that the log removed at least a week ago, and leftovers of that age."""
         with suppress(CommitFailedError):
-            # A full vacuum would remove every unknown file in the directory, whoever wrote it.
+            # A full vacuum would remove every unknown file in the directory, of any program.
             self.open().vacuum(dry_run=False, full=False)
         for path in self._leftovers(time.time() - _KEPT_SECONDS):
             self.storage.remove(path)

@@ -99,7 +99,7 @@ class PublisherConnection(FastConnection):
     # Requests
 
     def open(self, topic: str | None = None) -> list[WireEvent]:
-        """See ``WireConnection``. What exists is asked for at once."""
+        """See ``WireConnection``. The query whether the topic exists is sent at once."""
         events = super().open(topic)
         if topic is not None:
             self._topic(topic)
@@ -127,7 +127,7 @@ class PublisherConnection(FastConnection):
             self._confirm()
 
     def _topic(self, name: str) -> KnownTopic:
-        """Return the topic; whether it exists is asked for at its first use, and once it failed."""
+        """Return the topic; whether it exists is queried at its first use, and after a failure."""
         known = self._topics.get(name)
         if known is not None and (known.state is not State.FAILED or self._waiting):
             return known

@@ -22,7 +22,7 @@ CHANNEL = STATS
 
 
 class LatestFigures:
-    """The figures of this second, put together when the first client asks for them.
+    """The figures of this second, made when the first client requests them.
 
     ``seconds`` is the reactor's clock.
     """

@@ -23,8 +23,8 @@ _MAX_CLIENT_ID = 255 - 1 - 2 * _NUMBER_BYTES
 class SpotWire(ClientWire):
     """spot as a DEALER whose identity is the client id.
 
-    A subscriber's identity has a random number too: a broker lets whoever knows an identity resume
-    its subscriptions.
+    A subscriber's identity has a random number too: a broker lets any client that knows an identity
+    resume its subscriptions.
     """
 
     name = "spot"

@@ -3,7 +3,7 @@
 A key pair is permanent (C, c of the client; S, s of the server) or of one connection (C', c'; S',
 s'). The handshake has four commands, of which each side sends two:
 
-    HELLO     client   C', and a box that only who knows c' and S can make
+    HELLO     client   C', and a box that needs c' and S to make
     WELCOME   server   S' and a cookie, in a box from S to C'
     INITIATE  client   the cookie; C, a vouch that it belongs to C', and the metadata, in a box
                        from C' to S'
