@@ -212,7 +212,7 @@ class NatsBackplane:
         if self.trouble in (None, _AT_START):
             log.warn(
                 "backplane: the engine is away: {reason}; clients of this broker are served, "
-                "messages for those of other brokers are dropped",
+                "messages for those of other brokers are dropped, or wait in a shared history",
                 reason=reason,
             )
         self._leave(reason)

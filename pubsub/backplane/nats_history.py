@@ -143,7 +143,8 @@ class StreamSession:
     async def publish(self, origin: str, data: bytes) -> None:
         """See ``ReplicaStream``."""
         self._connected()
-        await self._js.publish(ROOT + origin, data, timeout=_REQUEST, stream=STREAM)
+        # Without headers, which would count to the largest message.
+        await self._js.publish(ROOT + origin, data, timeout=_REQUEST)
 
     def _connected(self) -> Client:
         if self.client is None:

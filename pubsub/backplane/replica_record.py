@@ -24,7 +24,7 @@ from zlib import crc32
 from pubsub.backplane.record import MalformedRecord
 from pubsub.broker.batch import Batch
 from pubsub.store.block import Block, decode_block, encode_block
-from pubsub.store.columns import decode_names, encode_name
+from pubsub.store.columns import HAS_HEADERS, RUN, decode_names, encode_name
 from pubsub.store.stored_runs import record_of
 
 _HEAD = struct.Struct("<2sBxIQQQHH")
@@ -32,6 +32,8 @@ _BODY_AT = 8
 _COLUMNS = struct.Struct("<7IIqq")
 _MAGIC, _VERSION = b"PH", 1
 MAX_PARTS = 0xFFFF
+MAX_MESSAGES = 0xFFFF
+"""Messages of a record; ``cut`` makes fewer."""
 # Bytes that a message may take beside its payload, its sender and its headers.
 _MESSAGE, _BATCH = 12, 512
 
@@ -118,14 +120,24 @@ def decode_batches(record: bytes, run: int) -> tuple[list[Batch], frozenset[str]
             columns.append(record[at : at + size])
             at += size
         names, runs, lists, picks, lengths, headers, keyed = columns
+        counts = [one[1] & ~HAS_HEADERS for one in RUN.iter_unpack(runs)]
+        # Before anything is made of them, as a few bytes can stand for very many messages.
+        if not 0 < count <= MAX_MESSAGES or sum(counts) != count:
+            raise ValueError("the number of messages is wrong")
         block = Block(
             0, count, first, last, run, names, runs, lengths, headers, memoryview(record)[at:],
             lists, picks,
         )  # fmt: skip
         batches = [replace(found.batch(), run=run) for found in decode_block(block)]
+        if not all(map(_has_topics, batches)):
+            raise ValueError("a message has no topic")
         topics = frozenset(name.decode() for name in decode_names(keyed))
-    except (ValueError, IndexError, KeyError, StopIteration, RuntimeError, struct.error) as error:
+    except (ValueError, LookupError, OverflowError, RuntimeError, struct.error) as error:
         raise MalformedRecord(str(error)) from None
-    if sum(batch.count for batch in batches) != count:
-        raise MalformedRecord("the number of messages is wrong")
     return batches, topics
+
+
+def _has_topics(batch: Batch) -> bool:
+    if len(batch.topics) == 1:
+        return True
+    return max(batch.columns.indexes()) < len(batch.topics)

@@ -134,7 +134,7 @@ class ReplicaSender:
                 if self._ended or page.next_offset <= self.cursor:
                     break
                 first = page.batches[0].offset if page.batches else page.next_offset
-                self.removed += max(min(self._store.first_offset, first) - self.cursor, 0)
+                self._note_removed(max(min(self._store.first_offset, first) - self.cursor, 0))
                 for batches in self._records(page.batches):
                     self._send(batches)
                 self.cursor = page.next_offset
@@ -142,6 +142,16 @@ class ReplicaSender:
             self._pumping = False
         if self.is_idle and not self._ended:
             self._idle()
+
+    def _note_removed(self, count: int) -> None:
+        if count and not self.removed:
+            log.error(
+                "backplane: retention has removed messages before the stream had them: {count} "
+                "offsets from {offset} on; raise retention",
+                count=count,
+                offset=self.cursor,
+            )
+        self.removed += count
 
     def _records(self, batches: Sequence[Batch]) -> Iterator[list[Batch]]:
         """Yield the batches of each record: of one run, and small enough if they are several."""

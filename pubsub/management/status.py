@@ -59,8 +59,8 @@ def _backplane(backplane: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
         yield _notice(
             WARNING,
             f"the backplane is away: {backplane['trouble']}",
-            "messages do not reach the clients of other brokers meanwhile, and are counted as "
-            "dropped; see the log of the engine",
+            "messages do not reach the clients of other brokers meanwhile: they are counted as "
+            "dropped, or wait in a shared history; see the log of the engine",
         )
 
 
