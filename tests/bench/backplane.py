@@ -1,9 +1,9 @@
-"""Two brokers at a nats-server, beside one broker alone: the costs of the way between them.
+"""Brokers at a nats-server, beside one broker alone: the costs of the way between them.
 
-The publishers are clients of the first broker, the subscribers of the second. Topics have
+The publishers are clients of the first broker, the subscribers of the others in turn. Topics have
 durability `none`. The figures are deliveries a second, with all processes on the same machine, and
-for each second of processor time of the busier broker, with all of its threads. nats-server's own
-processor time is not counted to either broker.
+for each second of processor time of the busiest broker, with all of its threads; `part` compares
+the latter with one broker alone. nats-server's own processor time is not counted to any broker.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,20 +53,27 @@ def measure_alone(plan: RunPlan, seconds: float) -> Run:
         return _measure(load, [broker], seconds)
 
 
-def measure_shared(plan: RunPlan, seconds: float) -> Run:
-    """Measure two brokers with a server between them."""
-    with (
-        tempfile.TemporaryDirectory(prefix="bench-backplane-") as directory,
-        nats_server(Path(directory), "-m", "-1") as server,
-    ):
+def measure_shared(plan: RunPlan, seconds: float, number: int = 2) -> Run:
+    """Measure ``number`` brokers with a server between them."""
+    with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-backplane-"))
+        server = stack.enter_context(nats_server(Path(directory), "-m", "-1"))
         options = [NONE, f"--backplane={server.url}"]
-        with (
-            twistd_broker(TWISTD, WIRE, options, _cores()[0]) as first,
-            twistd_broker(TWISTD, WIRE, options, _cores()[-1]) as second,
-        ):
-            load = Load(second.address, WIRE, plan, first.address)
-            _await_subscriptions(server, plan.topology.topics)
-            return _measure(load, [first, second], seconds)
+        cores = _cores()
+        first, second, *others = brokers = [
+            stack.enter_context(twistd_broker(TWISTD, WIRE, options, cores[place % len(cores)]))
+            for place in range(number)
+        ]
+        addresses = [one.address for one in others]
+        load = Load(second.address, WIRE, plan, first.address, others=addresses)
+        _await_subscriptions(server, _subscriptions(plan.topology, number - 1))
+        return _measure(load, brokers, seconds)
+
+
+def _subscriptions(topology: Topology, brokers: int) -> int:
+    """Return how many topics the subscribers of all ``brokers`` read, in all."""
+    places = range(topology.subscribers)
+    return len({(place % brokers, place % topology.topics) for place in places})
 
 
 def _cores() -> list[int]:
@@ -74,9 +81,9 @@ def _cores() -> list[int]:
 
 
 def _await_subscriptions(server: NatsServer, topics: int) -> None:
-    """Wait until the server has the subscriptions of the subscribers' broker."""
+    """Wait until the server has the subscriptions of the subscribers' brokers."""
     deadline = time.monotonic() + _SUBSCRIPTIONS
-    while not any(found >= topics for found in server.subscriptions("pubsub.v1.t.")):
+    while sum(server.subscriptions("pubsub.v1.t.")) < topics:
         if time.monotonic() > deadline:
             raise BenchError("the server does not know what the subscribers want")
         time.sleep(0.05)
@@ -96,6 +103,23 @@ def _measure(load: Load, brokers: Sequence[Broker], seconds: float) -> Run:
         return Run(delivered / wall, delivered / busiest, Accounting.of(load))
 
 
+def _number(text: str) -> int:
+    number = int(text)
+    if number < 2:
+        raise ValueError
+    return number
+
+
+def _report(topology: Topology, brokers: int, run: Run, alone: Run) -> bool:
+    """Print a row; return whether every message arrived once and in order."""
+    print(
+        f"| {topology} | {brokers} | {run.rate:,.0f} | {run.efficiency:,.0f} "
+        f"| {run.efficiency / alone.efficiency:.2f} |",
+        flush=True,
+    )
+    return run.accounting.clean
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table; fail if a message was lost, doubled or out of order."""
     parser = argparse.ArgumentParser(
@@ -106,23 +130,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--topology", type=Topology.parse, action="append")
+    parser.add_argument("--brokers", type=_number, nargs="+", default=[2], metavar="N")
     options = parser.parse_args(arguments)
-    head = "| load | alone, /s | shared, /s | alone, /CPU s | shared, /CPU s | part |"
-    print(f"{head}\n| --- | ---: | ---: | ---: | ---: | ---: |")
+    print("| load | brokers | deliveries/s | /CPU s of the busiest | part |")
+    print("| --- | ---: | ---: | ---: | ---: |")
     clean = True
     try:
         for topology in options.topology or TOPOLOGIES:
             plan = make_plan(WIRE, topology, PAYLOAD)
             for _ in range(options.rounds):
                 alone = measure_alone(plan, options.seconds)
-                shared = measure_shared(plan, options.seconds)
-                clean = clean and alone.accounting.clean and shared.accounting.clean
-                print(
-                    f"| {topology} | {alone.rate:,.0f} | {shared.rate:,.0f} "
-                    f"| {alone.efficiency:,.0f} | {shared.efficiency:,.0f} "
-                    f"| {shared.efficiency / alone.efficiency:.2f} |",
-                    flush=True,
-                )
+                clean &= _report(topology, 1, alone, alone)
+                for number in options.brokers:
+                    run = measure_shared(plan, options.seconds, number)
+                    clean &= _report(topology, number, run, alone)
     except (BenchError, subprocess.SubprocessError) as error:
         print(f"backplane: {error}", file=sys.stderr)
         return 1

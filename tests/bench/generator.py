@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 import time
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from tests.bench import BenchError
@@ -34,7 +34,9 @@ CONGESTION_CONTROL = b"reno"
 class Load:
     """All publishers and subscribers of one run.
 
-    Subscribers check the keys of messages, or with ``every_byte`` the other bytes too.
+    Subscribers connect to ``address`` and to those in ``others`` in turn, publishers to
+    ``publish_address``. Subscribers check the keys of messages, or with ``every_byte`` the other
+    bytes too.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Load:
         plan: RunPlan,
         publish_address: Address | None = None,
         every_byte: bool = False,
+        others: Sequence[Address] = (),
     ) -> None:
         self.plan = plan
         self.publishers: list[Publisher] = []
@@ -54,19 +57,19 @@ class Load:
         self._last_progress = 0.0
         self._every_byte = every_byte
         try:
-            self._connect(address, publish_address or address, wire)
+            self._connect([address, *others], publish_address or address, wire)
             answer_late_frames(self._sockets, traits_of(wire))
         except BaseException:
             self.close()
             raise
 
-    def _connect(self, address: Address, publish_address: Address, wire: Wire) -> None:
+    def _connect(self, addresses: Sequence[Address], publish_address: Address, wire: Wire) -> None:
         topology = self.plan.topology
         # Subscribers connect first, as they must receive every published message.
         readers = []
         for number in range(topology.subscribers):
             hello = wire.subscriber_hello([number % topology.topics], f"bench-sub-{number}")
-            readers.append(self._open(address, wire, hello))
+            readers.append(self._open(addresses[number % len(addresses)], wire, hello))
         for number in range(topology.publishers):
             topic = number % topology.topics
             hello = wire.publisher_hello([topic], f"bench-pub-{number}")
