@@ -56,15 +56,17 @@ class Load:
         self._sockets: list[socket.socket] = []
         self._last_progress = 0.0
         self._every_byte = every_byte
+        self._others = others
         try:
-            self._connect([address, *others], publish_address or address, wire)
+            self._connect(address, publish_address or address, wire)
             answer_late_frames(self._sockets, traits_of(wire))
         except BaseException:
             self.close()
             raise
 
-    def _connect(self, addresses: Sequence[Address], publish_address: Address, wire: Wire) -> None:
+    def _connect(self, address: Address, publish_address: Address, wire: Wire) -> None:
         topology = self.plan.topology
+        addresses = [address, *self._others]
         # Subscribers connect first, as they must receive every published message.
         readers = []
         for number in range(topology.subscribers):

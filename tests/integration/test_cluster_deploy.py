@@ -101,7 +101,9 @@ def nodes(certificates: Path, tmp_path: Path) -> Iterator[list[Node]]:
             node.process.wait()
 
 
-def broker(start: Start, number: int, nodes: list[Node], certificates: Path) -> Broker:
+def broker(
+    start: Start, number: int, nodes: list[Node], certificates: Path, *options: str
+) -> Broker:
     """Start a broker with the file and the options of the compose file."""
     config = certificates.parent / "pubsub.toml"
     config.write_text((CLUSTER / "pubsub.toml").read_text().replace('"json"', '"text"'))
@@ -110,7 +112,7 @@ def broker(start: Start, number: int, nodes: list[Node], certificates: Path) -> 
     for name, node in zip(NODES, nodes, strict=True):
         url = url.replace(f"{name}:4222", f"localhost:{node.ports[0]}")
     made = start(
-        "--config", str(config), "--backplane", url, "--store=memory",
+        "--config", str(config), "--backplane", url, *options,
         f"--interface={HOST}", "--admin-port=0", *listen("cafe"),
         env={"CREDENTIALS_DIRECTORY": str(certificates)},
     )  # fmt: skip
@@ -118,8 +120,17 @@ def broker(start: Start, number: int, nodes: list[Node], certificates: Path) -> 
     return made
 
 
-def test_three_brokers_at_three_nodes(start: Start, nodes: list[Node], certificates: Path) -> None:
-    brokers = [broker(start, number, nodes, certificates) for number in (1, 2, 3)]
+@pytest.mark.parametrize("history", ["own", "shared"])
+def test_three_brokers_at_three_nodes(
+    history: str, start: Start, nodes: list[Node], certificates: Path, tmp_path: Path
+) -> None:
+    brokers = [
+        broker(
+            start, number, nodes, certificates,
+            f"--backplane-history={history}", f"--store=log:{tmp_path / f'history-{number}'}",
+        )
+        for number in (1, 2, 3)
+    ]  # fmt: skip
     for one, node in zip(brokers, nodes, strict=True):
         # Each is at the node beside it.
         assert f"localhost:{node.ports[0]}" in one.output
