@@ -134,6 +134,7 @@ class Follower(LiveResponse):
             self._finish("token-expired")
         elif now - self._beat >= HEARTBEAT_SECONDS:
             self._beat = now
+            self._listener.router.complete(self._outbox)
             self._listener.router.flush()
             if self._outbox.drained:
                 # While it is behind, its position is that of the last message.
@@ -152,7 +153,8 @@ class Follower(LiveResponse):
     def _end_in_order(self, reason: str) -> None:
         if self._ending is None and not self._ended:
             self._ending = reason
-            # What was published in this tick is for the client too.
+            # What was published before is for the client too.
+            self._listener.router.complete(self._outbox)
             self._listener.router.flush()
             self._outbox.when_drained(lambda: self._finish(reason))
 

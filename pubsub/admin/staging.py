@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.defer import DeferredLock
 
 from pubsub.admin.api_error import (
     CONFLICT,
@@ -42,12 +41,14 @@ if TYPE_CHECKING:
     from pubsub.admin.api_request import ApiRequest
     from pubsub.admin.request_body import Body
     from pubsub.broker.listener import Listener
+    from pubsub.broker.slices import Work
 
 # Estimated bytes of memory that a byte of a part takes while it is parsed.
 _PARSING_COST = 3
 # Topics that a commit looks at to find out whether it has to wait, before it reads its parts.
 _LOOKED_AT = 1000
-# Topics of a run whose subscribers are found before the tick in which it is published.
+# Topics of a run whose subscribers are found before the tick in which it is published; and topics
+# for which a step is counted.
 _MANY = 64
 
 
@@ -229,7 +230,8 @@ class StagingHandler:
             version = access.version
             await listener.slices.finish(access.check_publish(names))
             await listener.slices.finish(topics.add(names))
-            mixes = await self._find_audiences(runs, topics)
+            mixes: list[TopicMix] = []
+            await listener.slices.finish(_make_mixes(runs, topics, mixes))
             await wait_for_backpressure(listener, topics)
             while access.version != version:
                 # A queue key was set or rotated in the meantime.
@@ -242,24 +244,6 @@ class StagingHandler:
             raise
         await listener.slices.finish(topics.keep())
         return commit
-
-    async def _find_audiences(
-        self, runs: list[PublishableRun], topics: ProvisionalTopics
-    ) -> list[TopicMix]:
-        """Return the mix of the topics of each run.
-
-        The subscribers of a run with many topics are found in a tick, which takes a millisecond.
-        """
-        mixes: list[TopicMix] = []
-        for run in runs:
-            mix = TopicMix(tuple(topics[name] for name in run.topics))
-            mixes.append(mix)
-            if len(run.topics) > _MANY:
-                mix.audiences()
-                turn: Deferred[None] = Deferred()
-                self._listener.at_tick_end(partial(turn.callback, None))
-                await turn
-        return mixes
 
     def _check_hosts(self, topics: ProvisionalTopics) -> None:
         """Raise unless this broker hosts the topics, or may begin to."""
@@ -320,6 +304,20 @@ class StagingHandler:
 
 def _runs_of(parts: list[StagedPart]) -> list[PublishableRun]:
     return [run for part in parts for run in read_runs(part.body, part.sender)]
+
+
+def _make_mixes(
+    runs: list[PublishableRun], topics: ProvisionalTopics, mixes: list[TopicMix]
+) -> Work:
+    """Add the mix of the topics of each run to ``mixes``, with its audiences if they are many."""
+    for run in runs:
+        mix = TopicMix(tuple(topics[name] for name in run.topics))
+        mixes.append(mix)
+        if len(run.topics) > _MANY:
+            for _ in mix.prepare():
+                yield
+        for _ in range(len(run.topics) // _MANY):
+            yield
 
 
 def _range(commit: Commit) -> dict[str, object]:

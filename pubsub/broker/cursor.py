@@ -320,7 +320,7 @@ class Cursor:
         """The end of the log is reached: deliver live."""
         router, behind = self._cursors.router, self.behind
         # The page has the messages of this tick. They are passed over here.
-        router.hand_over()
+        router.complete(self._outbox)
         self._end("expired")
         router.go_live(self._outbox, behind)
         self._outbox.caught_up()

@@ -57,7 +57,7 @@ class Drainage:
     def drain(self, clients: Iterable[Client]) -> Deferred[None] | None:
         """Drain ``clients``; fires when they are closed. None if none is left."""
         draining = list(clients)
-        self._router.flush()
+        self._router.finish()
         drained = self._clients.drain(draining)
         if drained is None:
             return None

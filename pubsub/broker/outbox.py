@@ -240,7 +240,7 @@ class Outbox(OutboxQueue):
         if self.policy.action != AUTO:
             self.evict(f"slow consumer: behind for {self.policy.seconds:g} s")
         elif self.cursor is None:
-            self._router.hand_over()
+            self._router.complete(self)
             if self._queue and self.cursor is None:
                 self.let_go(self._cursors.end)
 
@@ -253,7 +253,7 @@ class Outbox(OutboxQueue):
         not: the client may resume its session (see ``owed``). Returns the offset of the first
         message that was queued, for each topic that has one.
         """
-        self._router.hand_over()
+        self._router.complete(self)
         if self.cursor is not None:
             self.cursor.stop(reason)
         self._router.forget(self)
@@ -290,7 +290,7 @@ class Outbox(OutboxQueue):
 
     def owed(self) -> Owed | None:
         """Return what the client is owed, as far as that is known; None if that is nothing."""
-        self._router.hand_over()
+        self._router.complete(self)
         counts = message_counts(self._queue or ())
         if self.cursor is not None:
             for topic, count in self.cursor.owed():
@@ -302,7 +302,7 @@ class Outbox(OutboxQueue):
 
         What was written is not sent again.
         """
-        self._router.hand_over()
+        self._router.complete(self)
         cursor = self.cursor
         offsets = dict.fromkeys(self.subscriptions, self._cursors.end)
         if cursor is not None:
@@ -318,7 +318,7 @@ class Outbox(OutboxQueue):
         As ``shut_and_get_offsets`` without the topics that resume at the end of the history, of
         which there may be many. Topics whose subscriptions have ended may be among them.
         """
-        self._router.hand_over()
+        self._router.complete(self)
         cursor = self.cursor
         offsets = {} if cursor is None else {t: cursor.position(t) for t in cursor.behind}
         for topic, offset in self.shut(None).items():

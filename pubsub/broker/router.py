@@ -10,34 +10,30 @@ messages one by one, in the order in which they were published.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from itertools import islice
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pubsub.broker.audience import WRITE_BYTES, Audience, Share, joined
 from pubsub.broker.combination_cache import CombinationCache
-from pubsub.broker.compact_map import EMPTY_MAP, with_item, without_item
 from pubsub.broker.counters import Counters
 from pubsub.broker.encoders import too_large
 from pubsub.broker.histogram import Histogram
+from pubsub.broker.interest import Interest
 from pubsub.broker.limits import Gate
 from pubsub.broker.memory_budget import MemoryBudget
+from pubsub.broker.rechecking import Rechecking
+from pubsub.broker.sliced_routing import SlicedRouting
+from pubsub.broker.subscribing import Subscribing
 from pubsub.broker.topic_mix import TopicMix
-from pubsub.broker.topics import SubscriberGroup
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
     from pubsub.broker.forwarding import Forwarding
-    from pubsub.broker.slices import Slices, Work
-    from pubsub.broker.topics import Delivery, KeyChange, Recipient, Source, Topic
-    from pubsub.interfaces import Encoding
+    from pubsub.broker.slices import Slices
+    from pubsub.broker.topics import Delivery, Recipient, Source, Topic
 
-# Topics whose subscriptions are looked for in one step.
-_TOPICS = 32
-# Subscriptions that are ended at once, rather than in slices.
-_FEW = 64
+# Audiences for which a batch is always encoded at once.
+_FEW_AUDIENCES = 16
 # Outboxes that are written to in a tick. A write takes some 10 µs.
 _WRITES = 300
 # Flushes that are timed in each second, and of how many one is after that.
@@ -74,10 +70,10 @@ class Router:
         self._pending: list[Audience] = []
         self._order = 0
         self._mixes: CombinationCache[TopicMix] = CombinationCache(memory)
-        self._slices = slices
-        self._delivering = False
-        # Outboxes that are shut and whose subscriptions are being ended in slices.
-        self._gone: set[Recipient] = set()
+        self._sliced = SlicedRouting(self)
+        self.waiting = self._sliced.waiting
+        """What is routed in slices; all that is published meanwhile waits there as well."""
+        self.delivering = False
         self.dirty: list[Recipient] = []
         # Bytes for an audience that came while the gate was shut.
         self._late_bytes = 0
@@ -85,12 +81,28 @@ class Router:
         """Shut while outboxes have messages of earlier ticks that could be written."""
         self.writes_later = False
         """True while very many clients may be sent something: it is written as messages are."""
-        self.subscriptions = 0
-        """Subscriptions of outboxes, live or behind."""
         self.slow: set[Recipient] = set()
-        self.behind: set[Topic] = set()
         self.forwarding: Forwarding | None = None
         """Set if messages are shared with other brokers."""
+        interest = Interest(self)
+        self._subscribing = subscribing = Subscribing(self, interest, slices)
+        self.behind = subscribing.behind
+        rechecking = Rechecking(self, subscribing)
+        # The methods of these parts are those of the router for all others.
+        self.read_history, self.leave_history = interest.read_history, interest.leave_history
+        self.read_prefix, self.leave_prefix = interest.read_prefix, interest.leave_prefix
+        self.subscribe, self.unsubscribe = subscribing.subscribe, subscribing.unsubscribe
+        self.fall_behind, self.leave_behind = subscribing.fall_behind, subscribing.leave_behind
+        self.go_live, self.forget = subscribing.go_live, subscribing.forget
+        self.excluding, self.end = subscribing.excluding, subscribing.end
+        self.recheck, self.recheck_each = rechecking.recheck, rechecking.recheck_each
+        self.recheck_all = rechecking.recheck_all
+        self.recheck_subscriber = rechecking.recheck_subscriber
+
+    @property
+    def subscriptions(self) -> int:
+        """Subscriptions of outboxes, live or behind."""
+        return self._subscribing.number
 
     def mix(self, topics: Iterable[Topic]) -> TopicMix:
         """Return the mix of distinct ``topics``, in an order of its own."""
@@ -103,8 +115,11 @@ class Router:
 
     def route(self, topic: Topic, batch: Batch) -> None:
         """Encode ``batch`` for the groups of its only topic; it is sent at the end of the tick."""
-        for group in topic.groups.values():
-            self._collect(group, batch, topic)
+        if self.waiting:
+            self._sliced.put(batch, topic)
+        else:
+            for group in topic.groups.values():
+                self.collect(group, batch, topic)
         if topic.behind:
             topic.passed += batch.count
         if self._pending:
@@ -113,10 +128,17 @@ class Router:
     def route_mixed(self, mix: TopicMix, batch: Batch) -> None:
         """Encode ``batch`` for the audiences of the topics of ``mix``."""
         totals: Sequence[tuple[int, int, int]] | None = None
-        for audience in mix.audiences():
+        audiences = mix.current
+        if self.waiting or (
+            (audiences is None or len(audiences) > _FEW_AUDIENCES)
+            and self._sliced.is_long(mix, batch)
+        ):
+            self._sliced.put(batch, mix=mix)
+            audiences = ()
+        for audience in mix.audiences() if audiences is None else audiences:
             if totals is None:
                 totals = batch.columns.totals()
-            self._collect(audience, batch, Share(mix.topics, totals, audience.wanted))
+            self.collect(audience, batch, Share(mix.topics, totals, audience.wanted))
         if self.behind and not self.behind.isdisjoint(mix.topics):
             for index, count, _ in totals or batch.columns.totals():
                 if mix.topics[index].behind:
@@ -124,7 +146,8 @@ class Router:
         if self._pending:
             self.flush_soon()
 
-    def _collect(self, audience: Audience, batch: Batch, source: Source) -> None:
+    def collect(self, audience: Audience, batch: Batch, source: Source) -> None:
+        """Encode ``batch`` for ``audience``, which receives it at the end of the tick."""
         encoder = audience.encoder
         data, count = encoder.encode(batch)
         if batch.columns.largest > encoder.limit:
@@ -150,7 +173,7 @@ class Router:
         """Send everything that was routed in this tick."""
         self._scheduled = False
         if self._pending:
-            self._delivering = True
+            self.delivering = True
         if len(self._pending) == 1 and len(self._pending[0].targets) <= _WRITES:
             # Written at once: no other audience has messages.
             (audience,) = self._pending
@@ -170,7 +193,7 @@ class Router:
                     traffic.bytes_out += len(data) * number
         else:
             self.hand_over()
-        self._delivering = False
+        self.delivering = False
         self._write()
         if self._since is not None:
             self._time_flush(self._since)
@@ -190,12 +213,12 @@ class Router:
         if self.dirty:
             self.gate.close()
             self.flush_soon()
-        elif self.gate.shut:
+        elif self.gate.shut and not self.waiting:
             self._late_bytes = 0
             self.gate.open()
 
     def _count_late(self, audiences: Sequence[Audience]) -> None:
-        if self.gate.shut and audiences:
+        if self.gate.shut and audiences and not self.waiting:
             self._late_bytes += max(
                 sum([len(delivery[1]) for delivery in audience.pending]) for audience in audiences
             )
@@ -220,7 +243,7 @@ class Router:
         found = [(audience.targets, audience.pending) for audience in audiences]
         for audience in audiences:
             audience.pending = []
-        self._delivering = True
+        self.delivering = True
         together: set[Recipient] = set().union(*[targets for targets, _ in found])
         if len(together) == sum([len(targets) for targets, _ in found]):
             for targets, pending in found:
@@ -230,229 +253,28 @@ class Router:
             merged = [(targets, delivery) for targets, pending in found for delivery in pending]
             for targets, delivery in sorted(merged, key=_order_of):
                 self._deliver(targets, delivery)
-        self._delivering = False
+        self.delivering = False
+
+    def complete(self, outbox: Recipient) -> None:
+        """Deliver to ``outbox`` all that was published before; other outboxes may wait."""
+        if self.waiting:
+            self._sliced.complete(outbox)
+        self.hand_over()
+
+    def exclude(self, outbox: Recipient) -> None:
+        """Do not deliver to ``outbox`` what waits to be routed."""
+        self._sliced.exclude(outbox)
+
+    def finish(self) -> None:
+        """Deliver to every outbox all that was published before, and write it."""
+        self._sliced.finish()
+        self.flush()
 
     def _deliver(self, targets: Sequence[Recipient], delivery: Delivery) -> None:
         _order, data, count, offset, source = delivery
         for recipient in targets:
             recipient.deliver(data, count, source, offset)
         self.counters.delivered += count * len(targets)
-
-    def subscribe(
-        self, outbox: Recipient, topic: Topic, encoding: Encoding, offset: int | None = None
-    ) -> bool:
-        """Deliver ``topic`` to ``outbox`` from the next message on; False if it already is.
-
-        With ``offset`` the messages of the history from there on are delivered first.
-        """
-        if topic in outbox.subscriptions or outbox.is_behind(topic):
-            return False
-        # Messages published earlier in this tick are not for the new subscriber.
-        self.hand_over()
-        topic.idle_since = None
-        if not outbox.starts_behind(topic, encoding, offset):
-            self._join(outbox, topic, encoding)
-        self._reader_came(topic)
-        return True
-
-    def _join(self, outbox: Recipient, topic: Topic, encoding: Encoding) -> None:
-        group = topic.groups.get(encoding)
-        if group is None:
-            group = topic.groups[encoding] = SubscriberGroup(topic, encoding)
-        group.add(outbox)
-        self.subscriptions += 1
-        outbox.subscriptions = with_item(outbox.subscriptions, group.only_subscription)
-        topic.subscription_changed(outbox)
-
-    def unsubscribe(self, outbox: Recipient, topic: Topic) -> bool:
-        """End a subscription; False if there was none."""
-        encoding = outbox.subscriptions.get(topic)
-        if encoding is None and not outbox.is_behind(topic):
-            return False
-        outbox.ended(topic)
-        if encoding is None:
-            self.leave_behind(outbox, topic)
-        else:
-            outbox.subscriptions = without_item(outbox.subscriptions, topic)
-            self._leave(outbox, topic, encoding)
-        return True
-
-    # Subscribers that are behind
-
-    def fall_behind(self, outbox: Recipient, topic: Topic) -> None:
-        """Note that ``outbox`` is subscribed to ``topic`` and reads it from the history.
-
-        If it is live, messages are no longer delivered to it.
-        """
-        if topic.behind is None:
-            topic.behind = set()
-            self.behind.add(topic)
-        if outbox not in topic.behind:
-            topic.behind.add(outbox)
-            self.subscriptions += 1
-        encoding = outbox.subscriptions.get(topic)
-        if encoding is not None:
-            outbox.subscriptions = without_item(outbox.subscriptions, topic)
-            self._leave(outbox, topic, encoding)
-
-    def leave_behind(self, outbox: Recipient, topic: Topic) -> None:
-        """End ``fall_behind``."""
-        if topic.behind is not None and outbox in topic.behind:
-            topic.behind.discard(outbox)
-            self.subscriptions -= 1
-            if not topic.behind:
-                topic.behind = None
-                self.behind.discard(topic)
-                self._reader_left(topic)
-
-    def go_live(self, outbox: Recipient, behind: Mapping[Topic, Encoding]) -> None:
-        """Deliver topics that ``outbox`` was behind with from the next message on."""
-        for topic, encoding in behind.items():
-            self._join(outbox, topic, encoding)
-            self.leave_behind(outbox, topic)
-
-    def _leave(self, outbox: Recipient, topic: Topic, encoding: Encoding) -> None:
-        """Deliver ``topic`` to ``outbox`` no more, whose subscription has ended."""
-        self.subscriptions -= 1
-        group = topic.groups.get(encoding)
-        if group is not None:
-            self.hand_over()
-            group.discard(outbox)
-            if not group:
-                del topic.groups[encoding]
-                self._reader_left(topic)
-        topic.subscription_changed(outbox)
-        topic.unblock(outbox)
-
-    @contextmanager
-    def excluding(self, outbox: Recipient, topic: Topic) -> Iterator[None]:
-        """Return a context in which messages on ``topic`` are not delivered to ``outbox``.
-
-        The subscription stays, and the other subscribers still share one encoding.
-        """
-        self.hand_over()
-        encoding = outbox.subscriptions.get(topic)
-        if encoding is None:
-            # It is behind, and its cursor leaves out what is not for it.
-            yield
-            return
-        group = topic.groups[encoding]
-        group.discard(outbox)
-        try:
-            yield
-        finally:
-            self.hand_over()
-            # A flush can evict the subscriber, which ends the subscription, or let go of it.
-            if topic in outbox.subscriptions:
-                topic.groups.setdefault(group.encoding, group).add(outbox)
-
-    def read_history(self, topic: Topic) -> None:
-        """Count a reader without an outbox, which reads ``topic`` from the history."""
-        topic.history_readers += 1
-        self._reader_came(topic)
-
-    def leave_history(self, topic: Topic) -> None:
-        """End one ``read_history``."""
-        topic.history_readers = max(topic.history_readers - 1, 0)
-        self._reader_left(topic)
-
-    def _reader_came(self, topic: Topic) -> None:
-        if topic.upstream is not None:
-            topic.upstream.want(topic)
-        elif self.forwarding is not None:
-            self.forwarding.wanted(topic)
-
-    def _reader_left(self, topic: Topic) -> None:
-        if topic.has_readers:
-            return
-        if topic.upstream is not None:
-            topic.upstream.unwant(topic)
-        elif self.forwarding is not None:
-            self.forwarding.unwanted(topic)
-
-    def read_prefix(self, prefix: bytes) -> None:
-        """A client begins to read every topic with ``prefix``, and no other does so yet."""
-        if self.forwarding is not None:
-            self.forwarding.prefix_wanted(prefix)
-
-    def leave_prefix(self, prefix: bytes) -> None:
-        """End one ``read_prefix``."""
-        if self.forwarding is not None:
-            self.forwarding.prefix_unwanted(prefix)
-
-    def forget(self, outbox: Recipient) -> None:
-        """End every subscription of ``outbox``, which is being shut.
-
-        If there are many, their topics are left in slices; what is published meanwhile is not for
-        the outbox.
-        """
-        if len(outbox.subscriptions) <= _FEW:
-            for topic in tuple(outbox.subscriptions):
-                self.unsubscribe(outbox, topic)
-            return
-        self.hand_over()
-        subscriptions, outbox.subscriptions = outbox.subscriptions, EMPTY_MAP
-        if not self._delivering:
-            self._gone.add(outbox)
-        self._slices.run_later(self._leave_all(outbox, subscriptions))
-
-    def _leave_all(self, outbox: Recipient, subscriptions: Mapping[Topic, Encoding]) -> Work:
-        self._gone.add(outbox)
-        for topic, encoding in subscriptions.items():
-            self._leave(outbox, topic, encoding)
-            yield
-        self._gone.discard(outbox)
-
-    def recheck(self, topic: Topic, change: KeyChange | None = None) -> tuple[int, int]:
-        """Recheck every subscription to ``topic``; return how many stay and how many end."""
-        self.writes_later = True
-        try:
-            results = list(self.recheck_each(topic, change))
-        finally:
-            self.writes_later = False
-        return results.count(True), results.count(False)
-
-    def recheck_each(self, topic: Topic, change: KeyChange | None = None) -> Iterator[bool]:
-        """Recheck a subscription to ``topic`` a step; yield whether it stays."""
-        # Messages published before the change are for those who were permitted then.
-        self.flush()
-        for outbox in topic.subscribers:
-            if topic not in outbox.subscriptions and not outbox.is_behind(topic):
-                continue
-            stays = outbox.recheck(topic, change)
-            if not stays:
-                self.unsubscribe(outbox, topic)
-            yield stays
-
-    def recheck_all(self, topics: Iterable[Topic], results: Counter[bool]) -> Work:
-        """Recheck every subscription to ``topics``; ``results`` counts those that stay or end."""
-        iterator = iter(topics)
-        while some := list(islice(iterator, _TOPICS)):
-            for topic in some:
-                if topic.has_readers:
-                    for stays in self.recheck_each(topic):
-                        results[stays] += 1
-                        yield
-            yield
-
-    def recheck_subscriber(self, outbox: Recipient) -> Work:
-        """Recheck every subscription of ``outbox``, one a step: its client has other rights now."""
-        # Messages published before are for the client as it was then.
-        self.flush()
-        for topic in outbox.topics():
-            if topic not in outbox.subscriptions and not outbox.is_behind(topic):
-                continue
-            if not outbox.recheck(topic, None):
-                self.unsubscribe(outbox, topic)
-            yield
-
-    def end(self, topic: Topic) -> None:
-        """End every subscription to ``topic`` and release its publishers."""
-        self.flush()
-        for outbox in topic.subscribers:
-            self.unsubscribe(outbox, topic)
-        for blocker in tuple(topic.blockers):
-            topic.unblock(blocker)
 
     def dropped(self, outbox: Recipient, source: Source, reason: str, count: int) -> None:
         """Count ``count`` messages as dropped that were counted as delivered before."""
@@ -466,7 +288,7 @@ class Router:
 
         They are dropped if they were published before it was shut, and not for it otherwise.
         """
-        if outbox in self._gone:
+        if outbox in self._subscribing.gone:
             self.counters.delivered -= count
         else:
             self.dropped(outbox, source, "disconnected", count)

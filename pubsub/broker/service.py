@@ -321,7 +321,7 @@ class BrokerService(MultiService):
         return stopped.addCallback(self._log_totals)
 
     def _drain_all(self) -> Deferred[None] | None:
-        self.router.flush()
+        self.router.finish()
         self.sessions.stop()
         return self.drainage.drain(self.clients)
 

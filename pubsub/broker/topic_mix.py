@@ -7,7 +7,7 @@ next messages arrive.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING
 from weakref import ReferenceType, ref
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 # Changed subscribers that are noted before the next messages arrive, unless there are more
 # subscribers: a mix that is not used is released, so that it costs subscribers nothing.
 _NOTED = 64
+# Units (see ``sliced_routing.py``) for an audience that is made or changed; subscribers that are
+# looked at in one unit, and that are compared in one.
+_MAKING, _PIECE, _COMPARED = 5, 20, 200
 # Roughly the relative costs of a subscription that is looked at by itself and in `map`.
 _SLOW, _FAST = 3, 1
 
@@ -62,12 +65,13 @@ class TopicMix:
     __slots__ = (
         "__weakref__",
         "_audience_of",
-        "_audiences",
         "_by_encodings",
         "_changed",
+        "_is_preparing",
         "_places",
         "_reference",
         "_tallies",
+        "current",
         "last_timestamp",
         "names",
         "topics",
@@ -80,9 +84,11 @@ class TopicMix:
         self._reference: ReferenceType[SubscriptionObserver] = ref(self)
         # None while the audiences are not made.
         self._by_encodings: dict[tuple[int, ...], MixedAudience] | None = None
-        self._audiences: tuple[MixedAudience, ...] | None = None
+        self.current: tuple[MixedAudience, ...] | None = None
+        """The audiences; None while they are not as the subscriptions are now."""
         self._audience_of: dict[Recipient, MixedAudience] = {}
         self._changed: dict[Recipient, None] = {}
+        self._is_preparing = False
         # What has come since `settle`, as `Columns.add_totals` has it.
         self._tallies = bytearray(16 * len(topics))
         self.last_timestamp = 0
@@ -104,18 +110,47 @@ class TopicMix:
 
     def audiences(self) -> tuple[MixedAudience, ...]:
         """Return the audiences as the subscriptions are now."""
+        if self.current is None:
+            for _ in self.prepare():
+                pass
+        return self.prepared()
+
+    def prepared(self) -> tuple[MixedAudience, ...]:
+        """Return the audiences as they were when ``prepare`` was done."""
+        if self.current is not None:
+            return self.current
+        assert self._by_encodings is not None
+        return tuple(self._by_encodings.values())
+
+    def effort(self, units: int) -> int:
+        """Return at most the units of work of a batch that takes ``units`` for an audience."""
         if self._by_encodings is None:
-            self._make_audiences()
-        elif self._changed:
-            changed, self._changed = self._changed, {}
-            for recipient in changed:
-                self._leave(recipient)
-            for recipient in changed:
-                self._join(self._encodings_of(recipient), (recipient,))
-        if self._audiences is None:
-            assert self._by_encodings is not None
-            self._audiences = tuple(self._by_encodings.values())
-        return self._audiences
+            return sum([len(group) for topic in self.topics for group in topic.groups.values()])
+        return len(self._changed) * _MAKING + len(self._by_encodings) * units
+
+    def prepare(self) -> Iterator[int]:
+        """Make or change the audiences, in steps; yields the units of work of each.
+
+        Subscriptions that change between the steps are left to the next time.
+        """
+        self._is_preparing = True
+        if self._by_encodings is None:
+            yield from self._make_audiences()
+        changed, self._changed = self._changed, {}
+        for recipient in changed:
+            self._leave(recipient)
+            self._join(self._encodings_of(recipient), (recipient,))
+            yield _MAKING
+        self._is_preparing = False
+        if not self._changed:
+            self.current = self.prepared()
+
+    def wanted_by(self, recipient: Recipient) -> MixedAudience | None:
+        """Return an audience of ``recipient`` alone; None if it wants none of the topics."""
+        encodings = self._encodings_of(recipient)
+        if not encodings:
+            return None
+        return MixedAudience(encodings, len(self.topics), (recipient,))
 
     # Changes
 
@@ -124,17 +159,18 @@ class TopicMix:
 
         The router has handed over what the audiences had for it.
         """
+        self.current = None
         if not recipient.subscriptions:
             # It may not come back, and must not stay in memory until the next messages.
             self._changed.pop(recipient, None)
             self._leave(recipient)
             return
         self._changed[recipient] = None
-        if len(self._changed) > max(_NOTED, len(self._audience_of)):
+        if len(self._changed) > max(_NOTED, len(self._audience_of)) and not self._is_preparing:
             self._release()
 
     def _release(self) -> None:
-        self._by_encodings = self._audiences = None
+        self._by_encodings = self.current = None
         self._audience_of, self._changed = {}, {}
         for topic in self.topics:
             topic.ignore_changes(self._reference)
@@ -146,10 +182,9 @@ class TopicMix:
         audience.discard(recipient)
         if not audience and self._by_encodings is not None:
             del self._by_encodings[_key(audience.encodings)]
-            self._audiences = None
 
-    def _join(self, encodings: Mapping[int, Encoding], recipients: Iterable[Recipient]) -> None:
-        if not encodings:
+    def _join(self, encodings: Mapping[int, Encoding], recipients: Sequence[Recipient]) -> None:
+        if not encodings or not recipients:
             return
         assert self._by_encodings is not None
         key = _key(encodings)
@@ -157,7 +192,6 @@ class TopicMix:
         if audience is None:
             audience = MixedAudience(encodings, len(self.topics))
             self._by_encodings[key] = audience
-            self._audiences = None
         for recipient in recipients:
             audience.add(recipient)
             self._audience_of[recipient] = audience
@@ -178,28 +212,38 @@ class TopicMix:
 
     # The beginning
 
-    def _make_audiences(self) -> None:
+    def _make_audiences(self) -> Iterator[int]:
         self._by_encodings = {}
-        if any(topic.groups for topic in self.topics):
-            for encodings, recipients in self._together() or self._apart():
-                self._join(encodings, recipients)
         for topic in self.topics:
             topic.notify_of_changes(self._reference)
+        if not any(topic.groups for topic in self.topics):
+            return
+        together = yield from self._together()
+        if together is not None:
+            self._join(*together)
+        else:
+            yield from self._join_apart()
 
-    def _together(self) -> list[tuple[Mapping[int, Encoding], Iterable[Recipient]]]:
+    def _together(
+        self,
+    ) -> Generator[int, None, tuple[Mapping[int, Encoding], Sequence[Recipient]] | None]:
         """Return all subscribers if each of them has all of the topics in equal encodings."""
-        groups = [next(iter(topic.groups.values()), None) for topic in self.topics]
-        first = groups[0]
-        if first is None or any(
-            group is None or len(topic.groups) > 1 or group.recipients != first.recipients
-            for topic, group in zip(self.topics, groups, strict=True)
-        ):
-            return []
-        encodings = [group.encoding for group in groups if group is not None]
-        return [(dict(enumerate(encodings)), first)]
+        first: SubscriberGroup | None = None
+        encodings: dict[int, Encoding] = {}
+        for index, topic in enumerate(self.topics):
+            group = next(iter(topic.groups.values()), None)
+            if group is None or len(topic.groups) > 1:
+                return None
+            if first is None:
+                first = group
+            elif group.recipients != first.recipients:
+                return None
+            encodings[index] = group.encoding
+            yield len(group) // _COMPARED
+        return encodings, _still_there(() if first is None else first.targets)
 
-    def _apart(self) -> Iterator[tuple[Mapping[int, Encoding], Iterable[Recipient]]]:
-        """Yield the subscribers, by what each of them wants."""
+    def _join_apart(self) -> Iterator[int]:
+        """Make the audiences of subscribers that want different topics."""
         groups: list[tuple[int, SubscriberGroup]] = [
             (index, group)
             for index, topic in enumerate(self.topics)
@@ -207,14 +251,29 @@ class TopicMix:
         ]
         wanted: dict[Recipient, list[int]] = {}
         for place, (_index, group) in enumerate(groups):
-            for recipient in group:
-                wanted.setdefault(recipient, []).append(place)
+            for some in _pieces(group.targets):
+                for recipient in some:
+                    wanted.setdefault(recipient, []).append(place)
+                yield 1
         alike: dict[tuple[int, ...], list[Recipient]] = {}
-        for recipient, places in wanted.items():
-            alike.setdefault(tuple(places), []).append(recipient)
-        for places_of_all, recipients in alike.items():
-            found = [groups[place] for place in places_of_all]
-            yield {index: group.encoding for index, group in found}, recipients
+        for some in _pieces(tuple(wanted)):
+            for recipient in some:
+                alike.setdefault(tuple(wanted[recipient]), []).append(recipient)
+            yield 1
+        for places, recipients in alike.items():
+            found = [groups[place] for place in places]
+            encodings = {index: group.encoding for index, group in found}
+            self._join(encodings, _still_there(recipients))
+            yield _MAKING + len(recipients) // _PIECE
+
+
+def _pieces(recipients: Sequence[Recipient]) -> Iterator[Sequence[Recipient]]:
+    return (recipients[at : at + _PIECE] for at in range(0, len(recipients), _PIECE))
+
+
+def _still_there(recipients: Sequence[Recipient]) -> list[Recipient]:
+    """Return those that are subscribed to anything; no further change of the others is noted."""
+    return [recipient for recipient in recipients if recipient.subscriptions]
 
 
 def _key(encodings: Mapping[int, Encoding]) -> tuple[int, ...]:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import chain
+from unittest import mock
 
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker import router as router_module
+from pubsub.broker import sliced_routing
 from pubsub.broker.slow_policy import DROP, SlowPolicy
 from pubsub.broker.topics import Topic
 from pubsub.interfaces import Encoding
 from tests.profiles import examples
-from tests.unit.fakes import Bench, Lines, Transport, batch_of, mixed_batch
+from tests.unit.fakes import Lines, Transport, batch_of, mixed_batch
 from tests.unit.test_encoders import Framed
+from tests.unit.test_sliced_routing import SteppedBench
 
 NAMES = "abc"
 OUTBOXES = 6
@@ -124,7 +128,7 @@ class World:
 
     def __init__(self, framed: bool) -> None:
         self.framed = framed
-        self.bench = Bench()
+        self.bench = SteppedBench()
         self.topics = {name: Topic(name) for name in NAMES}
         policy = SlowPolicy(DROP, 2**30)
         self.members = [Member(self.bench.outbox(policy, f"{n}")) for n in range(OUTBOXES)]
@@ -209,6 +213,8 @@ class World:
 
     def check(self) -> None:
         self.bench.turn()
+        while self.bench.router.gate.shut or self.bench.router.dirty:
+            self.bench.turn()
         for member in self.members:
             member.transport.drain()
             assert member.transport.data == b"".join(member.expected)
@@ -239,3 +245,16 @@ class ModelTests(SynchronousTestCase):
             if not isinstance(step, Turn | End):
                 world.take(step)
         world.check()
+
+    @examples(8)
+    @given(STEPS, st.booleans())
+    def test_in_slices(self, steps: list[Step], framed: bool) -> None:
+        with (
+            mock.patch.object(router_module, "_FEW_AUDIENCES", 0),
+            mock.patch.object(sliced_routing, "_UNITS", 1),
+        ):
+            world = World(framed)
+            for step in steps:
+                world.take(step)
+            world.check()
+        assert world.bench.memory.used == world.bench.memory.cached

@@ -14,8 +14,6 @@ FUNCTION_LINES = 50
 LONGER_FILES = {
     # The functions of the kernel are compiled together, so that they call each other as C does.
     "pubsub/kernel/compiled.pyx": 1050,
-    # The steps from a batch to the outboxes share what is pending in a tick.
-    "pubsub/broker/router.py": 500,
     # One thread owns the connection to the engine and everything that waits for it.
     "pubsub/backplane/nats_thread.py": 440,
 }

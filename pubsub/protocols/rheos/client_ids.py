@@ -110,7 +110,7 @@ class Place:
         behind.
         """
         readers, outbox = self._readers.get(topic, set()), self._open_outbox()
-        self._router.hand_over()
+        self._router.complete(outbox)
         position = None if outbox.cursor is None else outbox.cursor.position(topic)
         readers.discard(client)
         if not readers:

@@ -55,11 +55,13 @@ class HistoryPages:
     def _begin(self, request: Read, topic: Topic) -> None:
         """Tell where the history begins and ends, behind all messages delivered before."""
         connection = self._connection
-        connection.listener.router.flush()
         outbox = connection.open_outbox()
+        connection.listener.router.complete(outbox)
+        connection.listener.router.flush()
 
         def reply() -> None:
             if not connection.closing:
+                connection.listener.router.complete(outbox)
                 connection.listener.router.flush()
                 store, end = connection.listener.store, connection.listener.store.next_offset
                 if outbox.cursor is not None and topic in outbox.subscriptions:

@@ -1,0 +1,45 @@
+"""The interface of the router for its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sized
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pubsub.broker.audience import Audience
+    from pubsub.broker.batch import Batch
+    from pubsub.broker.forwarding import Forwarding
+    from pubsub.broker.limits import Gate
+    from pubsub.broker.memory_budget import MemoryBudget
+    from pubsub.broker.topics import Recipient, Source
+
+
+class FanOut(Protocol):
+    """Delivers batches to outboxes; implemented by ``Router``."""
+
+    gate: Gate
+    memory: MemoryBudget
+    at_tick_end: Callable[[Callable[[], None]], object]
+    forwarding: Forwarding | None
+    writes_later: bool
+    delivering: bool
+    """True while outboxes are given what was collected."""
+
+    @property
+    def waiting(self) -> Sized:
+        """What waits to be routed in slices."""
+
+    def collect(self, audience: Audience, batch: Batch, source: Source) -> None:
+        """Encode ``batch`` for ``audience``, which receives it at the end of the tick."""
+
+    def hand_over(self) -> None:
+        """Deliver to the outboxes what was collected."""
+
+    def flush(self) -> None:
+        """Hand over, and have the outboxes write."""
+
+    def complete(self, outbox: Recipient) -> None:
+        """Deliver to ``outbox`` all that was published before."""
+
+    def exclude(self, outbox: Recipient) -> None:
+        """Do not deliver to ``outbox`` what waits to be routed."""

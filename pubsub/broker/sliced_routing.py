@@ -1,0 +1,190 @@
+"""Routing in slices: batches for so many audiences that one tick is too short for them.
+
+Making an audience takes some 20 µs and encoding for it some 5 µs, so a read that brings messages of
+many topics to a thousand subscribers, each with topics of its own, takes several ticks. Such a
+batch waits here, and so does everything that is published after it, in that order; publishers are
+held meanwhile. Only delivery is spread: messages are stored and acknowledged before.
+
+A subscription that changes meanwhile changes for what is published afterwards. So before a change
+the subscriber receives what waits for it (see ``complete``), and it receives nothing from these
+batches after that. All other subscribers are subscribed as they were when the batch was published.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from sys import maxsize
+from typing import TYPE_CHECKING
+
+from pubsub.broker.audience import WRITE_BYTES, Audience, Share
+
+if TYPE_CHECKING:
+    from pubsub.broker.batch import Batch
+    from pubsub.broker.encoders import BatchEncoder
+    from pubsub.broker.fan_out import FanOut
+    from pubsub.broker.topic_mix import TopicMix
+    from pubsub.broker.topics import Delivery, Recipient, Source, Topic
+
+# Units of work in a tick. A unit takes some 5 µs.
+_UNITS = 300
+# Messages that are encoded for an audience in one unit.
+_MESSAGES = 256
+# Bytes of messages that may come while publishers are held: some cannot be, such as other brokers.
+_LATE_BYTES = 16 * WRITE_BYTES
+
+
+class _Rest:
+    """An audience without some of its outboxes."""
+
+    __slots__ = ("encoder", "pending", "targets")
+
+    def __init__(self, encoder: BatchEncoder, targets: tuple[Recipient, ...]) -> None:
+        self.encoder = encoder
+        self.targets = targets
+        self.pending: list[Delivery] = []
+
+
+class _Waiting:
+    """A batch, of one topic or of a mix; ``done`` has the outboxes that need nothing more of it."""
+
+    __slots__ = ("batch", "done", "mix", "topic")
+
+    def __init__(self, batch: Batch, topic: Topic | None, mix: TopicMix | None) -> None:
+        self.batch = batch
+        self.topic = topic
+        self.mix = mix
+        self.done: set[Recipient] = set()
+
+    def audience_of(self, recipient: Recipient) -> tuple[Audience, Source] | None:
+        """Return an audience of ``recipient`` alone, if the batch is for it."""
+        if self.topic is not None:
+            encoding = recipient.subscriptions.get(self.topic)
+            group = None if encoding is None else self.topic.groups.get(encoding)
+            return None if group is None else (_Rest(group.encoder, (recipient,)), self.topic)
+        assert self.mix is not None
+        audience = self.mix.wanted_by(recipient)
+        if audience is None:
+            return None
+        return audience, Share(self.mix.topics, self.batch.columns.totals(), audience.wanted)
+
+
+class SlicedRouting:
+    """The batches that wait to be routed by ``fan_out``; ``waiting`` is true while there are any.
+
+    No outbox is delivered to in a step, only when the fan-out hands over.
+    """
+
+    def __init__(self, fan_out: FanOut) -> None:
+        self._fan_out = fan_out
+        self.waiting: deque[_Waiting] = deque()
+        self._steps: Iterator[int] | None = None
+        self._left = 0
+        self._is_running = self._is_scheduled = False
+        self._late_bytes = 0
+
+    def is_long(self, mix: TopicMix, batch: Batch) -> bool:
+        """Return whether routing ``batch`` would take too much of a tick."""
+        return mix.effort(_units(batch)) > _UNITS
+
+    def put(self, batch: Batch, topic: Topic | None = None, mix: TopicMix | None = None) -> None:
+        """Route ``batch`` of ``topic`` or ``mix`` after what waits already."""
+        fan_out = self._fan_out
+        if fan_out.gate.shut:
+            self._late_bytes += batch.nbytes
+        fan_out.gate.close()
+        fan_out.memory.add(batch.nbytes)
+        self.waiting.append(_Waiting(batch, topic, mix))
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            fan_out.at_tick_end(self._go_on)
+        if self._late_bytes > _LATE_BYTES:
+            self.finish()
+
+    def complete(self, recipient: Recipient) -> None:
+        """Collect what waits for ``recipient``: it needs nothing more of what was published."""
+        owed: list[tuple[Audience, Batch, Source]] = []
+        for one in self.waiting:
+            if recipient not in one.done:
+                one.done.add(recipient)
+                found = one.audience_of(recipient)
+                if found is not None:
+                    owed.append((found[0], one.batch, found[1]))
+        for audience, batch, source in owed:
+            self._fan_out.collect(audience, batch, source)
+
+    def exclude(self, recipient: Recipient) -> None:
+        """Nothing that waits is for ``recipient``."""
+        for one in self.waiting:
+            one.done.add(recipient)
+
+    def finish(self) -> None:
+        """Route everything that waits at once."""
+        self._run(maxsize)
+
+    def _go_on(self) -> None:
+        self._is_scheduled = False
+        try:
+            self._run(_UNITS)
+            self._fan_out.flush()
+        finally:
+            if self.waiting and not self._is_scheduled:
+                self._is_scheduled = True
+                self._fan_out.at_tick_end(self._go_on)
+
+    def _run(self, units: int) -> None:
+        """Do as many steps as ``units`` allow."""
+        self._left = units
+        if self._is_running:
+            # Handing over has ended a client, and that has led here again.
+            return
+        self._is_running = True
+        try:
+            while self.waiting and self._left > 0:
+                if self._steps is None:
+                    self._steps = self._route(self.waiting[0])
+                done = next(self._steps, None)
+                if done is None:
+                    self._end_first()
+                else:
+                    self._left -= done
+        finally:
+            self._is_running = False
+
+    def _end_first(self) -> None:
+        self._steps = None
+        self._fan_out.memory.free(self.waiting.popleft().batch.nbytes)
+        if not self.waiting:
+            self._late_bytes = 0
+
+    def _route(self, one: _Waiting) -> Iterator[int]:
+        batch, mix = one.batch, one.mix
+        units = _units(batch)
+        if mix is None:
+            assert one.topic is not None
+            for group in tuple(one.topic.groups.values()):
+                self._collect(one, group, one.topic)
+                yield units
+            return
+        if mix.current is None:
+            # What the audiences have is not for the subscribers that join them.
+            self._fan_out.hand_over()
+            yield from mix.prepare()
+        totals = batch.columns.totals()
+        for audience in mix.prepared():
+            self._collect(one, audience, Share(mix.topics, totals, audience.wanted))
+            yield units
+
+    def _collect(self, one: _Waiting, audience: Audience, source: Source) -> None:
+        targets: Sequence[Recipient] = audience.targets
+        if not one.done.isdisjoint(targets):
+            targets = [recipient for recipient in targets if recipient not in one.done]
+            audience = _Rest(audience.encoder, tuple(targets))
+        if targets:
+            one.done.update(targets)
+            self._fan_out.collect(audience, one.batch, source)
+
+
+def _units(batch: Batch) -> int:
+    """Return the units of work to encode ``batch`` for an audience."""
+    return 1 + batch.count // _MESSAGES
