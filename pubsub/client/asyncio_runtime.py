@@ -9,6 +9,7 @@ from typing import cast
 from pubsub.client.client_tls import TlsOptions
 from pubsub.client.runtime import Cancel, Observer, Runtime
 from pubsub.wire.connect_errors import why_not
+from pubsub.wire.loopback import use_reno_on_loopback
 
 # Above this, ``writable`` is told. What the system's own buffer does not take is copied, with each
 # further write to it; so it is little.
@@ -74,6 +75,9 @@ class _Stream(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER)
+        address = transport.get_extra_info("peername")
+        if address is not None:
+            use_reno_on_loopback(transport.get_extra_info("socket"), address[0])
         self._observer.made(self)
 
     def data_received(self, data: bytes) -> None:

@@ -16,6 +16,7 @@ from zope.interface import implementer
 
 from pubsub.client.client_tls import TlsOptions
 from pubsub.client.runtime import Cancel, Observer, Runtime
+from pubsub.wire.loopback import use_reno_on_loopback
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
@@ -129,6 +130,7 @@ class _Stream(Protocol):
     # Protocol
 
     def connectionMade(self) -> None:
+        use_reno_on_loopback(self.transport.getHandle(), self.transport.getPeer().host)
         self._begin()
 
     def _begin(self) -> None:
@@ -185,7 +187,8 @@ class _TlsStream(_Stream):
     """
 
     def connectionMade(self) -> None:
-        """The TCP connection is there."""
+        """The TCP connection is there, below that of TLS."""
+        use_reno_on_loopback(self.transport.transport.getHandle(), self.transport.getPeer().host)
 
     def handshakeCompleted(self) -> None:
         self._begin()

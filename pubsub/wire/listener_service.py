@@ -6,8 +6,6 @@ import os
 import re
 import socket
 from collections.abc import Callable
-from contextlib import suppress
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, cast
 
 from twisted.application.service import Service
@@ -35,6 +33,7 @@ from pubsub.wire import proxy_protocol
 from pubsub.wire.accept_errors import count_accept_errors
 from pubsub.wire.inherited_sockets import family_of, find_inherited, name_in
 from pubsub.wire.light_transport import use_transports
+from pubsub.wire.loopback import use_reno_on_loopback
 from pubsub.wire.peer_address import host_of
 from pubsub.wire.proxy_protocol import use_proxied_streams
 from pubsub.wire.server_tls import ServerTls
@@ -184,7 +183,7 @@ class ListenerService(Service):
             port.socket.listen(BACKLOG)
             _set_options(port.socket)
             if LOOPBACK_RENO in self._tuning:
-                _use_reno_on_loopback(port)
+                use_reno_on_loopback(port.socket, port.getHost().host)
         self._log_listening(_where(port, self._is_tls))
         if IDatagramSource.providedBy(self._factory):
             self._listen_udp(port)
@@ -288,16 +287,6 @@ def _set_options(listening: socket.socket) -> None:
     for name, value in KEEPALIVE.items():
         if hasattr(socket, name):
             listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def _use_reno_on_loopback(port: tcp.Port) -> None:
-    """Use a congestion control that does not pace, if ``port`` listens on a loopback address.
-
-    The system's default may pace output, as BBR does. Loopback cannot be congested.
-    """
-    if ip_address(port.getHost().host).is_loopback and hasattr(socket, "TCP_CONGESTION"):
-        with suppress(OSError):
-            port.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 
 
 def _where(port: IListeningPort, is_tls: bool = False) -> str:

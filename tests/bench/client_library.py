@@ -1,8 +1,9 @@
 """The client library beside the load generator: ``python -m tests.bench client``.
 
 One process publishes and receives messages of 64 bytes over cafe, in turn by the generator and by
-the library, with the same broker. The library is used as its documentation says: ``publish_many``
-of a list of payloads, and ``batches``. Both have as much in flight.
+the library, with the same broker and the same warm-up. The library is used as its documentation
+says: ``publish_many`` of a list of payloads, and ``batches``. It has its default options; so it
+queues more than the window that the generator keeps in flight.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pubsub.client import Client, MessageBatch, Subscription, connect
 from tests.bench import BenchError
 from tests.bench.broker import Broker, twistd_broker
-from tests.bench.measure import no_collection
+from tests.bench.measure import WARM_UP_SECONDS, no_collection
 from tests.bench.options import BenchOptions
 from tests.bench.plan import RunPlan, Topology, make_plan
 from tests.bench.throughput import measure_throughput
@@ -25,7 +26,6 @@ from tests.bench.wires import WIRES
 ROUNDS = 3
 _SIZE = 64
 _TOPIC = "cafe/0"
-_WINDOW_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -51,17 +51,13 @@ def measure_client(broker: Broker, plan: RunPlan, seconds: float) -> Rates:
 
 async def _run_library(address: tuple[str, int], plan: RunPlan, seconds: float) -> float:
     url = f"cafe://{address[0]}:{address[1]}"
-    async with (
-        connect(url, queue_bytes=_WINDOW_BYTES, feed_bytes=_WINDOW_BYTES) as client,
-        client.subscribe(_TOPIC) as messages,
-    ):
-        started = time.perf_counter()
+    async with connect(url) as client, client.subscribe(_TOPIC) as messages:
+        begin = time.perf_counter() + WARM_UP_SECONDS
         total = asyncio.get_running_loop().create_future()
-        publishing = asyncio.create_task(_publish(client, plan, started + seconds, total))
-        received = await _receive(messages, total)
-        elapsed = time.perf_counter() - started
+        publishing = asyncio.create_task(_publish(client, plan, begin + seconds, total))
+        rate = await _receive(messages, begin, total)
         await publishing
-        return received / elapsed
+        return rate
 
 
 async def _publish(client: Client, plan: RunPlan, until: float, total: asyncio.Future[int]) -> None:
@@ -78,16 +74,20 @@ async def _publish(client: Client, plan: RunPlan, until: float, total: asyncio.F
     await client.flush()
 
 
-async def _receive(messages: Subscription, total: asyncio.Future[int]) -> int:
-    """Return the number of messages, when all that was published has arrived."""
+async def _receive(messages: Subscription, begin: float, total: asyncio.Future[int]) -> float:
+    """Return the messages a second from ``begin`` until all that was published has arrived."""
     received = 0
+    start: tuple[float, int] | None = None
     async for batch in messages.batches():
         if not isinstance(batch, MessageBatch):
             raise BenchError(f"the connection was not kept: {batch}")
         received += len(batch)
-        if total.done() and received >= total.result():
-            break
-    return received
+        now = time.perf_counter()
+        if start is None and now >= begin:
+            start = now, received
+        if start is not None and total.done() and received >= total.result():
+            return (received - start[1]) / (now - start[0])
+    raise BenchError("the subscription has ended")
 
 
 def run_client(options: BenchOptions) -> list[Rates]:
