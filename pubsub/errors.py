@@ -53,6 +53,12 @@ class TopicUnreachable(Refused):
     reason = "topic-unreachable"
 
 
+class BackplaneAway(Refused):
+    """A change that all brokers must agree upon, while what they share it through is away."""
+
+    reason = "backplane-away"
+
+
 class NotAuthorized(Refused):
     """The listener's access rules do not permit the request."""
 

@@ -9,6 +9,7 @@ from twisted.web.http import RESPONSES
 
 from pubsub.errors import (
     AuthenticationRequired,
+    BackplaneAway,
     BadToken,
     HistoryUnavailable,
     InvalidTopicName,
@@ -17,7 +18,9 @@ from pubsub.errors import (
     NotAuthorized,
     RateLimited,
     Refused,
+    TopicExists,
     TopicUnreachable,
+    WrongKey,
 )
 
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, NOT_ALLOWED = 400, 401, 403, 404, 405
@@ -34,6 +37,9 @@ _STATUS: dict[type[Refused], int] = {
     MemoryExhausted: UNAVAILABLE,
     HistoryUnavailable: UNAVAILABLE,
     TopicUnreachable: UNAVAILABLE,
+    TopicExists: CONFLICT,
+    WrongKey: CONFLICT,
+    BackplaneAway: UNAVAILABLE,
 }
 PROBLEM = "application/problem+json"
 """The content type of error responses."""

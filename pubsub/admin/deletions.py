@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
+
+from twisted.internet.defer import Deferred, succeed
 
 from pubsub.admin.api_error import CONFLICT, NOT_FOUND, UNAVAILABLE, ApiError
 from pubsub.admin.flow_control import all_stored
@@ -12,7 +16,6 @@ from pubsub.admin.request_access import RequestAccess, request_access
 if TYPE_CHECKING:
     from pubsub.admin.api_request import ApiRequest
     from pubsub.broker.listener import Listener
-    from pubsub.broker.slices import Work
 
 IDENTITIES = b"/v1/identities/"
 """The prefix of the paths of identities."""
@@ -27,13 +30,23 @@ class Deletions:
     async def delete_topic(self, request: ApiRequest) -> None:
         """DELETE /v1/topics/NAME"""
         name, access = self._requested(request, TOPICS)
-        topic = self._listener.topics.get(name)
+        topic, lifecycle = self._listener.topics.get(name), self._listener.topic_lifecycle
+        sharing = lifecycle.sharing
+        if topic is None and sharing is not None and sharing.owned_elsewhere(name):
+            await self._carry_out(request, access, partial(sharing.delete, name, _nothing), name)
+            return
         if topic is None:
             raise ApiError(NOT_FOUND, "unknown-topic", f"no topic {name!r}", topic=name)
         if topic.upstream is not None:
             message = f"topic {name!r} is hosted by another broker; delete it there"
             raise ApiError(CONFLICT, "remote-topic", message, topic=name)
-        await self._carry_out(request, access, self._listener.topic_lifecycle.delete(topic), name)
+
+        def delete() -> Deferred[None]:
+            return self._listener.slices.finish(lifecycle.delete(topic))
+
+        if sharing is not None:
+            delete = partial(sharing.delete, name, delete)
+        await self._carry_out(request, access, delete, name)
 
     async def delete_identity(self, request: ApiRequest) -> None:
         """DELETE /v1/identities/NAME"""
@@ -41,7 +54,8 @@ class Deletions:
         work = self._listener.expiry.delete_identity(name)
         if work is None:
             raise ApiError(NOT_FOUND, "unknown-identity", f"no identity {name!r}")
-        await self._carry_out(request, access, work, name, "identity")
+        delete = partial(self._listener.slices.finish, work)
+        await self._carry_out(request, access, delete, name, "identity")
 
     def _requested(self, request: ApiRequest, prefix: bytes) -> tuple[str, RequestAccess]:
         """Return the name in the path and the access of a client that may delete it."""
@@ -55,15 +69,19 @@ class Deletions:
         self,
         request: ApiRequest,
         access: RequestAccess,
-        work: Work,
+        delete: Callable[[], Deferred[None]],
         name: str,
         kind: str = "topic",
     ) -> None:
         self._listener.audit.record(
             "delete", **{kind: name}, subject=access.owner or "", client=request.label
         )
-        await self._listener.slices.finish(work)
+        await delete()
         if not await all_stored(self._listener.store):
             message = "the change is not on disk yet"
             raise ApiError(UNAVAILABLE, "history-unavailable", message)
         request.answer(204, b"")
+
+
+def _nothing() -> Deferred[None]:
+    return succeed(None)

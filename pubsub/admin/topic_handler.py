@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pubsub.admin.api_error import CONFLICT, NOT_FOUND, UNAVAILABLE, ApiError
@@ -9,6 +10,7 @@ from pubsub.admin.flow_control import all_stored
 from pubsub.admin.paging import PAGING, answer_page, page_request
 from pubsub.admin.parameters import TOPICS, Parameters, name_in_path
 from pubsub.admin.request_access import request_access
+from pubsub.broker.topic_sharing import Requirements
 from pubsub.errors import Refused
 from pubsub.management.listing import Row, fill, to_json
 from pubsub.management.topic_rows import topic_row
@@ -72,29 +74,42 @@ class TopicHandler:
         key = parameters.text("queue_key") if "queue_key" in parameters else None
         access = request_access(request, self._listener)
         access.check_create(name, key)
-        topics = self._listener.topics
-        is_new = name not in topics
-        topic = topics.get(name) or topics.create(name, hosted=False)
-        try:
-            self._take(access, topic, key)
-        except (ApiError, Refused):
-            if is_new:
-                self._listener.topic_lifecycle.withdraw(name)
-            raise
-        lifecycle = self._listener.topic_lifecycle
-        if sync:
-            lifecycle.set_requirements(topic, True, False)
-        self._listener.audit.record(
-            "create-topic", topic=name, subject=access.owner or "", client=request.label
-        )
-        if key is not None and topic not in self._listener.queue_keys:
-            owner = access.owner or ""
-            self._listener.queue_keys.close(topic, key.encode(), owner, request.label)
+        make = partial(self._make, request, access, name, key, sync)
+        topic, sharing = self._listener.topics.get(name), self._listener.topic_lifecycle.sharing
+        is_new = topic is None
+        if sharing is None:
+            topic = make()
+        else:
+            if topic is not None:
+                self._check_owner(access, topic, key)
+            required = Requirements((key or "").encode(), sync or None)
+            topic = await sharing.create(name, required, make)
         await self._stored()
         self._answer(request, topic, CREATED if is_new else DONE)
 
-    def _take(self, access: RequestAccess, topic: Topic, key: str | None) -> None:
-        """Host ``topic``; raises ApiError if it is another broker's or client's, or Refused."""
+    def _make(
+        self, request: ApiRequest, access: RequestAccess, name: str, key: str | None, sync: bool
+    ) -> Topic:
+        """Return the topic of this name, creating it if there is none; raises as ``_take``."""
+        topics, lifecycle = self._listener.topics, self._listener.topic_lifecycle
+        owner, is_new = access.owner or "", name not in topics
+        topic = topics.get(name) or topics.create(name, hosted=False)
+        try:
+            self._check_owner(access, topic, key)
+            topics.claim(topic)
+        except (ApiError, Refused):
+            if is_new:
+                lifecycle.withdraw(name)
+            raise
+        if sync:
+            lifecycle.set_requirements(topic, True, False)
+        self._listener.audit.record("create-topic", topic=name, subject=owner, client=request.label)
+        if key is not None and topic not in self._listener.queue_keys:
+            self._listener.queue_keys.close(topic, key.encode(), owner, request.label)
+        return topic
+
+    def _check_owner(self, access: RequestAccess, topic: Topic, key: str | None) -> None:
+        """Raise ApiError if ``topic`` is another broker's or client's."""
         keys = self._listener.queue_keys
         if topic.upstream is not None:
             raise _remote(topic.name)
@@ -105,7 +120,6 @@ class TopicHandler:
         if has_other_key and key is not None:
             message = f"topic {topic.name!r} has another queue key; rotate it instead"
             raise ApiError(CONFLICT, "topic-exists", message, topic=topic.name)
-        self._listener.topics.claim(topic)
 
     async def rotate(self, request: ApiRequest) -> None:
         """POST /v1/topics/NAME/key"""
@@ -121,7 +135,12 @@ class TopicHandler:
         if topic not in keys:
             message = f"topic {name!r} has no queue key; create it with one"
             raise ApiError(CONFLICT, "no-queue-key", message, topic=name)
-        kept, ended = keys.rotate(topic, key.encode(), access.owner or "", request.label)
+        rotate = partial(keys.rotate, topic, key.encode(), access.owner or "", request.label)
+        sharing = self._listener.topic_lifecycle.sharing
+        if sharing is None:
+            kept, ended = rotate()
+        else:
+            kept, ended = await sharing.rotate(topic, key.encode(), rotate)
         await self._stored()
         request.answer(DONE, to_json({"kept": kept, "ended": ended}) + b"\n")
 

@@ -89,6 +89,7 @@ class EngineOptions:
     """What the connection to the engine needs. The files are read for each connection.
 
     ``max_bytes`` bounds what waits for the engine, and as much again what waits for the broker.
+    ``replicas`` is on how many servers the shared state is kept, if it is made.
     """
 
     servers: EngineUrls
@@ -97,6 +98,7 @@ class EngineOptions:
     certificate: str
     key: str
     max_bytes: int
+    replicas: int = 1
 
     def tls(self) -> ssl.SSLContext | None:
         """Return what verifies the engine, None without TLS; raises OSError or SSLError."""
@@ -123,6 +125,7 @@ def engine_options(settings: Mapping[str, Any]) -> EngineOptions | None:
         settings["backplane-cert"],
         settings["backplane-key"],
         settings["backplane-bytes"],
+        settings["backplane-replicas"],
     )
     if options.key and not options.certificate:
         raise ConfigurationError("backplane-key: needs backplane-cert")

@@ -66,6 +66,8 @@ class Fanout(Service):
         self.gate: PublisherGate = backplane.gate
         if history is not None:
             self.gate = Gates((backplane.gate, history.gate))
+        self.also: Callable[[], Figures] = dict
+        """Returns the figures of what else is shared."""
         broker.router.forwarding = self
         broker.statistics.backplane = self.figures
         broker.readiness.backplane = self._trouble
@@ -102,6 +104,7 @@ class Fanout(Service):
             "messages_in": self._received,
             **self._backplane.figures(),
             **({} if self._history is None else self._history.figures()),
+            **self.also(),
         }
 
     # What clients of this broker want

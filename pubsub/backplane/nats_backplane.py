@@ -13,6 +13,7 @@ from zope.interface import implementer
 
 from pubsub.backplane.coverage import Coverage
 from pubsub.backplane.nats_history import NatsStream, StreamSession
+from pubsub.backplane.nats_state import NatsState
 from pubsub.backplane.nats_thread import NatsThread
 from pubsub.backplane.nats_work import Change, Outbound
 from pubsub.backplane.subjects import subject_of, subject_of_prefix
@@ -62,6 +63,7 @@ class NatsBackplane:
         if history is not None:
             session = self._thread.history = StreamSession(history)
             self.history = NatsStream(session, self._thread.run, lambda: self.limit)
+        self.state = NatsState(self._thread)
         self._receive: Callable[[Envelopes], object] = lambda envelopes: None
         self._coverage = Coverage()
         self._changes: list[Change] = []

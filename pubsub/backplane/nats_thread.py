@@ -32,10 +32,12 @@ from pubsub.backplane.nats_work import (
     Outbound,
     Unusable,
     Watcher,
+    first_end,
     nbytes_of,
     reported,
     together,
 )
+from pubsub.backplane.state_session import StateSession
 from pubsub.backplane.subjects import name_of
 
 if TYPE_CHECKING:
@@ -74,6 +76,7 @@ class NatsThread:
         # Calls of the watcher, which wait for the end of a pass of the loop.
         self._calls: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         self.history: StreamSession | None = None
+        self.state = StateSession(options.replicas, self._call, lambda: self._last_error)
         # Made in `start`, as the process may fork before.
         self._loop: TappedLoop
         self._keeping: asyncio.Task[None]
@@ -219,6 +222,7 @@ class NatsThread:
                 await self._check_jetstream(client)
                 if self.history is not None:
                     await self.history.prepare(client)
+                await self.state.prepare(client)
                 self._checked = True
             await self._subscribe_all(client)
             if self.history is not None:
@@ -226,8 +230,11 @@ class NatsThread:
             self._client, self._tap, self._unanswered = client, self._loop.tap, 0
             self._call(self._watcher.connected, shown(url), client.max_payload)
             self._is_tried()
-            problem = await _first_end(
-                self._work_off(client), ended.wait(), self._check_again(client)
+            problem = await first_end(
+                self._work_off(client),
+                ended.wait(),
+                self._check_again(client),
+                self.state.keep(client),
             )
             if isinstance(problem, Unusable):
                 raise problem
@@ -238,6 +245,7 @@ class NatsThread:
             self._client = None
             if self.history is not None:
                 self.history.ended()
+            self.state.ended()
             self._subscriptions.clear()
             self._report_sent()
             while self._outgoing:
@@ -418,16 +426,6 @@ async def cancel_others() -> None:
     for task in others:
         task.cancel()
     await asyncio.wait_for(asyncio.gather(*others, return_exceptions=True), _CLOSE)
-
-
-async def _first_end(*running: Coroutine[Any, Any, object]) -> Exception | None:
-    """Run all until one of them ends; return the error of the first that has one."""
-    tasks = [asyncio.ensure_future(one) for one in running]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        task.cancel()
-    results = await asyncio.gather(*tasks, return_exceptions=True)
-    return next((one for one in results if isinstance(one, Exception)), None)
 
 
 def _text(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
@@ -101,3 +102,13 @@ async def reported(
         raise
     else:
         call(done.callback, result)
+
+
+async def first_end(*running: Coroutine[Any, Any, object]) -> Exception | None:
+    """Run all until one of them ends; return the error of the first that has one."""
+    tasks = [asyncio.ensure_future(one) for one in running]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    return next((one for one in results if isinstance(one, Exception)), None)

@@ -64,6 +64,20 @@ class QueueKeys:
         self._keys |= dict.fromkeys(self._hashes, _UNKNOWN)
 
     @property
+    def hasher(self) -> KeyHasher:
+        """Hashes keys with the salt of the store."""
+        return self._hasher
+
+    def plain(self, name: str) -> bytes:
+        """Return the key of the topic ``name``; empty if it has none, or only the hash is known."""
+        return self._keys.get(name, b"")
+
+    def hashed(self, name: str) -> bytes | None:
+        """Return the salt and the hash of a key that is not known otherwise."""
+        found = self._hashes.get(name)
+        return None if found is None else self._hasher.with_salt(found)
+
+    @property
     def names(self) -> Mapping[str, object]:
         """The names of the closed topics."""
         return self._keys
@@ -106,6 +120,25 @@ class QueueKeys:
         self._set(topic, key)
         self._tokens.forget_key(old)
         return self._recheck("rotate", topic, KeyChange(old, key), subject, client)
+
+    def adopt(self, topic: Topic, hashed: bytes, key: bytes) -> None:
+        """Another broker has set or replaced the topic's key: ``hashed``, with its salt.
+
+        ``key`` is empty if only the hash is known; the subscriptions with the old key end then.
+        """
+        old = self._keys.get(topic.name)
+        self._keys[topic.name] = key or _UNKNOWN
+        self.version += 1
+        if key:
+            self._hashes.pop(topic.name, None)
+        else:
+            self._hashes[topic.name] = hashed
+        self._store.put(KEYS, topic.name, hashed)
+        if old:
+            self._tokens.forget_key(old)
+        record = "create" if old is None else "rotate"
+        change = KeyChange(old if old and key else None, key)
+        self._recheck(record, topic, change, "", "backplane")
 
     def _recheck(
         self, record: str, topic: Topic, change: KeyChange, subject: str, client: str

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pubsub.broker.router import Router
     from pubsub.broker.slices import Work
     from pubsub.broker.topic_registry import TopicRegistry
+    from pubsub.broker.topic_sharing import TopicSharing
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import IStore
 
@@ -47,6 +48,8 @@ class TopicLifecycle:
         self._always_sync: set[str] = set()
         # Topics that are stored as long as they are read from the history.
         self._still_read: set[Topic] = set()
+        self.sharing: TopicSharing | None = None
+        """Set if topics are shared with other brokers."""
         topics.watch(self._apply_rules)
         topics.claimed = self._record
 
@@ -90,6 +93,12 @@ class TopicLifecycle:
 
     def _record(self, topic: Topic) -> None:
         self._store.put(TOPICS, topic.name, b"")
+        if self.sharing is not None:
+            self.sharing.claimed(topic)
+
+    def is_sync(self, name: str) -> bool:
+        """Return whether the creator of the topic ``name`` requires it to be SYNC."""
+        return name in self._always_sync
 
     def set_requirements(self, topic: Topic, sync: bool, exclusive: bool) -> None:
         """Record what the creator of ``topic`` requires of it.

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from twisted.internet.threads import deferToThreadPool
+
 from pubsub.backplane.engine_url import ENGINE, engine_options
 from pubsub.backplane.fanout import Fanout
 from pubsub.backplane.replica_sender import WINDOW
 from pubsub.backplane.replica_stream import FETCHED
 from pubsub.backplane.shared_history import SharedHistory, SharedLimits
+from pubsub.backplane.shared_topics import SharedTopics
 from pubsub.errors import ConfigurationError
 from pubsub.settings import FILE, SIZE, Kind, Setting, choice, integer
 from pubsub.store.retention import parse_age
@@ -114,7 +117,7 @@ def add_backplane(
     reactor: Any,
     tick_end: Callable[[Callable[[], None]], object],
 ) -> None:
-    """Share the messages of ``broker`` with others, if the settings say so.
+    """Share the messages and topics of ``broker`` with others, if the settings say so.
 
     Called before the listeners are added. Raises ConfigurationError.
     """
@@ -128,7 +131,8 @@ def add_backplane(
             f"backplane: {error}; install it with pip install 'pubsub-broker[nats]'"
         ) from None
     if not isinstance(broker.store, SharedStore):
-        fanout = Fanout(broker, NatsBackplane(options, reactor, tick_end, broker.counters.drop))
+        backplane = NatsBackplane(options, reactor, tick_end, broker.counters.drop)
+        fanout = Fanout(broker, backplane)
         fanout.set_aside(2 * options.max_bytes)
     else:
         from pubsub.backplane.nats_history import StreamOptions
@@ -146,4 +150,13 @@ def add_backplane(
         history = SharedHistory(broker, broker.store, backplane.history, reactor, limits, tick_end)
         fanout = Fanout(broker, backplane, history)
         fanout.set_aside(2 * options.max_bytes + WINDOW + FETCHED)
+    shared = SharedTopics(
+        broker,
+        backplane.state,
+        reactor,
+        lambda call: deferToThreadPool(reactor, reactor.getThreadPool(), call),
+    )
+    fanout.also = shared.figures
+    # It is told what there is as soon as there is a connection.
+    shared.setServiceParent(broker)  # type: ignore[no-untyped-call]
     fanout.setServiceParent(broker)  # type: ignore[no-untyped-call]

@@ -32,11 +32,16 @@ class _Client:
         meanwhile()
 
 
+_SERVERS = SimpleNamespace(urls=["nats://engine:4222"])
+
+
 class ConnectingTests(SynchronousTestCase):
     """Changes of subscriptions before the connection can be used"""
 
     def setUp(self) -> None:
-        options = cast(Any, SimpleNamespace(servers=SimpleNamespace(urls=["nats://engine:4222"])))
+        options = cast(
+            Any, SimpleNamespace(servers=SimpleNamespace(urls=["nats://engine:4222"]), replicas=1)
+        )
         self.thread = NatsThread(options, cast(Any, None), None)
         self.client: Any = _Client()
         self.change("first", True)
@@ -74,7 +79,9 @@ class EndTests(SynchronousTestCase):
         client = SimpleNamespace(
             is_closed=True, jetstream=lambda timeout: SimpleNamespace(account_info=silent)
         )
-        options = cast(Any, SimpleNamespace(servers=SimpleNamespace(urls=["nats://engine:4222"])))
+        options = cast(
+            Any, SimpleNamespace(servers=SimpleNamespace(urls=["nats://engine:4222"]), replicas=1)
+        )
         thread = NatsThread(options, cast(Any, None), None)
         asyncio.run(asyncio.wait_for(thread._check_again(cast(Any, client)), 45))
 

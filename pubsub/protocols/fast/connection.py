@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from pubsub.broker.identity import token_identity
 from pubsub.broker.token_throttle import TokenThrottle
@@ -41,9 +42,11 @@ from pubsub.protocols.fast.heads import Source
 from pubsub.protocols.fast.refusals import code_of
 from pubsub.protocols.fast.shared_state import SharedState
 from pubsub.protocols.fast.subscriptions import Subscriptions
+from pubsub.wire.agreement import Agreement
 from pubsub.wire.connection import Connection, ConnectionFactory
 
 if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
     from twisted.internet.interfaces import IAddress
 
     from pubsub.broker.access import AccessRules
@@ -58,6 +61,7 @@ class FastConnection(Connection):
     # Larger than in other protocols, because a token before each message takes space.
     read_bytes = 256 * 1024
     _waits_for_token = False
+    _agreement: Agreement | None = None
     # An ERROR was sent, and nothing has been received since.
     _error_is_last = False
     _subscriptions: Subscriptions | None = None
@@ -74,6 +78,10 @@ class FastConnection(Connection):
 
     # Input
 
+    @property
+    def _waits_for_brokers(self) -> bool:
+        return self._agreement is not None and self._agreement.pending
+
     def connectionMade(self) -> None:
         """See ``Connection``."""
         self.stream.bufferSize = self.read_bytes
@@ -83,7 +91,7 @@ class FastConnection(Connection):
         """See ``Connection``. Stops early if the client has to wait for its tokens."""
         at, need = 0, 1
         self._error_is_last = False
-        while not (self.closing or self._waits_for_token):
+        while not (self.closing or self._waits_for_token or self._waits_for_brokers):
             columns = self._shared.heads.scan(data, at)
             if columns.count:
                 at, waits = self._publish_columns(columns, at)
@@ -104,7 +112,7 @@ class FastConnection(Connection):
                 answer = self._error(problem.offending, problem.code, problem.topic_id)
                 # The packet may contain a token, so events show none of it.
                 self.fail(reason, answer, frame=b"")
-        return at, need
+        return at, 1 if self._waits_for_brokers else need
 
     def _handle(self, packet: Packet) -> None:
         topic_id = 0 if isinstance(packet, Create) else packet.topic_id
@@ -227,7 +235,8 @@ class FastConnection(Connection):
         if packet.flags & ~(DURABLE | EXCLUSIVE):
             raise InvalidRequest("flags")
         self._access_with(token).check_create(name)
-        self._shared.ownership.create(name, token, self, packet.flags)
+        done = self._shared.ownership.request(name, token, self, packet.flags)
+        self._await(packet, fnv1a32(packet.name), done)
 
     def _subscribe(self, packet: Subscribe) -> None:
         token, topic = self._authorized(packet.token, packet.topic_id, "subscribe")
@@ -259,7 +268,21 @@ class FastConnection(Connection):
             # No token could contain such a key, so the topic would become unusable.
             raise InvalidRequest(f"a queue key is text of 1 to {MAX_KEY} bytes")
         self._access_with(token).check("rotate", topic.name)
-        self.listener.queue_keys.rotate(topic, packet.key, token.subject, self.label)
+        keys = self.listener.queue_keys
+        rotate = partial(keys.rotate, topic, packet.key, token.subject, self.label)
+        sharing = self.listener.topic_lifecycle.sharing
+        if sharing is None:
+            rotate()
+        else:
+            self._await(packet, topic.id, sharing.rotate(topic, packet.key, rotate))
+
+    def _await(self, packet: Packet, topic_id: int, done: Deferred[Any] | None) -> None:
+        """Handle no further packet until ``done`` fires."""
+        if done is not None:
+            offending = TYPES[type(packet)]
+            self._agreement = Agreement(
+                self, done, lambda refused: self._refuse(offending, refused, topic_id)
+            )
 
     # Replies and the end
 

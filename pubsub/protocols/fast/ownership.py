@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from pubsub.broker.topic_names import fnv1a32
+from pubsub.broker.topic_sharing import Requirements
 from pubsub.errors import IdCollision, Refused, TopicExists, TopicNotFound
 from pubsub.protocols.fast.codec import DURABLE, EXCLUSIVE
 
 if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
     from pubsub.broker.listener import Listener
     from pubsub.broker.slices import Work
     from pubsub.broker.tokens import Token
@@ -39,24 +43,43 @@ class TopicOwnership:
         self._owners: dict[Topic, Owner] = listener.shared("fast-owners", dict)
         listener.topics.watch_removal(self._removed)
 
-    def create(self, name: str, token: Token, creator: Owner, flags: int) -> None:
+    def request(self, name: str, token: Token, creator: Owner, flags: int) -> Deferred[None] | None:
         """Create the topic, or close one that is open, with the token's queue key.
 
-        Raises IdCollision, TopicExists, LimitReached or MemoryExhausted.
+        Returns None if that is done, or a Deferred if other brokers must agree upon it. Raises
+        IdCollision, TopicExists, LimitReached or MemoryExhausted, as the Deferred fails with.
         """
-        exclusive = bool(flags & EXCLUSIVE)
         self._end_left(name)
+        self._check(name, token, creator, flags)
+        sharing = self._lifecycle.sharing
+        if sharing is None:
+            self._create(name, token, creator, flags)
+            return None
+        required = Requirements(token.queue_key, bool(flags & DURABLE), bool(flags & EXCLUSIVE))
+        apply = partial(self._create, name, token, creator, flags)
+        return sharing.create(name, required, apply)
+
+    def _check(self, name: str, token: Token, creator: Owner, flags: int) -> None:
+        """Raise IdCollision or TopicExists."""
         self._check_id(name)
+        topic = self._topics.get(name)
+        if topic is not None and (
+            topic.upstream is not None
+            or (topic in self._keys and not self._keys.matches(topic, token.queue_key))
+            or not self.may_read(topic, creator)
+            or (flags & EXCLUSIVE and topic not in self._owners)
+        ):
+            raise TopicExists(name)
+
+    def _create(self, name: str, token: Token, creator: Owner, flags: int) -> None:
+        exclusive = bool(flags & EXCLUSIVE)
+        self._check(name, token, creator, flags)
+        if exclusive and creator.closing:
+            # It has left while the other brokers agreed.
+            raise TopicNotFound(name)
         new = name not in self._topics
         topic = self._topics.create(name, hosted=False)
         closed = topic in self._keys
-        if (
-            topic.upstream is not None
-            or (closed and not self._keys.matches(topic, token.queue_key))
-            or not self.may_read(topic, creator)
-            or (exclusive and not new and topic not in self._owners)
-        ):
-            raise TopicExists(name)
         try:
             self._topics.claim(topic)
         except Refused:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pubsub.errors import (
     AuthenticationRequired,
+    BackplaneAway,
     BadToken,
     FrameTimeout,
     HandshakeTimeout,
@@ -41,6 +42,7 @@ CODES: dict[type[Refused], ErrorCode] = {
     LimitReached: ErrorCode.RATE_LIMITED,
     MemoryExhausted: ErrorCode.RATE_LIMITED,
     HistoryUnavailable: ErrorCode.RATE_LIMITED,
+    BackplaneAway: ErrorCode.RATE_LIMITED,
     InvalidTopicName: ErrorCode.INVALID_REQUEST,
     InvalidRequest: ErrorCode.INVALID_REQUEST,
     FrameTimeout: ErrorCode.INVALID_REQUEST,

@@ -1,0 +1,110 @@
+"""Shared state in memory: the brokers of one process agree upon it, in tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import Deferred, fail, succeed
+from zope.interface import implementer
+
+from pubsub.backplane import state_format
+from pubsub.backplane.outdated import Outdated
+from pubsub.backplane.shared_state import ISharedState, StateEntry
+from pubsub.errors import BackplaneAway
+
+if TYPE_CHECKING:
+    from pubsub.backplane.shared_state import StateWatcher
+
+
+class MemoryBucket:
+    """The values by key. ``apart`` has the states that do not reach it."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, StateEntry] = {}
+        self.seconds: dict[str, int] = {}
+        """After how many seconds a key is to be removed, if it is; nothing removes it here."""
+        self.states: list[MemoryState] = []
+        self.apart: set[MemoryState] = set()
+        self._revision = 0
+        self.write(state_format.KEY, state_format.new_format())
+
+    def write(self, key: str, value: bytes) -> int:
+        """Set the value whatever the revision, as another program does; return the new one."""
+        self._revision += 1
+        self.entries[key] = entry = StateEntry(key, value, self._revision)
+        for state in self.states:
+            if state not in self.apart:
+                state.tell(entry)
+        return self._revision
+
+    def remove(self, key: str) -> None:
+        """Remove a key without telling anybody, as when its time is over."""
+        del self.entries[key]
+
+
+@implementer(ISharedState)
+class MemoryState:
+    """One broker's view of ``bucket``; ``later`` runs a call after this tick's events."""
+
+    def __init__(self, bucket: MemoryBucket, later: Callable[[Callable[[], None]], object]) -> None:
+        self._bucket = bucket
+        self._later = later
+        self._watcher: StateWatcher | None = None
+        self._untold: list[StateEntry] = []
+        self._changes = 0
+        bucket.states.append(self)
+
+    def open(self, watcher: StateWatcher) -> None:
+        """See ``ISharedState``."""
+        self._watcher = watcher
+        if self not in self._bucket.apart:
+            self._begin()
+
+    def put(self, key: str, value: bytes, expected: int, seconds: int) -> Deferred[int]:
+        """See ``ISharedState``."""
+        bucket = self._bucket
+        if self in bucket.apart:
+            return fail(BackplaneAway("the engine is away"))
+        before = bucket.entries.get(key)
+        if (before.revision if before else 0) != expected:
+            return fail(Outdated(before.value, before.revision) if before else Outdated(None, 0))
+        bucket.seconds[key] = seconds
+        self._changes += 1
+        return succeed(bucket.write(key, value))
+
+    def figures(self) -> Mapping[str, float]:
+        """See ``ISharedState``."""
+        return {"state_changes": self._changes}
+
+    def tell(self, entry: StateEntry) -> None:
+        """Tell about ``entry`` after this tick."""
+        if self._watcher is not None:
+            if not self._untold:
+                self._later(self._tell)
+            self._untold.append(entry)
+
+    def leave(self) -> None:
+        """Do not reach the bucket from now on."""
+        self._bucket.apart.add(self)
+        if self._watcher is not None:
+            self._watcher.state_away()
+
+    def come_back(self) -> None:
+        """Reach the bucket again."""
+        self._bucket.apart.discard(self)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._untold = sorted(self._bucket.entries.values(), key=lambda one: one.revision)
+        self._later(self._complete)
+
+    def _tell(self) -> None:
+        entries, self._untold = self._untold, []
+        if self._watcher is not None and self not in self._bucket.apart:
+            self._watcher.state_changed(entries)
+
+    def _complete(self) -> None:
+        self._tell()
+        if self._watcher is not None and self not in self._bucket.apart:
+            self._watcher.state_complete()

@@ -1,0 +1,49 @@
+"""``NatsState``: shared state in a key-value bucket of JetStream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import Deferred, fail
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from pubsub.backplane.nats_work import Away
+from pubsub.backplane.shared_state import ISharedState
+from pubsub.errors import BackplaneAway
+
+if TYPE_CHECKING:
+    from pubsub.backplane.nats_thread import NatsThread
+    from pubsub.backplane.shared_state import StateWatcher
+
+
+@implementer(ISharedState)
+class NatsState:
+    """The bucket of the engine that ``thread`` is connected to, as the reactor sees it."""
+
+    def __init__(self, thread: NatsThread) -> None:
+        self._thread = thread
+        self._changes = 0
+
+    def open(self, watcher: StateWatcher) -> None:
+        """See ``ISharedState``."""
+        self._thread.state.watcher = watcher
+
+    def put(self, key: str, value: bytes, expected: int, seconds: int) -> Deferred[int]:
+        """See ``ISharedState``."""
+        self._changes += 1
+        session = self._thread.state
+        if not session.is_there:
+            return fail(BackplaneAway("the engine is away"))
+        done = self._thread.run(lambda: session.put(key, value, expected, seconds))
+        return done.addErrback(_away)
+
+    def figures(self) -> Mapping[str, float]:
+        """See ``ISharedState``."""
+        return {"state_changes": self._changes}
+
+
+def _away(failure: Failure) -> int:
+    failure.trap(Away)
+    raise BackplaneAway(str(failure.value)) from None

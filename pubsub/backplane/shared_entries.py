@@ -1,0 +1,130 @@
+"""The entries of topics that this broker knows to be in the shared state."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred
+
+from pubsub.backplane.topic_entry import DELETED, UNUSED, TopicEntry, encode, key_of
+from pubsub.errors import BackplaneAway
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IReactorTime
+
+    from pubsub.backplane.shared_state import ISharedState
+    from pubsub.broker.memory_budget import MemoryBudget
+    from pubsub.interfaces import IStore
+
+IDS = "shared-topics"
+"""The table of the store's metadata with the ids of the topics that were shared."""
+PATIENCE = 5.0
+"""Seconds that a change may take."""
+_DAY = 24 * 3600
+# Seconds for which what has ended is remembered. Only brokers that were away for longer create
+# such a topic again. Of an exclusive topic they have nothing.
+_REMEMBERED = {DELETED: 30 * _DAY, UNUSED: _DAY}
+_BRIEFLY = 60
+# Estimated cost of an entry, for the memory budget.
+_ENTRY_BYTES = 512
+
+
+class Known:
+    """An entry, its revision, and the connection to the engine over which it was told last."""
+
+    __slots__ = ("entry", "revision", "round")
+
+    def __init__(self, entry: TopicEntry, revision: int, round: int) -> None:
+        self.entry = entry
+        self.revision = revision
+        self.round = round
+
+
+class SharedEntries:
+    """The entries by topic, and the ids that the topics of the store had when they were shared."""
+
+    def __init__(
+        self, state: ISharedState, store: IStore, memory: MemoryBudget, clock: IReactorTime
+    ) -> None:
+        self._state = state
+        self._store = store
+        self._memory = memory
+        self._clock = clock
+        self._known: dict[str, Known] = {}
+        # After the id of the bucket.
+        self._ids: dict[str, bytes] = {}
+        self._bucket = b""
+        self.round = 0
+        """Counts the connections to the engine."""
+
+    def restore(self) -> None:
+        """Read what was shared by the previous run."""
+        self._ids = dict(self._store.items(IDS))
+
+    def at_bucket(self, id: bytes) -> None:
+        """``id`` is that of the bucket; what is known of another one has no meaning."""
+        if id != self._bucket:
+            self._bucket = id
+            self._memory.free(_ENTRY_BYTES * len(self._known))
+            self._known.clear()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def get(self, name: str) -> Known | None:
+        """Return what is known of ``name``."""
+        return self._known.get(name)
+
+    def current(self, name: str) -> Known | None:
+        """Return what is known of ``name``, if this connection has told it."""
+        known = self._known.get(name)
+        return known if known is not None and known.round == self.round else None
+
+    def id_of(self, name: str) -> str | None:
+        """Return the id with which the topic here was shared; None if it never was."""
+        known = self._known.get(name)
+        if known is not None:
+            return known.entry.id
+        bucket, _, id = self._ids.get(name, b"").rpartition(b" ")
+        return id.decode() if id and bucket == self._bucket else None
+
+    def new_id(self) -> str:
+        """Return the id of a topic that is not shared yet."""
+        return secrets.token_hex(8)
+
+    def learn(self, name: str, entry: TopicEntry, revision: int) -> None:
+        """``entry`` is what the brokers have agreed upon."""
+        if self.id_of(name) != entry.id and not entry.owner:
+            self._store.put(IDS, name, self._bucket + b" " + entry.id.encode())
+        self._ids.pop(name, None)
+        if name not in self._known:
+            self._memory.add(_ENTRY_BYTES)
+        self._known[name] = Known(entry, revision, self.round)
+
+    def forget(self, name: str) -> Known | None:
+        """The topic has ended; return what was known."""
+        if name in self._known or name in self._ids:
+            self._store.delete(IDS, name)
+        self._ids.pop(name, None)
+        known = self._known.pop(name, None)
+        if known is not None:
+            self._memory.free(_ENTRY_BYTES)
+        return known
+
+    def put(self, name: str, entry: TopicEntry, expected: int) -> Deferred[int]:
+        """See ``ISharedState``; there is a deadline."""
+        seconds = _REMEMBERED.get(entry.end, _BRIEFLY) if entry.end else 0
+        return self.bounded(self._state.put(key_of(name), encode(entry), expected, seconds))
+
+    def bounded(self, done: Deferred[Any]) -> Deferred[Any]:
+        """Return ``done``, which fails with BackplaneAway at the deadline."""
+        return done.addTimeout(PATIENCE, self._clock, _too_late)
+
+
+def _too_late(result: object, seconds: float) -> None:
+    raise BackplaneAway(f"the engine has not answered for {seconds:g} s")

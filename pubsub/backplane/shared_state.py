@@ -1,0 +1,52 @@
+"""``ISharedState``: what the brokers agree upon, value by value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from twisted.internet.defer import Deferred
+from zope.interface import Interface
+
+
+class StateEntry(NamedTuple):
+    """The value of a key of ``ISharedState``; its revision is larger than that of any before."""
+
+    key: str
+    value: bytes
+    revision: int
+
+
+class StateWatcher(Protocol):
+    """Is told what ``ISharedState`` has. All methods are called in the reactor thread."""
+
+    def state_changed(self, entries: Sequence[StateEntry]) -> None:
+        """Keys have other values, in the order of the changes; those of this broker too."""
+
+    def state_complete(self) -> None:
+        """Every key has been told since the engine was reached."""
+
+    def state_away(self) -> None:
+        """The engine is away; when it is back, every key is told again."""
+
+
+class ISharedState(Interface):
+    """What the brokers agree upon: values by key, each change on condition that no other was first.
+
+    It has the key of ``backplane/state_format.py`` from the beginning, which is told first.
+    All methods are called in the reactor thread.
+    """
+
+    def open(watcher: StateWatcher) -> None:
+        """Begin to tell ``watcher``; called before the engine is reached, or after."""
+
+    def put(key: str, value: bytes, expected: int, seconds: int) -> Deferred[int]:
+        """Set the value of ``key`` if its revision is ``expected``; 0 is that of a missing key.
+
+        Fires with the new revision. Fails with Outdated if the revision is another one, and with
+        BackplaneAway if the engine cannot be reached; the value may have been set all the same.
+        Unless ``seconds`` is 0, the key is removed after that time, without telling anybody.
+        """
+
+    def figures() -> Mapping[str, float]:
+        """Return totals such as ``state_changes``."""

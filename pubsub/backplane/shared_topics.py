@@ -1,0 +1,348 @@
+"""``SharedTopics``: topics and queue keys are the same at every broker.
+
+Each broker works with topics of its own; the shared state says which topics there are. What it says
+is applied here in slices, in its order. What clients here create by use is shared in the
+background, and what must be unique before it is answered (``topic_changes.py``).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pubsub.backplane import state_format
+from pubsub.backplane.outdated import Outdated
+from pubsub.backplane.shared_entries import Known, SharedEntries
+from pubsub.backplane.shared_state import StateEntry
+from pubsub.backplane.topic_changes import InThread, TopicChanges
+from pubsub.backplane.topic_entry import (
+    CLOSED,
+    UNUSED,
+    MalformedEntry,
+    TopicEntry,
+    decode,
+    topic_of,
+)
+from pubsub.backplane.turns import Turns
+from pubsub.backplane.unshared_topics import UnsharedTopics
+from pubsub.broker.access import RESERVED
+from pubsub.errors import BackplaneAway, Refused, TopicUnreachable
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IReactorTime
+
+    from pubsub.backplane.shared_state import ISharedState
+    from pubsub.broker.service import BrokerService
+    from pubsub.broker.slices import Work
+    from pubsub.broker.topic_sharing import Requirements, Result
+    from pubsub.broker.topics import Topic
+
+log = Logger()
+BROKER = "broker-id"
+"""The table of the store's metadata with the id of this broker."""
+LABEL = "backplane"
+
+
+class SharedTopics(Service):
+    """Shares the topics of ``broker`` through ``state``; ``in_thread`` runs slow calls."""
+
+    def __init__(
+        self,
+        broker: BrokerService,
+        state: ISharedState,
+        clock: IReactorTime,
+        in_thread: InThread,
+    ) -> None:
+        self._state = state
+        self._store = broker.store
+        self._topics = broker.topics
+        self._lifecycle = broker.topic_lifecycle
+        self._keys = broker.queue_keys
+        self._slices = broker.slices
+        self._memory = broker.memory
+        self._in_thread = in_thread
+        self._entries = SharedEntries(state, broker.store, broker.memory, clock)
+        self._turns = Turns(self._turn_ended, self._entries.bounded)
+        self._broker = ""
+        self._changes: TopicChanges
+        self._arrived: deque[StateEntry | None] = deque()
+        self._applying = False
+        # What was told of a topic whose turn it is.
+        self._postponed: dict[str, StateEntry] = {}
+        self._unshared = UnsharedTopics(
+            broker, self._entries, self._turns, in_thread, self._run, self._postponed.__setitem__
+        )
+        self._malformed = self._not_made = 0
+        broker.topic_lifecycle.sharing = self
+        broker.topics.claim_checks.append(self._check_claim)
+        broker.topics.watch_removal(self._removed)
+
+    def startService(self) -> None:
+        """Begin to share; the store is open."""
+        super().startService()  # type: ignore[no-untyped-call]
+        found = dict(self._store.items(BROKER)).get("")
+        if found is None:
+            found = secrets.token_hex(8).encode()
+            self._store.put(BROKER, "", found)
+        self._broker = found.decode()
+        self._changes = TopicChanges(
+            self._broker, self._entries, self._turns, self._topics, self._keys, self._in_thread
+        )
+        self._entries.restore()
+        self._state.open(self)
+
+    def stopService(self) -> Deferred[Any]:
+        """End the exclusive topics: their owners will be disconnected."""
+        super().stopService()  # type: ignore[no-untyped-call]
+        leaving = []
+        for name in tuple(self._keys.exclusive):
+            known = self._entries.forget(name)
+            if known is not None:
+                leaving.append(self._run(self._leave(name, known, CLOSED)))
+        return DeferredList(leaving)
+
+    def figures(self) -> Mapping[str, float]:
+        """Return what is shared; see ``Statistics.snapshot``."""
+        return {
+            "topics": len(self._entries),
+            "topics_waiting": len(self._unshared) + len(self._arrived),
+            "topics_malformed": self._malformed,
+            "topics_not_made": self._not_made,
+            **self._state.figures(),
+        }
+
+    # TopicSharing
+
+    def claimed(self, topic: Topic) -> None:
+        """See ``TopicSharing``."""
+        if not topic.name.startswith(RESERVED) and self._entries.current(topic.name) is None:
+            self._unshared.add(topic.name)
+
+    def create(
+        self, name: str, required: Requirements, apply: Callable[[], Result]
+    ) -> Deferred[Result]:
+        """See ``TopicSharing``."""
+        return Deferred.fromCoroutine(self._changes.create(name, required, apply))
+
+    def rotate(self, topic: Topic, key: bytes, apply: Callable[[], Result]) -> Deferred[Result]:
+        """See ``TopicSharing``."""
+        return Deferred.fromCoroutine(self._changes.rotate(topic, key, apply))
+
+    def delete(self, name: str, apply: Callable[[], Deferred[None]]) -> Deferred[None]:
+        """See ``TopicSharing``."""
+        return Deferred.fromCoroutine(self._changes.delete(name, apply))
+
+    def owned_elsewhere(self, name: str) -> bool:
+        """See ``TopicSharing``."""
+        known = self._entries.get(name)
+        return known is not None and known.entry.owner not in ("", self._broker)
+
+    def _check_claim(self, name: str) -> None:
+        if self.owned_elsewhere(name):
+            raise TopicUnreachable(name)
+
+    # What the shared state tells
+
+    def state_changed(self, entries: Sequence[StateEntry]) -> None:
+        """See ``StateWatcher``."""
+        self._arrive(entries)
+
+    def state_complete(self) -> None:
+        """See ``StateWatcher``."""
+        self._arrive([None])
+
+    def state_away(self) -> None:
+        """See ``StateWatcher``."""
+        self._unshared.stop()
+        self._entries.round += 1
+        self._memory.free(sum(map(_nbytes, self._arrived)))
+        self._arrived.clear()
+
+    def _arrive(self, entries: Sequence[StateEntry | None]) -> None:
+        self._memory.add(sum(map(_nbytes, entries)))
+        self._arrived.extend(entries)
+        if not self._applying:
+            self._applying = True
+            self._slices.run_later(self._apply_all())
+
+    def _apply_all(self) -> Work:
+        try:
+            while self._arrived:
+                entry = self._arrived.popleft()
+                self._memory.free(_nbytes(entry))
+                if entry is None:
+                    yield from self._reconcile()
+                else:
+                    self._apply(entry)
+                yield
+        finally:
+            self._applying = False
+
+    def _apply(self, told: StateEntry) -> None:
+        if told.key == state_format.KEY:
+            self._entries.at_bucket(told.value)
+            return
+        name = topic_of(told.key)
+        if name is None or name.startswith(RESERVED):
+            return
+        known = self._entries.get(name)
+        if known is not None and told.revision <= known.revision:
+            if told.revision == known.revision:
+                known.round = self._entries.round
+                if not known.entry.key and name in self._keys.names:
+                    self._unshared.add(name)
+        elif name in self._turns:
+            self._postponed[name] = told
+        else:
+            try:
+                self._apply_entry(name, decode(told.value), told)
+            except MalformedEntry:
+                self._count_malformed(name)
+
+    def _count_malformed(self, name: str) -> None:
+        if not self._malformed:
+            log.warn("backplane: the value of topic {name!r} is malformed", name=name)
+        self._malformed += 1
+
+    def _apply_entry(self, name: str, entry: TopicEntry, told: StateEntry) -> None:
+        if entry.end:
+            self._end_here(name, entry)
+        elif entry.owner:
+            self._exclusive(name, entry, told.revision)
+        else:
+            self._adopt(name, entry, told)
+
+    def _turn_ended(self, name: str) -> None:
+        told = self._postponed.pop(name, None)
+        if told is not None:
+            self._arrive([told])
+
+    def _end_here(self, name: str, entry: TopicEntry) -> None:
+        """Another broker has ended the topic."""
+        topic = self._topics.get(name)
+        own = self._entries.id_of(name)
+        if topic is None or not topic.hosted:
+            self._entries.forget(name)
+        elif own != entry.id or (entry.end == UNUSED and self._is_used(topic)):
+            self._entries.forget(name)
+            self._unshared.add(name)
+        else:
+            self._run(self._end(name))
+
+    def _is_used(self, topic: Topic) -> bool:
+        return topic.idle_since is None or topic.in_use or topic in self._keys
+
+    async def _end(self, name: str) -> None:
+        """End the topic and all that is here of it; the shared state says so already."""
+        async with self._turns.of(name):
+            self._entries.forget(name)
+            topic = self._topics.get(name)
+            if topic is not None:
+                await self._slices.finish(self._lifecycle.delete(topic))
+
+    def _exclusive(self, name: str, entry: TopicEntry, revision: int) -> None:
+        self._entries.learn(name, entry, revision)
+        if entry.owner == self._broker and name not in self._keys.exclusive:
+            # Its owner was connected to this broker before it was restarted.
+            known = self._entries.forget(name)
+            assert known is not None
+            self._run(self._leave(name, known, CLOSED))
+
+    def _adopt(self, name: str, entry: TopicEntry, told: StateEntry) -> None:
+        """The topic exists at the other brokers."""
+        topic = self._topics.get(name)
+        own = self._entries.id_of(name)
+        if topic is not None and topic.hosted and own not in (None, entry.id):
+            # It was deleted and created again.
+            self._postponed[name] = told
+            self._run(self._end(name))
+            return
+        self._entries.learn(name, entry, told.revision)
+        if topic is None or not topic.hosted:
+            try:
+                topic = self._topics.create(name)
+            except Refused as refused:
+                self._count_not_made(name, refused)
+                return
+        if entry.sync != self._lifecycle.is_sync(name):
+            self._lifecycle.set_requirements(topic, entry.sync, False)
+        if entry.key or topic in self._keys:
+            self._run(self._adopt_key(topic, entry))
+
+    def _count_not_made(self, name: str, refused: Refused) -> None:
+        self._entries.forget(name)
+        if not self._not_made:
+            log.warn(
+                "backplane: topic {name!r} of other brokers is not created here: {reason}",
+                name=name,
+                reason=refused.reason,
+            )
+        self._not_made += 1
+
+    async def _adopt_key(self, topic: Topic, entry: TopicEntry) -> None:
+        name, keys = topic.name, self._keys
+        async with self._turns.of(name):
+            before = keys.plain(name)
+            if not entry.key:
+                # No topic is opened because other brokers did not know its key.
+                self._unshared.add(name)
+                return
+            if not before:
+                key, is_same = b"", keys.hashed(name) == entry.key
+            else:
+                key = await self._in_thread(
+                    partial(keys.hasher.after, entry.key, before, entry.sealed, name)
+                )
+                is_same = key == before
+            if not is_same and self._topics.holds(topic):
+                log.info("backplane: topic {name!r} has another queue key now", name=name)
+                keys.adopt(topic, entry.key, key)
+
+    def _reconcile(self) -> Work:
+        """The shared state is complete: share the topics that it lacks."""
+        now = self._entries.round
+        for name in list(self._entries):
+            known = self._entries.get(name)
+            if known is not None and known.round != now and self.owned_elsewhere(name):
+                self._entries.forget(name)
+            yield
+        for topic in self._topics.with_prefix(b""):
+            if topic.hosted and topic.name not in self._keys.exclusive:
+                self.claimed(topic)
+            yield
+        if now == self._entries.round:
+            log.info("backplane: {count} topics are shared", count=len(self._entries))
+            self._unshared.start()
+
+    def _removed(self, topic: Topic) -> None:
+        """The topic ends here: it has expired, or its owner's connection has ended."""
+        if not topic.hosted:
+            return
+        known = self._entries.forget(topic.name)
+        if known is not None and self._unshared.running and known.entry.owner in ("", self._broker):
+            end = CLOSED if known.entry.owner else UNUSED
+            self._run(self._leave(topic.name, known, end))
+
+    async def _leave(self, name: str, known: Known, end: str) -> None:
+        async with self._turns.of(name):
+            await self._entries.put(name, known.entry.ended(end), known.revision)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> Deferred[None]:
+        """Begin ``work``; what it cannot do is told again when the engine is back."""
+        return Deferred.fromCoroutine(work).addErrback(self._failed)
+
+    def _failed(self, failure: Failure) -> None:
+        if failure.check(BackplaneAway, Outdated) is None:
+            log.failure("sharing a topic failed", failure)
+
+
+def _nbytes(entry: StateEntry | None) -> int:
+    return 0 if entry is None else 256 + len(entry.key) + len(entry.value)

@@ -1,0 +1,21 @@
+"""The key ``format`` of the shared state: the version of all others, and a random id.
+
+The id tells a bucket from one that was there before it, which has other topics.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+KEY = "format"
+_VERSION = b"1"
+
+
+def new_format() -> bytes:
+    """Return the value for a new bucket."""
+    return _VERSION + b" " + secrets.token_hex(8).encode()
+
+
+def is_readable(value: bytes | None) -> bool:
+    """Return whether this version of the broker can read the bucket."""
+    return value is not None and value.split(b" ")[0] == _VERSION

@@ -1,0 +1,188 @@
+"""Changes of topics that clients of this broker request and all brokers must agree upon."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from pubsub.backplane.outdated import Outdated
+from pubsub.backplane.topic_entry import (
+    CLOSED,
+    DELETED,
+    MalformedEntry,
+    TopicEntry,
+    decode,
+)
+from pubsub.broker.key_hashing import seal
+from pubsub.errors import BackplaneAway, Refused, TopicExists, TopicNotFound, WrongKey
+
+if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
+    from pubsub.backplane.shared_entries import SharedEntries
+    from pubsub.backplane.turns import Turns
+    from pubsub.broker.queue_keys import QueueKeys
+    from pubsub.broker.topic_registry import TopicRegistry
+    from pubsub.broker.topic_sharing import Requirements
+    from pubsub.broker.topics import Topic
+
+_Result = TypeVar("_Result")
+# How often a change is tried again because another broker was first.
+_ATTEMPTS = 5
+
+
+class InThread(Protocol):
+    """Runs a slow call in a thread."""
+
+    def __call__(self, call: Callable[[], _Result]) -> Deferred[_Result]: ...
+
+
+class TopicChanges:
+    """Makes changes on condition that no other broker was first.
+
+    ``broker`` is this broker's id, which its exclusive topics have.
+    """
+
+    def __init__(
+        self,
+        broker: str,
+        entries: SharedEntries,
+        turns: Turns,
+        topics: TopicRegistry,
+        keys: QueueKeys,
+        run: InThread,
+    ) -> None:
+        self._holds = topics.holds
+        self._broker = broker
+        self._entries = entries
+        self._turns = turns
+        self._keys = keys
+        self._in_thread = run
+
+    async def create(
+        self, name: str, required: Requirements, apply: Callable[[], _Result]
+    ) -> _Result:
+        """See ``TopicSharing``."""
+        async with self._turns.of(name):
+            found, revision = self._found(name)
+            is_new = False
+            for _ in range(_ATTEMPTS):
+                entry = await self._required(name, found, required)
+                if entry == found:
+                    break
+                try:
+                    revision = await self._entries.put(name, entry, revision)
+                except Outdated as outdated:
+                    found, revision = _current(outdated)
+                else:
+                    is_new = found is None
+                    break
+            else:
+                raise BackplaneAway("other brokers change the topic at the same time")
+            self._entries.learn(name, entry, revision)
+            try:
+                return apply()
+            except Refused:
+                if is_new:
+                    await self._withdraw(name, entry, revision)
+                raise
+
+    async def _withdraw(self, name: str, entry: TopicEntry, revision: int) -> None:
+        """The topic cannot be here, and it was for this broker."""
+        self._entries.forget(name)
+        await self._entries.put(name, entry.ended(CLOSED), revision)
+
+    async def _required(
+        self, name: str, found: TopicEntry | None, required: Requirements
+    ) -> TopicEntry:
+        """Return the entry that ``found`` becomes; raises TopicExists."""
+        owner = self._broker if required.exclusive else ""
+        if found is not None and found.owner == self._broker and name not in self._keys.exclusive:
+            # Of a previous run, which has crashed.
+            found = None
+        if found is None:
+            key = await self._hash(required.key)
+            return TopicEntry(self._entries.new_id(), bool(required.sync), key, owner=owner)
+        is_own = found.owner == self._broker
+        if (found.owner or required.exclusive) and not is_own:
+            raise TopicExists(name)
+        key = found.key
+        if required.key and not key:
+            key = await self._hash(required.key)
+        elif required.key and not await self._is_key(name, key, required.key):
+            raise TopicExists(name)
+        sync = found.sync if required.sync is None else required.sync
+        return replace(found, sync=sync, key=key, owner=owner)
+
+    async def _hash(self, key: bytes) -> bytes:
+        return await self._in_thread(partial(self._keys.hasher.make, key)) if key else b""
+
+    async def _is_key(self, name: str, hashed: bytes, key: bytes) -> bool:
+        known = self._entries.get(name)
+        if known is not None and known.entry.key == hashed and self._keys.plain(name) == key:
+            return True
+        return await self._in_thread(partial(self._keys.hasher.matches, hashed, key))
+
+    async def rotate(self, topic: Topic, key: bytes, apply: Callable[[], _Result]) -> _Result:
+        """See ``TopicSharing``."""
+        name = topic.name
+        requested = self._entries.get(name)
+        if requested is None:
+            raise BackplaneAway("the topic is not shared yet")
+        agreed = requested.entry.key
+        async with self._turns.of(name):
+            before = self._keys.plain(name)
+            hashed = await self._hash(key)
+            sealed = await self._in_thread(partial(seal, before, key, name)) if before else b""
+            found, revision = self._found(name)
+            for _ in range(_ATTEMPTS):
+                if found is None or found.key != agreed:
+                    # Another broker has rotated it, or deleted the topic.
+                    raise WrongKey(name)
+                entry = replace(found, key=hashed, sealed=sealed)
+                try:
+                    revision = await self._entries.put(name, entry, revision)
+                except Outdated as outdated:
+                    found, revision = _current(outdated)
+                else:
+                    break
+            else:
+                raise BackplaneAway("other brokers change the topic at the same time")
+            if not self._holds(topic):
+                # Its owner has left meanwhile.
+                await self._withdraw(name, entry, revision)
+                raise TopicNotFound(name)
+            self._entries.learn(name, entry, revision)
+            return apply()
+
+    async def delete(self, name: str, apply: Callable[[], Deferred[None]]) -> None:
+        """See ``TopicSharing``."""
+        async with self._turns.of(name):
+            found, revision = self._found(name)
+            for _ in range(_ATTEMPTS):
+                entry = found or TopicEntry(self._entries.id_of(name) or self._entries.new_id())
+                try:
+                    await self._entries.put(name, entry.ended(DELETED), revision)
+                except Outdated as outdated:
+                    found, revision = _current(outdated)
+                else:
+                    break
+            else:
+                raise BackplaneAway("other brokers change the topic at the same time")
+            self._entries.forget(name)
+            await apply()
+
+    def _found(self, name: str) -> tuple[TopicEntry | None, int]:
+        known = self._entries.get(name)
+        return (None, 0) if known is None else (known.entry, known.revision)
+
+
+def _current(outdated: Outdated) -> tuple[TopicEntry | None, int]:
+    """Return what the key has in place of what was expected: None if the topic has ended."""
+    try:
+        entry = None if outdated.value is None else decode(outdated.value)
+    except MalformedEntry:
+        raise BackplaneAway("the topic's value is not one of this version") from None
+    return (None if entry is None or entry.end else entry), outdated.revision

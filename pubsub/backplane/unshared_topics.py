@@ -1,0 +1,150 @@
+"""Topics that exist here and that the shared state is to have: they are put there one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pubsub.backplane.outdated import Outdated
+from pubsub.backplane.shared_state import StateEntry
+from pubsub.backplane.topic_entry import (
+    DELETED,
+    UNUSED,
+    MalformedEntry,
+    TopicEntry,
+    decode,
+    key_of,
+)
+
+if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
+    from pubsub.backplane.shared_entries import Known, SharedEntries
+    from pubsub.backplane.topic_changes import InThread
+    from pubsub.backplane.turns import Turns
+    from pubsub.broker.service import BrokerService
+
+# Topics that are being shared at once.
+_AT_ONCE = 64
+
+
+class UnsharedTopics:
+    """The names of such topics.
+
+    ``run`` begins a coroutine, whose errors it handles. ``postpone`` is given what another broker
+    has put first, to be applied after the turn of the topic.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerService,
+        entries: SharedEntries,
+        turns: Turns,
+        in_thread: InThread,
+        run: Callable[[Coroutine[Any, Any, None]], Deferred[None]],
+        postpone: Callable[[str, StateEntry], None],
+    ) -> None:
+        self._topics = broker.topics
+        self._lifecycle = broker.topic_lifecycle
+        self._keys = broker.queue_keys
+        self._entries = entries
+        self._turns = turns
+        self._in_thread = in_thread
+        self._run = run
+        self._postpone = postpone
+        self._names: dict[str, None] = {}
+        self._under_way = 0
+        self._beginning = False
+        self.running = False
+        """True if the shared state is there, and all of it is known."""
+
+    def __len__(self) -> int:
+        return len(self._names) + self._under_way
+
+    def add(self, name: str) -> None:
+        """Share the topic ``name`` as soon as possible."""
+        self._names[name] = None
+        self._begin()
+
+    def start(self) -> None:
+        """The shared state is complete: begin with those that it lacks."""
+        self.running = True
+        self._begin()
+
+    def stop(self) -> None:
+        """The shared state is away. Which topics it lacks is found when it is back."""
+        self.running = False
+        self._names.clear()
+
+    def _begin(self) -> None:
+        if self._beginning:
+            return
+        self._beginning = True
+        while self.running and self._names and self._under_way < _AT_ONCE:
+            name = next(iter(self._names))
+            del self._names[name]
+            self._under_way += 1
+            self._run(self._share(name)).addBoth(self._ended)
+        self._beginning = False
+
+    def _ended(self, result: object) -> None:
+        self._under_way -= 1
+        self._begin()
+
+    async def _share(self, name: str) -> None:
+        async with self._turns.of(name):
+            topic = self._topics.get(name)
+            if topic is None or not topic.hosted or name in self._keys.exclusive:
+                return
+            known = self._entries.current(name)
+            if known is not None and (known.entry.key or topic not in self._keys):
+                return
+            try:
+                await self._put(name, known)
+            except Outdated as outdated:
+                # Another broker was first.
+                value = outdated.value or b""
+                self._postpone(name, StateEntry(key_of(name), value, outdated.revision))
+            if not self._topics.holds(topic):
+                await self._withdraw(name)
+
+    async def _put(self, name: str, known: Known | None) -> None:
+        """Put what is here of a topic that the shared state lacks, or whose key it lacks."""
+        key = await self._key(name)
+        id = self._entries.id_of(name) or self._entries.new_id()
+        entry = TopicEntry(id, self._lifecycle.is_sync(name), key)
+        expected = 0 if known is None else known.revision
+        try:
+            revision = await self._entries.put(name, entry, expected)
+        except Outdated as outdated:
+            if not _may_replace(outdated, id):
+                raise
+            revision = await self._entries.put(name, entry, outdated.revision)
+        self._entries.learn(name, entry, revision)
+
+    async def _key(self, name: str) -> bytes:
+        """Return the hash of the topic's key; empty without a key."""
+        if before := self._keys.plain(name):
+            return await self._in_thread(partial(self._keys.hasher.make, before))
+        return self._keys.hashed(name) or b""
+
+    async def _withdraw(self, name: str) -> None:
+        """The topic has ended here while it was shared."""
+        known = self._entries.forget(name)
+        if known is not None:
+            await self._entries.put(name, known.entry.ended(UNUSED), known.revision)
+
+
+def _may_replace(outdated: Outdated, id: str) -> bool:
+    """Return whether the topic has ended at the other brokers, and this one is another of ``id``.
+
+    A topic that has expired is shared again by those who still use it.
+    """
+    if outdated.value is None:
+        return True
+    try:
+        entry = decode(outdated.value)
+    except MalformedEntry:
+        return False
+    return bool(entry.end) and not (entry.end == DELETED and entry.id == id)

@@ -1,0 +1,258 @@
+"""The contract of ``ISharedState``: in memory, and in a bucket of a nats-server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from nats.js.api import KeyValueConfig
+from twisted.internet.defer import Deferred
+
+from pubsub.backplane.engine_url import ENGINE, EngineOptions
+from pubsub.backplane.memory_state import MemoryBucket, MemoryState
+from pubsub.backplane.nats_backplane import NatsBackplane
+from pubsub.backplane.outdated import Outdated
+from pubsub.backplane.shared_state import ISharedState, StateEntry
+from pubsub.backplane.state_session import BUCKET
+from pubsub.errors import BackplaneAway, StartError
+from tests.integration.nats_server import NatsServer, nats_server
+from tests.integration.test_backplane_engine import Loop
+
+
+class Seer:
+    """One broker's view: what it was told, without the key of the bucket's format."""
+
+    def __init__(self, state: Any, loop: Loop) -> None:
+        self.state = state
+        self._loop = loop
+        self.told: list[StateEntry] = []
+        self.rounds = self.absences = 0
+
+    def state_changed(self, entries: Any) -> None:
+        self.told += [one for one in entries if one.key != "format"]
+
+    def state_complete(self) -> None:
+        self.rounds += 1
+
+    def state_away(self) -> None:
+        self.absences += 1
+
+    def put(self, key: str, value: bytes, expected: int = 0, seconds: int = 0) -> Any:
+        """Return the new revision, or the error."""
+        results: list[Any] = []
+        done: Deferred[int] = self.state.put(key, value, expected, seconds)
+        done.addCallbacks(results.append, lambda failure: results.append(failure.value))
+        self._loop.wait(lambda: results)
+        return results[0]
+
+    def values(self) -> list[tuple[str, bytes]]:
+        return [(one.key, one.value) for one in self.told]
+
+
+class Place:
+    """Makes the views of one bucket; ``server`` is None for the one in memory."""
+
+    def __init__(self, server: NatsServer | None) -> None:
+        self.loop = Loop()
+        self.server = server
+        self._bucket = MemoryBucket()
+        self._closing: list[Callable[[], Deferred[None]]] = []
+        self.seers: list[Seer] = []
+
+    def later(self, call: Callable[[], object]) -> None:
+        self.loop.callLater(0, call)
+
+    def seer(self) -> Seer:
+        state: Any
+        if self.server is None:
+            state = MemoryState(self._bucket, self.later)
+        else:
+            backplane = self.backplane()
+            state = backplane.state
+        seer = Seer(state, self.loop)
+        state.open(seer)
+        if self.server is not None:
+            backplane.open(lambda envelopes: None)
+            self._closing.append(backplane.close)
+        self.seers.append(seer)
+        self.loop.wait(lambda: seer.rounds)
+        return seer
+
+    def backplane(self, replicas: int = 1) -> NatsBackplane:
+        assert self.server is not None
+        options = EngineOptions(
+            ENGINE.parse(self.server.url), "", "", "", "", 4 * 1024**2, replicas
+        )
+        return NatsBackplane(options, self.loop, self.later, lambda *dropped: None)
+
+    def leave(self) -> None:
+        """End the engine for everybody."""
+        if self.server is not None:
+            self.server.kill()
+        else:
+            for seer in self.seers:
+                seer.state.leave()
+        self.loop.wait(lambda: all(seer.absences for seer in self.seers))
+
+    def come_back(self) -> None:
+        if self.server is not None:
+            self.server.start()
+        else:
+            for seer in self.seers:
+                seer.state.come_back()
+        self.loop.wait(lambda: all(seer.rounds > 1 for seer in self.seers))
+
+    def refuses(self, why: str, replicas: int = 1) -> str:
+        """Expect that a broker does not start; return the whole reason."""
+        backplane = self.backplane(replicas)
+        with pytest.raises(StartError, match=why) as caught:
+            backplane.open(lambda envelopes: None)
+        self.loop.wait(backplane._thread._keeping.done)
+        return str(caught.value)
+
+    def close(self) -> None:
+        self.loop.finish(*[close() for close in self._closing])
+
+
+@pytest.fixture(params=["memory", "nats"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    if request.param == "memory":
+        yield Place(None)
+        return
+    with nats_server(tmp_path) as server:
+        made = Place(server)
+        yield made
+        made.close()
+
+
+def test_changes_are_told_to_all_in_order(place: Place) -> None:
+    here, there = place.seer(), place.seer()
+    assert ISharedState.providedBy(here.state)
+    assert here.told == there.told == []
+    revisions = [here.put(f"t.{number}", b"%d" % number) for number in range(20)]
+    assert revisions == sorted(set(revisions))
+    last = there.put("t.0", b"other", revisions[0])
+    assert last > revisions[-1]
+    expected = [(f"t.{number}", b"%d" % number) for number in range(20)] + [("t.0", b"other")]
+    for seer in (here, there):
+        place.loop.wait(lambda: len(seer.told) >= 21)  # noqa: B023
+        assert seer.values() == expected
+        assert [one.revision for one in seer.told] == [*revisions, last]
+    assert here.state.figures()["state_changes"] == 20
+
+
+def test_one_of_two_changes_is_made(place: Place) -> None:
+    here, there = place.seer(), place.seer()
+    first = here.put("t.a", b"1")
+    problem = there.put("t.a", b"2")
+    assert isinstance(problem, Outdated)
+    assert (problem.value, problem.revision) == (b"1", first)
+    second = there.put("t.a", b"3", first)
+    problem = here.put("t.a", b"4", first)
+    assert isinstance(problem, Outdated)
+    assert (problem.value, problem.revision) == (b"3", second)
+    problem = here.put("t.missing", b"5", second)
+    assert isinstance(problem, Outdated)
+    assert (problem.value, problem.revision) == (None, 0)
+
+
+def test_everything_is_told_to_those_who_come_later(place: Place) -> None:
+    here = place.seer()
+    revisions = {key: here.put(key, b"1") for key in ("t.a", "t.b", "t.c")}
+    revisions["t.a"] = here.put("t.a", b"2", revisions["t.a"])
+    there = place.seer()
+    found = {one.key: (one.value, one.revision) for one in there.told}
+    assert found == {
+        "t.a": (b"2", revisions["t.a"]),
+        "t.b": (b"1", revisions["t.b"]),
+        "t.c": (b"1", revisions["t.c"]),
+    }
+    assert [one.revision for one in there.told] == sorted(revisions.values())
+
+
+def test_the_engine_goes_away_and_comes_back(place: Place) -> None:
+    here, there = place.seer(), place.seer()
+    before = here.put("t.a", b"1")
+    place.loop.wait(lambda: there.told)
+    place.leave()
+    assert isinstance(here.put("t.a", b"2", before), BackplaneAway)
+    place.come_back()
+    assert there.values().count(("t.a", b"1")) == 2
+    after = here.put("t.a", b"3", before)
+    place.loop.wait(lambda: there.told[-1] == StateEntry("t.a", b"3", after))
+
+
+def test_a_key_with_a_time_is_removed(place: Place) -> None:
+    here = place.seer()
+    first = here.put("t.a", b"1", 0, 1)
+    if place.server is None:
+        place._bucket.remove("t.a")
+    found: list[Any] = []
+
+    def created() -> bool:
+        found.append(here.put("t.a", b"2"))
+        return not isinstance(found[-1], Outdated)
+
+    place.loop.wait(created)
+    assert found[-1] > first
+    place.loop.wait(lambda: here.values() == [("t.a", b"1"), ("t.a", b"2")])
+
+
+# What only a server has
+
+
+def ask(server: NatsServer, call: Callable[[Any], Any]) -> None:
+    async def run() -> None:
+        client = await nats.connect(server.url)
+        await call(client.jetstream())
+        await client.close()
+
+    asyncio.run(run())
+
+
+def test_a_bucket_of_another_program(tmp_path: Path) -> None:
+    with nats_server(tmp_path) as server:
+        config = KeyValueConfig(bucket=BUCKET, history=5)
+        ask(server, lambda js: js.create_key_value(config))
+        Place(server).refuses("'pubsub' has other settings than the brokers need")
+
+
+def test_a_bucket_of_another_format(tmp_path: Path) -> None:
+    with nats_server(tmp_path) as server:
+        place = Place(server)
+        place.seer()
+        ask(server, lambda js: js.publish(f"$KV.{BUCKET}.format", b"2 x"))
+        place.refuses("belongs to another version of the broker")
+        place.close()
+
+
+def test_more_replicas_than_servers(tmp_path: Path) -> None:
+    with nats_server(tmp_path) as server:
+        Place(server).refuses("backplane-replicas", 3)
+
+
+def test_an_account_that_may_not_write(tmp_path: Path) -> None:
+    config = tmp_path / "nats.conf"
+    config.write_text(
+        "authorization { users: [{user: a, password: b, permissions: "
+        '{publish: {deny: ["$KV.>"]}}}] }'
+    )
+    with nats_server(tmp_path, "-c", str(config), user="a:b@") as server:
+        reason = Place(server).refuses(r"lacks permissions: .*pubsub\.format")
+        assert "a:b@" not in reason
+
+
+def test_a_bucket_that_is_removed_is_made_again(tmp_path: Path) -> None:
+    with nats_server(tmp_path) as server:
+        place = Place(server)
+        here = place.seer()
+        here.put("t.a", b"1")
+        ask(server, lambda js: js.delete_key_value(BUCKET))
+        place.loop.wait(lambda: here.rounds > 1)
+        assert here.absences == 1
+        assert isinstance(here.put("t.a", b"2"), int)
+        place.close()

@@ -1,0 +1,592 @@
+"""``SharedTopics``: two brokers that agree upon their topics through a bucket in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.backplane.memory_state import MemoryBucket, MemoryState
+from pubsub.backplane.shared_topics import SharedTopics
+from pubsub.backplane.topic_entry import TopicEntry, decode, encode, key_of
+from pubsub.broker.durability import Durability
+from pubsub.errors import BackplaneAway
+from pubsub.store.memory import MemoryStore
+from tests.contract.drivers.spot import Spot
+from tests.unit.fast_wire import (
+    CREATE,
+    DURABLE,
+    EXCLUSIVE,
+    EXISTS,
+    NEW_OWNER,
+    NEW_READER,
+    NO_TOPIC,
+    OTHER,
+    OVER,
+    OWNER,
+    RATE_LIMITED,
+    READER,
+    ROTATE_KEY,
+    WRITER,
+    WRONG_KEY,
+    Fast,
+    create,
+    error,
+    grant,
+    key_update,
+    message,
+    publish,
+    rotate,
+    subscribe,
+)
+from tests.unit.streams import logged
+
+_Result = TypeVar("_Result")
+
+
+class LastingStore(MemoryStore):
+    """A store whose tables the next run finds, as it does those of a history on disk."""
+
+    durable = True
+
+    def when_written(self, call: Callable[[bool], None]) -> None:
+        call(True)
+
+
+class Threads:
+    """Runs slow calls at once, or later: with ``run`` if ``waits``."""
+
+    def __init__(self) -> None:
+        self.waits = False
+        self._calls: list[Callable[[], None]] = []
+
+    def __call__(self, call: Callable[[], _Result]) -> Deferred[_Result]:
+        if not self.waits:
+            return succeed(call())
+        done: Deferred[_Result] = Deferred()
+        self._calls.append(lambda: done.callback(call()))
+        return done
+
+    def run(self) -> None:
+        calls, self._calls = self._calls, []
+        for call in calls:
+            call()
+
+
+class Broker(Fast):
+    """A broker with fast, spot, rheos and nsd, and its view of the bucket."""
+
+    def __init__(self, case: SharedCase, store: LastingStore | None = None, **top: object) -> None:
+        kept = LastingStore(1000, 2**20) if store is None else store
+        named: dict[str, Any] = {name.replace("_", "-"): value for name, value in top.items()}
+        grants = {"grant": ["news"]}
+        super().__init__(case, also={"spot": grants}, store=kept, top=named)
+        self.kept = kept
+        self.state = MemoryState(case.bucket, lambda call: self.clock.callLater(0, call))
+        self.threads = Threads()
+        self.shared = SharedTopics(self.broker, self.state, self.clock, self.threads)
+        self.shared.setServiceParent(self.broker)  # type: ignore[no-untyped-call]
+        self.start()
+
+    def names(self) -> list[str]:
+        """The topics that clients have made."""
+        return sorted(topic.name for topic in self.broker.topics if topic.name[0] != "$")
+
+    def use(self, name: str) -> None:
+        """Create a topic by a message of spot."""
+        spot = Spot(self)
+        publisher = spot.publisher()
+        publisher.send(spot.publish(publisher, b"x", topic=name))
+
+    def figure(self, name: str) -> float:
+        return self.shared.figures()[name]
+
+    def stop(self) -> None:
+        self.broker.stopService()
+        self.state._bucket.states.remove(self.state)
+
+
+class SharedCase(SynchronousTestCase):
+    """Brokers at one bucket"""
+
+    def setUp(self) -> None:
+        self.bucket = MemoryBucket()
+        self.brokers: list[Broker] = []
+
+    def start(self, store: LastingStore | None = None, **top: object) -> Broker:
+        broker = Broker(self, store, **top)
+        self.brokers.append(broker)
+        self.settle()
+        return broker
+
+    def two(self) -> tuple[Broker, Broker]:
+        return self.start(), self.start()
+
+    def stop(self, broker: Broker) -> LastingStore:
+        self.brokers.remove(broker)
+        broker.stop()
+        return broker.kept
+
+    def settle(self, turns: int = 6) -> None:
+        for _ in range(turns):
+            for broker in self.brokers:
+                broker.pump(4)
+
+    def entry(self, name: str) -> TopicEntry:
+        return decode(self.bucket.entries[key_of(name)].value)
+
+
+class TopicTests(SharedCase):
+    """Topics that exist, and that end"""
+
+    def test_a_topic_made_by_use_exists_everywhere(self) -> None:
+        here, there = self.two()
+        here.use("a/b")
+        self.settle()
+        assert there.names() == ["a/b"]
+        assert there.broker.topics.named("a/b").hosted
+        assert there.figure("topics") == here.figure("topics") == 1
+        # A broker that comes later, and one without anything.
+        assert self.start().names() == ["a/b"]
+        # What is reserved is each broker's own.
+        assert [key for key in self.bucket.entries if "SYS" in key] == []
+
+    def test_topics_from_before_are_shared(self) -> None:
+        here = self.start()
+        here.state.leave()
+        for number in range(300):
+            here.use(f"t/{number}")
+        store = self.stop(here)
+        self.bucket.apart.clear()
+        assert list(self.bucket.entries) == ["format"]
+        there = self.start()
+        there.use("t/7")
+        self.settle()
+        here = self.start(store)
+        self.settle(20)
+        assert here.names() == there.names()
+        assert len(there.names()) == 300
+        assert here.figure("topics_waiting") == 0
+
+    def test_what_was_made_while_apart(self) -> None:
+        here, there = self.two()
+        here.state.leave()
+        here.use("a")
+        there.use("a")
+        there.use("b")
+        self.settle()
+        assert here.names() == ["a"]
+        here.state.come_back()
+        self.settle()
+        assert here.names() == there.names() == ["a", "b"]
+        assert here.store.next_offset == 1
+
+    def test_the_durability_is_shared(self) -> None:
+        here, there = self.two()
+        here.owner(DURABLE)
+        self.settle()
+        assert there.broker.topics.named("news").durability is Durability.SYNC
+        store = self.stop(there)
+        again = self.start(store)
+        assert again.broker.topics.named("news").durability is Durability.SYNC
+
+    def test_a_deleted_topic_ends_everywhere(self) -> None:
+        here, there = self.two()
+        here.owner()
+        self.settle()
+        reader = there.reader()
+        deleted = here.shared.delete("news", lambda: self.delete(here, "news"))
+        self.settle()
+        assert self.successResultOf(deleted) is None
+        assert here.names() == there.names() == []
+        assert reader.take() == OVER
+        assert self.entry("news").end == "deleted"
+        assert self.bucket.seconds[key_of("news")] == 30 * 24 * 3600
+        # Another topic of this name has nothing of it.
+        assert there.client(create(OTHER)).take() == b""
+        self.settle()
+        assert here.client(subscribe(OTHER)).take() == b""
+
+    def delete(self, broker: Broker, name: str) -> Deferred[None]:
+        topic = broker.broker.topics.named(name)
+        return broker.broker.slices.finish(broker.broker.topic_lifecycle.delete(topic))
+
+    def test_a_broker_that_was_away_deletes_too(self) -> None:
+        here, there = self.two()
+        there.use("a")
+        there.use("b")
+        self.settle()
+        store = self.stop(there)
+        for name in ("a", "b"):
+            here.shared.delete(name, partial(self.delete, here, name))
+        self.settle()
+        here.use("b")
+        self.settle()
+        there = self.start(store)
+        assert there.names() == ["b"]
+        # The messages of the deleted topic are gone, too.
+        assert self.messages(there) == []
+        # The same without a restart.
+        there.state.leave()
+        here.shared.delete("b", lambda: self.delete(here, "b"))
+        self.settle()
+        assert there.names() == ["b"]
+        there.state.come_back()
+        self.settle()
+        assert there.names() == []
+
+    def messages(self, broker: Broker) -> list[Any]:
+        read = broker.store.read(0, None, 1000)
+        return list(self.successResultOf(read).batches)
+
+    def test_an_older_topic_of_the_name_is_not_confused_with_a_new_one(self) -> None:
+        here, there = self.two()
+        here.use("a")
+        self.settle()
+        here.shared.delete("a", lambda: self.delete(here, "a"))
+        self.settle()
+        store = LastingStore(10, 1000)
+        third = self.start(store)
+        third.state.leave()
+        # It has never been shared, so it is another one than that which was deleted.
+        third.use("a")
+        third.state.come_back()
+        self.settle()
+        assert here.names() == there.names() == ["a"]
+
+    def test_unused_topics_expire_everywhere(self) -> None:
+        here, there = self.start(topic_expiry=3600), self.start(topic_expiry=3600)
+        here.use("a")
+        self.settle()
+        topic = there.broker.topics.named("a")
+        # Nobody has used it there lately, as the last pass has found.
+        topic.idle_since = 1.0
+        here.broker.topic_lifecycle.end(here.broker.topics.named("a"))
+        self.settle()
+        assert self.entry("a").end == "unused"
+        assert here.names() == there.names() == []
+
+    def test_a_topic_that_is_used_elsewhere_stays(self) -> None:
+        here, there = self.start(topic_expiry=3600), self.start(topic_expiry=3600)
+        here.use("a")
+        self.settle()
+        here.broker.topic_lifecycle.end(here.broker.topics.named("a"))
+        self.settle()
+        assert not self.entry("a").end
+        assert here.names() == there.names() == ["a"]
+
+    def test_the_limit_of_topics(self) -> None:
+        lines = logged(self)
+        here, there = self.start(), self.start(max_topics=1)
+        here.use("a")
+        here.use("b")
+        self.settle()
+        assert len(there.names()) == 1
+        assert there.figure("topics_not_made") == 1
+        assert [line for line in lines if "'b' of other brokers is not created here" in line]
+
+    def test_values_of_others_are_not_believed(self) -> None:
+        here = self.start()
+        for number, value in enumerate(
+            (b"", b"x", b"[]", b'{"v":2,"id":"1"}', b'{"v":1}', b'{"v":1,"id":5}',
+             b'{"v":1,"id":"1","key":"*"}', b'{"v":1,"id":"1","end":"?"}', b"[" * 5000)
+        ):  # fmt: skip
+            self.bucket.write(key_of(f"t{number}"), value)
+        for key in ("t.a.", "t", "x.a", "t.=zz", key_of("$SYS/x"), "t.=61"):
+            self.bucket.write(key, encode(TopicEntry("1")))
+        self.settle()
+        assert here.names() == []
+        assert here.figure("topics_malformed") == 9
+        assert here.broker.memory.held.get("x") is None
+
+    def test_memory_is_given_back(self) -> None:
+        here, there = self.two()
+        used = there.broker.memory.used
+        for number in range(20):
+            here.use(f"t/{number}")
+        self.settle()
+        assert there.broker.memory.used > used
+        for number in range(20):
+            name = f"t/{number}"
+            here.shared.delete(name, partial(self.delete, here, name))
+        self.settle()
+        assert there.broker.memory.used == used
+
+
+class KeyTests(SharedCase):
+    """Queue keys and their rotation"""
+
+    def test_a_key_holds_everywhere(self) -> None:
+        here, there = self.two()
+        here.owner()
+        self.settle()
+        assert there.client(subscribe(OTHER)).take() == error(2, WRONG_KEY)
+        reader = there.reader()
+        there.client(publish(WRITER, b"x"))
+        assert reader.take() == message(b"x")
+        # The key itself is nowhere.
+        for one in self.bucket.entries.values():
+            assert b"k1" not in one.value
+        # Who creates it again with the same key succeeds.
+        assert there.client(create(OWNER)).take() == b""
+        assert there.client(create(OTHER)).take() == error(CREATE, EXISTS)
+
+    def test_a_rotation_is_followed_everywhere(self) -> None:
+        here, there = self.two()
+        here.owner()
+        self.settle()
+        near, far = here.reader(), there.reader()
+        assert there.client(rotate(OWNER, b"k2")).take() == b""
+        self.settle()
+        assert near.take() == far.take() == key_update(b"k2")
+        for broker in (here, there):
+            assert broker.client(publish(WRITER, b"x")).take() == error(3, WRONG_KEY)
+            assert broker.client(publish(NEW_OWNER, b"y")).take() == b""
+        assert near.take() == far.take() == message(b"y")
+        proofs = [one.broker.queue_keys.proof("news") for one in (here, there)]
+        assert proofs[0] == proofs[1]
+        assert b"k2" not in self.bucket.entries[key_of("news")].value
+
+    def test_a_rotation_of_a_key_that_is_not_known(self) -> None:
+        here, there = self.two()
+        here.owner()
+        self.settle()
+        reader = here.reader()
+        # There the key is known by its hash only, so it cannot seal the new one.
+        topic = there.broker.topics.named("news")
+        keys = there.broker.queue_keys
+        done = there.shared.rotate(topic, b"k2", lambda: keys.rotate(topic, b"k2", "", "admin"))
+        self.settle()
+        self.successResultOf(done)
+        assert reader.take() == OVER
+        assert here.client(subscribe(NEW_READER)).take() == b""
+        assert here.client(subscribe(READER)).take() == error(2, WRONG_KEY)
+
+    def test_rotations_that_were_missed(self) -> None:
+        here, there = self.two()
+        here.owner()
+        self.settle()
+        reader, granted = there.reader(), Spot(there).subscriber("news")
+        there.state.leave()
+        for old, new in (("k1", b"k2"), ("k2", b"k3")):
+            assert here.client(rotate(grant(key=old), new)).take() == b""
+        self.settle()
+        assert reader.take() == b""
+        there.state.come_back()
+        self.settle()
+        assert reader.take() == OVER
+        here_now = there.client(publish(grant(key="k3"), b"x"))
+        assert here_now.take() == b""
+        assert granted.take()
+
+    def test_one_of_two_rotations_at_once(self) -> None:
+        here, there = self.two()
+        here.owner()
+        self.settle()
+        assert there.client(subscribe(READER)).take() == b""
+        for one in (here, there):
+            one.threads.waits = True
+        first, second = here.client(rotate(OWNER, b"k2")), there.client(rotate(OWNER, b"k3"))
+        for _ in range(4):
+            for one in (here, there):
+                one.threads.run()
+        self.settle()
+        for one in (here, there):
+            one.threads.waits = False
+            one.threads.run()
+        self.settle()
+        assert sorted([first.take(), second.take()]) == [b"", error(ROTATE_KEY, WRONG_KEY)]
+        found = [one.broker.queue_keys.proof("news") for one in (here, there)]
+        assert found[0] == found[1]
+
+    def test_two_rotations_at_one_broker(self) -> None:
+        here = self.start()
+        here.owner()
+        here.threads.waits = True
+        first, second = here.client(rotate(OWNER, b"k2")), here.client(rotate(OWNER, b"k3"))
+        for _ in range(6):
+            here.threads.run()
+            self.settle()
+        assert first.take() == b""
+        assert second.take() == error(ROTATE_KEY, WRONG_KEY)
+        assert here.client(publish(NEW_OWNER, b"x")).take() == b""
+
+    def test_one_of_two_creators_at_once(self) -> None:
+        here, there = self.two()
+        for one in (here, there):
+            one.threads.waits = True
+        first, second = here.client(create(OWNER)), there.client(create(OTHER))
+        for _ in range(4):
+            for one in (here, there):
+                one.threads.run()
+        self.settle()
+        assert sorted([first.take(), second.take()]) == [b"", error(CREATE, EXISTS)]
+
+    def test_what_follows_waits_for_the_agreement(self) -> None:
+        here, _there = self.two()
+        here.threads.waits = True
+        client = here.client(create(OWNER) + subscribe(READER) + publish(WRITER, b"x"))
+        assert client.take() == b""
+        assert here.names() == []
+        here.threads.run()
+        self.settle()
+        assert client.take() == message(b"x")
+
+    def test_a_client_that_leaves_meanwhile(self) -> None:
+        here, there = self.two()
+        here.threads.waits = True
+        client, plain = here.client(create(OWNER, flags=EXCLUSIVE)), here.client(create(OWNER, "b"))
+        client.stream.lose()
+        plain.stream.lose()
+        for _ in range(4):
+            here.threads.run()
+            self.settle()
+        assert here.names() == there.names() == ["b"]
+        assert self.entry("news").end == "closed"
+
+    def test_a_key_from_before_closes_the_topic_everywhere(self) -> None:
+        here = self.start()
+        here.owner()
+        store = self.stop(here)
+        self.bucket = MemoryBucket()
+        there = self.start()
+        there.use("news")
+        self.settle()
+        here = self.start(store)
+        self.settle()
+        assert there.client(subscribe(OTHER)).take() == error(2, WRONG_KEY)
+        assert there.client(subscribe(READER)).take() == b""
+
+    def test_other_keys_from_before(self) -> None:
+        lines = logged(self)
+        here = self.start()
+        here.owner()
+        store = self.stop(here)
+        self.bucket = MemoryBucket()
+        there = self.start()
+        assert there.client(create(OTHER)).take() == b""
+        self.settle()
+        here = self.start(store)
+        assert here.client(subscribe(READER)).take() == error(2, WRONG_KEY)
+        assert here.client(subscribe(OTHER)).take() == b""
+        assert [line for line in lines if "topic 'news' has another queue key now" in line]
+        assert not [line for line in lines if "k1" in line or "k2" in line]
+
+
+class AwayTests(SharedCase):
+    """The engine is away"""
+
+    def test_what_must_be_unique_fails(self) -> None:
+        here, there = self.two()
+        here.owner()
+        self.settle()
+        here.state.leave()
+        assert (
+            here.client(create(OWNER, "b")).take() == error(CREATE, RATE_LIMITED, 0xE70C2DE5)
+            or "b" not in here.names()
+        )
+        assert here.client(rotate(OWNER, b"k2")).take() == error(ROTATE_KEY, RATE_LIMITED)
+        failed = here.shared.delete("news", lambda: succeed(None))
+        self.failureResultOf(failed, BackplaneAway)  # type: ignore[no-untyped-call]
+        # What exists serves on, and is created again without a change.
+        assert here.client(create(OWNER)).take() == b""
+        reader = here.reader()
+        assert here.client(publish(WRITER, b"x")).take() == b""
+        assert reader.take() == message(b"x")
+        here.state.come_back()
+        self.settle()
+        assert here.client(create(OWNER, "b")).take() == b""
+        self.settle()
+        assert there.names() == ["b", "news"]
+
+    def test_an_engine_that_does_not_answer(self) -> None:
+        here = self.start()
+        here.state.put = lambda *change: Deferred()  # type: ignore[method-assign]
+        client = here.client(create(OWNER))
+        assert client.take() == b""
+        here.advance(6)
+        assert client.take() == error(CREATE, RATE_LIMITED)
+        # The connection goes on, and so do others that wait for the same topic.
+        del here.state.put
+        client.send(create(OWNER))
+        assert client.take() == b""
+        assert here.names() == ["news"]
+
+
+class ExclusiveTests(SharedCase):
+    """Exclusive topics: one owner among all brokers"""
+
+    def test_one_owner(self) -> None:
+        here, there = self.two()
+        owner = here.client(create(OWNER, flags=EXCLUSIVE))
+        self.settle()
+        assert there.names() == []
+        for flags in (0, EXCLUSIVE):
+            assert there.client(create(OWNER, flags=flags)).take() == error(CREATE, EXISTS)
+        assert there.client(subscribe(OWNER)).take() == error(2, NO_TOPIC)
+        there.use("news")
+        self.settle()
+        assert not there.broker.topics.get("news")
+        owner.stream.lose()
+        self.settle()
+        assert here.names() == []
+        assert there.client(create(OTHER, flags=EXCLUSIVE)).take() == b""
+        self.settle()
+        assert here.client(create(OWNER)).take() == error(CREATE, EXISTS)
+
+    def test_an_owner_that_makes_it_a_common_topic(self) -> None:
+        here, there = self.two()
+        owner = here.client(create(OWNER, flags=EXCLUSIVE))
+        self.settle()
+        owner.send(create(OWNER))
+        self.settle()
+        assert owner.take() == b""
+        assert there.names() == ["news"]
+        owner.stream.lose()
+        self.settle()
+        assert here.names() == ["news"]
+
+    def test_a_broker_that_stops(self) -> None:
+        here, there = self.two()
+        here.client(create(OWNER, flags=EXCLUSIVE))
+        self.settle()
+        self.stop(here)
+        self.settle()
+        assert there.client(create(OTHER)).take() == b""
+
+    def test_a_broker_that_crashes(self) -> None:
+        here, there = self.two()
+        here.client(create(OWNER, flags=EXCLUSIVE))
+        self.settle()
+        here.state.leave()
+        store = self.stop(here)
+        assert there.client(create(OTHER)).take() == error(CREATE, EXISTS)
+        self.bucket.apart.clear()
+        self.start(store)
+        self.settle()
+        assert there.client(create(OTHER)).take() == b""
+
+    def test_an_owner_that_leaves_while_the_engine_is_away(self) -> None:
+        here, there = self.two()
+        owner = here.client(create(OWNER, flags=EXCLUSIVE))
+        self.settle()
+        here.state.leave()
+        owner.stream.lose()
+        self.settle()
+        assert there.client(create(OTHER)).take() == error(CREATE, EXISTS)
+        here.state.come_back()
+        self.settle()
+        assert there.client(create(OTHER)).take() == b""
+
+    def test_another_broker_deletes_it(self) -> None:
+        here, there = self.two()
+        owner = here.client(create(OWNER, flags=EXCLUSIVE) + subscribe(OWNER))
+        self.settle()
+        done = there.shared.delete("news", lambda: succeed(None))
+        self.settle()
+        self.successResultOf(done)
+        assert owner.take() == OVER
+        assert here.names() == []
