@@ -54,7 +54,8 @@ OLDEST = (2, 12)
 _CONNECT, _PAUSE, _PING, _FLUSH = 2.0, 0.5, 5, 10
 # Bytes after which the engine is asked whether it has all of them.
 _UNANSWERED = 1024**2
-_CLOSE = 2.0
+# Seconds that closing a connection takes at most, and the end of all.
+_CLOSE, _END = 2.0, 6.0
 # Seconds between two looks at whether the connection is open.
 _WATCH = 1.0
 # Bytes up to which envelopes are sent together.
@@ -118,6 +119,7 @@ class NatsThread:
             ended.callback(None)
 
         self._keeping.add_done_callback(lambda _: self._call(end))
+        self._loop.call_later(_END, self._keeping.cancel)
         self._stopping = True
         self._loop.run_pass(self._work.set)
         return ended

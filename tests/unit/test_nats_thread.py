@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+from twisted.internet.selectreactor import SelectReactor
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.backplane import nats_thread
 from pubsub.backplane.nats_thread import NatsThread, cancel_others, unhandled
 from pubsub.backplane.nats_work import Change
 
@@ -69,8 +72,28 @@ class ConnectingTests(SynchronousTestCase):
         assert self.client.subscribed == ["second"]
 
 
+class _Stuck(NatsThread):
+    """An engine that takes forever."""
+
+    async def _keep_connected(self) -> None:
+        await asyncio.Event().wait()
+
+
 class EndTests(SynchronousTestCase):
     """Connections whose end nats-py does not report, or not completely"""
+
+    def test_the_end_is_not_waited_for_without_limit(self) -> None:
+        self.patch(nats_thread, "_END", 0.01)  # type: ignore[no-untyped-call]
+        options = cast(Any, SimpleNamespace(servers=SimpleNamespace(urls=["nats://engine:4222"])))
+        reactor = SelectReactor()
+        thread = _Stuck(options, cast(Any, None), reactor)
+        thread.start(0.01)
+        ended = thread.stop()
+        deadline = time.monotonic() + 30
+        while not ended.called:
+            assert time.monotonic() < deadline
+            reactor.iterate(0.05)
+        assert reactor.getDelayedCalls() == []
 
     def test_a_closed_connection_is_found(self) -> None:
         async def silent() -> None:
