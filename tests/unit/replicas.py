@@ -105,7 +105,7 @@ def at_tick_end(call: Callable[[], None]) -> object:
 class ReplicaCase(TestCase):
     """Brokers at one engine."""
 
-    timeout = 20
+    timeout = 90
 
     def setUp(self) -> None:
         self.log = MemoryLog()

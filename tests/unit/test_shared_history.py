@@ -9,6 +9,7 @@ from tests.contract.drivers.spot import Spot
 from tests.unit.brokers import message
 from tests.unit.fakes import scratch
 from tests.unit.replicas import Node, ReplicaCase
+from tests.unit.streams import logged
 
 
 def numbers(start: int, stop: int) -> list[bytes]:
@@ -313,3 +314,38 @@ class RestartTests(ReplicaCase):
         stored: list[bool] = []
         node.store.when_written(stored.append)
         await self.until(lambda: bool(stored))
+
+
+class TroubleTests(ReplicaCase):
+    """What an operator has to repair"""
+
+    async def test_a_disk_that_is_full(self) -> None:
+        here, there = self.node(), self.node()
+        here.publish("t", b"0")
+        await self.settled(here, there)
+        there.store._commits.failing = "No space left on device"
+        here.publish("t", b"1")
+        await self.settled(here)
+        await self.until(lambda: there.figure("connected") == 0)
+        here.publish("t", b"2")
+        await self.settled(here)
+        assert await there.payloads() == [b"0"]
+        there.store._commits.failing = None
+        await self.settled(here, there)
+        assert await there.payloads() == [b"0", b"1", b"2"]
+        assert await there.messages() == await here.messages()
+
+    async def test_a_copy_of_a_history(self) -> None:
+        here, there = self.node(), self.node()
+        here.publish("t", b"0")
+        await self.settled(here, there)
+        stored: list[bool] = []
+        here.store.when_stored(stored.append)
+        await self.until(lambda: bool(stored))
+        lines = logged(self)
+        copy = self.node(here.crashed(scratch(self) / "history"))
+        await self.until(lambda: any("sends as this one" in line for line in lines))
+        await copy.stop()
+        here.publish("t", b"1")
+        await self.settled(here, there)
+        assert await there.payloads() == [b"0", b"1"]
