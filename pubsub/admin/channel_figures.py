@@ -29,8 +29,8 @@ class ChannelFigures:
 
     def ended(self, outbox: Outbox) -> None:
         """Count what a response that ends has sent."""
-        self.messages_out += outbox.messages_out
-        self.bytes_out += outbox.bytes_out
+        self.messages_out += outbox.messages
+        self.bytes_out += outbox.nbytes
 
     def with_outboxes(self, outboxes: Iterable[Outbox], leaving: bool) -> Figures:
         """Return the figures together with those of the responses that are being sent."""

@@ -59,12 +59,12 @@ class Counters:
     @property
     def published(self) -> int:
         """Messages accepted."""
-        return sum(traffic.messages_in for traffic in self.traffic.values())
+        return sum(traffic.accepted.messages for traffic in self.traffic.values())
 
     @property
     def published_bytes(self) -> int:
         """Bytes of the payloads of the messages accepted."""
-        return sum(traffic.bytes_in for traffic in self.traffic.values())
+        return sum(traffic.accepted.nbytes for traffic in self.traffic.values())
 
     @property
     def drops(self) -> Counter[tuple[str, str, str]]:

@@ -60,23 +60,18 @@ class Dispatcher:
         HistoryUnavailable; nothing has been published in that case.
         """
         batch = self._batch((topic.name,), columns, sender, protocol, headers)
-        # What is counted is so without calls, as there is a publish for each read.
-        count, nbytes = columns.count, columns.nbytes
         if topic.upstream is None:
             if not topic.hosted:
                 self._topics.claim(topic)
             self._store_and_route(topic, batch)
-            topic.messages += count
-            topic.nbytes += nbytes
+            topic.add(columns)
             topic.last_timestamp = batch.timestamp
             if self._router.forwarding is not None:
                 self._router.forwarding.published((topic,), batch)
         else:
             topic.upstream.publish(topic, batch)
-        self._sequence += count
-        traffic = self._traffic[protocol]
-        traffic.messages_in += count
-        traffic.bytes_in += nbytes
+        self._sequence += columns.count
+        self._traffic[protocol].accepted.add(columns)
         return batch
 
     def publish_mixed(
@@ -106,11 +101,8 @@ class Dispatcher:
         mix.count(columns, batch.timestamp)
         if self._router.forwarding is not None:
             self._router.forwarding.published(mix.topics, batch)
-        count, nbytes = columns.count, columns.nbytes
-        self._sequence += count
-        traffic = self._traffic[protocol]
-        traffic.messages_in += count
-        traffic.bytes_in += nbytes
+        self._sequence += columns.count
+        self._traffic[protocol].accepted.add(columns)
         return batch
 
     def copy(

@@ -16,6 +16,7 @@ from pubsub.broker.backlog import Backlog, Owed, first_offsets, message_counts
 from pubsub.broker.cursor import Cursor
 from pubsub.broker.outbox_queue import BEHIND, CLOSED, HOLDER_MARK, PAUSED, OutboxQueue
 from pubsub.broker.slow_policy import AUTO, DROP, PAUSE
+from pubsub.kernel import add_to_each
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
@@ -76,13 +77,10 @@ class Outbox(OutboxQueue):
     def deliver_now(self, data: bytes, count: int, source: Source, offset: int) -> None:
         """Do as ``deliver`` and ``flush`` together, if no other messages wait in this tick."""
         if not self._ready:
-            # The router counts for all that it has been written; here only the flush knows.
-            self.traffic.messages_out -= count
-            self.traffic.bytes_out -= len(data)
+            # The router has counted it for all outboxes; here only the flush knows.
+            add_to_each((self,), self.traffic.written, -count, -len(data))
             self.deliver(data, count, source, offset)
             return
-        self.messages_out += count
-        self.bytes_out += len(data)
         self._consumer.write(data)
         # The write itself may have paused this outbox: then the transport holds the data.
         if self._state:

@@ -9,6 +9,7 @@ from pubsub.broker.audience import WRITE_BYTES
 from pubsub.broker.backlog import Backlog, QueueEntry
 from pubsub.broker.compact_map import EMPTY_MAP
 from pubsub.broker.memory_budget import SUBSCRIBERS
+from pubsub.kernel import Tally, add_to_each
 
 if TYPE_CHECKING:
     from pubsub.broker.cursors import Cursors
@@ -25,8 +26,12 @@ HOLDER_MARK = 64 * 1024
 """Outboxes with more bytes than this can be evicted to free memory."""
 
 
-class OutboxQueue:
-    """The base of ``Outbox``: queueing and writing."""
+class OutboxQueue(Tally):
+    """The base of ``Outbox``: queueing and writing.
+
+    ``messages`` and ``nbytes`` were written to the transport; the bytes are those of messages as
+    frames.
+    """
 
     __slots__ = (
         "_backlog",
@@ -37,8 +42,6 @@ class OutboxQueue:
         "_router",
         "_state",
         "_subscriber",
-        "bytes_out",
-        "messages_out",
         "policy",
         "queued",
         "subscriptions",
@@ -53,14 +56,13 @@ class OutboxQueue:
         subscriber: Subscriber,
         traffic: Traffic,
     ) -> None:
+        super().__init__()
         self._router = cursors.router
         self._cursors = cursors
         self._consumer = consumer
         self._subscriber = subscriber
         self.policy = policy
         self.traffic = traffic
-        # Written to the transport; the bytes are those of messages as frames.
-        self.messages_out = self.bytes_out = 0
         self.subscriptions: Mapping[Topic, Encoding] = EMPTY_MAP
         # Created when first needed: most are not, and an empty deque would take 700 bytes.
         self._queue: list[QueueEntry] | None = None
@@ -100,14 +102,9 @@ class OutboxQueue:
 
     def _count_written(self, entries: list[QueueEntry], nbytes: int) -> None:
         number = entries[0][1] if len(entries) == 1 else sum([one[1] for one in entries])
-        if not number:
-            # Requests to the host of a topic, which are queued among the messages.
-            return
-        self.messages_out += number
-        self.bytes_out += nbytes
-        traffic = self.traffic
-        traffic.messages_out += number
-        traffic.bytes_out += nbytes
+        # There is none in requests to the host of a topic, which are queued among the messages.
+        if number:
+            add_to_each((self,), self.traffic.written, number, nbytes)
 
     def send(self, data: bytes) -> None:
         """Write control frames after earlier deliveries, but not behind a backlog."""

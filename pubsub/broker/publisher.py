@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pubsub.broker.batch import MAX_SENDER, message_sizes, messages_nbytes
 from pubsub.errors import HistoryUnavailable, RateLimited, SenderTooLong
+from pubsub.kernel import Tally
 
 if TYPE_CHECKING:
     from pubsub.broker.access import AccessRules
@@ -45,7 +46,7 @@ class PublishingConnection(Protocol):
     def release(self, reason: object) -> None: ...
 
 
-class Publisher:
+class Publisher(Tally):
     """Publishes for one connection, as ``sender``, by the listener's ``rules``.
 
     ``connection`` is held while a topic that it publishes to is blocked by a slow subscriber, while
@@ -63,8 +64,6 @@ class Publisher:
         "_limiters",
         "_rules",
         "access",
-        "messages",
-        "nbytes",
         "sender",
     )
 
@@ -78,8 +77,8 @@ class Publisher:
         connection: PublishingConnection | None,
         sender: bytes,
     ) -> None:
+        super().__init__()
         self.sender = sender
-        self.messages = self.nbytes = 0
         self._rules = rules
         self._dispatcher = dispatcher
         self._limiters = limiters
@@ -126,8 +125,7 @@ class Publisher:
                 columns = columns.slice(0, admitted)
                 headers = None if headers is None else headers[:admitted]
         batch = self._dispatcher.publish(topic, columns, sender, rules.protocol, headers)
-        self.messages += columns.count
-        self.nbytes += columns.nbytes
+        self.add(columns)
         if self._connection is not None:
             if topic.blockers:
                 topic.wait(self._connection)
@@ -172,8 +170,7 @@ class Publisher:
             return None
         for limiter in self._limiters:
             limiter.take(columns.count, messages_nbytes(columns, sender, None))
-        self.messages += columns.count
-        self.nbytes += columns.nbytes
+        self.add(columns)
         for topic in topics:
             if topic.blockers:
                 topic.wait(connection)

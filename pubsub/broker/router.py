@@ -10,7 +10,8 @@ messages one by one, in the order in which they were published.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, cycle, repeat
 from typing import TYPE_CHECKING
 
 from pubsub.broker.audience import WRITE_BYTES, Audience, Share, joined
@@ -25,6 +26,7 @@ from pubsub.broker.rechecking import Rechecking
 from pubsub.broker.sliced_routing import SlicedRouting
 from pubsub.broker.subscribing import Subscribing
 from pubsub.broker.topic_mix import TopicMix
+from pubsub.kernel import add_to_each
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
@@ -64,7 +66,8 @@ class Router:
         self.seconds = seconds
         self.at_tick_end = at_tick_end
         self.flush_times = Histogram()
-        self._timed = self._skip = 0
+        # Whether the next flush is timed.
+        self._turns = _turns()
         self._since: float | None = None
         self._scheduled = False
         self._pending: list[Audience] = []
@@ -163,9 +166,7 @@ class Router:
         """Flush at the end of the reactor tick."""
         if not self._scheduled:
             self._scheduled = True
-            if self._skip:
-                self._skip -= 1
-            else:
+            if next(self._turns):
                 self._since = self.seconds()
             self.at_tick_end(self.flush)
 
@@ -182,15 +183,12 @@ class Router:
             pending, audience.pending = audience.pending, []
             targets = audience.targets
             for _order, data, count, offset, source in joined(pending):
+                if targets:
+                    # Of one protocol, as all have the same encoding.
+                    add_to_each(targets, targets[0].traffic.written, count, len(data))
                 for recipient in targets:
                     recipient.deliver_now(data, count, source, offset)
-                if targets:
-                    number = len(targets)
-                    self.counters.delivered += count * number
-                    # Of one protocol, as all have the same encoding.
-                    traffic = targets[0].traffic
-                    traffic.messages_out += count * number
-                    traffic.bytes_out += len(data) * number
+                self.counters.delivered += count * len(targets)
         else:
             self.hand_over()
         self.delivering = False
@@ -226,13 +224,11 @@ class Router:
     def _time_flush(self, since: float) -> None:
         self.flush_times.observe(self.seconds() - since)
         self._since = None
-        self._timed += 1
-        self._skip = 0 if self._timed < _TIMED else _SAMPLE - 1
 
     def mark_second(self) -> None:
         """A second has passed, for ``flush_times``."""
         self.flush_times.mark()
-        self._timed = self._skip = 0
+        self._turns = _turns()
 
     def hand_over(self) -> None:
         """Deliver to the outboxes what the audiences have, in the order of publishing."""
@@ -313,6 +309,10 @@ class Router:
                     outbox.traffic,
                 )
         return source.without(lost) if isinstance(source, Share) else source
+
+
+def _turns() -> Iterator[bool]:
+    return chain(repeat(True, _TIMED), cycle([True] + [False] * (_SAMPLE - 1)))
 
 
 def _order_of(entry: tuple[Sequence[Recipient], Delivery]) -> int:

@@ -211,10 +211,10 @@ class Statistics:
             name: {
                 "connections": connections[name],
                 "sessions": sessions[name],
-                "messages_in": traffic[name].messages_in,
-                "bytes_in": traffic[name].bytes_in,
-                "messages_out": traffic[name].messages_out,
-                "bytes_out": traffic[name].bytes_out,
+                "messages_in": traffic[name].accepted.messages,
+                "bytes_in": traffic[name].accepted.nbytes,
+                "messages_out": traffic[name].written.messages,
+                "bytes_out": traffic[name].written.nbytes,
                 "dropped": traffic[name].dropped,
                 "refused": refused[name],
             }

@@ -13,6 +13,7 @@ from pubsub.broker.durability import Durability
 from pubsub.broker.encoders import make_encoder
 from pubsub.broker.targets import Targets
 from pubsub.broker.topic_names import TOPIC_NAMESPACE, fnv1a32
+from pubsub.kernel import Tally
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
@@ -110,6 +111,10 @@ class Recipient(Protocol):
 
     subscriptions: Mapping[Topic, Encoding]
     """The topics that are delivered live."""
+    messages: int
+    """Messages that were written to the transport."""
+    nbytes: int
+    """The bytes of these messages as frames."""
     traffic: Traffic
     """The totals of its protocol."""
 
@@ -125,7 +130,10 @@ class Recipient(Protocol):
         """Queue ``count`` encoded messages until ``flush``; ``offset`` is that of the first."""
 
     def deliver_now(self, data: bytes, count: int, source: Source, offset: int) -> None:
-        """Do as ``deliver`` and ``flush`` together."""
+        """Do as ``deliver`` and ``flush`` together.
+
+        The messages have been counted as written.
+        """
 
     def flush(self) -> None:
         """Write what is queued."""
@@ -170,7 +178,7 @@ class SubscriberGroup(Targets["Recipient"]):
         self.pending: list[Delivery] = []
 
 
-class Topic:
+class Topic(Tally):
     """A topic: its name and ids, its subscribers grouped by encoding, and its backpressure.
 
     ``blockers`` are the subscribers that are too slow for it. While there is one, a connection that
@@ -201,15 +209,14 @@ class Topic:
         "id",
         "idle_since",
         "last_timestamp",
-        "messages",
         "name",
-        "nbytes",
         "passed",
         "upstream",
         "waiting",
     )
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         self.name = name
         self.id = fnv1a32(name.encode())
         self.groups: dict[Encoding, SubscriberGroup] = {}
@@ -222,7 +229,7 @@ class Topic:
         self.idle_since: float | None = None
         self.behind: set[Recipient] | None = None
         self.passed = 0
-        self.messages = self.nbytes = self.last_timestamp = 0
+        self.last_timestamp = 0
         self._observers: set[ReferenceType[SubscriptionObserver]] | None = None
         self.durability = Durability.ASYNC
 

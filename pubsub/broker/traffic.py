@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from pubsub.kernel import Tally
+
 
 class Traffic:
     """The totals of the connections of one protocol since the start of the broker.
 
-    ``messages_in`` and ``bytes_in`` are accepted messages and the bytes of their payloads.
-    ``messages_out`` and ``bytes_out`` are messages that were written to connections, and their
-    bytes as frames. ``dropped`` are messages that its subscribers did not get.
+    ``accepted`` are messages of publishers and the bytes of their payloads. ``written`` are
+    messages that were written to connections, and their bytes as frames. ``dropped`` are messages
+    that its subscribers did not get.
     """
 
-    __slots__ = ("bytes_in", "bytes_out", "dropped", "messages_in", "messages_out", "protocol")
+    __slots__ = ("accepted", "dropped", "protocol", "written")
 
     def __init__(self, protocol: str) -> None:
         self.protocol = protocol
-        self.messages_in = self.bytes_in = 0
-        self.messages_out = self.bytes_out = 0
+        self.accepted, self.written = Tally(), Tally()
         self.dropped = 0
 
 

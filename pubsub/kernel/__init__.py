@@ -1,4 +1,4 @@
-"""The kernel: scanning and encoding of messages, compiled where the package was built so.
+"""The kernel: scanning, encoding and counting of messages, compiled where the package was built so.
 
 ``PUBSUB_KERNEL=interpreted`` selects plain Python in any case.
 """
@@ -15,7 +15,9 @@ if TYPE_CHECKING or os.environ.get("PUBSUB_KERNEL") == "interpreted":
         Columns,
         FrameEncoder,
         HeadTable,
+        Tally,
         TextTable,
+        add_to_each,
         encode_numbered,
     )
 else:
@@ -24,7 +26,9 @@ else:
             Columns,
             FrameEncoder,
             HeadTable,
+            Tally,
             TextTable,
+            add_to_each,
             encode_numbered,
         )
     except ImportError:
@@ -32,7 +36,9 @@ else:
             Columns,
             FrameEncoder,
             HeadTable,
+            Tally,
             TextTable,
+            add_to_each,
             encode_numbered,
         )
 
@@ -46,7 +52,9 @@ __all__ = [
     "Head",
     "HeadTable",
     "LengthField",
+    "Tally",
     "TextHead",
     "TextTable",
+    "add_to_each",
     "encode_numbered",
 ]

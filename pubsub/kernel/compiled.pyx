@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-# cython: initializedcheck=False
+# cython: initializedcheck=False, binding=False
 """The kernel in C: one step for each message, without the interpreter. See ``interpreted/``.
 
 ``interpreted/`` defines the behaviour; both are compared by tests with random input. Memory is
@@ -528,16 +528,21 @@ cdef class Columns:
 
     def add_totals(self, bytearray tallies not None):
         """See ``interpreted.Columns.add_totals``."""
-        cdef Py_ssize_t i, places = PyByteArray_Size(tallies) // 16
+        # Locals, because a write to the sums could change members as far as C can tell.
+        cdef Py_ssize_t i, count = self.count, places = PyByteArray_Size(tallies) // 16
+        cdef const Message *messages = self.messages
         cdef int64_t *sums = <int64_t *>PyByteArray_AsString(tallies)
         cdef int64_t *tally
-        for i in range(self.count):
-            if self.messages[i].index >= places:
-                raise ValueError("an index has no tally")
-        for i in range(self.count):
-            tally = sums + 2 * self.messages[i].index
+        cdef uint32_t most = 0
+        for i in range(count):
+            if messages[i].index > most:
+                most = messages[i].index
+        if count and most >= places:
+            raise ValueError("an index has no tally")
+        for i in range(count):
+            tally = sums + 2 * messages[i].index
             tally[0] += 1
-            tally[1] += self.messages[i].size
+            tally[1] += messages[i].size
 
     @staticmethod
     def count_each(bytes sizes not None, bytes indexes not None):
@@ -900,6 +905,28 @@ cdef inline uint8_t *write_number(uint8_t *o, int64_t number) noexcept nogil:
         number //= 10
         if not number:
             return write_text(o, digits + at, 20 - at)
+
+
+cdef class Tally:
+    """See ``interpreted.Tally``."""
+
+    cdef public int64_t messages
+    cdef public int64_t nbytes
+
+    def add(self, Columns columns not None):
+        """See ``interpreted.Tally.add``."""
+        self.messages += columns.count
+        self.nbytes += columns.nbytes
+
+
+def add_to_each(tuple tallies not None, Tally total not None, int64_t messages, int64_t nbytes):
+    """See ``interpreted.add_to_each``."""
+    cdef Tally tally
+    for tally in tallies:
+        tally.messages += messages
+        tally.nbytes += nbytes
+    total.messages += messages * len(tallies)
+    total.nbytes += nbytes * len(tallies)
 
 
 def encode_numbered(

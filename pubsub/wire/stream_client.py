@@ -201,9 +201,9 @@ class StreamClient(Identified, Protocol):
     def count_sent(self, messages: int, nbytes: int) -> None:
         """Count messages that are sent without an outbox."""
         self.add_sent(messages, nbytes)
-        traffic = self.listener.traffic
-        traffic.messages_out += messages
-        traffic.bytes_out += nbytes
+        written = self.listener.traffic.written
+        written.messages += messages
+        written.nbytes += nbytes
 
     def add_sent(self, messages: int, nbytes: int) -> None:
         """Add what an outbox has sent that ends before the connection does."""

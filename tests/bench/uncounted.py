@@ -19,8 +19,7 @@ Removal = tuple[str, str]
 
 _OF_TOPICS = (
     (
-        """            topic.messages += count
-            topic.nbytes += nbytes
+        """            topic.add(columns)
             topic.last_timestamp = batch.timestamp
 """,
         "",
@@ -38,9 +37,7 @@ _OF_TOPICS = (
     ),
 )
 
-_PUBLISHED = """        traffic = self._traffic[protocol]
-        traffic.messages_in += count
-        traffic.bytes_in += nbytes
+_ACCEPTED = """        self._traffic[protocol].accepted.add(columns)
         return batch
 
 """
@@ -48,21 +45,18 @@ REMOVED: Mapping[str, Sequence[Removal]] = {
     "pubsub.broker.dispatcher": [
         *_OF_TOPICS,
         *(
-            (_PUBLISHED + following, "        return batch\n\n" + following)
+            (_ACCEPTED + following, "        return batch\n\n" + following)
             for following in ("    def publish_mixed(", "    def copy(")
         ),
     ],
+    # The figures of the connection.
+    "pubsub.broker.publisher": [
+        ("        self.add(columns)\n        if ", "        if "),
+        ("        self.add(columns)\n        for ", "        for "),
+    ],
     "pubsub.broker.outbox": [
         (
-            """        self.messages_out += count
-        self.bytes_out += len(data)
-        self._consumer""",
-            "        self._consumer",
-        ),
-        (
-            """            self.traffic.messages_out -= count
-            self.traffic.bytes_out -= len(data)
-""",
+            "            add_to_each((self,), self.traffic.written, -count, -len(data))\n",
             "",
         ),
     ],
@@ -71,9 +65,7 @@ REMOVED: Mapping[str, Sequence[Removal]] = {
     ],
     "pubsub.broker.router": [
         (
-            """            if self._skip:
-                self._skip -= 1
-            else:
+            """            if next(self._turns):
                 self._since = self.seconds()
 """,
             "",
@@ -85,13 +77,14 @@ REMOVED: Mapping[str, Sequence[Removal]] = {
             "",
         ),
         (
-            """                    # Of one protocol, as all have the same encoding.
-                    traffic = targets[0].traffic
-                    traffic.messages_out += count * number
-                    traffic.bytes_out += len(data) * number
+            """                if targets:
+                    # Of one protocol, as all have the same encoding.
+                    add_to_each(targets, targets[0].traffic.written, count, len(data))
 """,
             "",
         ),
+        ("                self.counters.delivered += count * len(targets)\n", ""),
+        ("        self.counters.delivered += count * len(targets)\n\n", "\n"),
     ],
     # The timers, and the pauses of the garbage collector.
     "pubsub.broker.service": [("        self.statistics.start()\n", "")],

@@ -280,6 +280,33 @@ class TestColumns:
                 columns.add_totals(few)
             assert few == bytes(short)
 
+    def test_a_tally(self, kernel: Any) -> None:
+        class Outbox(kernel.Tally):  # type: ignore[misc]
+            __slots__ = ("other",)
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.other = 1
+
+        one, two, total = Outbox(), Outbox(), kernel.Tally()
+        one.add(kernel.Columns.of([b"abc", b"", b"de"]))
+        one.add(kernel.Columns.of([]))
+        assert (one.messages, one.nbytes, one.other) == (3, 5, 1)
+        kernel.add_to_each((one, two), total, 2, 2**40)
+        assert [(each.messages, each.nbytes) for each in (one, two, total)] == [
+            (5, 2**40 + 5),
+            (2, 2**40),
+            (4, 2**41),
+        ]
+        kernel.add_to_each((two,), total, -2, -(2**40))
+        kernel.add_to_each((), total, 7, 7)
+        assert (two.messages, two.nbytes) == (0, 0)
+        assert (total.messages, total.nbytes) == (2, 2**40)
+        one.messages += 1
+        assert one.messages == 6
+        with pytest.raises((AttributeError, TypeError)):
+            kernel.add_to_each((one, object()), total, 1, 1)
+
     def test_pack_and_unpack(self, kernel: Any) -> None:
         columns = kernel.Columns.of([b"a", b"", b"ccc"], [2, 0, 2])
         data, sizes, indexes = columns.pack()

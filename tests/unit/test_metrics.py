@@ -113,7 +113,7 @@ class TextTests(MetricsCase):
 
     def test_values_are_those_of_the_snapshot(self) -> None:
         traffic = self.broker.counters.traffic["cafe"]
-        traffic.messages_in, traffic.bytes_out = 7, 2**53
+        traffic.accepted.messages, traffic.written.nbytes = 7, 2**53
         self.broker.counters.refuse("cafe", 'a "reason"\n', "bob", 3)
         found = self.samples()
         cafe = (("protocol", "cafe"),)

@@ -87,10 +87,10 @@ class FiguresTests(SynchronousTestCase):
 
     def test_they_count_as_sent(self) -> None:
         traffic = self.nsd.broker.counters.traffic["nsd"]
-        before = traffic.messages_out
+        before = traffic.written.messages
         self.messages()
         self.messages()
-        assert traffic.messages_out == before + 1
+        assert traffic.written.messages == before + 1
 
     def test_they_end_with_the_right(self) -> None:
         self.nsd = Nsd()

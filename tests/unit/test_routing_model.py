@@ -1,9 +1,10 @@
-"""Routing compared with a model: every outbox gets its messages, once and in order."""
+"""Routing compared with a model: every outbox gets its messages, once, in order and counted."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import accumulate, chain
 from unittest import mock
 
 from hypothesis import given
@@ -211,6 +212,18 @@ class World:
                 else:
                     outbox.resume()
 
+    def check_figures(self) -> None:
+        """What each outbox has written is counted, at any time."""
+        messages = nbytes = 0
+        for member in self.members:
+            outbox, size = member.transport.outbox, len(member.transport.data)
+            assert outbox is not None
+            number = bisect_right(list(accumulate(map(len, member.expected))), size)
+            assert (outbox.messages, outbox.nbytes) == (number, size)
+            messages, nbytes = messages + number, nbytes + size
+        total = self.bench.counters.traffic["toy"].written
+        assert (total.messages, total.nbytes) == (messages, nbytes)
+
     def check(self) -> None:
         self.bench.turn()
         while self.bench.router.gate.shut or self.bench.router.dirty:
@@ -218,6 +231,7 @@ class World:
         for member in self.members:
             member.transport.drain()
             assert member.transport.data == b"".join(member.expected)
+        self.check_figures()
         counters = self.bench.counters
         assert counters.delivered == sum(len(member.expected) for member in self.members)
         assert all(reason == "too-large" for _, _, reason in counters.drops)
@@ -235,6 +249,7 @@ class ModelTests(SynchronousTestCase):
         world = World(framed)
         for step in steps:
             world.take(step)
+            world.check_figures()
         world.check()
 
     @examples(4)

@@ -141,10 +141,10 @@ class OutboxCase(SynchronousTestCase):
         """Every message that a transport has is counted once, for its outbox and protocol."""
         for transport in transports:
             box = box_of(transport)
-            assert box.messages_out == transport.data.count(b"\n")
-            assert box.bytes_out == len(transport.data)
-        assert self.traffic.messages_out == sum(box_of(t).messages_out for t in transports)
-        assert self.traffic.bytes_out == sum(box_of(t).bytes_out for t in transports)
+            assert box.messages == transport.data.count(b"\n")
+            assert box.nbytes == len(transport.data)
+        assert self.traffic.written.messages == sum(box_of(t).messages for t in transports)
+        assert self.traffic.written.nbytes == sum(box_of(t).nbytes for t in transports)
 
 
 class DeliveryTests(OutboxCase):
@@ -154,10 +154,10 @@ class DeliveryTests(OutboxCase):
         both = self.subscriber(), self.subscriber()
         self.publish(b"a", b"bc")
         self.publish(b"d")
-        assert self.traffic.messages_out == 0
+        assert self.traffic.written.messages == 0
         self.bench.turn()
         self.assert_all_counted(*both)
-        assert self.traffic.messages_out == 6
+        assert self.traffic.written.messages == 6
 
     def test_messages_of_several_audiences_are_counted_when_they_are_flushed(self) -> None:
         other = Topic("u")
@@ -166,18 +166,18 @@ class DeliveryTests(OutboxCase):
         self.publish(b"d", topic=other)
         self.bench.turn()
         self.assert_all_counted(one, two)
-        assert self.traffic.messages_out == 5
+        assert self.traffic.written.messages == 5
 
     def test_queued_messages_are_counted_when_they_are_sent(self) -> None:
         slow, fast = self.subscriber(policy=SlowPolicy(DROP)), self.subscriber()
         box_of(slow).pause()
         self.publish(b"a")
         self.bench.turn()
-        assert box_of(slow).messages_out == 0
+        assert box_of(slow).messages == 0
         self.assert_all_counted(slow, fast)
         slow.drain()
         self.assert_all_counted(slow, fast)
-        assert self.traffic.messages_out == 2
+        assert self.traffic.written.messages == 2
 
     def test_dropped_messages_are_not_counted_as_sent(self) -> None:
         slow = self.subscriber(policy=SlowPolicy(DROP, 3))
@@ -186,7 +186,7 @@ class DeliveryTests(OutboxCase):
         self.bench.turn()
         slow.drain()
         self.assert_all_counted(slow)
-        assert self.traffic.messages_out == 0
+        assert self.traffic.written.messages == 0
         assert self.traffic.dropped == 2
         assert self.bench.counters.drop_reasons == {"slow-consumer": 2}
 

@@ -1,4 +1,4 @@
-"""Scanning and encoding of frames in plain Python; it defines how ``compiled.pyx`` behaves.
+"""Scanning, encoding and counting in plain Python; it defines how ``compiled.pyx`` behaves.
 
 A read brings frames of one kind: a head, which tells the length of the payload and the address that
 the message goes to, and the payload. ``HeadTable.scan`` turns the read into ``Columns``, a row for
@@ -15,6 +15,7 @@ from __future__ import annotations
 from pubsub.kernel.interpreted.columns import Address, Columns
 from pubsub.kernel.interpreted.frame_encoder import FrameEncoder
 from pubsub.kernel.interpreted.head_table import MAX_HEADS, HeadTable, Learn
+from pubsub.kernel.interpreted.tally import Tally, add_to_each
 from pubsub.kernel.interpreted.text_table import LearnText, TextTable
 from pubsub.kernel.interpreted.texts import encode_numbered
 
@@ -26,6 +27,8 @@ __all__ = [
     "HeadTable",
     "Learn",
     "LearnText",
+    "Tally",
     "TextTable",
+    "add_to_each",
     "encode_numbered",
 ]

@@ -1,0 +1,184 @@
+"""What each outbox and its protocol have written is counted exactly, on every way of a message."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.outbox import Outbox
+from pubsub.broker.slow_policy import AUTO, DISCONNECT, DROP, SlowPolicy
+from tests.unit.fakes import Bench, Lines, Transport, batch_of, mixed_batch
+
+
+class WrittenTests(SynchronousTestCase):
+    """The figures of outboxes, compared with what their transports have after each step"""
+
+    def setUp(self) -> None:
+        self.bench = Bench()
+        self.topics = {name: self.bench.topics.create(name) for name in "ab"}
+        self.transports: list[Transport] = []
+
+    def subscriber(
+        self, names: str = "a", policy: SlowPolicy | None = None, offset: int | None = None
+    ) -> Transport:
+        transport = self.bench.outbox(policy)
+        self.transports.append(transport)
+        for name in names:
+            self.bench.router.subscribe(box_of(transport), self.topics[name], Lines(), offset)
+        return transport
+
+    def publish(self, *payloads: bytes, name: str = "a") -> None:
+        batch = batch_of(payloads, name)
+        self.bench.store.append(batch)
+        self.bench.router.route(self.topics[name], batch)
+        self.check()
+
+    def publish_mixed(self, *sent: tuple[str, bytes]) -> None:
+        mix = self.bench.router.mix(self.topics[name] for name in {name for name, _ in sent})
+        batch = mixed_batch(sent, mix.names)
+        self.bench.store.append(batch)
+        self.bench.router.route_mixed(mix, batch)
+        self.check()
+
+    def turn(self) -> None:
+        self.bench.turn()
+        self.check()
+
+    def check(self) -> None:
+        messages = nbytes = 0
+        for transport in self.transports:
+            written = transport.data.count(b"\n"), len(transport.data)
+            assert (box_of(transport).messages, box_of(transport).nbytes) == written
+            messages, nbytes = messages + written[0], nbytes + written[1]
+        total = self.bench.counters.traffic["toy"].written
+        assert (total.messages, total.nbytes) == (messages, nbytes)
+
+    def written(self, *transports: Transport) -> list[int]:
+        return [box_of(transport).messages for transport in transports]
+
+    def test_of_a_slow_one_among_others(self) -> None:
+        one, slow, other = self.subscriber(), self.subscriber(), self.subscriber()
+        box_of(slow).pause()
+        self.publish(b"a", b"bc")
+        self.turn()
+        assert self.written(one, slow, other) == [2, 0, 2]
+        slow.drain()
+        self.check()
+        assert self.written(slow) == [2]
+
+    def test_of_one_that_a_write_pauses(self) -> None:
+        slow, other = self.subscriber(), self.subscriber()
+        slow.room = 1
+        for _ in range(3):
+            self.publish(bytes(200_000))
+        self.turn()
+        assert self.written(slow, other) == [2, 3]
+        slow.drain()
+        self.check()
+        assert self.written(slow) == [3]
+
+    def test_of_one_that_loses_messages(self) -> None:
+        slow, other = self.subscriber(policy=SlowPolicy(DROP, 3)), self.subscriber()
+        box_of(slow).pause()
+        self.publish(b"a", b"b")
+        self.turn()
+        slow.drain()
+        self.check()
+        assert self.written(slow, other) == [0, 2]
+
+    def test_of_one_that_is_evicted_in_the_flush(self) -> None:
+        first, slow = self.subscriber(), self.subscriber(policy=SlowPolicy(DISCONNECT, 3))
+        last = self.subscriber()
+        box_of(slow).pause()
+        self.publish(b"abcdef")
+        self.turn()
+        assert box_of(slow).closed
+        self.publish(b"abcdef")
+        self.turn()
+        assert self.written(first, slow, last) == [2, 0, 2]
+
+    def test_of_one_that_is_shut_in_a_write_before_its_turn(self) -> None:
+        first, victim = self.subscriber(), self.subscriber()
+
+        def write(data: bytes) -> None:
+            first.writes.append(data)
+            box_of(victim).shut("disconnected")
+
+        with patch.object(first, "write", write):
+            self.publish(b"abcdef")
+            self.turn()
+        assert box_of(victim).closed
+        assert self.written(first, victim) == [1, 0]
+
+    def test_of_one_that_falls_behind_and_catches_up(self) -> None:
+        slow, other = self.subscriber(policy=SlowPolicy(AUTO, 16)), self.subscriber()
+        box_of(slow).pause()
+        for _ in range(5):
+            self.publish(b"abcdef")
+            self.turn()
+        assert box_of(slow).behind == 5
+        slow.drain()
+        for _ in range(5):
+            self.turn()
+        self.publish(b"g")
+        self.turn()
+        assert self.written(slow, other) == [6, 6]
+
+    def test_of_one_that_resumes(self) -> None:
+        gone, other = self.subscriber(), self.subscriber()
+        self.publish(b"a")
+        self.turn()
+        offsets = box_of(gone).shut_and_get_offsets()
+        self.publish(b"b")
+        self.turn()
+        resumed = self.subscriber(offset=offsets[self.topics["a"]])
+        for _ in range(5):
+            self.turn()
+        self.publish(b"c")
+        self.turn()
+        assert self.written(gone, resumed, other) == [1, 2, 3]
+
+    def test_of_several_audiences(self) -> None:
+        one, both = self.subscriber("a"), self.subscriber("ab")
+        self.publish(b"a")
+        self.publish(b"b", name="b")
+        self.turn()
+        self.publish_mixed(("a", b"c"), ("b", b"d"), ("a", b"e"))
+        self.turn()
+        self.publish(b"f")
+        self.turn()
+        assert self.written(one, both) == [4, 6]
+        self.bench.router.unsubscribe(box_of(both), self.topics["a"])
+        self.publish_mixed(("a", b"c"), ("b", b"d"))
+        self.turn()
+        assert self.written(one, both) == [5, 7]
+
+    def test_of_one_whose_subscriptions_change(self) -> None:
+        one, other = self.subscriber(), self.subscriber()
+        router, topic = self.bench.router, self.topics["a"]
+        self.publish(b"a")
+        with router.excluding(box_of(one), topic):
+            self.publish(b"bc")
+        self.publish(b"d")
+        self.turn()
+        assert self.written(one, other) == [2, 3]
+        router.unsubscribe(box_of(one), topic)
+        self.publish(b"e")
+        self.turn()
+        router.subscribe(box_of(one), topic, Lines())
+        self.publish(b"f")
+        self.turn()
+        assert self.written(one, other) == [3, 5]
+
+    def test_of_very_many(self) -> None:
+        # More than are written to in one tick.
+        many = [self.subscriber() for _ in range(301)]
+        self.publish(b"a")
+        self.turn()
+        assert self.written(*many) == [1] * len(many)
+
+
+def box_of(transport: Transport) -> Outbox:
+    assert transport.outbox is not None
+    return transport.outbox
