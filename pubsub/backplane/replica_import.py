@@ -69,9 +69,9 @@ class ReplicaImport:
     def _refusal(self, name: str, keyed: frozenset[str]) -> str | None:
         if name.startswith(RESERVED):
             return "reserved"
-        own = self._queue_keys.proof(name)
-        # Who reads it here would not need the key that readers need there.
-        if own is None or (name in keyed and not own):
+        # Clients that read it here would not need the key that they need there.
+        is_open = name in keyed and self._queue_keys.proof(name) == b""
+        if is_open or name in self._queue_keys.exclusive:
             return "wrong-queue-key"
         return None
 

@@ -94,11 +94,12 @@ class OwnMessages:
 
     def is_shared(self, topic: str) -> bool:
         """Return whether other brokers get the messages of ``topic``."""
-        return not topic.startswith(RESERVED) and self._queue_keys.proof(topic) is not None
+        return not topic.startswith(RESERVED) and topic not in self._queue_keys.exclusive
 
     def keyed(self, names: Sequence[str]) -> list[str]:
         """Return the topics that have a queue key."""
-        return [name for name in names if self._queue_keys.proof(name)]
+        # There is no proof of a key of which only the hash is known.
+        return [name for name in names if self._queue_keys.proof(name) != b""]
 
 
 class SpoolGate:
