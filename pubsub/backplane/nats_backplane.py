@@ -12,9 +12,9 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from pubsub.backplane.coverage import Coverage
+from pubsub.backplane.nats_connection import NatsConnection
 from pubsub.backplane.nats_history import NatsStream, StreamSession
 from pubsub.backplane.nats_state import NatsState
-from pubsub.backplane.nats_thread import NatsThread
 from pubsub.backplane.nats_work import Change, Outbound
 from pubsub.backplane.subjects import subject_of, subject_of_prefix
 from pubsub.broker.limits import Gate
@@ -41,7 +41,7 @@ _AT_START = "the broker is starting"
 class NatsBackplane:
     """Connects one broker. ``drop`` counts messages by client, topic and reason.
 
-    ``later`` runs a call after the events of this tick. ``make_thread`` is for tests.
+    ``later`` runs a call after the events of this tick. ``make_connection`` is for tests.
     """
 
     def __init__(
@@ -50,20 +50,20 @@ class NatsBackplane:
         reactor: Any,
         later: Callable[[Callable[[], None]], object],
         drop: Callable[[str, str, str, int], object],
-        make_thread: Callable[..., NatsThread] = NatsThread,
+        make_connection: Callable[..., NatsConnection] = NatsConnection,
         history: StreamOptions | None = None,
     ) -> None:
         self._options = options
         self._reactor = reactor
         self._later = later
         self._drop = drop
-        self._thread = make_thread(options, self, reactor)
+        self._connection = make_connection(options, self, reactor)
         self.history: NatsStream | None = None
         """The stream of shared histories, if there is one."""
         if history is not None:
-            session = self._thread.history = StreamSession(history)
-            self.history = NatsStream(session, self._thread.run, lambda: self.limit)
-        self.state = NatsState(self._thread)
+            session = self._connection.history = StreamSession(history)
+            self.history = NatsStream(session, self._connection.run, lambda: self.limit)
+        self.state = NatsState(self._connection)
         self._receive: Callable[[Envelopes], object] = lambda envelopes: None
         self._coverage = Coverage()
         self._changes: list[Change] = []
@@ -94,12 +94,12 @@ class NatsBackplane:
         self._receive = receive
         self._is_open = True
         self._hand_over()
-        self._thread.start(_START)
+        self._connection.start(_START)
         if self.trouble == _AT_START:
             self.away("it does not answer")
-        if self._thread.problem is not None:
-            self._thread.stop()
-            raise StartError(f"backplane {self._options.servers}: {self._thread.problem}")
+        if self._connection.problem is not None:
+            self._connection.stop()
+            raise StartError(f"backplane {self._options.servers}: {self._connection.problem}")
 
     def close(self) -> Deferred[None]:
         """See ``IBackplane``."""
@@ -107,7 +107,7 @@ class NatsBackplane:
         self._stop_stall_timer()
         self.gate.open()
         self._hand_over()
-        return self._thread.stop()
+        return self._connection.stop()
 
     def send(self, topic: str, data: bytes, count: int) -> str:
         """See ``IBackplane``."""
@@ -174,11 +174,11 @@ class NatsBackplane:
         changes, self._changes = self._changes, []
         messages, self._messages = self._messages, []
         if changes or messages:
-            self._thread.hand_over(changes, messages)
+            self._connection.hand_over(changes, messages)
 
     def _take(self) -> None:
         self._taking = False
-        self._receive(self._thread.take(_TAKEN))
+        self._receive(self._connection.take(_TAKEN))
 
     # A slow engine
 

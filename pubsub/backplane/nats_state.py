@@ -14,29 +14,29 @@ from pubsub.backplane.shared_state import ISharedState
 from pubsub.errors import BackplaneAway
 
 if TYPE_CHECKING:
-    from pubsub.backplane.nats_thread import NatsThread
+    from pubsub.backplane.nats_connection import NatsConnection
     from pubsub.backplane.shared_state import StateWatcher
 
 
 @implementer(ISharedState)
 class NatsState:
-    """The bucket of the engine that ``thread`` is connected to, as the reactor sees it."""
+    """The bucket of the engine that ``connection`` is connected to, as the reactor sees it."""
 
-    def __init__(self, thread: NatsThread) -> None:
-        self._thread = thread
+    def __init__(self, connection: NatsConnection) -> None:
+        self._connection = connection
         self._changes = 0
 
     def open(self, watcher: StateWatcher) -> None:
         """See ``ISharedState``."""
-        self._thread.state.watcher = watcher
+        self._connection.state.watcher = watcher
 
     def put(self, key: str, value: bytes, expected: int, seconds: int) -> Deferred[int]:
         """See ``ISharedState``."""
         self._changes += 1
-        session = self._thread.state
+        session = self._connection.state
         if not session.is_there:
             return fail(BackplaneAway("the engine is away"))
-        done = self._thread.run(lambda: session.put(key, value, expected, seconds))
+        done = self._connection.run(lambda: session.put(key, value, expected, seconds))
         return done.addErrback(_away)
 
     def figures(self) -> Mapping[str, float]:

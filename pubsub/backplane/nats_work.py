@@ -1,4 +1,4 @@
-"""What the reactor's thread and the thread of ``NatsThread`` hand over to each other."""
+"""What the broker's side and ``NatsConnection`` hand over to each other."""
 
 from __future__ import annotations
 

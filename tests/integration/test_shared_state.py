@@ -111,7 +111,7 @@ class Place:
         backplane = self.backplane(replicas)
         with pytest.raises(StartError, match=why) as caught:
             backplane.open(lambda envelopes: None)
-        self.loop.wait(backplane._thread._keeping.done)
+        self.loop.wait(backplane._connection._keeping.done)
         return str(caught.value)
 
     def close(self) -> None:

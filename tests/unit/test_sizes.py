@@ -14,8 +14,8 @@ FUNCTION_LINES = 50
 LONGER_FILES = {
     # The functions of the kernel are compiled together, so that they call each other as C does.
     "pubsub/kernel/compiled.pyx": 1050,
-    # One thread owns the connection to the engine and everything that waits for it.
-    "pubsub/backplane/nats_thread.py": 440,
+    # One object owns the connection to the engine and everything that waits for it.
+    "pubsub/backplane/nats_connection.py": 440,
 }
 """Files that may be longer, and how long; each with the reason."""
 

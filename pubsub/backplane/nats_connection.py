@@ -67,7 +67,7 @@ _REFUSED = (AuthorizationError, InvalidUserCredentialsError)
 _Result = TypeVar("_Result")
 
 
-class NatsThread:
+class NatsConnection:
     """Keeps a connection."""
 
     def __init__(self, options: EngineOptions, watcher: Watcher, reactor: Any) -> None:

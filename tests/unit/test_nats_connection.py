@@ -1,4 +1,4 @@
-"""``NatsThread``: the beginning and the end of a connection."""
+"""``NatsConnection``: the beginning and the end of a connection."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from typing import Any, cast
 from twisted.internet.selectreactor import SelectReactor
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane import nats_thread
-from pubsub.backplane.nats_thread import NatsThread, cancel_others, unhandled
+from pubsub.backplane import nats_connection
+from pubsub.backplane.nats_connection import NatsConnection, cancel_others, unhandled
 from pubsub.backplane.nats_work import Change
+
+OPTIONS = SimpleNamespace(servers=SimpleNamespace(urls=["nats://engine:4222"]), replicas=1)
 
 
 class _Client:
@@ -35,28 +37,23 @@ class _Client:
         meanwhile()
 
 
-_SERVERS = SimpleNamespace(urls=["nats://engine:4222"])
-
-
 class ConnectingTests(SynchronousTestCase):
     """Changes of subscriptions before the connection can be used"""
 
     def setUp(self) -> None:
-        options = cast(
-            Any, SimpleNamespace(servers=SimpleNamespace(urls=["nats://engine:4222"]), replicas=1)
-        )
-        self.thread = NatsThread(options, cast(Any, None), None)
+        options = cast(Any, OPTIONS)
+        self.connection = NatsConnection(options, cast(Any, None), None)
         self.client: Any = _Client()
         self.change("first", True)
 
     def change(self, subject: str, begins: bool) -> None:
-        self.thread.hand_over([Change(subject, begins)], [])
+        self.connection.hand_over([Change(subject, begins)], [])
 
     def subscribe_all(self) -> None:
         async def run() -> None:
-            await self.thread._subscribe_all(self.client)
-            while self.thread._changes:
-                await self.thread._change(self.client, self.thread._changes.popleft())
+            await self.connection._subscribe_all(self.client)
+            while self.connection._changes:
+                await self.connection._change(self.client, self.connection._changes.popleft())
 
         asyncio.run(run())
 
@@ -72,7 +69,7 @@ class ConnectingTests(SynchronousTestCase):
         assert self.client.subscribed == ["second"]
 
 
-class _Stuck(NatsThread):
+class _Stuck(NatsConnection):
     """An engine that takes forever."""
 
     async def _keep_connected(self) -> None:
@@ -83,12 +80,12 @@ class EndTests(SynchronousTestCase):
     """Connections whose end nats-py does not report, or not completely"""
 
     def test_the_end_is_not_waited_for_without_limit(self) -> None:
-        self.patch(nats_thread, "_END", 0.01)  # type: ignore[no-untyped-call]
-        options = cast(Any, SimpleNamespace(servers=SimpleNamespace(urls=["nats://engine:4222"])))
+        self.patch(nats_connection, "_END", 0.01)  # type: ignore[no-untyped-call]
+        options = cast(Any, OPTIONS)
         reactor = SelectReactor()
-        thread = _Stuck(options, cast(Any, None), reactor)
-        thread.start(0.01)
-        ended = thread.stop()
+        connection = _Stuck(options, cast(Any, None), reactor)
+        connection.start(0.01)
+        ended = connection.stop()
         deadline = time.monotonic() + 30
         while not ended.called:
             assert time.monotonic() < deadline
@@ -102,11 +99,9 @@ class EndTests(SynchronousTestCase):
         client = SimpleNamespace(
             is_closed=True, jetstream=lambda timeout: SimpleNamespace(account_info=silent)
         )
-        options = cast(
-            Any, SimpleNamespace(servers=SimpleNamespace(urls=["nats://engine:4222"]), replicas=1)
-        )
-        thread = NatsThread(options, cast(Any, None), None)
-        asyncio.run(asyncio.wait_for(thread._check_again(cast(Any, client)), 45))
+        options = cast(Any, OPTIONS)
+        connection = NatsConnection(options, cast(Any, None), None)
+        asyncio.run(asyncio.wait_for(connection._check_again(cast(Any, client)), 45))
 
     def test_tasks_that_are_left_are_ended(self) -> None:
         async def leave() -> bool:
