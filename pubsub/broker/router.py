@@ -53,6 +53,17 @@ class Router:
     first _TIMED ticks of each second, and of one of _SAMPLE after them.
     """
 
+    # A dictionary of so many attributes would be slower.
+    __slots__ = (
+        "_late_bytes", "_mixes", "_order", "_pending", "_scheduled", "_since",
+        "_sliced", "_subscribing", "_turns", "at_tick_end", "behind", "counters", "delivering",
+        "dirty", "end", "excluding", "fall_behind", "flush_times", "forget", "forwarding",
+        "gate", "go_live", "leave_behind", "leave_history", "leave_prefix", "memory",
+        "read_history", "read_prefix", "recheck", "recheck_all", "recheck_each",
+        "recheck_subscriber", "seconds", "slow", "subscribe", "unsubscribe", "waiting",
+        "writes_later",
+    )  # fmt: skip
+
     def __init__(
         self,
         counters: Counters,
