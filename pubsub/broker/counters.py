@@ -10,6 +10,7 @@ from twisted.logger import Logger
 
 from pubsub.broker.marks import log_fields
 from pubsub.broker.traffic import Traffic, TrafficByProtocol
+from pubsub.kernel import Tally
 
 # Drops are counted for each of the (client, topic, reason) that had the last ones, else for each
 # (topic, reason), and of further topics for each reason.
@@ -43,7 +44,8 @@ class Counters:
 
     def __init__(self) -> None:
         self.traffic = TrafficByProtocol()
-        self.delivered = 0
+        # The messages delivered; the bytes are not counted on every way.
+        self.deliveries = Tally()
         self.connections = 0
         self.dropped = 0
         # The last drop is at the end. Not a Counter, whose first item would be slow to find.
@@ -55,6 +57,15 @@ class Counters:
         self.last_refusals: dict[tuple[str, str], LastRefusal] = {}
         self.watcher: Callable[[str, str, str, int], None] | None = None
         """Called with each drop."""
+
+    @property
+    def delivered(self) -> int:
+        """Messages delivered."""
+        return self.deliveries.messages
+
+    @delivered.setter
+    def delivered(self, number: int) -> None:
+        self.deliveries.messages = number
 
     @property
     def published(self) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pubsub.broker.batch import Batch, Headers
 from pubsub.errors import HistoryUnavailable
+from pubsub.kernel import Tally
 
 if TYPE_CHECKING:
     from pubsub.broker.router import Router
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from pubsub.interfaces import IStore
     from pubsub.kernel import Columns
 
+NOBODY = Tally()
+"""Takes the counts of messages whose publisher has no figures of its own."""
 # Mixes whose messages are counted together; others are settled before.
 _UNSETTLED = 16
 
@@ -52,26 +55,28 @@ class Dispatcher:
         sender: bytes,
         protocol: str,
         headers: Sequence[Headers] | None = None,
+        publisher: Tally = NOBODY,
     ) -> Batch:
         """Store and route messages whose publisher has been checked (see ``Publisher``).
 
-        Messages of a topic with an ``upstream`` are forwarded there instead. A topic that no
-        broker hosts is claimed (see ``TopicRegistry.claim``). Raises TopicUnreachable or
-        HistoryUnavailable; nothing has been published in that case.
+        They are also counted for ``publisher``. Messages of a topic with an ``upstream`` are
+        forwarded there instead. A topic that no broker hosts is claimed (see
+        ``TopicRegistry.claim``). Raises TopicUnreachable or HistoryUnavailable; nothing has been
+        published in that case.
         """
         batch = self._batch((topic.name,), columns, sender, protocol, headers)
         if topic.upstream is None:
             if not topic.hosted:
                 self._topics.claim(topic)
             self._store_and_route(topic, batch)
-            topic.add(columns)
+            columns.add_to(self._traffic[protocol].accepted, publisher, topic)
             topic.last_timestamp = batch.timestamp
             if self._router.forwarding is not None:
                 self._router.forwarding.published((topic,), batch)
         else:
             topic.upstream.publish(topic, batch)
+            columns.add_to(self._traffic[protocol].accepted, publisher)
         self._sequence += columns.count
-        self._traffic[protocol].accepted.add(columns)
         return batch
 
     def publish_mixed(
@@ -81,10 +86,11 @@ class Dispatcher:
         sender: bytes,
         protocol: str,
         headers: Sequence[Headers] | None = None,
+        publisher: Tally = NOBODY,
     ) -> Batch:
         """Store and route messages of several topics, which this broker hosts.
 
-        All of the topics are stored, or none of them.
+        They are also counted for ``publisher``. All of the topics are stored, or none of them.
         Raises HistoryUnavailable; nothing has been published in that case.
         """
         batch = self._batch(mix.names, columns, sender, protocol, headers)
@@ -102,7 +108,7 @@ class Dispatcher:
         if self._router.forwarding is not None:
             self._router.forwarding.published(mix.topics, batch)
         self._sequence += columns.count
-        self._traffic[protocol].accepted.add(columns)
+        columns.add_to(self._traffic[protocol].accepted, publisher)
         return batch
 
     def copy(

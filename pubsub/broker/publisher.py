@@ -124,8 +124,7 @@ class Publisher(Tally):
             if admitted < columns.count:
                 columns = columns.slice(0, admitted)
                 headers = None if headers is None else headers[:admitted]
-        batch = self._dispatcher.publish(topic, columns, sender, rules.protocol, headers)
-        self.add(columns)
+        batch = self._dispatcher.publish(topic, columns, sender, rules.protocol, headers, self)
         if self._connection is not None:
             if topic.blockers:
                 topic.wait(self._connection)
@@ -165,12 +164,13 @@ class Publisher(Tally):
             if limiter.admissible(columns, sender) < columns.count:
                 return None
         try:
-            batch = self._dispatcher.publish_mixed(mix, columns, sender, rules.protocol)
+            batch = self._dispatcher.publish_mixed(
+                mix, columns, sender, rules.protocol, publisher=self
+            )
         except HistoryUnavailable:
             return None
         for limiter in self._limiters:
             limiter.take(columns.count, messages_nbytes(columns, sender, None))
-        self.add(columns)
         for topic in topics:
             if topic.blockers:
                 topic.wait(connection)

@@ -55,7 +55,7 @@ class Router:
 
     # A dictionary of so many attributes would be slower.
     __slots__ = (
-        "_late_bytes", "_mixes", "_order", "_pending", "_scheduled", "_since",
+        "_deliveries", "_late_bytes", "_mixes", "_order", "_pending", "_scheduled", "_since",
         "_sliced", "_subscribing", "_turns", "at_tick_end", "behind", "counters", "delivering",
         "dirty", "end", "excluding", "fall_behind", "flush_times", "forget", "forwarding",
         "gate", "go_live", "leave_behind", "leave_history", "leave_prefix", "memory",
@@ -73,6 +73,7 @@ class Router:
         slices: Slices,
     ) -> None:
         self.counters = counters
+        self._deliveries = counters.deliveries
         self.memory = memory
         self.seconds = seconds
         self.at_tick_end = at_tick_end
@@ -196,10 +197,10 @@ class Router:
             for _order, data, count, offset, source in joined(pending):
                 if targets:
                     # Of one protocol, as all have the same encoding.
-                    add_to_each(targets, targets[0].traffic.written, count, len(data))
+                    traffic = targets[0].traffic
+                    add_to_each(targets, count, len(data), traffic.written, self._deliveries)
                 for recipient in targets:
                     recipient.deliver_now(data, count, source, offset)
-                self.counters.delivered += count * len(targets)
         else:
             self.hand_over()
         self.delivering = False

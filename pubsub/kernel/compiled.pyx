@@ -544,6 +544,13 @@ cdef class Columns:
             tally[0] += 1
             tally[1] += messages[i].size
 
+    def add_to(self, *tallies):
+        """See ``interpreted.Columns.add_to``."""
+        cdef Tally tally
+        for tally in tallies:
+            tally.messages += self.count
+            tally.nbytes += self.nbytes
+
     @staticmethod
     def count_each(bytes sizes not None, bytes indexes not None):
         """See ``interpreted.Columns.count_each``."""
@@ -913,20 +920,16 @@ cdef class Tally:
     cdef public int64_t messages
     cdef public int64_t nbytes
 
-    def add(self, Columns columns not None):
-        """See ``interpreted.Tally.add``."""
-        self.messages += columns.count
-        self.nbytes += columns.nbytes
 
-
-def add_to_each(tuple tallies not None, Tally total not None, int64_t messages, int64_t nbytes):
+def add_to_each(tuple tallies not None, int64_t messages, int64_t nbytes, *totals):
     """See ``interpreted.add_to_each``."""
     cdef Tally tally
     for tally in tallies:
         tally.messages += messages
         tally.nbytes += nbytes
-    total.messages += messages * len(tallies)
-    total.nbytes += nbytes * len(tallies)
+    for tally in totals:
+        tally.messages += messages * len(tallies)
+        tally.nbytes += nbytes * len(tallies)
 
 
 def encode_numbered(

@@ -30,7 +30,7 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 
 from pubsub.broker.batch import Headers
-from pubsub.broker.dispatcher import Dispatcher
+from pubsub.broker.dispatcher import NOBODY, Dispatcher
 from pubsub.build_info import version
 from pubsub.errors import ConfigurationError
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pubsub.broker.topic_registry import TopicRegistry
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import IStore
-    from pubsub.kernel import Columns
+    from pubsub.kernel import Columns, Tally
 
 # Messages of a batch whose headers are looked at, links of a span, and publishes that wait for
 # their commit: what is beyond is not linked.
@@ -102,10 +102,11 @@ class TracedDispatcher(Dispatcher):
         sender: bytes,
         protocol: str,
         headers: Sequence[Headers] | None = None,
+        publisher: Tally = NOBODY,
     ) -> Batch:
         """See ``Dispatcher``."""
         with self._span((topic.name,), columns, protocol, headers) as context:
-            batch = super().publish(topic, columns, sender, protocol, headers)
+            batch = super().publish(topic, columns, sender, protocol, headers, publisher)
             if topic.durability and topic.upstream is None:
                 self._wait(batch, context)
         return batch
@@ -117,10 +118,11 @@ class TracedDispatcher(Dispatcher):
         sender: bytes,
         protocol: str,
         headers: Sequence[Headers] | None = None,
+        publisher: Tally = NOBODY,
     ) -> Batch:
         """See ``Dispatcher``."""
         with self._span(mix.names, columns, protocol, headers) as context:
-            batch = super().publish_mixed(mix, columns, sender, protocol, headers)
+            batch = super().publish_mixed(mix, columns, sender, protocol, headers, publisher)
             if mix.topics[0].durability:
                 self._wait(batch, context)
         return batch

@@ -19,7 +19,7 @@ Removal = tuple[str, str]
 
 _OF_TOPICS = (
     (
-        """            topic.add(columns)
+        """            columns.add_to(self._traffic[protocol].accepted, publisher, topic)
             topic.last_timestamp = batch.timestamp
 """,
         "",
@@ -37,26 +37,17 @@ _OF_TOPICS = (
     ),
 )
 
-_ACCEPTED = """        self._traffic[protocol].accepted.add(columns)
-        return batch
-
-"""
 REMOVED: Mapping[str, Sequence[Removal]] = {
     "pubsub.broker.dispatcher": [
         *_OF_TOPICS,
-        *(
-            (_ACCEPTED + following, "        return batch\n\n" + following)
-            for following in ("    def publish_mixed(", "    def copy(")
+        (
+            "        columns.add_to(self._traffic[protocol].accepted, publisher)\n        ret",
+            "        ret",
         ),
-    ],
-    # The figures of the connection.
-    "pubsub.broker.publisher": [
-        ("        self.add(columns)\n        if ", "        if "),
-        ("        self.add(columns)\n        for ", "        for "),
     ],
     "pubsub.broker.outbox": [
         (
-            "            add_to_each((self,), self.traffic.written, -count, -len(data))\n",
+            "            add_to_each((self,), -count, -len(data), self.traffic.written)\n",
             "",
         ),
     ],
@@ -79,11 +70,11 @@ REMOVED: Mapping[str, Sequence[Removal]] = {
         (
             """                if targets:
                     # Of one protocol, as all have the same encoding.
-                    add_to_each(targets, targets[0].traffic.written, count, len(data))
+                    traffic = targets[0].traffic
+                    add_to_each(targets, count, len(data), traffic.written, self._deliveries)
 """,
             "",
         ),
-        ("                self.counters.delivered += count * len(targets)\n", ""),
         ("        self.counters.delivered += count * len(targets)\n\n", "\n"),
     ],
     # The timers, and the pauses of the garbage collector.

@@ -288,24 +288,29 @@ class TestColumns:
                 super().__init__()
                 self.other = 1
 
-        one, two, total = Outbox(), Outbox(), kernel.Tally()
-        one.add(kernel.Columns.of([b"abc", b"", b"de"]))
-        one.add(kernel.Columns.of([]))
+        one, two, total, other = Outbox(), Outbox(), kernel.Tally(), kernel.Tally()
+        kernel.Columns.of([b"abc", b"", b"de"]).add_to(one, other)
+        kernel.Columns.of([]).add_to(one)
         assert (one.messages, one.nbytes, one.other) == (3, 5, 1)
-        kernel.add_to_each((one, two), total, 2, 2**40)
+        assert (other.messages, other.nbytes) == (3, 5)
+        kernel.add_to_each((one, two), 2, 2**40, total)
         assert [(each.messages, each.nbytes) for each in (one, two, total)] == [
             (5, 2**40 + 5),
             (2, 2**40),
             (4, 2**41),
         ]
-        kernel.add_to_each((two,), total, -2, -(2**40))
-        kernel.add_to_each((), total, 7, 7)
-        assert (two.messages, two.nbytes) == (0, 0)
+        kernel.add_to_each((two,), -2, -(2**40), total, other)
+        kernel.add_to_each((), 7, 7, total)
+        kernel.add_to_each((two,), 1, 1)
+        assert (two.messages, two.nbytes) == (1, 1)
         assert (total.messages, total.nbytes) == (2, 2**40)
+        assert (other.messages, other.nbytes) == (1, 5 - 2**40)
         one.messages += 1
         assert one.messages == 6
         with pytest.raises((AttributeError, TypeError)):
-            kernel.add_to_each((one, object()), total, 1, 1)
+            kernel.add_to_each((one, object()), 1, 1, total)
+        with pytest.raises((AttributeError, TypeError)):
+            kernel.Columns.of([b"a"]).add_to(object())
 
     def test_pack_and_unpack(self, kernel: Any) -> None:
         columns = kernel.Columns.of([b"a", b"", b"ccc"], [2, 0, 2])

@@ -1,14 +1,13 @@
 """``Tally``: how many messages there were, and how many bytes.
 
-Counting is a call into the kernel: two additions to attributes take several times as long.
+What is counted for a message is added by one call into the kernel (``Columns.add_to`` and
+``add_to_each``), as additions to attributes take longer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
-
-from pubsub.kernel.interpreted.columns import Columns
 
 
 class Counted(Protocol):
@@ -26,19 +25,16 @@ class Tally:
     def __init__(self) -> None:
         self.messages = self.nbytes = 0
 
-    def add(self, columns: Columns) -> None:
-        """Count the messages of ``columns`` and the bytes of their payloads."""
-        self.messages += columns.count
-        self.nbytes += columns.nbytes
 
-
-def add_to_each(tallies: Sequence[Counted], total: Tally, messages: int, nbytes: int) -> None:
-    """Count ``messages`` with ``nbytes`` for each of ``tallies``, and for all of them in ``total``.
+def add_to_each(tallies: Sequence[Counted], messages: int, nbytes: int, *totals: Counted) -> None:
+    """Count ``messages`` with ``nbytes`` for each of ``tallies``, and their sum in each of
+    ``totals``.
 
     ``tallies`` is a tuple.
     """
     for tally in tallies:
         tally.messages += messages
         tally.nbytes += nbytes
-    total.messages += messages * len(tallies)
-    total.nbytes += nbytes * len(tallies)
+    for total in totals:
+        total.messages += messages * len(tallies)
+        total.nbytes += nbytes * len(tallies)
