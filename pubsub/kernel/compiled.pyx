@@ -840,9 +840,10 @@ cdef class HeadTable:
         cdef Py_ssize_t length = PyBytes_Size(data)
         cdef Columns columns = Columns.__new__(Columns)
         cdef Py_ssize_t size = 0
-        # Of the message before.
-        cdef Py_ssize_t head = 0
+        # Of the message before; and whether that had the entry and the size of the one before it.
+        cdef Py_ssize_t head = 0, last_size = -1
         cdef Entry *entry = NULL
+        cdef bint alike = False
         cdef Match matched
         cdef int number
         cdef Seen *seen
@@ -852,8 +853,9 @@ cdef class HeadTable:
         columns.addresses = []
         self.scans += 1
         while at < length:
-            if entry != NULL and same_head(p + at, length - at, p + head, entry):
-                # As most messages of a read. The entry is the last one, and follows itself.
+            # A head can be long, and of messages of several sizes or topics few are the same.
+            if alike and same_head(p + at, length - at, p + head, entry):
+                # The entry is the last one, and follows itself.
                 if size > length - at - entry.length:
                     break
                 columns.append_alike(at + entry.length)
@@ -885,9 +887,11 @@ cdef class HeadTable:
                 seen.index = <uint32_t>len(columns.addresses)
                 columns.addresses.append(self.addresses[entry.address])
             columns.append(at + entry.length, size, seen.index)
+            alike = number == self.last and size == last_size
             if self.last >= 0:
                 self.entries[self.last].next = number
             self.last = number
+            last_size = size
             head = at
             at += entry.length + size + entry.after_length
         columns.end = at
