@@ -216,6 +216,8 @@ def test_away_and_back(engine: Engine) -> None:
         engine.server.start()
     engine.loop.wait(lambda: not (here.backplane.trouble or there.backplane.trouble))
     assert here.backplane.link != link
+    # The servers know the subscriptions of a connection some time after the connection.
+    engine.settled(there)
     here.link = Outgoing(here.backplane.link, here.backplane.limit)
     here.send("a", b"1")
     here.send("b", b"2")

@@ -175,6 +175,7 @@ def test_every_panel_shows_something(start: Start, tmp_path: Path) -> None:
             "--slow-consumer=disconnect",
             "--slow-bytes=100K",
             f"--backplane={engine.url}",
+            "--backplane-history=shared",
         )
         broker.wait_line("keys of corp: 1 are used")
         broker.wait_line("backplane: connected to")

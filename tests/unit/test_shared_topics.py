@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from base64 import b64encode
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -45,6 +47,11 @@ from tests.unit.fast_wire import (
 from tests.unit.streams import logged
 
 _Result = TypeVar("_Result")
+
+
+def holds(value: bytes, key: bytes) -> bool:
+    """Return whether a whole word of ``value`` is ``key``, plain or in Base64."""
+    return not {key, b64encode(key)}.isdisjoint(re.split(rb"[^\w+/=]", value))
 
 
 class LastingStore(MemoryStore):
@@ -329,7 +336,7 @@ class KeyTests(SharedCase):
         assert reader.take() == message(b"x")
         # The key itself is nowhere.
         for one in self.bucket.entries.values():
-            assert b"k1" not in one.value
+            assert not holds(one.value, b"k1")
         # Who creates it again with the same key succeeds.
         assert there.client(create(OWNER)).take() == b""
         assert there.client(create(OTHER)).take() == error(CREATE, EXISTS)
@@ -348,7 +355,7 @@ class KeyTests(SharedCase):
         assert near.take() == far.take() == message(b"y")
         proofs = [one.broker.queue_keys.proof("news") for one in (here, there)]
         assert proofs[0] == proofs[1]
-        assert b"k2" not in self.bucket.entries[key_of("news")].value
+        assert not holds(self.bucket.entries[key_of("news")].value, b"k2")
 
     def test_a_rotation_of_a_key_that_is_not_known(self) -> None:
         here, there = self.two()
