@@ -78,7 +78,7 @@ class TopicHandler:
         topic, sharing = self._listener.topics.get(name), self._listener.topic_lifecycle.sharing
         is_new = topic is None
         if sharing is None:
-            topic = make()
+            topic = await make()
         else:
             if topic is not None:
                 self._check_owner(access, topic, key)
@@ -87,7 +87,7 @@ class TopicHandler:
         await self._stored()
         self._answer(request, topic, CREATED if is_new else DONE)
 
-    def _make(
+    async def _make(
         self, request: ApiRequest, access: RequestAccess, name: str, key: str | None, sync: bool
     ) -> Topic:
         """Return the topic of this name, creating it if there is none; raises as ``_take``."""
@@ -105,7 +105,7 @@ class TopicHandler:
             lifecycle.set_requirements(topic, True, False)
         self._listener.audit.record("create-topic", topic=name, subject=owner, client=request.label)
         if key is not None and topic not in self._listener.queue_keys:
-            self._listener.queue_keys.close(topic, key.encode(), owner, request.label)
+            await self._listener.queue_keys.close(topic, key.encode(), owner, request.label)
         return topic
 
     def _check_owner(self, access: RequestAccess, topic: Topic, key: str | None) -> None:
@@ -138,7 +138,7 @@ class TopicHandler:
         rotate = partial(keys.rotate, topic, key.encode(), access.owner or "", request.label)
         sharing = self._listener.topic_lifecycle.sharing
         if sharing is None:
-            kept, ended = rotate()
+            kept, ended = await rotate()
         else:
             kept, ended = await sharing.rotate(topic, key.encode(), rotate)
         await self._stored()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -127,12 +127,14 @@ class SharedTopics(Service):
             self._unshared.add(topic.name)
 
     def create(
-        self, name: str, required: Requirements, apply: Callable[[], Result]
+        self, name: str, required: Requirements, apply: Callable[[], Awaitable[Result]]
     ) -> Deferred[Result]:
         """See ``TopicSharing``."""
         return Deferred.fromCoroutine(self._changes.create(name, required, apply))
 
-    def rotate(self, topic: Topic, key: bytes, apply: Callable[[], Result]) -> Deferred[Result]:
+    def rotate(
+        self, topic: Topic, key: bytes, apply: Callable[[], Awaitable[Result]]
+    ) -> Deferred[Result]:
         """See ``TopicSharing``."""
         return Deferred.fromCoroutine(self._changes.rotate(topic, key, apply))
 
@@ -304,7 +306,7 @@ class SharedTopics(Service):
                 is_same = key == before
             if not is_same and self._topics.holds(topic):
                 log.info("backplane: topic {name!r} has another queue key now", name=name)
-                keys.adopt(topic, entry.key, key)
+                await keys.adopt(topic, entry.key, key)
 
     def _reconcile(self) -> Work:
         """The shared state is complete: share the topics that it lacks."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -62,7 +62,7 @@ class TopicChanges:
         self._in_thread = run
 
     async def create(
-        self, name: str, required: Requirements, apply: Callable[[], _Result]
+        self, name: str, required: Requirements, apply: Callable[[], Awaitable[_Result]]
     ) -> _Result:
         """See ``TopicSharing``."""
         async with self._turns.of(name):
@@ -83,7 +83,7 @@ class TopicChanges:
                 raise BackplaneAway("other brokers change the topic at the same time")
             self._entries.learn(name, entry, revision)
             try:
-                return apply()
+                return await apply()
             except Refused:
                 if is_new:
                     await self._withdraw(name, entry, revision)
@@ -125,7 +125,9 @@ class TopicChanges:
             return True
         return await self._in_thread(partial(self._keys.hasher.matches, hashed, key))
 
-    async def rotate(self, topic: Topic, key: bytes, apply: Callable[[], _Result]) -> _Result:
+    async def rotate(
+        self, topic: Topic, key: bytes, apply: Callable[[], Awaitable[_Result]]
+    ) -> _Result:
         """See ``TopicSharing``."""
         name = topic.name
         requested = self._entries.get(name)
@@ -155,7 +157,7 @@ class TopicChanges:
                 await self._withdraw(name, entry, revision)
                 raise TopicNotFound(name)
             self._entries.learn(name, entry, revision)
-            return apply()
+            return await apply()
 
     async def delete(self, name: str, apply: Callable[[], Deferred[None]]) -> None:
         """See ``TopicSharing``."""

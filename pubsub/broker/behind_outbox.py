@@ -21,6 +21,9 @@ class BehindOutbox(Recipient, Protocol):
     def drained(self) -> bool:
         """True if nothing is queued and the transport is ready; then ``wake`` is called."""
 
+    def make_changes(self) -> None:
+        """Make the changes that wait: what is read from the history may have come after them."""
+
     def receives(self, topic: Topic, batch: Batch) -> bool:
         """See ``Subscriber``."""
 

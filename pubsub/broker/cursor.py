@@ -180,6 +180,8 @@ class Cursor:
 
     def _deliver(self, page: Page) -> None:
         self._page = None
+        if not self._stopped:
+            self._outbox.make_changes()
         if self._stopped:
             return
         for start, stop in page.damaged:
@@ -302,8 +304,7 @@ class Cursor:
             )
 
     def _drop(self, topic: str, reason: str, count: int) -> None:
-        outbox = self._outbox
-        counters = self._cursors.router.counters
+        counters, outbox = self._cursors.router.counters, self._outbox
         counters.drop(outbox.label, topic, reason, count, outbox.connection, outbox.traffic)
 
     def owed(self) -> Iterable[tuple[Topic, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Sequence, Sized
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ class FanOut(Protocol):
     memory: MemoryBudget
     at_tick_end: Callable[[Callable[[], None]], object]
     forwarding: Forwarding | None
-    writes_later: bool
     delivering: bool
     """True while outboxes are given what was collected."""
 
@@ -38,8 +37,16 @@ class FanOut(Protocol):
     def flush(self) -> None:
         """Hand over, and have the outboxes write."""
 
-    def complete(self, outbox: Recipient) -> None:
-        """Deliver to ``outbox`` all that was published before."""
+    def complete(self, outbox: Recipient, with_changes: bool = True) -> None:
+        """Deliver to ``outbox`` all that was published before, and make the changes that wait."""
+
+    def change_all(
+        self,
+        outboxes: Sequence[Recipient],
+        change: Callable[[Recipient], None],
+        then: Callable[[], None],
+    ) -> None:
+        """Call ``change`` for each of ``outboxes``, before what is published afterwards."""
 
     def exclude(self, outbox: Recipient) -> None:
         """Do not deliver to ``outbox`` what waits to be routed."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pubsub.broker.audience import Shares
 from pubsub.broker.backlog import Backlog, Owed, first_offsets, message_counts
 from pubsub.broker.cursor import Cursor
 from pubsub.broker.outbox_queue import BEHIND, CLOSED, HOLDER_MARK, PAUSED, OutboxQueue
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
     from pubsub.broker.topics import KeyChange, Source, Topic
     from pubsub.interfaces import Encoding
-
-# The source of control frames.
-_NO_TOPICS = Shares(())
 
 
 class Outbox(OutboxQueue):
@@ -53,6 +49,11 @@ class Outbox(OutboxQueue):
     def receives(self, topic: Topic, batch: Batch) -> bool:
         """See ``Subscriber``."""
         return self._subscriber.receives(topic, batch)
+
+    def make_changes(self) -> None:
+        """Make the changes of the subscriptions that wait for their turn, such as a new key."""
+        if self._router.waiting:
+            self._router.complete(self)
 
     # Deliveries
 
@@ -88,12 +89,6 @@ class Outbox(OutboxQueue):
             backlog.inflight = len(data)
             backlog.last_writes.add(len(data), count, source)
             self._charge(len(data))
-
-    def _send_later(self, data: bytes) -> None:
-        if not self._queue:
-            self._router.dirty.append(self)
-        self.enqueue(data, 0, _NO_TOPICS, -1)
-        self._router.flush_soon()
 
     # The history
 
@@ -251,7 +246,9 @@ class Outbox(OutboxQueue):
         not: the client may resume its session (see ``owed``). Returns the offset of the first
         message that was queued, for each topic that has one.
         """
-        self._router.complete(self)
+        # It cannot be told of changes any more.
+        self._router.complete(self, with_changes=False)
+        self._router.exclude(self)
         if self.cursor is not None:
             self.cursor.stop(reason)
         self._router.forget(self)
@@ -288,7 +285,7 @@ class Outbox(OutboxQueue):
 
     def owed(self) -> Owed | None:
         """Return what the client is owed, as far as that is known; None if that is nothing."""
-        self._router.complete(self)
+        self._router.complete(self, with_changes=False)
         counts = message_counts(self._queue or ())
         if self.cursor is not None:
             for topic, count in self.cursor.owed():
@@ -300,7 +297,7 @@ class Outbox(OutboxQueue):
 
         What was written is not sent again.
         """
-        self._router.complete(self)
+        self._router.complete(self, with_changes=False)
         cursor = self.cursor
         offsets = dict.fromkeys(self.subscriptions, self._cursors.end)
         if cursor is not None:
@@ -316,7 +313,7 @@ class Outbox(OutboxQueue):
         As ``shut_and_get_offsets`` without the topics that resume at the end of the history, of
         which there may be many. Topics whose subscriptions have ended may be among them.
         """
-        self._router.complete(self)
+        self._router.complete(self, with_changes=False)
         cursor = self.cursor
         offsets = {} if cursor is None else {t: cursor.position(t) for t in cursor.behind}
         for topic, offset in self.shut(None).items():

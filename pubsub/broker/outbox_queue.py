@@ -108,9 +108,6 @@ class OutboxQueue(Tally):
 
     def send(self, data: bytes) -> None:
         """Write control frames after earlier deliveries, but not behind a backlog."""
-        if self._router.writes_later and not self._state:
-            self._send_later(data)
-            return
         if self._queue:
             self.flush()
         self._consumer.write(data)
@@ -216,10 +213,6 @@ class OutboxQueue(Tally):
     def drained(self) -> bool:
         """True if nothing is queued and the transport is ready."""
         return not self._queue and not self._state & STOPPED
-
-    def _send_later(self, data: bytes) -> None:
-        """Send control frames when it is the turn of this outbox (see ``Router.writes_later``)."""
-        raise NotImplementedError
 
     def _begin_slow_period(self, backlog: Backlog) -> None:
         """Begin the time as a slow subscriber."""

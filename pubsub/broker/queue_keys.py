@@ -19,6 +19,8 @@ from pubsub.broker.key_hashing import SALT_BYTES, KeyHasher
 from pubsub.broker.topics import KeyChange
 
 if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
     from pubsub.broker.audit import AuditLog
     from pubsub.broker.router import Router
     from pubsub.broker.tokens import TokenVerifier
@@ -109,19 +111,27 @@ class QueueKeys:
             return b""
         return hmac.digest(key, _PROOF + topic.encode(), "sha256") if key else None
 
-    def close(self, topic: Topic, key: bytes, subject: str, client: str) -> None:
-        """Set the key of a topic that has none; subscriptions without it end."""
+    def close(
+        self, topic: Topic, key: bytes, subject: str, client: str
+    ) -> Deferred[tuple[int, int]]:
+        """Set the key of a topic that has none; subscriptions without it end. See ``rotate``."""
         self._set(topic, key)
-        self._recheck("create", topic, KeyChange(None, key), subject, client)
+        return self._recheck("create", topic, KeyChange(None, key), subject, client)
 
-    def rotate(self, topic: Topic, key: bytes, subject: str, client: str) -> tuple[int, int]:
-        """Replace the topic's key at once; return how many subscriptions stay and how many end."""
+    def rotate(
+        self, topic: Topic, key: bytes, subject: str, client: str
+    ) -> Deferred[tuple[int, int]]:
+        """Replace the topic's key at once.
+
+        What is published afterwards is only for subscriptions that stay. The result is how many do
+        and how many end, when all are rechecked.
+        """
         old = self._keys[topic.name]
         self._set(topic, key)
         self._tokens.forget_key(old)
         return self._recheck("rotate", topic, KeyChange(old, key), subject, client)
 
-    def adopt(self, topic: Topic, hashed: bytes, key: bytes) -> None:
+    def adopt(self, topic: Topic, hashed: bytes, key: bytes) -> Deferred[tuple[int, int]]:
         """Another broker has set or replaced the topic's key: ``hashed``, with its salt.
 
         ``key`` is empty if only the hash is known; the subscriptions with the old key end then.
@@ -138,22 +148,26 @@ class QueueKeys:
             self._tokens.forget_key(old)
         record = "create" if old is None else "rotate"
         change = KeyChange(old if old and key else None, key)
-        self._recheck(record, topic, change, "", "backplane")
+        return self._recheck(record, topic, change, "", "backplane")
 
     def _recheck(
         self, record: str, topic: Topic, change: KeyChange, subject: str, client: str
-    ) -> tuple[int, int]:
-        """Recheck the subscriptions and write the audit record; return how many stay and end."""
-        kept, removed = self._router.recheck(topic, change)
-        self._audit.record(
-            record,
-            topic=topic.name,
-            subject=subject,
-            client=client,
-            kept=kept,
-            removed=removed,
-        )
-        return kept, removed
+    ) -> Deferred[tuple[int, int]]:
+        """Recheck the subscriptions, then write the audit record; the result is as ``rotate``'s."""
+
+        def write(counts: tuple[int, int]) -> tuple[int, int]:
+            kept, removed = counts
+            self._audit.record(
+                record,
+                topic=topic.name,
+                subject=subject,
+                client=client,
+                kept=kept,
+                removed=removed,
+            )
+            return counts
+
+        return self._router.recheck(topic, change).addCallback(write)
 
     def forget(self, topic: Topic) -> None:
         """Remove a topic that has ended."""

@@ -7,12 +7,18 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from pubsub.broker.marks import log_fields
+
 if TYPE_CHECKING:
     from pubsub.broker.fan_out import FanOut
     from pubsub.broker.slices import Work
     from pubsub.broker.subscribing import Subscribing
     from pubsub.broker.topics import KeyChange, Recipient, Topic
 
+log = Logger()
 # Topics whose subscriptions are looked for in one step.
 _TOPICS = 32
 
@@ -24,28 +30,49 @@ class Rechecking:
         self._router = router
         self._subscribing = subscribing
 
-    def recheck(self, topic: Topic, change: KeyChange | None = None) -> tuple[int, int]:
-        """Recheck every subscription to ``topic``; return how many stay and how many end."""
-        self._router.writes_later = True
-        try:
-            results = list(self.recheck_each(topic, change))
-        finally:
-            self._router.writes_later = False
-        return results.count(True), results.count(False)
+    def recheck(self, topic: Topic, change: KeyChange | None = None) -> Deferred[tuple[int, int]]:
+        """Recheck every subscription to ``topic`` before what is published afterwards.
 
-    def recheck_each(self, topic: Topic, change: KeyChange | None = None) -> Iterator[bool]:
+        The result is how many stay and how many end, when all are rechecked.
+        """
+        results: Counter[bool] = Counter()
+        done: Deferred[tuple[int, int]] = Deferred()
+
+        def recheck(outbox: Recipient) -> None:
+            if topic in outbox.subscriptions or outbox.is_behind(topic):
+                results[self._recheck(outbox, topic, change)] += 1
+
+        self._router.change_all(
+            topic.subscribers, recheck, lambda: done.callback((results[True], results[False]))
+        )
+        return done
+
+    def _recheck(self, outbox: Recipient, topic: Topic, change: KeyChange | None) -> bool:
+        """Recheck a subscription and end it if it may not continue; return whether it may."""
+        try:
+            stays = outbox.recheck(topic, change)
+        except Exception:
+            # The others are to be rechecked nevertheless.
+            log.failure(
+                "rechecking the subscription of {client!r} to {topic!r} failed: it ends",
+                client=outbox.label,
+                topic=topic.name,
+                connection=log_fields(outbox.connection),
+            )
+            stays = False
+        if not stays:
+            self._subscribing.unsubscribe(outbox, topic)
+        return stays
+
+    def recheck_each(self, topic: Topic) -> Iterator[bool]:
         """Recheck a subscription to ``topic`` a step; yield whether it stays."""
         # Messages published before the change are for those who were permitted then.
         self._router.flush()
         for outbox in topic.subscribers:
-            if topic not in outbox.subscriptions and not outbox.is_behind(topic):
-                continue
             if self._router.waiting:
                 self._router.complete(outbox)
-            stays = outbox.recheck(topic, change)
-            if not stays:
-                self._subscribing.unsubscribe(outbox, topic)
-            yield stays
+            if topic in outbox.subscriptions or outbox.is_behind(topic):
+                yield self._recheck(outbox, topic, None)
 
     def recheck_all(self, topics: Iterable[Topic], results: Counter[bool]) -> Work:
         """Recheck every subscription to ``topics``; ``results`` counts those that stay or end."""
@@ -66,6 +93,5 @@ class Rechecking:
         for topic in outbox.topics():
             if topic not in outbox.subscriptions and not outbox.is_behind(topic):
                 continue
-            if not outbox.recheck(topic, None):
-                self._subscribing.unsubscribe(outbox, topic)
+            self._recheck(outbox, topic, None)
             yield

@@ -61,7 +61,6 @@ class Router:
         "gate", "go_live", "leave_behind", "leave_history", "leave_prefix", "memory",
         "read_history", "read_prefix", "recheck", "recheck_all", "recheck_each",
         "recheck_subscriber", "seconds", "slow", "subscribe", "unsubscribe", "waiting",
-        "writes_later",
     )  # fmt: skip
 
     def __init__(
@@ -94,8 +93,6 @@ class Router:
         self._late_bytes = 0
         self.gate = Gate()
         """Shut while outboxes have messages of earlier ticks that could be written."""
-        self.writes_later = False
-        """True while very many clients may be sent something: it is written as messages are."""
         self.slow: set[Recipient] = set()
         self.forwarding: Forwarding | None = None
         """Set if messages are shared with other brokers."""
@@ -263,20 +260,37 @@ class Router:
                 self._deliver(targets, delivery)
         self.delivering = False
 
-    def complete(self, outbox: Recipient) -> None:
-        """Deliver to ``outbox`` all that was published before; other outboxes may wait."""
+    def complete(self, outbox: Recipient, with_changes: bool = True) -> None:
+        """Deliver to ``outbox`` all that was published before; other outboxes may wait.
+
+        The changes of ``change_all`` that wait are made for it, except without ``with_changes``.
+        """
         if self.waiting:
-            self._sliced.complete(outbox)
+            self._sliced.complete(outbox, with_changes)
         self.hand_over()
 
     def exclude(self, outbox: Recipient) -> None:
         """Do not deliver to ``outbox`` what waits to be routed."""
         self._sliced.exclude(outbox)
 
+    def change_all(
+        self,
+        outboxes: Sequence[Recipient],
+        change: Callable[[Recipient], None],
+        then: Callable[[], None],
+    ) -> None:
+        """Call ``change`` for each of ``outboxes``, then ``then``; in slices if they are many.
+
+        What is published afterwards is for those who are subscribed after the change.
+        """
+        self.flush()
+        self._sliced.change_all(outboxes, change, then)
+
     def finish(self) -> None:
         """Deliver to every outbox all that was published before, and write it."""
         self._sliced.finish()
         self.flush()
+        self._sliced.report()
 
     def _deliver(self, targets: Sequence[Recipient], delivery: Delivery) -> None:
         _order, data, count, offset, source = delivery

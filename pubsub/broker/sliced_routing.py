@@ -8,12 +8,15 @@ held meanwhile. Only delivery is spread: messages are stored and acknowledged be
 A subscription that changes meanwhile changes for what is published afterwards. So before a change
 the subscriber receives what waits for it (see ``complete``), and it receives nothing from these
 batches after that. All other subscribers are subscribed as they were when the batch was published.
+
+A change of very many subscribers, such as a new queue key, waits in the same way: what is published
+after it is for those who are subscribed after it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from sys import maxsize
 from typing import TYPE_CHECKING
 
@@ -28,6 +31,10 @@ if TYPE_CHECKING:
 
 # Units of work in a tick. A unit takes some 5 µs.
 _UNITS = 300
+# Units to change a subscriber, and subscribers that are changed at once.
+_CHANGING, _FEW = 6, 64
+# Memory that a waiting change takes for a subscriber.
+_CHANGE_BYTES = 80
 # Messages that are encoded for an audience in one unit.
 _MESSAGES = 256
 # Bytes of messages that may come while publishers are held: some cannot be, such as other brokers.
@@ -69,15 +76,35 @@ class _Waiting:
         return audience, Share(self.mix.topics, self.batch.columns.totals(), audience.wanted)
 
 
+class _Changing:
+    """A change of ``recipients``; ``done`` has those that are changed. ``then`` is called last."""
+
+    __slots__ = ("change", "done", "recipients", "then")
+
+    def __init__(
+        self,
+        recipients: Sequence[Recipient],
+        change: Callable[[Recipient], None],
+        then: Callable[[], None],
+    ) -> None:
+        self.recipients = recipients
+        self.change = change
+        self.then = then
+        self.done: set[Recipient] = set()
+
+
 class SlicedRouting:
-    """The batches that wait to be routed by ``fan_out``; ``waiting`` is true while there are any.
+    """What waits to be routed by ``fan_out``; ``waiting`` is true while there is anything.
 
     No outbox is delivered to in a step, only when the fan-out hands over.
     """
 
     def __init__(self, fan_out: FanOut) -> None:
         self._fan_out = fan_out
-        self.waiting: deque[_Waiting] = deque()
+        self.waiting: deque[_Waiting | _Changing] = deque()
+        # Recipients that are being changed, and changes that are made but not reported.
+        self._changing: set[Recipient] = set()
+        self._made: list[Callable[[], None]] = []
         self._steps: Iterator[int] | None = None
         self._left = 0
         self._is_running = self._is_scheduled = False
@@ -92,26 +119,73 @@ class SlicedRouting:
         fan_out = self._fan_out
         if fan_out.gate.shut:
             self._late_bytes += batch.nbytes
-        fan_out.gate.close()
-        fan_out.memory.add(batch.nbytes)
-        self.waiting.append(_Waiting(batch, topic, mix))
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            fan_out.at_tick_end(self._go_on)
+        self._append(_Waiting(batch, topic, mix))
         if self._late_bytes > _LATE_BYTES:
             self.finish()
 
-    def complete(self, recipient: Recipient) -> None:
-        """Collect what waits for ``recipient``: it needs nothing more of what was published."""
+    def change_all(
+        self,
+        recipients: Sequence[Recipient],
+        change: Callable[[Recipient], None],
+        then: Callable[[], None],
+    ) -> None:
+        """Call ``change`` for each of ``recipients``, before what is published afterwards.
+
+        It may be called for others as well. It must not raise.
+        """
+        if self.waiting or len(recipients) > _FEW:
+            self._append(_Changing(recipients, change, then))
+            return
+        for recipient in recipients:
+            change(recipient)
+        then()
+
+    def _append(self, one: _Waiting | _Changing) -> None:
+        self._fan_out.gate.close()
+        self._fan_out.memory.add(_nbytes(one))
+        self.waiting.append(one)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._fan_out.at_tick_end(self._go_on)
+
+    def complete(self, recipient: Recipient, with_changes: bool) -> None:
+        """Collect what waits for ``recipient``: it needs nothing more of what was published.
+
+        It is changed as well, except without ``with_changes``.
+        """
+        if recipient in self._changing:
+            # What is after this change is for the recipient as it will be.
+            return
         owed: list[tuple[Audience, Batch, Source]] = []
-        for one in self.waiting:
-            if recipient not in one.done:
-                one.done.add(recipient)
-                found = one.audience_of(recipient)
-                if found is not None:
-                    owed.append((found[0], one.batch, found[1]))
+        # A change may lead to the next one.
+        for one in tuple(self.waiting):
+            if recipient in one.done:
+                continue
+            if isinstance(one, _Changing):
+                if with_changes:
+                    self._collect_all(owed)
+                    owed = []
+                    self._change(one, recipient)
+                continue
+            one.done.add(recipient)
+            found = one.audience_of(recipient)
+            if found is not None:
+                owed.append((found[0], one.batch, found[1]))
+        self._collect_all(owed)
+
+    def _collect_all(self, owed: list[tuple[Audience, Batch, Source]]) -> None:
         for audience, batch, source in owed:
             self._fan_out.collect(audience, batch, source)
+
+    def _change(self, one: _Changing, recipient: Recipient) -> None:
+        one.done.add(recipient)
+        # What was published before comes before.
+        self._fan_out.hand_over()
+        self._changing.add(recipient)
+        try:
+            one.change(recipient)
+        finally:
+            self._changing.discard(recipient)
 
     def exclude(self, recipient: Recipient) -> None:
         """Nothing that waits is for ``recipient``."""
@@ -122,13 +196,20 @@ class SlicedRouting:
         """Route everything that waits at once."""
         self._run(maxsize)
 
+    def report(self) -> None:
+        """Call ``then`` of the changes that are made: not within a step, as it may do anything."""
+        made, self._made = self._made, []
+        for then in made:
+            then()
+
     def _go_on(self) -> None:
         self._is_scheduled = False
         try:
             self._run(_UNITS)
             self._fan_out.flush()
+            self.report()
         finally:
-            if self.waiting and not self._is_scheduled:
+            if (self.waiting or self._made) and not self._is_scheduled:
                 self._is_scheduled = True
                 self._fan_out.at_tick_end(self._go_on)
 
@@ -142,7 +223,7 @@ class SlicedRouting:
         try:
             while self.waiting and self._left > 0:
                 if self._steps is None:
-                    self._steps = self._route(self.waiting[0])
+                    self._steps = self._begin(self.waiting[0])
                 done = next(self._steps, None)
                 if done is None:
                     self._end_first()
@@ -153,9 +234,21 @@ class SlicedRouting:
 
     def _end_first(self) -> None:
         self._steps = None
-        self._fan_out.memory.free(self.waiting.popleft().batch.nbytes)
+        one = self.waiting.popleft()
+        self._fan_out.memory.free(_nbytes(one))
+        if isinstance(one, _Changing):
+            self._made.append(one.then)
         if not self.waiting:
             self._late_bytes = 0
+
+    def _begin(self, one: _Waiting | _Changing) -> Iterator[int]:
+        return self._route(one) if isinstance(one, _Waiting) else self._change_each(one)
+
+    def _change_each(self, one: _Changing) -> Iterator[int]:
+        for recipient in one.recipients:
+            if recipient not in one.done:
+                self._change(one, recipient)
+                yield _CHANGING
 
     def _route(self, one: _Waiting) -> Iterator[int]:
         batch, mix = one.batch, one.mix
@@ -183,6 +276,12 @@ class SlicedRouting:
         if targets:
             one.done.update(targets)
             self._fan_out.collect(audience, one.batch, source)
+
+
+def _nbytes(one: _Waiting | _Changing) -> int:
+    if isinstance(one, _Waiting):
+        return one.batch.nbytes
+    return _CHANGE_BYTES * len(one.recipients)
 
 
 def _units(batch: Batch) -> int:

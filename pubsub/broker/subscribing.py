@@ -95,7 +95,8 @@ class Subscribing:
             topic.behind.add(outbox)
             self.number += 1
         if self._router.waiting:
-            self._router.complete(outbox)
+            # Its cursor makes the changes before it delivers what came after them.
+            self._router.complete(outbox, with_changes=False)
         encoding = outbox.subscriptions.get(topic)
         if encoding is not None:
             outbox.subscriptions = without_item(outbox.subscriptions, topic)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -29,20 +29,22 @@ class Requirements:
 class TopicSharing(Protocol):
     """Makes changes that all brokers must agree upon; set as ``TopicLifecycle.sharing``.
 
-    ``apply`` makes the change at this broker, in the reactor tick in which the others have agreed;
-    its result is that of the Deferred. The Deferreds fail with Refused: BackplaneAway if that
-    takes too long, another one if another broker was first.
+    ``apply`` makes the change at this broker, beginning in the reactor tick in which the others
+    have agreed; its result is that of the Deferred. The Deferreds fail with Refused: BackplaneAway
+    if that takes too long, another one if another broker was first.
     """
 
     def claimed(self, topic: Topic) -> None:
         """This broker begins to host ``topic``."""
 
     def create(
-        self, name: str, required: Requirements, apply: Callable[[], Result]
+        self, name: str, required: Requirements, apply: Callable[[], Awaitable[Result]]
     ) -> Deferred[Result]:
         """Create a topic, or change what is required of it; may fail with TopicExists."""
 
-    def rotate(self, topic: Topic, key: bytes, apply: Callable[[], Result]) -> Deferred[Result]:
+    def rotate(
+        self, topic: Topic, key: bytes, apply: Callable[[], Awaitable[Result]]
+    ) -> Deferred[Result]:
         """Replace the queue key; may fail with WrongKey."""
 
     def delete(self, name: str, apply: Callable[[], Deferred[None]]) -> Deferred[None]:

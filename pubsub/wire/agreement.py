@@ -1,4 +1,7 @@
-"""Changes that all brokers must agree upon: the client that requests one is not read meanwhile."""
+"""Changes that take several ticks: the client that requests one is not read meanwhile.
+
+All brokers must agree upon them, or they concern very many subscriptions.
+"""
 
 from __future__ import annotations
 

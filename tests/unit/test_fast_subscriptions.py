@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.unit.fakes import START
+from pubsub.broker import sliced_routing
+from tests.unit.fakes import START, Bench, Lines
 from tests.unit.fast_wire import (
     BAD_TOKEN,
     EXISTS,
@@ -226,6 +227,109 @@ class RotationTests(FastCase):
         owner.send(create(OWNER, "more") + rotate(OWNER, b"k2"))
         owner.send(subscribe(OWNER, more) + publish(OWNER, b"x", topic=more))
         assert owner.take() == message(b"x", topic=more)
+
+
+class SlicedRotationTests(FastCase):
+    """§4.3 while there are too many subscribers for one tick"""
+
+    def setUp(self) -> None:
+        self.patch(sliced_routing, "_FEW", 0)  # type: ignore[no-untyped-call]
+        self.patch(sliced_routing, "_UNITS", 1)  # type: ignore[no-untyped-call]
+        self.fast = self.house()
+        self.owner = self.fast.client(create(OWNER))
+        self.settle()
+        self.readers = [self.fast.reader() for _ in range(10)]
+        self.keys = self.fast.broker.queue_keys
+
+    def settle(self) -> None:
+        for _ in range(40):
+            self.fast.turn()
+
+    def begin(self, sends: bytes = b"") -> None:
+        """Rotate to k2; the subscribers are rechecked in the next ticks."""
+        self.owner.stream.feed(rotate(OWNER, b"k2") + sends)
+        topic = self.fast.broker.topics.named("news")
+        assert self.keys.matches(topic, b"k2")
+        assert self.fast.broker.router.waiting
+
+    def test_the_next_packets_come_after_it(self) -> None:
+        self.begin(rotate(NEW_OWNER, b"k3") + publish(grant(key="k3"), b"x") + create(OWNER))
+        topic = self.fast.broker.topics.named("news")
+        # The second rotation waits, so that a client has one at most.
+        assert not self.keys.matches(topic, b"k3")
+        self.settle()
+        for reader in self.readers:
+            assert reader.take() == key_update(b"k2") + key_update(b"k3") + message(b"x")
+        assert self.owner.take() == error(1, EXISTS)
+
+    def test_messages_of_others_come_after_it(self) -> None:
+        self.begin()
+        other = self.fast.client()
+        other.stream.feed(publish(OWNER, b"old") + publish(NEW_OWNER, b"x"))
+        self.settle()
+        assert other.take() == error(3, WRONG_KEY)
+        for reader in self.readers:
+            assert reader.take() == key_update(b"k2") + message(b"x")
+
+    def test_a_subscriber_that_has_a_token_with_the_new_key_already(self) -> None:
+        self.begin()
+        last = self.readers[-1]
+        last.stream.feed(subscribe(NEW_READER) + publish(NEW_OWNER, b"x"))
+        self.settle()
+        for reader in self.readers:
+            assert reader.take() == key_update(b"k2") + message(b"x")
+
+    def test_those_who_leave_meanwhile(self) -> None:
+        self.begin()
+        leaving, lost = self.readers[-1], self.readers[-2]
+        leaving.stream.feed(unsubscribe(NEW_OWNER))
+        lost.stream.lose()
+        self.settle()
+        self.owner.send(publish(NEW_OWNER, b"x"))
+        self.settle()
+        assert leaving.take() == key_update(b"k2")
+        for reader in self.readers[:-2]:
+            assert reader.take() == key_update(b"k2") + message(b"x")
+        assert self.fast.refusals() == {}
+
+    def test_a_token_expires_meanwhile(self) -> None:
+        late = self.fast.reader(for_seconds(10, "subscribe"))
+        self.fast.clock.rightNow += 10
+        self.begin()
+        # The timer is called before its turn.
+        self.settle()
+        assert late.take() == OVER
+        assert self.fast.refusals() == {"subscription-ended": 1}
+        assert {reader.take() for reader in self.readers} == {key_update(b"k2")}
+
+    def test_the_rotating_client_leaves(self) -> None:
+        self.begin(publish(NEW_OWNER, b"x"))
+        self.owner.stream.lose()
+        self.settle()
+        assert {reader.take() for reader in self.readers} == {key_update(b"k2")}
+
+    def test_a_deleted_topic(self) -> None:
+        self.begin()
+        topic = self.fast.broker.topics.named("news")
+        for _ in self.fast.broker.topic_lifecycle.delete(topic):
+            pass
+        self.settle()
+        for reader in self.readers:
+            assert reader.take() == key_update(b"k2") + OVER
+
+    def test_a_topic_that_is_closed(self) -> None:
+        """The packets of the client that creates it wait as well."""
+        bench = Bench()
+        broker, topic = self.fast.broker, self.fast.broker.topics.create("open")
+        reader = bench.outbox(recheck=lambda topic, change: False).outbox
+        assert reader is not None
+        broker.router.subscribe(reader, topic, Lines())
+        self.owner.stream.feed(create(OWNER, "open") + unsubscribe(OWNER, 0))
+        assert topic in self.keys
+        assert not self.owner.stream.received
+        self.settle()
+        assert self.owner.take() == error(5, 4, 0)
+        assert not topic.subscribers
 
 
 class GraceTests(FastCase):

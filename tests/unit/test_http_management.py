@@ -8,9 +8,10 @@ from urllib.parse import quote
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.admin.live_response import RESPONSE_BYTES
+from pubsub.broker import sliced_routing
 from pubsub.broker.marks import mark_text
 from pubsub.broker.master_secrets import SecretRing
-from tests.unit.fakes import START
+from tests.unit.fakes import START, Bench, Lines
 from tests.unit.streams import ROOM
 from tests.unit.web import WebHouse
 
@@ -158,6 +159,20 @@ class TopicChangeTests(SynchronousTestCase):
         assert self.house.broker.queue_keys.matches(topic, b"k2")
         other = self.send("PUT", "/v1/topics/a", {"queue_key": "k1"})
         assert other.error == (409, "topic-exists")
+
+    def test_a_key_is_replaced_for_all_before_the_answer(self) -> None:
+        self.patch(sliced_routing, "_FEW", 0)  # type: ignore[no-untyped-call]
+        broker = self.house.broker
+        topic = broker.topics.create("a")
+        for number in range(3):
+            reader = Bench().outbox(recheck=lambda _, change: bool(change and change.old)).outbox
+            assert reader is not None
+            broker.router.subscribe(reader, topic, Lines())
+            if not number:
+                created = self.send("PUT", "/v1/topics/a", {"queue_key": "k1"})
+                assert created.json["subscribers"] == 0
+        rotated = self.send("POST", "/v1/topics/a/key", {"queue_key": "k2"})
+        assert rotated.json == {"kept": 2, "ended": 0}
 
     def test_only_a_topic_with_a_key_can_be_rotated(self) -> None:
         missing = self.send("POST", "/v1/topics/a/key", {"queue_key": "k"})

@@ -8,6 +8,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker import sliced_routing
 from pubsub.broker.batch import Batch, Page
 from pubsub.broker.durability import Durability
 from pubsub.broker.limits import BrokerLimits
@@ -240,10 +241,62 @@ class LetGoTests(LetGoCase):
         self.box(bob).pause()
         self.publish(self.news, b"0" + b"." * 2 * KIB)
         change = KeyChange(None, b"key")
-        assert self.broker.router.recheck(self.news, change) == (0, 1)
+        counts = self.broker.router.recheck(self.news, change)
+        assert self.successResultOf(counts) == (0, 1)
         self.read_all(bob)
         assert changes == [change]
         assert self.numbers(bob) == []
+
+    def test_a_recheck_that_waits_comes_before_what_is_published_later(self) -> None:
+        self.patch(sliced_routing, "_FEW", 0)  # type: ignore[no-untyped-call]
+        self.patch(sliced_routing, "_UNITS", 1)  # type: ignore[no-untyped-call]
+
+        def end(topic: Topic, change: KeyChange | None) -> bool:
+            self.box(bob).send(b"end\n")
+            return False
+
+        bob = self.subscriber(self.news, reader=Reader(recheck=end))
+        self.box(bob).pause()
+        for number in range(4):
+            self.publish(self.news, b"%d" % number + b"." * 400)
+        assert self.box(bob).cursor is not None
+        # They are rechecked before it.
+        for _ in range(10):
+            self.subscriber(self.news, reader=Reader(recheck=lambda topic, change: True))
+        done = self.broker.router.recheck(self.news, KeyChange(None, b"key"))
+        self.publisher.publish(self.news, Columns.of([b"secret"]))
+        self.assertNoResult(done)  # type: ignore[no-untyped-call]
+        # It reads the history before its turn.
+        self.read_all(bob)
+        assert b"secret" not in bob.data
+        assert b"end\n" in bob.data
+        assert self.successResultOf(done) == (10, 1)
+
+    def test_one_that_falls_behind_while_a_recheck_waits(self) -> None:
+        self.patch(sliced_routing, "_FEW", 0)  # type: ignore[no-untyped-call]
+        self.patch(sliced_routing, "_UNITS", 1)  # type: ignore[no-untyped-call]
+        kept = Reader(recheck=lambda topic, change: True)
+        others = [self.subscriber(self.news, reader=kept) for _ in range(3)]
+        reader = Reader(recheck=lambda topic, change: change == KeyChange(None, b"k1"))
+        bob = self.subscriber(self.news, self.sport, reader=reader)
+        self.box(bob).pause()
+        first = self.broker.router.recheck(self.news, KeyChange(None, b"k1"))
+        # These wait for the first change. It falls behind when they are delivered.
+        for number in range(4):
+            self.publisher.publish(self.news, Columns.of([b"%d" % number + b"." * KIB]))
+        second = self.broker.router.recheck(self.news, KeyChange(b"k1", b"k2"))
+        self.publisher.publish(self.news, Columns.of([b"secret"]))
+        self.turns()
+        assert self.successResultOf(first) == (4, 0)
+        assert self.successResultOf(second) == (3, 1)
+        assert self.news.behind is None
+        assert self.box(bob).topics() == (self.sport,)
+        self.publish(self.sport, b"x")
+        self.read_all(bob)
+        assert self.numbers(bob) == [b"sx"]
+        for other in others:
+            assert self.numbers(other) == [b"n0", b"n1", b"n2", b"n3", b"nsecret"]
+        assert self.broker.router.subscriptions == 4
 
     def test_a_topic_that_ends_is_left(self) -> None:
         bob = self.stuck(self.news, self.sport)

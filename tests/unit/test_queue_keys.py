@@ -10,6 +10,7 @@ from unittest.mock import patch
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker import sliced_routing
 from pubsub.broker.audit import AuditLog
 from pubsub.broker.master_secrets import SecretRing
 from pubsub.broker.outbox import Outbox
@@ -124,11 +125,26 @@ class ChangeTests(KeyCase):
             }
         ]
 
+    def test_the_record_is_written_when_all_are_rechecked(self) -> None:
+        self.patch(sliced_routing, "_FEW", 0)  # type: ignore[no-untyped-call]
+        holder, other = self.subscriber(b"key"), self.subscriber(b"other")
+        counts = self.keys.close(self.topic, b"key", "ada", "client")
+        assert self.keys.matches(self.topic, b"key")
+        self.assertNoResult(counts)  # type: ignore[no-untyped-call]
+        assert self.audited() == []
+        self.publish(b"x")
+        self.clock.advance(0)
+        assert self.successResultOf(counts) == (1, 1)
+        assert (holder.data, other.data) == (b"x\n", b"")
+        (record,) = self.audited()
+        assert (record["event"], record["kept"], record["removed"]) == ("create", 1, 1)
+
     def test_a_rotation_counts_kept_and_ended_subscriptions(self) -> None:
         self.keys.close(self.topic, b"old", "ada", "client")
         holders = [self.subscriber(key) for key in (b"new", b"old", b"old", b"new", b"old")]
         elsewhere = self.subscriber(b"old", self.broker.topics.create("elsewhere"))
-        assert self.keys.rotate(self.topic, b"new", "ben", "client") == (2, 3)
+        counts = self.keys.rotate(self.topic, b"new", "ben", "client")
+        assert self.successResultOf(counts) == (2, 3)
         assert self.keys.matches(self.topic, b"new")
         assert not self.keys.matches(self.topic, b"old")
         assert {change for holder in holders for _, change in holder.asked} == {

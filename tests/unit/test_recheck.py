@@ -34,7 +34,7 @@ class RecheckTests(RouterCase):
         transports, changes = self.asked(True, False, False, True, False)
         self.route(self.news, b"before")
         change = KeyChange(None, b"key")
-        assert self.router.recheck(self.news, change) == (2, 3)
+        assert self.successResultOf(self.router.recheck(self.news, change)) == (2, 3)
         self.route(self.news, b"after")
         self.bench.turn()
         assert changes == [change] * 5
@@ -46,14 +46,14 @@ class RecheckTests(RouterCase):
 
     def test_the_last_revoked_subscriber_leaves_no_group(self) -> None:
         self.asked(False, False, False)
-        assert self.router.recheck(self.news) == (0, 3)
+        assert self.successResultOf(self.router.recheck(self.news)) == (0, 3)
         assert not self.news.groups
-        assert self.router.recheck(self.news) == (0, 0)
+        assert self.successResultOf(self.router.recheck(self.news)) == (0, 0)
 
     def test_other_topics_are_not_rechecked(self) -> None:
         (bob,), changes = self.asked(False)
         self.router.subscribe(self.box(bob), self.sport, Lines())
-        assert self.router.recheck(self.news) == (0, 1)
+        assert self.successResultOf(self.router.recheck(self.news)) == (0, 1)
         assert changes == [None]
         assert list(self.box(bob).subscriptions) == [self.sport]
 
@@ -64,7 +64,7 @@ class RecheckTests(RouterCase):
 
         bob, eve = self.bench.outbox(recheck=leave), self.subscriber(self.news)
         self.router.subscribe(self.box(bob), self.news, Lines())
-        assert self.router.recheck(self.news) == (1, 1)
+        assert self.successResultOf(self.router.recheck(self.news)) == (1, 1)
         self.route(self.news, b"a")
         self.bench.turn()
         assert (bob.data, eve.data) == (b"", b"a\n")

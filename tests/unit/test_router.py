@@ -191,8 +191,7 @@ class ManySubscribersTests(RouterCase):
             transports.append(self.bench.outbox(recheck=updated(number)))
             self.router.subscribe(self.box(transports[-1]), self.sport, Lines())
         self.route(self.sport, b"before")
-        assert self.router.recheck(self.sport) == (4, 4)
-        assert sum(len(one.writes) for one in transports) <= 3
+        assert self.successResultOf(self.router.recheck(self.sport)) == (4, 4)
         self.route(self.sport, b"after")
         self.bench.turn()
         self.bench.turn()
@@ -364,7 +363,7 @@ class ManySubscriptionsTests(RouterCase):
         for topic in self.others:
             self.router.subscribe(self.box(bob), topic, Lines())
         self.box(bob).shut("disconnected")
-        assert self.router.recheck(self.others[-1]) == (0, 0)
+        assert self.successResultOf(self.router.recheck(self.others[-1])) == (0, 0)
         assert checked == []
 
 

@@ -14,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.backplane.memory_state import MemoryBucket, MemoryState
 from pubsub.backplane.shared_topics import SharedTopics
 from pubsub.backplane.topic_entry import TopicEntry, decode, encode, key_of
+from pubsub.broker import sliced_routing
 from pubsub.broker.durability import Durability
 from pubsub.errors import BackplaneAway
 from pubsub.store.memory import MemoryStore
@@ -356,6 +357,18 @@ class KeyTests(SharedCase):
         proofs = [one.broker.queue_keys.proof("news") for one in (here, there)]
         assert proofs[0] == proofs[1]
         assert not holds(self.bucket.entries[key_of("news")].value, b"k2")
+
+    def test_a_rotation_with_many_subscribers(self) -> None:
+        here, there = self.two()
+        here.owner()
+        self.settle()
+        near, far = here.reader(), there.reader()
+        self.patch(sliced_routing, "_FEW", 0)  # type: ignore[no-untyped-call]
+        client = there.client(rotate(OWNER, b"k2") + publish(NEW_OWNER, b"x"))
+        self.settle()
+        assert client.take() == b""
+        assert near.take() == key_update(b"k2")
+        assert far.take() == key_update(b"k2") + message(b"x")
 
     def test_a_rotation_of_a_key_that_is_not_known(self) -> None:
         here, there = self.two()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker import router as router_module
 from pubsub.broker import sliced_routing, topic_mix
 from pubsub.broker.slow_policy import AUTO, SlowPolicy
-from pubsub.broker.topics import Topic
+from pubsub.broker.topics import KeyChange, Topic
 from tests.unit.fakes import Bench, Lines, Transport, batch_of, mixed_batch
 
 # Distinct audiences of the topics a to e: every one of two topics.
@@ -308,6 +309,189 @@ class ChangeTests(SlicedCase):
         assert slow.outbox.cursor is not None
         assert slow.outbox.subscriptions == {}
         assert dict(slow.outbox.cursor.owed()) == {self.topics["a"]: 3, self.topics["b"]: 3}
+
+
+class KeyTests(SlicedCase):
+    """A queue key that is rotated while many are subscribed"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.made()
+        self.told: list[Transport] = []
+
+    def member(self, stays: bool, names: str = "a") -> Transport:
+        """Return a subscriber that is told its reply to a recheck."""
+
+        def recheck(topic: Topic, change: KeyChange | None) -> bool:
+            assert transport.outbox is not None
+            word = b"" if change is None else change.new
+            transport.outbox.send(word + (b" new\n" if stays else b" end\n"))
+            self.told.append(transport)
+            return stays
+
+        transport = self.bench.outbox(recheck=recheck)
+        self.subscribe(transport, names)
+        return transport
+
+    def rotate(self, key: bytes) -> Deferred[tuple[int, int]]:
+        return self.router.recheck(self.topics["a"], KeyChange(b"old", key))
+
+    def begin(self, ticks: int = 20) -> None:
+        """Have some of the subscribers rechecked."""
+        for _ in range(ticks):
+            self.bench.turn()
+        assert 0 < len(self.told) < 70
+
+    def test_what_is_published_later_is_for_those_who_stay(self) -> None:
+        staying, ending = zip(
+            *[(self.member(True), self.member(False)) for _ in range(40)], strict=True
+        )
+        leaving, dying = staying[38], ending[39]
+        self.publish_one("a")
+        done = self.rotate(b"k")
+        self.publish()
+        self.publish_one("a")
+        self.begin()
+        self.assertNoResult(done)  # type: ignore[no-untyped-call]
+        # Who leaves is told before, and gets what was published since for the last time.
+        self.unsubscribe(leaving, "a")
+        assert leaving.outbox is not None
+        leaving.outbox.flush()
+        assert leaving.data == b"a2\nk new\na3\na4\n"
+        # Who is gone cannot be told.
+        assert dying.outbox is not None
+        dying.outbox.shut("disconnected")
+        self.settle()
+        assert self.successResultOf(done) == (4 + 40, 39)
+        assert len(self.told) == len(set(map(id, self.told))) == 79
+        for each in staying:
+            assert each.data == b"a2\nk new\na3\na4\n"
+        for each in ending[:-1]:
+            assert each.data == b"a2\nk end\n"
+        assert dying.data == b"a2\n"
+
+    def test_few_are_rechecked_at_once(self) -> None:
+        assert self.successResultOf(self.rotate(b"k")) == (4, 0)
+        assert not self.router.gate.shut
+
+    def test_two_rotations_follow_each_other(self) -> None:
+        members = [self.member(True) for _ in range(70)]
+        first = self.rotate(b"k")
+        self.publish_one("a")
+        second = self.rotate(b"l")
+        self.publish_one("a")
+        self.begin()
+        # Joins after both, and is told of neither.
+        joining = self.member(True)
+        self.settle()
+        assert self.successResultOf(first) == self.successResultOf(second) == (74, 0)
+        for each in members:
+            assert each.data == b"k new\na2\nl new\na3\n"
+        assert joining.data == b""
+
+    def test_a_rotation_waits_for_what_is_routed_in_slices(self) -> None:
+        members = [self.member(False, "ab") for _ in range(10)]
+        self.settle()
+        self.publish()
+        done = self.rotate(b"k")
+        self.publish()
+        self.bench.turn()
+        assert not self.told
+        # All of what was published before is for the one that changes first, and nothing later.
+        early = members[0]
+        self.unsubscribe(early, "b")
+        assert early.data == b"a2\nb2\nk end\n"
+        self.settle()
+        assert self.successResultOf(done) == (4, 10)
+        assert early.data == b"a2\nb2\nk end\nb3\n"
+        for each in members[1:]:
+            assert each.data == early.data
+
+    def test_an_error_ends_one_subscription(self) -> None:
+        def fail(topic: Topic, change: KeyChange | None) -> bool:
+            raise RuntimeError
+
+        failing = self.bench.outbox(recheck=fail)
+        self.subscribe(failing, "a")
+        members = [self.member(True) for _ in range(70)]
+        done = self.rotate(b"k")
+        self.publish_one("a")
+        self.settle()
+        assert len(self.flushLoggedErrors(RuntimeError)) == 1  # type: ignore[no-untyped-call]
+        assert self.successResultOf(done) == (74, 1)
+        assert failing.data == b""
+        for each in members:
+            assert each.data == b"k new\na2\n"
+
+    def test_the_end_of_the_topic_ends_it(self) -> None:
+        for _ in range(70):
+            self.member(True)
+        done = self.rotate(b"k")
+        self.begin()
+        self.router.end(self.topics["a"])
+        self.settle()
+        kept, ended = self.successResultOf(done)
+        assert (kept, ended) == (74, 0)
+        assert not self.topics["a"].subscribers
+
+    def test_a_deletion_tells_those_who_stay(self) -> None:
+        ending = [self.member(False) for _ in range(70)]
+        done = self.rotate(b"k")
+        self.begin()
+        for _ in self.router.recheck_each(self.topics["a"]):
+            pass
+        assert {each.data for each in ending} == {b"k end\n"}
+        self.settle()
+        assert self.successResultOf(done) == (4, 70)
+
+    def test_one_that_is_evicted_by_its_recheck(self) -> None:
+        def leave(topic: Topic, change: KeyChange | None) -> bool:
+            assert leaving.outbox is not None
+            leaving.outbox.evict("does not read its errors")
+            return True
+
+        leaving = self.bench.outbox(recheck=leave)
+        self.subscribe(leaving, "ab")
+        members = [self.member(True) for _ in range(70)]
+        done = self.rotate(b"k")
+        self.publish()
+        self.settle()
+        assert self.successResultOf(done)[1] == 0
+        assert leaving.data == b""
+        assert {each.data for each in members} == {b"k new\na2\n"}
+
+    def test_what_follows_may_rotate_and_publish(self) -> None:
+        members = [self.member(True) for _ in range(70)]
+        results: list[tuple[int, int]] = []
+
+        def again(result: tuple[int, int]) -> None:
+            self.rotate(b"l").addCallback(results.append)
+            self.publish_one("a")
+
+        self.rotate(b"k").addCallback(again)
+        self.settle()
+        self.settle()
+        assert results == [(74, 0)]
+        assert {each.data for each in members} == {b"k new\nl new\na2\n"}
+
+    def test_a_broker_that_stops_ends_it(self) -> None:
+        members = [self.member(True) for _ in range(70)]
+        done = self.rotate(b"k")
+        self.publish_one("a")
+        self.router.finish()
+        assert self.successResultOf(done) == (74, 0)
+        assert {each.data for each in members} == {b"k new\na2\n"}
+        self.settle()
+
+    def test_it_is_counted_as_memory(self) -> None:
+        for _ in range(70):
+            self.member(True)
+        memory = self.bench.memory
+        before = memory.used - memory.cached
+        self.rotate(b"k")
+        assert memory.used - memory.cached >= before + 74 * 32
+        self.settle()
+        assert memory.used - memory.cached == before
 
 
 class BoundTests(SlicedCase):

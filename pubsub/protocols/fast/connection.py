@@ -79,7 +79,7 @@ class FastConnection(Connection):
     # Input
 
     @property
-    def _waits_for_brokers(self) -> bool:
+    def _waits_for_change(self) -> bool:
         return self._agreement is not None and self._agreement.pending
 
     def connectionMade(self) -> None:
@@ -91,7 +91,7 @@ class FastConnection(Connection):
         """See ``Connection``. Stops early if the client has to wait for its tokens."""
         at, need = 0, 1
         self._error_is_last = False
-        while not (self.closing or self._waits_for_token or self._waits_for_brokers):
+        while not (self.closing or self._waits_for_token or self._waits_for_change):
             columns = self._shared.heads.scan(data, at)
             if columns.count:
                 at, waits = self._publish_columns(columns, at)
@@ -112,7 +112,7 @@ class FastConnection(Connection):
                 answer = self._error(problem.offending, problem.code, problem.topic_id)
                 # The packet may contain a token, so events show none of it.
                 self.fail(reason, answer, frame=b"")
-        return at, 1 if self._waits_for_brokers else need
+        return at, 1 if self._waits_for_change else need
 
     def _handle(self, packet: Packet) -> None:
         topic_id = 0 if isinstance(packet, Create) else packet.topic_id
@@ -271,10 +271,9 @@ class FastConnection(Connection):
         keys = self.listener.queue_keys
         rotate = partial(keys.rotate, topic, packet.key, token.subject, self.label)
         sharing = self.listener.topic_lifecycle.sharing
-        if sharing is None:
-            rotate()
-        else:
-            self._await(packet, topic.id, sharing.rotate(topic, packet.key, rotate))
+        # The next packets wait also for the recheck: rotations of one client do not accumulate.
+        done = rotate() if sharing is None else sharing.rotate(topic, packet.key, rotate)
+        self._await(packet, topic.id, done)
 
     def _await(self, packet: Packet, topic_id: int, done: Deferred[Any] | None) -> None:
         """Handle no further packet until ``done`` fires."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pubsub.broker.topic_names import fnv1a32
 from pubsub.broker.topic_sharing import Requirements
@@ -43,21 +43,26 @@ class TopicOwnership:
         self._owners: dict[Topic, Owner] = listener.shared("fast-owners", dict)
         listener.topics.watch_removal(self._removed)
 
-    def request(self, name: str, token: Token, creator: Owner, flags: int) -> Deferred[None] | None:
+    def request(self, name: str, token: Token, creator: Owner, flags: int) -> Deferred[Any] | None:
         """Create the topic, or close one that is open, with the token's queue key.
 
-        Returns None if that is done, or a Deferred if other brokers must agree upon it. Raises
-        IdCollision, TopicExists, LimitReached or MemoryExhausted, as the Deferred fails with.
+        Returns None if that is done, or a Deferred if other brokers must agree upon it or many
+        subscriptions be rechecked. Raises IdCollision, TopicExists, LimitReached or
+        MemoryExhausted, as the Deferred fails with.
         """
         self._end_left(name)
         self._check(name, token, creator, flags)
         sharing = self._lifecycle.sharing
         if sharing is None:
-            self._create(name, token, creator, flags)
-            return None
+            return self._create(name, token, creator, flags)
         required = Requirements(token.queue_key, bool(flags & DURABLE), bool(flags & EXCLUSIVE))
-        apply = partial(self._create, name, token, creator, flags)
+        apply = partial(self._create_shared, name, token, creator, flags)
         return sharing.create(name, required, apply)
+
+    async def _create_shared(self, name: str, token: Token, creator: Owner, flags: int) -> None:
+        done = self._create(name, token, creator, flags)
+        if done is not None:
+            await done
 
     def _check(self, name: str, token: Token, creator: Owner, flags: int) -> None:
         """Raise IdCollision or TopicExists."""
@@ -71,7 +76,9 @@ class TopicOwnership:
         ):
             raise TopicExists(name)
 
-    def _create(self, name: str, token: Token, creator: Owner, flags: int) -> None:
+    def _create(
+        self, name: str, token: Token, creator: Owner, flags: int
+    ) -> Deferred[tuple[int, int]] | None:
         exclusive = bool(flags & EXCLUSIVE)
         self._check(name, token, creator, flags)
         if exclusive and creator.closing:
@@ -92,8 +99,9 @@ class TopicOwnership:
             self._disown(topic, creator)
         self._lifecycle.set_requirements(topic, bool(flags & DURABLE), exclusive)
         # Last, because it rechecks the subscriptions of an open topic.
-        if not closed:
-            self._keys.close(topic, token.queue_key, token.subject, creator.label)
+        if closed:
+            return None
+        return self._keys.close(topic, token.queue_key, token.subject, creator.label)
 
     def may_read(self, topic: Topic, connection: Owner) -> bool:
         """Return whether no other connection owns ``topic``."""

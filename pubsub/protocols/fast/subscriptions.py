@@ -85,6 +85,8 @@ class Subscriptions:
 
     def add(self, topic: Topic, token: Token) -> None:
         """Subscribe, or replace the token of a subscription; raises LimitReached."""
+        # A new queue key that waits is for the subscription as it is.
+        self._outbox.make_changes()
         subscription = self._by_topic.get(topic)
         if subscription is None:
             if len(self._by_topic) >= self._listener.settings["max-subscriptions"]:
@@ -96,6 +98,7 @@ class Subscriptions:
 
     def remove(self, topic: Topic) -> None:
         """Unsubscribe, if subscribed."""
+        self._outbox.make_changes()
         self._forget(topic)
         self._listener.router.unsubscribe(self._outbox, topic)
 
@@ -156,7 +159,11 @@ class Subscriptions:
 
     def _elapsed(self, topic: Topic) -> None:
         """End a subscription whose token or grace period has expired."""
-        subscription = self._by_topic[topic]
+        # A recheck that waits may end it.
+        self._outbox.make_changes()
+        subscription = self._by_topic.get(topic)
+        if subscription is None:
+            return
         if self._seconds_left(subscription) > 0:
             # The system's clock was set back, or is slower than the timer.
             self._schedule_end(topic, subscription)
