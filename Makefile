@@ -16,6 +16,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := pyproject.toml constraints.txt scripts/setup hatch_build.py pubsub/kernel/compiled.pyx
+# A process of pytest for each core, but at most four: many tests start brokers, Java or a browser.
+PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 # The tests that run once more without the compiled kernel.
 KERNEL_TESTS := $(foreach part,kernel *_heads *_server *mixed* rout* cursor* let_go audience encoders, \
 	tests/unit/test_$(part).py) \
@@ -31,18 +33,18 @@ run: .venv/.installed-run
 # without pytest, in a directory of its own, with errors that are logged between tests.  A run that
 # hangs is ended with the stacks of all threads, as pytest does by its settings.
 test: .venv/.installed-dev
-	$(BIN)/pytest -q -p no:twisted -n auto --dist worksteal tests/unit tests/contract --cov
-	PUBSUB_KERNEL=interpreted $(BIN)/pytest -q -p no:twisted $(KERNEL_TESTS)
+	$(BIN)/pytest -q -p no:twisted $(PARALLEL) tests/unit tests/contract --cov
+	PUBSUB_KERNEL=interpreted $(BIN)/pytest -q -p no:twisted $(PARALLEL) $(KERNEL_TESTS)
 	HYPOTHESIS_PROFILE=smoke PYTHONFAULTHANDLER=1 timeout --signal=ABRT --kill-after=10 900 \
 		$(BIN)/trial --temp-directory=.venv/trial tests.unit
-	$(BIN)/pytest -q -p no:twisted tests/bench tests/dissector
-	$(BIN)/pytest -q tests/integration tests/crash
-	BROKER_MODE=plain $(BIN)/pytest -q -m modes tests/integration
-	BROKER_MODE=asyncio $(BIN)/pytest -q -m modes tests/integration
-	$(BIN)/pytest -q -p no:twisted tests/spark tests/browser
+	$(BIN)/pytest -q -p no:twisted $(PARALLEL) tests/bench tests/dissector
+	$(BIN)/pytest -q $(PARALLEL) tests/crash tests/integration
+	BROKER_MODE=plain $(BIN)/pytest -q $(PARALLEL) -m modes tests/integration
+	BROKER_MODE=asyncio $(BIN)/pytest -q $(PARALLEL) -m modes tests/integration
+	$(BIN)/pytest -q -p no:twisted $(PARALLEL) tests/spark tests/browser
 
 test-unit: .venv/.installed-dev
-	$(BIN)/pytest -q -p no:twisted -n auto --dist worksteal tests/unit
+	$(BIN)/pytest -q -p no:twisted $(PARALLEL) tests/unit
 
 test-long: .venv/.installed-dev
 	HYPOTHESIS_PROFILE=long $(BIN)/pytest -q -p no:twisted -m hypothesis tests/unit

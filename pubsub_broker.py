@@ -98,6 +98,10 @@ def __getattr__(name: str) -> Any:
     if name in ("Options", "makeService"):
         if name == "Options":
             _check()
+            from pubsub.server.early_reload import early_reload
+
+            # What follows takes a second, in which the signal would end the process.
+            early_reload.watch()
         from pubsub.server import tap
 
         return getattr(tap, name)

@@ -13,6 +13,6 @@ if _SHADOW:
         return f"{_SHADOW}; there are no fixtures of pubsub-broker"
 
 else:
-    from pubsub.testing.plugin import make_pubsub_broker, pubsub_broker, pytest_configure
+    from pubsub.testing.pytest_plugin import make_pubsub_broker, pubsub_broker, pytest_configure
 
     __all__ = ["make_pubsub_broker", "pubsub_broker", "pytest_configure"]

@@ -1,4 +1,4 @@
-"""Which version this is, and which form of the kernel is in use: compiled, or interpreted."""
+"""The version, and the form of the kernel that is in use: compiled or interpreted."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
-from pubsub.broker.master_secrets import Secret
+from pubsub.broker.master_secrets import MasterSecret
 from pubsub.broker.secret_files import MIN_SECRET
 from pubsub.errors import ConfigurationError, PubSubError
 from pubsub.plugin import ADMIN, installed_protocols
@@ -72,12 +72,12 @@ def read_config(source: Source, secrets: Mapping[str, bytes]) -> Config:
     return replace(config, secrets=[*config.secrets, *added])
 
 
-def _secret(id: str, key: bytes) -> Secret:
+def _secret(id: str, key: bytes) -> MasterSecret:
     if len(key) < MIN_SECRET:
         raise ConfigurationError(
             f"secret {id!r}: it has {len(key)} bytes; give at least {MIN_SECRET} random ones"
         )
-    return Secret(id, "HS256", key)
+    return MasterSecret(id, "HS256", key)
 
 
 class EmbeddedBroker(Service):

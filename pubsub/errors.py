@@ -123,7 +123,7 @@ class FrameTimeout(Refused):
 
 
 class HandshakeTimeout(Refused):
-    """A handshake that was not done in time; the connection cannot continue."""
+    """A handshake that was not finished in time; the connection cannot continue."""
 
     reason = "handshake-timeout"
 

@@ -128,6 +128,19 @@ class IStore(Interface):
         HistoryUnavailable; calls within it do not.
         """
 
+    def begin_commit(finish: Callable[[], None]) -> None:
+        """Begin one atomic commit that may take several reactor ticks, until ``end_commit``.
+
+        Raises HistoryUnavailable. One such commit at a time is under way. What others append and
+        put meanwhile is in it as well. ``finish`` is called if it has to end at once.
+        """
+
+    def continuing() -> AbstractContextManager[None]:
+        """Return a context, within a tick, in which ``append`` for that commit does not raise."""
+
+    def end_commit() -> None:
+        """End the commit."""
+
     def when_written(call: Callable[[bool], None]) -> None:
         """Call ``call(True)`` when everything so far survives the end of the process.
 
@@ -304,7 +317,7 @@ class MemoryHolder(Protocol):
         """Release the memory; a connection that holds it is closed."""
 
 
-class Client(Protocol):
+class ConnectedClient(Protocol):
     """A connection as shutdown, housekeeping and lists use it.
 
     ``accepted_by`` is the listener that accepted it; None for a connection to another broker.

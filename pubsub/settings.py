@@ -23,7 +23,7 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a value is parsed, and its ``syntax``, as shown by --help.
+    """The kind of a setting: its parser, and its ``syntax`` as --help shows it.
 
     A ``repeated`` kind is a list in the file and an option that may be given several times.
     One that ``is_flag`` is an option without a value, which stands for on.
@@ -91,6 +91,14 @@ def parse_size(value: object) -> int:
         raise ValueError(f"expected a size such as 65536, 64K or 8M, not {value!r}")
     power: int = _POWERS[match[2].lower()]
     return int(match[1]) * int(1024**power)
+
+
+def size_text(nbytes: int) -> str:
+    """Return the size as text, which ``parse_size`` reads."""
+    for suffix, power in (("G", 3), ("M", 2), ("K", 1)):
+        if nbytes and not nbytes % 1024**power:
+            return f"{nbytes // 1024**power}{suffix}"
+    return str(nbytes)
 
 
 def _patterns(value: object) -> tuple[str, ...]:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Draw the import graph of pubsub/ into docs/architecture.md, as a Mermaid diagram.
 
-An arrow leads from a part of the package to each part that it imports at run time; imports under
-TYPE_CHECKING do not count. A dashed arrow leads to a part that a plugin object names as text and
-that is imported when it is first used. Parts that import no other part are listed below the
-diagram. With --check nothing is written, and the exit code is 1 if the page is not current.
+An arrow leads from a component to each one that it imports at run time; imports under TYPE_CHECKING
+do not count. A dashed arrow leads to a component that a plugin object names as text and that is
+imported when it is first used. Components that import no other are listed below the diagram. With
+--check nothing is written, and the exit code is 1 if the page is not current.
 """
 
 from __future__ import annotations
@@ -47,48 +47,52 @@ def named(node: ast.AST) -> Iterator[str]:
                     yield value
 
 
-def part_of(name: str) -> str:
-    """The part of the package that the module or object ``name`` is in; empty outside of it."""
+def component_of(name: str) -> str:
+    """Return the component that the module or object ``name`` is in; empty outside the package."""
     top, _, rest = name.partition(".")
     return rest.partition(".")[0] if top == PACKAGE else ""
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:
-    """Each module of the package and each plugin file, with the part that it belongs to."""
+    """Each module of the package and each plugin file, with the component that it belongs to."""
     for path in sorted((ROOT / PACKAGE).rglob("*.py")):
-        part = path.relative_to(ROOT / PACKAGE).parts[0].removesuffix(".py")
-        if part != "__init__":
-            yield part, ast.parse(path.read_text())
+        component = path.relative_to(ROOT / PACKAGE).parts[0].removesuffix(".py")
+        if component != "__init__":
+            yield component, ast.parse(path.read_text())
     for path in sorted((ROOT / "twisted" / "plugins").glob("*.py")):
         yield "plugin", ast.parse(path.read_text())
 
 
 def graph() -> tuple[set[str], set[Arrow], set[Arrow]]:
-    """The parts, their imports at run time, and what they name only as text."""
-    parts: set[str] = set()
+    """The components, their imports at run time, and what they name only as text."""
+    components: set[str] = set()
     imports: set[Arrow] = set()
     names: set[Arrow] = set()
-    for part, tree in sources():
-        parts.add(part)
-        imports |= {(part, part_of(name)) for name in imported(tree)}
-        names |= {(part, part_of(name)) for name in named(tree)}
-    between = {(a, b) for a in parts for b in parts if a != b}
-    return parts, imports & between, (names - imports) & between
+    for component, tree in sources():
+        components.add(component)
+        imports |= {(component, component_of(name)) for name in imported(tree)}
+        names |= {(component, component_of(name)) for name in named(tree)}
+    between = {(a, b) for a in components for b in components if a != b}
+    return components, imports & between, (names - imports) & between
 
 
 def diagram() -> str:
     """The Mermaid diagram, and the sentence below it."""
-    parts, imports, names = graph()
-    leaves = sorted(parts - {part for part, _ in imports | names})
+    components, imports, names = graph()
+    leaves = sorted(components - {component for component, _ in imports | names})
     lines = ["```mermaid", "flowchart TD"]
     lines += [f"    {a} --> {b}" for a, b in sorted(imports) if b not in leaves]
     lines += [f"    {a} -.-> {b}" for a, b in sorted(names)]
-    lines += ["```", "", "Not shown, because they import no other part: " + _listed(leaves) + "."]
+    lines += [
+        "```",
+        "",
+        "Not shown, because they import no other component: " + _listed(leaves) + ".",
+    ]
     return "\n".join(lines)
 
 
-def _listed(parts: list[str]) -> str:
-    return ", ".join(f"`{part}`" for part in parts)
+def _listed(components: list[str]) -> str:
+    return ", ".join(f"`{component}`" for component in components)
 
 
 def drawn(page: str) -> str:

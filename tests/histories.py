@@ -6,8 +6,8 @@ import os
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -108,14 +108,9 @@ class History(BatchWriter):
         self.directory.close()
 
 
-@contextmanager
-def history(path: Path, start: int = START) -> Iterator[History]:
+def history(path: Path, start: int = START) -> closing[History]:
     """Open or create a log, in a new epoch; timestamps begin at ``start`` (µs)."""
-    made = History(path, start)
-    try:
-        yield made
-    finally:
-        made.close()
+    return closing(History(path, start))
 
 
 def damage(path: Path, base: int) -> None:

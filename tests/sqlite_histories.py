@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from pubsub.store.block import encode_block
@@ -74,12 +74,11 @@ class History(BatchWriter):
         execute("UPDATE state SET next = ?", (self.next,))
         execute("COMMIT")
 
+    def close(self) -> None:
+        """Close the file."""
+        self.connection.close()
 
-@contextmanager
-def history(path: Path, start: int = START) -> Iterator[History]:
+
+def history(path: Path, start: int = START) -> closing[History]:
     """Open or create a file, in a new epoch; timestamps begin at ``start`` (µs)."""
-    made = History(path, start)
-    try:
-        yield made
-    finally:
-        made.connection.close()
+    return closing(History(path, start))

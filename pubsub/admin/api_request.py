@@ -43,7 +43,7 @@ class ApiServer(Protocol):
 
 
 STOPPED = "stopped"
-"""Why a connection ends when the broker stops."""
+"""The reason for the end of a connection when the broker stops."""
 
 
 class LongResponse(Protocol):
@@ -57,7 +57,7 @@ class LongResponse(Protocol):
         """See ``Client``."""
 
     def drain(self, reason: str) -> None:
-        """See ``Client``: end when what is queued has been sent, and tell the client why."""
+        """See ``ConnectedClient``: end after what is queued, with the reason for the client."""
 
     def data_received(self, data: bytes) -> None:
         """The client has sent this after the request, if the response is an upgrade."""
@@ -98,7 +98,7 @@ class RequestChannel(Marked, Protocol):
 
     @property
     def end_reason(self) -> str:
-        """Why the connection ends, once it is on the way to its end."""
+        """The reason for the end of the connection, once it is closing."""
 
     @property
     def stream(self) -> StreamTransport:
@@ -179,7 +179,7 @@ class ApiRequest(Request):
         self.client_left = True
 
     def require_chunks(self) -> None:
-        """Raise ApiError unless a response of unknown length can be told from one that was cut."""
+        """Raise ApiError if a response of unknown length cannot be distinguished from a cut one."""
         if self.clientproto != b"HTTP/1.1":
             message = "HTTP/1.1 is required: before it a stream that was cut looks complete"
             raise ApiError(VERSION, "version", message)

@@ -103,7 +103,7 @@ class _Table:
         return [struct.unpack_from("<qq", self._data, start + 16 * i) for i in range(count)]
 
 
-def read_stream(file: IO[bytes]) -> tuple[list[Field], Iterator[tuple[int, Columns]]]:
+def read_stream(file: IO[bytes]) -> tuple[list[Field], Iterator[tuple[int, ArrowColumns]]]:
     """Return the columns of a stream, and its record batches: number of rows, and the columns.
 
     Raises BadStream, struct.error or UnicodeDecodeError, also during the iteration.
@@ -126,7 +126,7 @@ def _field(table: _Table, depth: int) -> Field:
     return Field(table.text(0), kind, tuple(_field(one, depth + 1) for one in table.tables(5)))
 
 
-def _batches(file: IO[bytes]) -> Iterator[tuple[int, Columns]]:
+def _batches(file: IO[bytes]) -> Iterator[tuple[int, ArrowColumns]]:
     while (message := _message(file)) is not None:
         table, body = message
         if table.number(1, "<B") != _RECORD_BATCH:
@@ -135,7 +135,7 @@ def _batches(file: IO[bytes]) -> Iterator[tuple[int, Columns]]:
         if header.has(3):
             raise Compressed("compressed buffers")
         rows = header.number(0, "<q")
-        yield rows, Columns(rows, header.pairs(1), header.pairs(2), body)
+        yield rows, ArrowColumns(rows, header.pairs(1), header.pairs(2), body)
 
 
 def _message(file: IO[bytes]) -> tuple[_Table, bytes] | None:
@@ -160,7 +160,7 @@ def _read_exactly(file: IO[bytes], count: int) -> bytes:
     return data
 
 
-class Columns:
+class ArrowColumns:
     """The nodes and buffers of one record batch; columns are taken in order."""
 
     def __init__(

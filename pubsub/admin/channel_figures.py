@@ -1,11 +1,11 @@
-"""``ChannelFigures``: what one HTTP connection has published and been sent."""
+"""``ChannelFigures``: the messages and bytes that one HTTP connection published and was sent."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pubsub.broker.figures import Figures, figures_of
+from pubsub.broker.connection_figures import Figures, figures_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Whose share a request counts to, where clients divide what there is (see ``Shares``)."""
+"""The share that a request counts towards, where clients divide a resource (see ``Shares``)."""
 
 from __future__ import annotations
 

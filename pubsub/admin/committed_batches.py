@@ -1,6 +1,6 @@
 """The last committed batch of each query, kept with the history.
 
-A query belongs to the subject of the token that writes it, or to nobody if there is no token. The
+A query belongs to the subject of the token that writes it; without a token it has no owner. The
 queries of one owner do not affect those of another, even if they have the same name.
 """
 

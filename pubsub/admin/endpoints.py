@@ -88,7 +88,9 @@ _PAGE: Mapping[str, Schema] = {
     "match": TEXT,
 }
 _MARK: Schema = {"type": "string", "pattern": "^[0-9a-f]{16}$"}
+_POSITION: Schema = {"type": "string", "minLength": 1}
 _RANGE: Mapping[str, Schema] = {
+    "from": _POSITION, "to": _POSITION,
     "start": NUMBER, "stop": NUMBER, "format": words("arrow", "jsonl"), "headers": FLAG,
     "skip_expired": FLAG, "epoch": TEXT, "compression": words("none", "zstd", "lz4"),
 }  # fmt: skip
@@ -172,14 +174,17 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("DELETE", "/v1/identities/{name}", "End an identity of nsd", "delete",
              answers=_NOTHING),
     Endpoint("GET", "/v1/ws", "A WebSocket, for upgrades", answers={101: {}}),
-    Endpoint("GET", "/v1/bounds", "The first and the next offset", "", {"timestamp": SIGNED},
+    Endpoint("GET", "/v1/bounds", "The first and the next offset", "",
+             {"timestamp": SIGNED, "at": NUMBER, "from": _POSITION},
              answers=_json(shown("first", "next", "epoch"))),
     Endpoint("GET", "/v1/history", "A range of the history", "history",
-             {**_RANGE, "topic": TEXTS}, ("start",), answers=_STREAM),
+             {**_RANGE, "topic": TEXTS}, answers=_STREAM),
     Endpoint("POST", "/v1/history", "A range of the history", "history",
-             body=members(("start",), **_RANGE_BODY), answers=_STREAM),
+             body=members((), **_RANGE_BODY), answers=_STREAM),
     _list("/v1/readers", "The positions of readers", "their owner's, or admin", "name", "owner",
           "offset", "epoch", "updated", "lag"),
+    Endpoint("GET", "/v1/readers/{name}", "The position of a reader", "history",
+             answers=_json(shown("name", "owner", "offset", "epoch"))),
     Endpoint("PUT", "/v1/readers/{name}", "Report a position", "history",
              body=members(("offset",), offset=NUMBER, epoch=TEXT, quiet_from=NUMBER,
                           quiet_topics=TEXT), answers=_NOTHING),

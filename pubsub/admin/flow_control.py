@@ -1,4 +1,4 @@
-"""Waiting: a request waits for backpressure as any publisher does, a response for the disk."""
+"""Flow control: requests wait for backpressure as any publisher does, responses for the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a reader of messages begins: at an offset, a time, the position of a client, or the end."""
+"""The start of a reader of messages: an offset, a time, the position of a client, or the end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOST, REPLACED = "lost", "replaced"
 """Reasons of gaps: a crash has lost the messages; the history is another one."""
 
 
-class Gap(NamedTuple):
+class HistoryGap(NamedTuple):
     """The offsets from ``start`` to before ``stop`` are missing, for ``reason``."""
 
     start: int
@@ -34,7 +34,7 @@ class Start:
 
     offset: int
     past: bool
-    gap: Gap | None = None
+    gap: HistoryGap | None = None
 
 
 async def find_start(
@@ -83,7 +83,7 @@ def _after(store: IStore, position: str) -> Start:
     found = store.continuation(epoch, offset)
     if found is None:
         # Nothing is known of what the client has seen, so it gets everything.
-        return Start(first, True, Gap(first, first, REPLACED))
+        return Start(first, True, HistoryGap(first, first, REPLACED))
     if found < offset:
-        return Start(found, True, Gap(found, offset, LOST))
+        return Start(found, True, HistoryGap(found, offset, LOST))
     return Start(min(offset, end), True)

@@ -22,7 +22,7 @@ from pubsub.broker.provisional_topics import ProvisionalTopics
 if TYPE_CHECKING:
     from pubsub.admin.api_request import ApiRequest
     from pubsub.admin.follow_formats import FollowEncoding
-    from pubsub.admin.follow_start import Gap
+    from pubsub.admin.follow_start import HistoryGap
     from pubsub.admin.request_access import RequestAccess
     from pubsub.broker.listener import Listener
     from pubsub.broker.slices import Work
@@ -59,7 +59,7 @@ class Follower(LiveResponse):
         self._ending: str | None = None
         self._done: Deferred[None] = Deferred()
 
-    async def run(self, start: int, gap: Gap | None) -> None:
+    async def run(self, start: int, gap: HistoryGap | None) -> None:
         """Follow from the offset ``start`` on, until the response has ended.
 
         ``gap`` is reported first. Raises what the creation of a topic raises; nothing has been sent
@@ -77,7 +77,7 @@ class Follower(LiveResponse):
             self._release("disconnected")
             slices.run(self._topics.withdraw())
 
-    def _begin(self, start: int, gap: Gap | None) -> None:
+    def _begin(self, start: int, gap: HistoryGap | None) -> None:
         # Sends the headers; chunks are written to the transport from now on.
         self._request.write(b"")
         self.take_channel()
@@ -85,7 +85,7 @@ class Follower(LiveResponse):
             self.drain(self.channel.end_reason)
         self._outbox.send(self._encoding.begin(start))
         if gap is not None:
-            self.tell_gap(*gap)
+            self.report_gap(*gap)
 
     def _subscribe(self, start: int) -> Work:
         router = self._listener.router
@@ -98,7 +98,7 @@ class Follower(LiveResponse):
 
     # Notices besides messages
 
-    def tell_gap(self, start: int, stop: int, reason: str) -> None:
+    def report_gap(self, start: int, stop: int, reason: str) -> None:
         """Tell the client that messages from offset ``start`` to before ``stop`` are missing."""
         self._tell("gap", start=start, stop=stop, reason=reason)
 

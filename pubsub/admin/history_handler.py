@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from pubsub.admin.api_error import GONE, NOT_SATISFIABLE, ApiError
 from pubsub.admin.client_share import client_of
-from pubsub.admin.follow_start import Gap, check_epoch
-from pubsub.admin.history_stream import HistoryRange, HistoryStream, RunInThread
+from pubsub.admin.follow_start import HistoryGap, check_epoch
+from pubsub.admin.history_response import HistoryRange, HistoryResponse, RunInThread
 from pubsub.admin.parameters import Parameters, invalid
 from pubsub.admin.request_access import RequestAccess, request_access
+from pubsub.admin.shared_ranges import FROM, TO, SharedRanges
 from pubsub.admin.stream_formats import (
     ArrowStream,
     Format,
@@ -41,7 +42,7 @@ _NAMES = 8
 # Estimated bytes of a topic in the list while it is made, for the memory budget.
 _ROW_BYTES = 512
 _FORMATS = ("arrow", "jsonl")
-_COMMON = ("start", "stop", "format", "headers", "skip_expired", "epoch", "compression")
+_COMMON = (FROM, TO, "start", "stop", "format", "headers", "skip_expired", "epoch", "compression")
 
 
 class HistoryHandler:
@@ -52,10 +53,11 @@ class HistoryHandler:
         self._store = listener.store
         self._run_in_thread = run_in_thread
         self._places = StreamPlaces(listener)
+        self._shared = SharedRanges(listener)
 
     async def bounds(self, request: ApiRequest) -> None:
         """GET /v1/bounds"""
-        parameters = Parameters.of_url(request, "timestamp")
+        parameters = Parameters.of_url(request, "timestamp", "at", FROM)
         # Anyone may ask, but a client learns early that its token is not valid.
         request_access(request, self._listener)
         answer: dict[str, object] = {
@@ -66,6 +68,7 @@ class HistoryHandler:
         if "timestamp" in parameters:
             stamp = parameters.number("timestamp", low=-(2**63))
             answer["offset"] = await self._store.offset_at(stamp)
+        answer.update(await self._shared.latest(parameters))
         request.answer(200, _json(answer))
 
     async def topics(self, request: ApiRequest) -> None:
@@ -122,7 +125,7 @@ class HistoryHandler:
         first, end = self._store.first_offset, self._store.committed
         gap, start = begin.gap, min(begin.offset, end)
         if start < first:
-            gap, start = Gap(start, first, "expired"), first
+            gap, start = HistoryGap(start, first, "expired"), first
         format = StoredMessages(encoding, start, gap)
         await self._stream(request, access, HistoryRange(start, end, topics, True), format)
 
@@ -132,7 +135,7 @@ class HistoryHandler:
         if topics_key in parameters:
             topics = frozenset(map(topic_name, parameters.texts(topics_key)))
             access.check_read(topics)
-        requested = self._range(parameters, topics)
+        requested = await self._range(parameters, topics)
         if parameters.word("format", *_FORMATS) == _FORMATS[0] and "pyarrow" not in sys.modules:
             # In a thread, as its import takes long.
             await self._run_in_thread(need_arrow)
@@ -150,7 +153,7 @@ class HistoryHandler:
         format: Format,
     ) -> None:
         """Answer with a range."""
-        stream = HistoryStream(
+        stream = HistoryResponse(
             self._listener, self._run_in_thread, request, access, requested, format
         )
         headers = {
@@ -171,7 +174,11 @@ class HistoryHandler:
         finally:
             self._places.end(stream)
 
-    def _range(self, parameters: Parameters, topics: frozenset[str] | None) -> HistoryRange:
+    async def _range(self, parameters: Parameters, topics: frozenset[str] | None) -> HistoryRange:
+        if FROM in parameters:
+            skip = parameters.flag("skip_expired")
+            begin, end, between = await self._shared.find(parameters, skip)
+            return HistoryRange(begin, end, topics, skip, between)
         first, end = self._store.first_offset, self._store.committed
         start = parameters.number("start")
         stop = parameters.number("stop", end)

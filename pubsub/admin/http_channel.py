@@ -24,7 +24,7 @@ from pubsub.admin.api_error import TIMEOUT, UNAVAILABLE, ApiError
 from pubsub.admin.api_request import STOPPED, ApiRequest
 from pubsub.admin.channel_figures import ChannelFigures
 from pubsub.admin.leaving_channel import LeavingChannel
-from pubsub.broker.figures import Figures
+from pubsub.broker.connection_figures import Figures
 from pubsub.errors import HandshakeTimeout, Refused
 from pubsub.wire.connection_log import log_closed, log_opened
 from pubsub.wire.life_cycle import Event

@@ -1,4 +1,4 @@
-"""twisted.web's channel, with the way to the end that every stream has (``departure.py``).
+"""twisted.web's channel, which closes as every stream does (``departure.py``).
 
 twisted.web itself waits without limit for a client that does not take what was sent to it, and
 drops the responses to a client that has closed its half.
@@ -135,7 +135,7 @@ class LeavingChannel(HTTPChannel):
     def timed_out(self, seconds: float) -> None:
         """See ``Leaver``."""
         log.info(
-            "http client {client!r} disconnected: did not take what it was sent for {seconds:g} s",
+            "http client {client!r} disconnected: did not read its response for {seconds:g} s",
             client=self.label,
             seconds=seconds,
             connection=self.log_fields(),

@@ -40,7 +40,7 @@ class _ToldOutbox(Outbox):
 
     def missed(self, start: int, stop: int, reason: str) -> None:
         """See ``Outbox``."""
-        self._response.tell_gap(start, stop, reason)
+        self._response.report_gap(start, stop, reason)
 
 
 @implementer(IPushProducer)
@@ -56,7 +56,7 @@ class LiveResponse:
 
     # For subclasses
 
-    def tell_gap(self, start: int, stop: int, reason: str) -> None:
+    def report_gap(self, start: int, stop: int, reason: str) -> None:
         """Tell the client that messages from offset ``start`` to before ``stop`` are missing."""
         raise NotImplementedError
 

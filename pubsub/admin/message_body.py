@@ -21,14 +21,14 @@ HEADER_PREFIX = "pubsub-header-"
 _MEMBERS = frozenset(("value", "value_base64", "headers"))
 
 
-class Messages(NamedTuple):
+class SubmittedMessages(NamedTuple):
     """Payloads in columns, and the headers of each message if one of them has any."""
 
     columns: Columns
     headers: Sequence[Headers] | None
 
 
-def one_message(payload: bytes, request: RequestHeaders) -> Messages:
+def one_message(payload: bytes, request: RequestHeaders) -> SubmittedMessages:
     """Return the message with this payload, and the headers that the request has for it.
 
     Names are in lower case, as those of HTTP have none. Raises ApiError.
@@ -40,10 +40,10 @@ def one_message(payload: bytes, request: RequestHeaders) -> Messages:
             if len(values) > 1:
                 raise invalid(f"{name}: expected one value")
             headers[name.removeprefix(HEADER_PREFIX)] = values[0]
-    return Messages(Columns.one(payload), [headers] if headers else None)
+    return SubmittedMessages(Columns.one(payload), [headers] if headers else None)
 
 
-def many_messages(body: bytes) -> Messages:
+def many_messages(body: bytes) -> SubmittedMessages:
     """Return the messages of lines of JSON; blank lines are skipped. Raises ApiError."""
     payloads: list[bytes] = []
     headers: list[Headers] = []
@@ -61,7 +61,7 @@ def many_messages(body: bytes) -> Messages:
             headers.append(own)
     if not payloads:
         raise ApiError(BAD_REQUEST, "invalid-request", "the body has no messages")
-    return Messages(Columns.of(payloads), headers if any(headers) else None)
+    return SubmittedMessages(Columns.of(payloads), headers if any(headers) else None)
 
 
 _NOT_JSON = (json.JSONDecodeError, UnicodeDecodeError, RecursionError)

@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 
 from pubsub.admin.api_error import TOO_LARGE, UNAVAILABLE, UNSUPPORTED, ApiError
 from pubsub.admin.flow_control import WAIT_SECONDS, wait_for_backpressure
-from pubsub.admin.message_body import Messages, many_messages, one_message
+from pubsub.admin.message_body import SubmittedMessages, many_messages, one_message
 from pubsub.admin.parameters import (
     MESSAGES,
     TOPICS,
@@ -29,7 +29,7 @@ from pubsub.wire.replies import UNCONFIRMED, Condition, all_of, confirmed_by_hos
 
 if TYPE_CHECKING:
     from pubsub.admin.api_request import ApiRequest
-    from pubsub.admin.history_stream import RunInThread
+    from pubsub.admin.history_response import RunInThread
     from pubsub.broker.batch import Batch
     from pubsub.broker.limits import RateLimiter
     from pubsub.broker.listener import Listener
@@ -78,7 +78,7 @@ class MessagePublisher:
     async def publish(
         self,
         name: str,
-        messages: Messages,
+        messages: SubmittedMessages,
         sender: bytes,
         access: RequestAccess,
         limiters: Sequence[RateLimiter],
@@ -92,7 +92,7 @@ class MessagePublisher:
     async def submit(
         self,
         name: str,
-        messages: Messages,
+        messages: SubmittedMessages,
         sender: bytes,
         access: RequestAccess,
         limiters: Sequence[RateLimiter],
@@ -135,7 +135,7 @@ class MessagePublisher:
             raise SenderTooLong(len(sender))
 
     @staticmethod
-    def _take(messages: Messages, sender: bytes, limiters: Sequence[RateLimiter]) -> None:
+    def _take(messages: SubmittedMessages, sender: bytes, limiters: Sequence[RateLimiter]) -> None:
         """Charge the rate limits; raises RateLimited if one of them does not admit all."""
         columns, headers = messages
         for limiter in limiters:
@@ -214,7 +214,7 @@ class PublishHandler:
             raise invalid("Pubsub-Sender: expected one value")
         return check_name("Pubsub-Sender", given[0]).encode()
 
-    async def _messages(self, request: ApiRequest) -> Messages:
+    async def _messages(self, request: ApiRequest) -> SubmittedMessages:
         """Return what the body has; raises ApiError or MemoryExhausted."""
         content_type = request.requestHeaders.getRawHeaders("content-type", [""])[-1]
         if request.requestHeaders.hasHeader("content-encoding"):
@@ -231,5 +231,5 @@ class PublishHandler:
         with memory.work(needed):
             if len(body) <= _PARSED_AT_ONCE:
                 return many_messages(body)
-            parsed: Messages = await self._run_in_thread(lambda: many_messages(body))
+            parsed: SubmittedMessages = await self._run_in_thread(lambda: many_messages(body))
             return parsed

@@ -1,4 +1,4 @@
-"""The endpoint GET /v1/topics/NAME/messages: what is stored, and with ``follow`` what comes."""
+"""The endpoint GET /v1/topics/NAME/messages: stored messages, and with ``follow`` later ones."""
 
 from __future__ import annotations
 

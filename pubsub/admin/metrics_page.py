@@ -11,7 +11,7 @@ from pubsub.build_info import build_kind, version
 
 if TYPE_CHECKING:
     from pubsub.admin.api_request import ApiRequest
-    from pubsub.admin.history_stream import RunInThread
+    from pubsub.admin.history_response import RunInThread
     from pubsub.broker.listener import Listener
 
 

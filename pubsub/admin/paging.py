@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pubsub.admin.parameters import invalid
-from pubsub.management.listing import DEFAULT_ROWS, MAX_KEY, MAX_ROWS, Page, PageRequest
+from pubsub.management.listing import DEFAULT_ROWS, MAX_KEY, MAX_ROWS, ListPage, PageRequest
 from pubsub.settings import matcher
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ async def answer_page(
     request: ApiRequest,
     listener: Listener,
     asked: PageRequest,
-    fill: Callable[[Page], Work],
+    fill: Callable[[ListPage], Work],
 ) -> None:
     """Answer with the page that ``fill`` fills in slices; raises MemoryExhausted."""
-    page = Page(asked, listener.memory)
+    page = ListPage(asked, listener.memory)
     page.abandoned = lambda: request.client_left
     try:
         await listener.slices.finish(fill(page))

@@ -1,6 +1,6 @@
 """The positions of readers: the offset that each reports to have reached, kept with the history.
 
-A position belongs to the subject of the token that reports it, or to nobody if there is no token.
+A position belongs to the subject of the token that reports it; without a token it has no owner.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pubsub.admin.api_error import (
     CONFLICT,
     FORBIDDEN,
     FULL,
+    NOT_FOUND,
     NOT_SATISFIABLE,
     UNAVAILABLE,
     ApiError,
@@ -25,6 +26,7 @@ from pubsub.admin.flow_control import all_stored
 from pubsub.admin.paging import PAGING, answer_page, page_request
 from pubsub.admin.parameters import Parameters, invalid, name_in_path
 from pubsub.admin.request_access import request_access
+from pubsub.admin.shared_ranges import shared_positions
 from pubsub.management.listing import Row, fill
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
 
 READERS = "readers"
-"""The table of the store's metadata with the positions that belong to nobody; keys are names."""
+"""The table of the store's metadata with the positions without an owner; keys are names."""
 OWNED_READERS = "owned-readers"
 """The table with all others; keys are the owner and the name as a JSON list."""
 PREFIX = b"/v1/readers/"
@@ -121,7 +123,7 @@ class ReaderPositions:
         )
 
     def _owners_seen(self, access: RequestAccess) -> set[str | None]:
-        """Return the owners whose readers a client sees: itself, and nobody."""
+        """Return the owners whose readers a client sees: itself, and None."""
         return {None, access.owner} if access.may_read_some else set()
 
     def _after(self, place: _Place | None) -> Iterator[_Place]:
@@ -140,6 +142,26 @@ class ReaderPositions:
         row = self._known[place]
         lag = max(self._store.committed - int(str(row["offset"])), 0)
         return {"name": name, "owner": owner, **row, "lag": lag}
+
+    async def get(self, request: ApiRequest) -> None:
+        """GET /v1/readers/NAME"""
+        Parameters.of_url(request)
+        access = request_access(request, self._listener)
+        reader = access.owner, name_in_path(request, PREFIX)
+        access.require_readers()
+        found = await self.position(reader)
+        if found is None:
+            raise ApiError(NOT_FOUND, "not-found", f"reader {reader[1]!r} has no position")
+        epoch, _, offset = found.rpartition(":")
+        answer: dict[str, object] = {"name": reader[1], "owner": reader[0]}
+        answer |= {"offset": int(offset), "epoch": epoch}
+        positions = shared_positions(self._store)
+        if positions is not None:
+            shared = None
+            if positions.readers is not None:
+                shared = await positions.readers.elsewhere(reader)
+            answer["position"] = (shared or await positions.at(int(offset))).encode()
+        request.answer(200, json.dumps(answer, ensure_ascii=False).encode() + b"\n")
 
     async def put(self, request: ApiRequest) -> None:
         """PUT /v1/readers/NAME"""
@@ -172,9 +194,24 @@ class ReaderPositions:
         row.update(quiet or {})
         self._known[place] = row
         store.put(*_key(reader), json.dumps(row).encode())
+        self._share(reader, offset)
 
-    def position(self, reader: Reader) -> str | None:
-        """Return the stored position of ``reader`` as ``epoch:offset``; None without one."""
+    def _share(self, reader: Reader, offset: int | None) -> None:
+        positions = shared_positions(self._store)
+        if positions is not None and positions.readers is not None:
+            positions.readers.report(reader, offset)
+
+    async def position(self, reader: Reader) -> str | None:
+        """Return the stored position of ``reader`` as ``epoch:offset``; None without one.
+
+        If the reader has reported to another broker last, it is one before which it has everything.
+        """
+        positions = shared_positions(self._store)
+        if positions is not None and positions.readers is not None:
+            elsewhere = await positions.readers.elsewhere(reader)
+            if elsewhere is not None:
+                found = await positions.find(elsewhere, strict=False)
+                return f"{self._store.epoch}:{min(found.start, self._store.committed)}"
         row = self._known.get(_Place.of(reader))
         return None if row is None else f"{row['epoch']}:{row['offset']}"
 
@@ -202,6 +239,7 @@ class ReaderPositions:
             self._counts[owner] -= 1
             self._listener.memory.free(_READER_BYTES)
             self._store.delete(*_key(reader))
+        self._share(reader, None)
         await self._confirm(request)
 
     async def _confirm(self, request: ApiRequest) -> None:

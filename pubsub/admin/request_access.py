@@ -155,10 +155,10 @@ class RequestAccess:
 
         A token needs the permission ``delete``, and also ``admin`` or the queue key for a topic
         that has one. Without secrets and rules, clients of the same machine may delete what they
-        may publish to.
+        may publish to, and topics with a queue key, which they may set as well.
         """
         access, token = self._access, self.token
-        is_admin = token is not None and token.permits("admin")
+        is_admin = self.is_admin if token is None else token.permits(ADMIN)
         allowed = access.may_write(name, is_admin or self._has_key(name, "delete"), "delete")
         if token is None:
             allowed = allowed and (self._listener.has_access_table or self._is_trusted)

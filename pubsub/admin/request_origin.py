@@ -1,4 +1,4 @@
-"""Where a request comes from: its Host and Origin, as a browser sends them.
+"""The origin of a request: its headers Host and Origin, as a browser sends them.
 
 A web page can make a browser send requests to a broker that only the browser's user can reach. The
 browser names the page's site in ``Origin``. With DNS rebinding the page's own name resolves to the

@@ -13,7 +13,7 @@ from pubsub.admin.dashboard_files import DashboardFiles
 from pubsub.admin.deletions import IDENTITIES, Deletions
 from pubsub.admin.endpoints import listing
 from pubsub.admin.history_handler import HistoryHandler
-from pubsub.admin.history_stream import RunInThread
+from pubsub.admin.history_response import RunInThread
 from pubsub.admin.message_publishing import MessagePublisher, PublishHandler
 from pubsub.admin.message_reading import MessageReader
 from pubsub.admin.metrics_page import MetricsPage
@@ -27,7 +27,7 @@ from pubsub.admin.staging import StagingHandler
 from pubsub.admin.status_handler import StatusHandler
 from pubsub.admin.topic_handler import KEY, TopicHandler
 from pubsub.admin.websocket_handshake import WebSockets
-from pubsub.admin.websocket_requests import RequestParts
+from pubsub.admin.websocket_requests import RequestContext
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
@@ -106,7 +106,7 @@ class Routes:
         listener = self._listener
         publisher = MessagePublisher(listener)
         publishing = PublishHandler(listener, publisher, self._run_in_thread)
-        sockets = WebSockets(RequestParts(listener, publisher, self._positions))
+        sockets = WebSockets(RequestContext(listener, publisher, self._positions))
         reading = MessageReader(listener, self._history)
         deletions = Deletions(listener)
         topics = TopicHandler(listener, self._history)
@@ -126,7 +126,7 @@ class Routes:
             b"/v1/bounds": {b"GET": history.bounds},
             b"/v1/history": {b"GET": history.get, b"POST": history.post},
             b"/v1/readers": {b"GET": positions.list},
-            PREFIX: {b"PUT": positions.put, b"DELETE": positions.delete},
+            PREFIX: {b"GET": positions.get, b"PUT": positions.put, b"DELETE": positions.delete},
             LEASES: {b"PUT": leases.put, b"DELETE": leases.delete},
         }
 

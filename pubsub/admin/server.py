@@ -11,7 +11,7 @@ from zope.interface import implementer
 
 from pubsub.admin.api_error import BAD_REQUEST, INTERNAL, PROBLEM, ApiError
 from pubsub.admin.api_request import ApiRequest
-from pubsub.admin.history_stream import RunInThread
+from pubsub.admin.history_response import RunInThread
 from pubsub.admin.http_channel import Channel
 from pubsub.admin.message_publishing import PROTOCOL
 from pubsub.admin.request_origin import SETTINGS as ORIGIN_SETTINGS
@@ -115,7 +115,7 @@ class AdminFactory(Factory):
             self._fail(request, ApiError(INTERNAL, "internal", message))
 
     def _check_identity(self, request: ApiRequest) -> None:
-        """Raise AuthenticationRequired for a request of nobody, where that is not served.
+        """Raise AuthenticationRequired for an anonymous request, if those are not served.
 
         A WebSocket has its token in its first message. A token is checked when it is used.
         """

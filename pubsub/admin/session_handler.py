@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pubsub.admin.request_access import RequestAccess
     from pubsub.broker.listener import Listener
     from pubsub.broker.slices import Work
-    from pubsub.management.listing import Page
+    from pubsub.management.listing import ListPage
 
 SESSIONS = b"/v1/sessions/"
 """The prefix of the path of a session; its mark follows."""
@@ -50,7 +50,7 @@ class SessionHandler:
             pattern(parameters, "client") or pattern(parameters, "match"),
         )
 
-        def rows(page: Page) -> Work:
+        def rows(page: ListPage) -> Work:
             found = sessions_after(self._listener.clients, asked.after)
             return fill(page, found, row_of, _key_of)
 

@@ -1,4 +1,4 @@
-"""Shares: clients divide what there is of something, so that none of them can take all of it."""
+"""Shares: clients divide a resource, so that none of them can take all of it."""
 
 from __future__ import annotations
 

@@ -36,6 +36,8 @@ _RUN_BYTES_HELD = 800
 # A run has at most this many messages and bytes, but at least one message. So its topics are a
 # combination that is worth remembering.
 _RUN_ROWS, _RUN_BYTES = MAX_COMBINATION, 256 * 1024
+# Runs whose rows are kept together, and freed together once they are published.
+_RUNS_AT_ONCE = 256
 _TEXT = frozenset({"string", "large_string"})
 _BYTES = _TEXT | {"binary", "large_binary"}
 _COLUMNS = {"topic": _TEXT, "value": _BYTES, "key": _BYTES}
@@ -103,7 +105,7 @@ def _count_runs(batch: Any) -> int:
     return senders + rows // _RUN_ROWS
 
 
-def read_runs(file: IO[bytes], sender: bytes) -> Iterator[PublishableRun]:
+def read_rows(file: IO[bytes], sender: bytes) -> Iterator[StagedRows]:
     """Return the messages of a part, in order. ``sender`` is used if there is no column ``key``."""
     for batch in _batches(file):
         if not batch.num_rows:
@@ -115,16 +117,58 @@ def read_runs(file: IO[bytes], sender: bytes) -> Iterator[PublishableRun]:
         sizes = list(map(len, values))
         if headers is not None:
             sizes = [size + more for size, more in zip(sizes, headers.sizes(), strict=True)]
-        for start, stop in _run_bounds(own, sizes):
-            topics = batch["topic"][start:stop].dictionary_encode()
-            names = tuple(topics.dictionary.to_pylist())
+        topics = batch["topic"].dictionary_encode()
+        all_names = topics.dictionary.to_pylist()
+        bounds = _run_bounds(own, sizes)
+        for at in range(0, len(bounds), _RUNS_AT_ONCE):
+            some = bounds[at : at + _RUNS_AT_ONCE]
+            start, stop = some[0][0], some[-1][1]
+            yield StagedRows(
+                start,
+                all_names,
+                topics.indices[start:stop].to_pylist(),
+                values[start:stop],
+                [sender] if own is None else own[start:stop].to_pylist(),
+                headers,
+                some,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRows:
+    """Consecutive messages of a part, from its row ``start`` on.
+
+    ``topics`` has the index of each message's topic in ``names``. ``senders`` has the sender of
+    each message, or the one of all. ``bounds`` are the rows of the runs. A run is made of them only
+    when it is published, as its objects would take more memory than all else.
+    """
+
+    start: int
+    names: list[str]
+    topics: list[int]
+    values: list[bytes]
+    senders: list[bytes]
+    headers: _HeaderColumn | None
+    bounds: list[tuple[int, int]]
+
+    def runs(self) -> Iterator[PublishableRun]:
+        """Yield the messages in runs."""
+        names, base = self.names, self.start
+        for begin, end in self.bounds:
+            start, stop = begin - base, end - base
+            sender = self.senders[start if len(self.senders) > 1 else 0]
+            headers = None if self.headers is None else self.headers.packed(begin, end)
+            wanted = self.topics[start:stop]
+            # In the order in which they appear.
+            places = {topic: place for place, topic in enumerate(dict.fromkeys(wanted))}
             yield PublishableRun(
-                names,
-                sender if own is None else own[start].as_py(),
+                tuple([names[topic] for topic in places]),
+                sender,
                 Columns.of(
-                    values[start:stop], topics.indices.to_pylist() if len(names) > 1 else None
+                    self.values[start:stop],
+                    [places[topic] for topic in wanted] if len(places) > 1 else None,
                 ),
-                None if headers is None else headers.packed(start, stop),
+                headers,
             )
 
 

@@ -10,6 +10,7 @@ their query finds out when it commits, and runs the batch again.
 from __future__ import annotations
 
 import json
+from collections import deque
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -23,17 +24,17 @@ from pubsub.admin.api_error import (
     UNAVAILABLE,
     ApiError,
 )
+from pubsub.admin.batch_publication import BatchPublication
 from pubsub.admin.client_share import client_of
 from pubsub.admin.committed_batches import Commit, CommittedBatches
 from pubsub.admin.flow_control import all_stored, wait_for_backpressure
-from pubsub.admin.history_stream import RunInThread
-from pubsub.admin.message_publishing import PROTOCOL
+from pubsub.admin.history_response import RunInThread
 from pubsub.admin.parameters import Parameters
 from pubsub.admin.part_registry import PartRegistry, Query, StagedPart
 from pubsub.admin.request_access import RequestAccess, request_access
-from pubsub.admin.staged_parts import PartSummary, PublishableRun, read_runs, summarize
+from pubsub.admin.staged_parts import PartSummary, StagedRows, read_rows, summarize
 from pubsub.broker.provisional_topics import ProvisionalTopics
-from pubsub.broker.topic_mix import TopicMix
+from pubsub.broker.sliced_publishing import SlicedPublishing
 from pubsub.errors import HistoryUnavailable, LimitReached
 from pubsub.kernel import Columns
 
@@ -47,14 +48,11 @@ if TYPE_CHECKING:
 _PARSING_COST = 3
 # Topics that a commit looks at to find out whether it has to wait, before it reads its parts.
 _LOOKED_AT = 1000
-# Topics of a run whose subscribers are found before the tick in which it is published; and topics
-# for which a step is counted.
-_MANY = 64
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """A batch to commit; ``address`` is that of the client if the query belongs to nobody."""
+    """A batch to commit; ``address`` is that of the client if the query has no owner."""
 
     query: Query
     number: int
@@ -70,6 +68,10 @@ class StagingHandler:
         self._run_in_thread = run_in_thread
         self._parts = PartRegistry(listener.memory)
         self._committed = CommittedBatches(listener.store, listener.memory)
+        self._publishing = listener.shared(
+            SlicedPublishing,
+            lambda: SlicedPublishing(listener.store, listener.router, listener.at_tick_end),
+        )
         self._locks: dict[Query, DeferredLock] = {}
 
     def restore(self) -> None:
@@ -212,40 +214,69 @@ class StagingHandler:
         found = [topics.get(name) for name in islice(names, _LOOKED_AT)]
         await wait_for_backpressure(self._listener, [topic for topic in found if topic])
         with memory.work(needed):
-            runs = await self._run_in_thread(lambda: _runs_of(parts))
-            commit = await self._publish_all(batch, runs, names, access)
-            return commit, sum([run.columns.nbytes for run in runs])
+            rows = await self._run_in_thread(lambda: _rows_of(parts))
+            return await self._publish_all(batch, rows, names, access)
 
     async def _publish_all(
         self,
         batch: _Batch,
-        runs: list[PublishableRun],
+        rows: deque[StagedRows],
         names: frozenset[str],
         access: RequestAccess,
-    ) -> Commit:
-        """Publish all runs, on the topics of ``names``, or change nothing and raise."""
-        listener = self._listener
+    ) -> tuple[Commit, int]:
+        """Publish all rows, on the topics of ``names``, or change nothing and raise.
+
+        A batch without messages is not recorded: nothing is lost if it is committed again. Raises
+        HistoryUnavailable; nothing has been published in that case.
+        """
+        listener, store = self._listener, self._store
         topics = ProvisionalTopics(listener.topics, listener.router)
+        publication = BatchPublication(listener.dispatcher, topics, rows)
         try:
             version = access.version
             await listener.slices.finish(access.check_publish(names))
             await listener.slices.finish(topics.add(names))
-            mixes: list[TopicMix] = []
-            await listener.slices.finish(_make_mixes(runs, topics, mixes))
-            await wait_for_backpressure(listener, topics)
-            while access.version != version:
-                # A queue key was set or rotated in the meantime.
-                version = access.version
-                await listener.slices.finish(access.check_publish(names))
-            self._check_hosts(topics)
-            commit = self._publish(batch, runs, topics, mixes)
+            await self._take_turn(topics)
+            try:
+                while True:
+                    await listener.slices.finish(self._check_hosts(topics))
+                    if access.version == version:
+                        break
+                    # A queue key was set or rotated in the meantime.
+                    version = access.version
+                    await listener.slices.finish(access.check_publish(names))
+                first = store.next_offset
+                commits: list[Commit] = []
+
+                def record() -> None:
+                    at, messages = listener.wall.timestamp(), publication.messages
+                    next = store.next_offset
+                    commit = Commit(batch.number, first, next, messages, at, batch.address)
+                    commits.append(commit)
+                    if messages:
+                        self._committed.record(*batch.query, commit)
+
+                await self._publishing.publish(publication.steps(record))
+            finally:
+                self._publishing.turn.release()
         except BaseException:
-            await listener.slices.finish(topics.withdraw())
+            if not publication.has_begun:
+                await listener.slices.finish(topics.withdraw())
             raise
         await listener.slices.finish(topics.keep())
-        return commit
+        return commits[0], publication.nbytes
 
-    def _check_hosts(self, topics: ProvisionalTopics) -> None:
+    async def _take_turn(self, topics: ProvisionalTopics) -> None:
+        """Wait until nothing holds publishers, and no other batch is being published."""
+        while True:
+            await wait_for_backpressure(self._listener, topics)
+            await self._publishing.turn.acquire()
+            if not self._store.gate.shut:
+                return
+            # The batch before has filled the history.
+            self._publishing.turn.release()
+
+    def _check_hosts(self, topics: ProvisionalTopics) -> Work:
         """Raise unless this broker hosts the topics, or may begin to."""
         for topic in topics:
             if topic.upstream is not None:
@@ -253,48 +284,7 @@ class StagingHandler:
                 raise ApiError(CONFLICT, "remote-topic", message, topic=topic.name)
             if not topic.hosted:
                 self._listener.topics.check_claim(topic.name)
-
-    def _publish(
-        self,
-        batch: _Batch,
-        runs: list[PublishableRun],
-        topics: ProvisionalTopics,
-        mixes: list[TopicMix],
-    ) -> Commit:
-        """Publish all runs in one reactor tick and one transaction.
-
-        A batch without messages is not recorded: nothing is lost if it is committed again. Raises
-        HistoryUnavailable; nothing has been published in that case.
-        """
-        store = self._store
-        first = store.next_offset
-        with store.together():
-            for topic in topics:
-                if not topic.hosted:
-                    self._listener.topics.claim(topic)
-            for one, mix in zip(runs, mixes, strict=True):
-                self._publish_run(one, mix)
-            messages = sum(one.columns.count for one in runs)
-            at = self._listener.wall.timestamp()
-            commit = Commit(batch.number, first, store.next_offset, messages, at, batch.address)
-            if messages:
-                self._committed.record(*batch.query, commit)
-        return commit
-
-    def _publish_run(self, run: PublishableRun, mix: TopicMix) -> None:
-        dispatcher, topics = self._listener.dispatcher, mix.topics
-        if len(topics) == 1:
-            dispatcher.publish(topics[0], run.columns, run.sender, PROTOCOL, run.headers)
-        elif len({topic.durability > 0 for topic in topics}) == 1:
-            dispatcher.publish_mixed(mix, run.columns, run.sender, PROTOCOL, run.headers)
-        else:
-            # Some are stored and some are not.
-            start = 0
-            for index, columns in run.columns.runs():
-                stop = start + columns.count
-                headers = None if run.headers is None else run.headers[start:stop]
-                dispatcher.publish(topics[index], columns, run.sender, PROTOCOL, headers)
-                start = stop
+            yield
 
     async def _stored(self) -> None:
         if not await all_stored(self._store):
@@ -302,22 +292,8 @@ class StagingHandler:
             raise ApiError(UNAVAILABLE, HistoryUnavailable.reason, message)
 
 
-def _runs_of(parts: list[StagedPart]) -> list[PublishableRun]:
-    return [run for part in parts for run in read_runs(part.body, part.sender)]
-
-
-def _make_mixes(
-    runs: list[PublishableRun], topics: ProvisionalTopics, mixes: list[TopicMix]
-) -> Work:
-    """Add the mix of the topics of each run to ``mixes``, with its audiences if they are many."""
-    for run in runs:
-        mix = TopicMix(tuple(topics[name] for name in run.topics))
-        mixes.append(mix)
-        if len(run.topics) > _MANY:
-            for _ in mix.prepare():
-                yield
-        for _ in range(len(run.topics) // _MANY):
-            yield
+def _rows_of(parts: list[StagedPart]) -> deque[StagedRows]:
+    return deque(rows for part in parts for rows in read_rows(part.body, part.sender))
 
 
 def _range(commit: Commit) -> dict[str, object]:

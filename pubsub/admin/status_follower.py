@@ -122,7 +122,7 @@ class StatusFollower(LiveResponse):
 
     # As a subscriber
 
-    def tell_gap(self, start: int, stop: int, reason: str) -> None:
+    def report_gap(self, start: int, stop: int, reason: str) -> None:
         """See ``LiveResponse``: there is no topic."""
 
     def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
@@ -162,8 +162,8 @@ class StatusFollower(LiveResponse):
     def _finish(self, reason: str) -> None:
         if self._ended:
             return
-        told = {"reason": reason} if self.format == EVENTS else {"end": {"reason": reason}}
-        self._outbox.send(_encoded(self.format, to_json(told), b"end"))
+        end = {"reason": reason} if self.format == EVENTS else {"end": {"reason": reason}}
+        self._outbox.send(_encoded(self.format, to_json(end), b"end"))
         self._release()
         self.channel.response_ended()
         self._request.unregisterProducer()

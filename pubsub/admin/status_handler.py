@@ -17,9 +17,9 @@ from pubsub.broker.peers import peers_of
 from pubsub.management.listeners import listener_rows
 from pubsub.management.listing import PageRequest, Row, fill, to_json
 from pubsub.management.refusals import refusal_rows
-from pubsub.management.slow import slow_row, slow_sessions
+from pubsub.management.slow_subscribers import slow_row, slow_sessions
 from pubsub.management.status import status_of
-from pubsub.management.subscriptions import Subscriptions, subscription_row
+from pubsub.management.subscriptions import SubscriptionList, subscription_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pubsub.admin.api_request import ApiRequest
     from pubsub.broker.listener import Listener
     from pubsub.broker.peers import Peer
-    from pubsub.broker.recent_records import Record
+    from pubsub.broker.recent_records import AuditRecord
 
 Keyed = tuple[str, Row]
 # Damaged ranges of the history that are shown.
@@ -40,7 +40,7 @@ class StatusHandler:
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._feed = StatusFeed(listener)
-        self._subscriptions = Subscriptions(listener.clients, listener.topics)
+        self._subscriptions = SubscriptionList(listener.clients, listener.topics)
 
     async def status(self, request: ApiRequest) -> None:
         """GET /v1/status"""
@@ -160,7 +160,7 @@ class StatusHandler:
         request_access(request, self._listener).require(action)
         return page_request(parameters)
 
-    # Health, which is open to everybody
+    # Health, which needs no token
 
     async def healthz(self, request: ApiRequest) -> None:
         """GET /healthz: the process answers."""
@@ -184,7 +184,7 @@ def _peer_row(peer: Peer) -> Row:
     }
 
 
-def _record_row(record: Record) -> Keyed:
+def _record_row(record: AuditRecord) -> Keyed:
     row = {
         **record.fields,
         "number": record.number,

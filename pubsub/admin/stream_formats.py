@@ -16,7 +16,7 @@ from pubsub.store.block import decode_block
 
 if TYPE_CHECKING:
     from pubsub.admin.follow_formats import FollowEncoding
-    from pubsub.admin.follow_start import Gap
+    from pubsub.admin.follow_start import HistoryGap
     from pubsub.broker.batch import Batch
     from pubsub.store.parcel import Parcel
 
@@ -65,7 +65,7 @@ class StoredMessages:
     ``gap`` is reported first, and what is damaged where it is.
     """
 
-    def __init__(self, encoding: FollowEncoding, start: int, gap: Gap | None) -> None:
+    def __init__(self, encoding: FollowEncoding, start: int, gap: HistoryGap | None) -> None:
         self.content_type = encoding.content_type
         self._encoding = encoding
         self._pieces = [] if gap is None else [encoding.notice("gap", **gap._asdict())]

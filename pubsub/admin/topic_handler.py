@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.slices import Work
     from pubsub.broker.topics import Topic
-    from pubsub.management.listing import Page
+    from pubsub.management.listing import ListPage
 
 KEY = b"/key"
 """The suffix of the path of a topic's queue key."""
@@ -49,7 +49,7 @@ class TopicHandler:
             listed = asked.matches(topic.name) and self._may_see(access, topic)
             return topic_row(topic, self._listener.queue_keys) if listed else None
 
-        def rows(page: Page) -> Work:
+        def rows(page: ListPage) -> Work:
             found = self._listener.topics.after(asked.after.encode())
             return fill(page, found, row_of, lambda topic: topic.name)
 

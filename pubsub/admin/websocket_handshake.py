@@ -22,7 +22,7 @@ from pubsub.admin.websocket_session import WebSocketSession
 
 if TYPE_CHECKING:
     from pubsub.admin.api_request import ApiRequest
-    from pubsub.admin.websocket_requests import RequestParts
+    from pubsub.admin.websocket_requests import RequestContext
 
 # What clients do wrong is counted and reported by the session.
 _QUIET = logging.getLogger("pubsub.admin.websocket")
@@ -32,8 +32,8 @@ _QUIET.disabled = True
 class WebSockets:
     """Upgrades the connections of one listener. Compression is never agreed on."""
 
-    def __init__(self, parts: RequestParts) -> None:
-        self._parts = parts
+    def __init__(self, context: RequestContext) -> None:
+        self._context = context
 
     async def upgrade(self, request: ApiRequest) -> None:
         """GET /v1/ws"""
@@ -43,7 +43,7 @@ class WebSockets:
         response = protocol.accept(_request_of(request))
         if response.status_code != SWITCHING_PROTOCOLS:
             raise _refusal(protocol.handshake_exc)
-        session = WebSocketSession(self._parts, request, _QUIET)
+        session = WebSocketSession(self._context, request, _QUIET)
         # Replaces the response that twisted.web would write.
         request.channel.stream.write(response.serialize())
         session.begin()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pubsub.admin.api_error import CONFLICT, NOT_FOUND, NOT_SATISFIABLE, ApiError
 from pubsub.admin.follow_start import find_start
 from pubsub.admin.live_response import TOPIC_BYTES
-from pubsub.admin.message_body import Messages, message_of
+from pubsub.admin.message_body import SubmittedMessages, message_of
 from pubsub.admin.parameters import Parameters, check_name, invalid
 from pubsub.admin.request_access import RequestAccess, token_access
 from pubsub.admin.websocket_frames import FrameEncoding
@@ -31,7 +31,7 @@ _START = ("start", "timestamp", "epoch", "position", "reader")
 
 
 @dataclass(frozen=True, slots=True)
-class RequestParts:
+class RequestContext:
     """The objects that the requests of all connections use."""
 
     listener: Listener
@@ -51,15 +51,15 @@ class _Subscription:
 class WebSocketRequests:
     """Carries out the requests of one connection, whose messages go to ``outbox``."""
 
-    def __init__(self, parts: RequestParts, outbox: Outbox, anonymous: RequestAccess) -> None:
-        self._parts = parts
-        self._listener = parts.listener
+    def __init__(self, context: RequestContext, outbox: Outbox, anonymous: RequestAccess) -> None:
+        self._context = context
+        self._listener = context.listener
         self._outbox = outbox
         self._anonymous = anonymous
         self.access = anonymous
         self.sender = b""
         self._subscriptions: dict[str, _Subscription] = {}
-        self._run = parts.listener.dispatcher.run_id
+        self._run = context.listener.dispatcher.run_id
         self._operations: Mapping[str, Callable[[dict[str, Any]], Awaitable[Answer]]] = {
             "connect": self._connect,
             "subscribe": self._subscribe,
@@ -113,7 +113,7 @@ class WebSocketRequests:
             raise ApiError(CONFLICT, "already-subscribed", message, topic=name)
         if len(self._subscriptions) >= listener.settings["max-subscriptions"]:
             raise LimitReached("subscriptions of a connection")
-        start = await find_start(listener.store, given, self._position(given), True)
+        start = await find_start(listener.store, given, await self._position(given), True)
         if start.past:
             self.access.check_read(frozenset((name,)))
         else:
@@ -123,13 +123,13 @@ class WebSocketRequests:
         answer: Answer = {"topic": name, "start": start.offset, "epoch": listener.store.epoch}
         return answer if start.gap is None else {**answer, "gap": start.gap._asdict()}
 
-    def _position(self, given: Parameters) -> str | None:
+    async def _position(self, given: Parameters) -> str | None:
         """Return the position to continue at: the given one, or that of the given reader."""
         if "position" in given:
             return given.text("position")
         if "reader" not in given:
             return None
-        return self._parts.positions.position((self.access.owner, given.text("reader")))
+        return await self._context.positions.position((self.access.owner, given.text("reader")))
 
     def _begin(self, name: str, past: bool, encoding: FrameEncoding, start: int) -> None:
         listener = self._listener
@@ -202,8 +202,8 @@ class WebSocketRequests:
         except ValueError as problem:
             raise invalid(str(problem)) from None
         columns = Columns.one(value if payload is None else payload)
-        messages = Messages(columns, [headers] if headers else None)
-        return await self._parts.publisher.submit(name, messages, sender, self.access, limiters)
+        messages = SubmittedMessages(columns, [headers] if headers else None)
+        return await self._context.publisher.submit(name, messages, sender, self.access, limiters)
 
     async def _acknowledge(self, members: dict[str, Any]) -> Answer:
         """Store the position of a reader: it has handled the message at ``offset``."""
@@ -215,5 +215,5 @@ class WebSocketRequests:
             raise ApiError(NOT_SATISFIABLE, "beyond-end", message, next=store.next_offset)
         epoch = given.text("epoch", store.epoch)
         self.access.require_readers()
-        self._parts.positions.report((self.access.owner, reader), position, epoch)
+        self._context.positions.report((self.access.owner, reader), position, epoch)
         return {"reader": reader, "position": f"{epoch}:{position}"}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pubsub.admin.api_request import ApiRequest
     from pubsub.admin.message_publishing import Submitted
-    from pubsub.admin.websocket_requests import RequestParts
+    from pubsub.admin.websocket_requests import RequestContext
     from pubsub.broker.topics import KeyChange, Topic
 
 log = Logger()
@@ -49,17 +49,17 @@ _READ_BYTES, _LONG_READ_BYTES = 4 * 1024, 64 * 1024
 class WebSocketSession(LiveResponse):
     """The client of one WebSocket."""
 
-    def __init__(self, parts: RequestParts, request: ApiRequest, quiet: logging.Logger) -> None:
-        listener = parts.listener
+    def __init__(self, context: RequestContext, request: ApiRequest, quiet: logging.Logger) -> None:
+        listener = context.listener
         listener.memory.reserve(RESPONSE_BYTES)
         super().__init__(listener, request)
-        self._parts = parts
+        self._context = context
         self._limit: int = listener.settings["max-message"]
         self._frames = Frames(SERVER, state=OPEN, max_size=self._limit, logger=quiet)
         anonymous = RequestAccess(
             listener, request.channel.identity, is_local=is_from_here(request)
         )
-        self._requests = WebSocketRequests(parts, self._outbox, anonymous)
+        self._requests = WebSocketRequests(context, self._outbox, anonymous)
         self._charge = TransportCharge(self.evict, listener.memory)
         self._pieces: list[bytes] = []
         self._is_binary = False
@@ -213,7 +213,7 @@ class WebSocketSession(LiveResponse):
         batch = submitted.batch
         self._request.count_published(batch.count, batch.nbytes)
         try:
-            published = await self._parts.publisher.confirmed(submitted)
+            published = await self._context.publisher.confirmed(submitted)
         except Exception as problem:
             self._refuse(id, problem)
         else:
@@ -237,7 +237,7 @@ class WebSocketSession(LiveResponse):
 
     # As a subscriber
 
-    def tell_gap(self, start: int, stop: int, reason: str) -> None:
+    def report_gap(self, start: int, stop: int, reason: str) -> None:
         """See ``LiveResponse``."""
         self._tell("gap", start=start, stop=stop, reason=reason)
 

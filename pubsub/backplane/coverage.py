@@ -1,4 +1,4 @@
-"""Which subjects a broker subscribes to: the fewest that have everything its clients want."""
+"""The subjects that a broker subscribes to: the fewest that cover the topics of its clients."""
 
 from __future__ import annotations
 

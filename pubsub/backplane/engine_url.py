@@ -1,4 +1,4 @@
-"""Where the engine is, and how the broker proves who it is: the settings of the backplane."""
+"""The URL of the engine and the credentials of the broker: the settings of the backplane."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ ENGINE = Kind("nats|tls://HOST:PORT,...", _parse)
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """What the connection to the engine needs. The files are read for each connection.
+    """The options of the connection to the engine. The files are read for each connection.
 
     ``max_bytes`` bounds what waits for the engine, and as much again what waits for the broker.
     ``replicas`` is on how many servers the shared state is kept, if it is made.

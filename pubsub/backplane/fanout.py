@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pubsub.backplane.links import Arrived, Incoming, Outgoing
-from pubsub.backplane.record import MalformedRecord, Record, decode, encode_batch, joined
+from pubsub.backplane.record import MalformedRecord, TopicRecord, decode, encode_batch, joined
 from pubsub.broker.access import RESERVED
 from pubsub.broker.limits import Gates
 from pubsub.errors import Refused
@@ -66,8 +66,8 @@ class Fanout(Service):
         self.gate: PublisherGate = backplane.gate
         if history is not None:
             self.gate = Gates((backplane.gate, history.gate))
-        self.also: Callable[[], Figures] = dict
-        """Returns the figures of what else is shared."""
+        self.also: list[Callable[[], Figures]] = []
+        """Return the figures of what else is shared."""
         broker.router.forwarding = self
         broker.statistics.backplane = self.figures
         broker.readiness.backplane = self._trouble
@@ -104,7 +104,7 @@ class Fanout(Service):
             "messages_in": self._received,
             **self._backplane.figures(),
             **({} if self._history is None else self._history.figures()),
-            **self.also(),
+            **{name: value for figures in self.also for name, value in figures().items()},
         }
 
     # What clients of this broker want
@@ -149,7 +149,7 @@ class Fanout(Service):
         return self._queue_keys.proof(topic.name)
 
     def _send(self, topic: str, count: int, record: bytes) -> None:
-        # A backplane that is away tells so here, for each record.
+        # A backplane that is away reports so here, for each record.
         envelopes = self._outgoing.envelopes(record)
         problem = "" if envelopes else "backplane-size"
         for envelope in envelopes:
@@ -189,7 +189,7 @@ class Fanout(Service):
         elif nbytes:
             self._memory.free(-nbytes)
 
-    def _records(self, envelopes: Envelopes) -> Iterator[tuple[Arrived, Record]]:
+    def _records(self, envelopes: Envelopes) -> Iterator[tuple[Arrived, TopicRecord]]:
         for arrived in self._incoming.take(envelopes):
             if arrived.link in self._links:
                 # Sent over a connection that has ended; the engine does not know that it was ours.
@@ -199,7 +199,7 @@ class Fanout(Service):
             except MalformedRecord:
                 self._incoming.malformed += 1
 
-    def _accept(self, name: str, record: Record) -> Topic | None:
+    def _accept(self, name: str, record: TopicRecord) -> Topic | None:
         """Return the topic if a client of this broker is to get the messages."""
         count = record.columns.count
         if name.startswith(RESERVED):
@@ -215,7 +215,7 @@ class Fanout(Service):
         topic = self._topics.get(name)
         if topic is None and self._is_covered(name):
             try:
-                # Those who read the prefix find the topic now.
+                # The readers of the prefix find the topic now.
                 topic = self._topics.create(name)
             except Refused as refused:
                 self._refuse(refused.reason, count)
@@ -235,7 +235,7 @@ class Fanout(Service):
     def _refuse(self, reason: str, count: int) -> None:
         self._counters.refuse(LABEL, reason, "the engine", count)
 
-    def _deliver(self, found: Sequence[tuple[Topic, Record]]) -> None:
+    def _deliver(self, found: Sequence[tuple[Topic, TopicRecord]]) -> None:
         """Deliver records of one read, or of several reads that are one batch here."""
         self._received += sum(record.columns.count for _, record in found)
         first = found[0][1]
@@ -255,7 +255,7 @@ class Fanout(Service):
         self._receive(topics, columns, first, headers)
 
     def _receive(
-        self, topics: Sequence[Topic], columns: Columns, record: Record, headers: Any
+        self, topics: Sequence[Topic], columns: Columns, record: TopicRecord, headers: Any
     ) -> None:
         try:
             self._dispatcher.receive(topics, columns, record.sender, record.protocol, headers)
@@ -270,11 +270,11 @@ class _Together:
     """
 
     def __init__(self) -> None:
-        self.records: list[tuple[Topic, Record]] = []
+        self.records: list[tuple[Topic, TopicRecord]] = []
         self._link = 0
         self._room = _TOGETHER
 
-    def takes(self, topic: Topic, record: Record, link: int) -> bool:
+    def takes(self, topic: Topic, record: TopicRecord, link: int) -> bool:
         """Return whether ``record`` can be added."""
         if not self.records:
             return True
@@ -290,7 +290,7 @@ class _Together:
             and record.columns.nbytes <= self._room
         )
 
-    def add(self, topic: Topic, record: Record, link: int) -> None:
+    def add(self, topic: Topic, record: TopicRecord, link: int) -> None:
         """Add ``record``, which came over ``link``."""
         self._link = link
         self._room -= record.columns.nbytes
@@ -298,7 +298,7 @@ class _Together:
 
 
 def _in_order(
-    topics: Sequence[Topic], found: Sequence[tuple[Topic, Record]]
+    topics: Sequence[Topic], found: Sequence[tuple[Topic, TopicRecord]]
 ) -> list[tuple[int, int, bytes, Mapping[str, bytes]]]:
     """Return position, index, payload and headers of each message, in the order of the read."""
     index_of: Callable[[Topic], int] = {topic: i for i, topic in enumerate(topics)}.__getitem__

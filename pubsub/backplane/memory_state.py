@@ -11,6 +11,7 @@ from zope.interface import implementer
 from pubsub.backplane import state_format
 from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.shared_state import ISharedState, StateEntry
+from pubsub.backplane.state_format import is_followed
 from pubsub.errors import BackplaneAway
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class MemoryBucket:
         self._revision += 1
         self.entries[key] = entry = StateEntry(key, value, self._revision)
         for state in self.states:
-            if state not in self.apart:
+            if state not in self.apart and state_format.is_followed(key):
                 state.tell(entry)
         return self._revision
 
@@ -50,16 +51,22 @@ class MemoryState:
     def __init__(self, bucket: MemoryBucket, later: Callable[[Callable[[], None]], object]) -> None:
         self._bucket = bucket
         self._later = later
-        self._watcher: StateWatcher | None = None
+        self._watchers: list[StateWatcher] = []
         self._untold: list[StateEntry] = []
         self._changes = 0
         bucket.states.append(self)
 
     def open(self, watcher: StateWatcher) -> None:
         """See ``ISharedState``."""
-        self._watcher = watcher
+        self._watchers.append(watcher)
         if self not in self._bucket.apart:
             self._begin()
+
+    def get(self, key: str) -> Deferred[StateEntry | None]:
+        """See ``ISharedState``."""
+        if self in self._bucket.apart:
+            return fail(BackplaneAway("the engine is away"))
+        return succeed(self._bucket.entries.get(key))
 
     def put(self, key: str, value: bytes, expected: int, seconds: int) -> Deferred[int]:
         """See ``ISharedState``."""
@@ -79,7 +86,7 @@ class MemoryState:
 
     def tell(self, entry: StateEntry) -> None:
         """Tell about ``entry`` after this tick."""
-        if self._watcher is not None:
+        if self._watchers:
             if not self._untold:
                 self._later(self._tell)
             self._untold.append(entry)
@@ -87,8 +94,8 @@ class MemoryState:
     def leave(self) -> None:
         """Do not reach the bucket from now on."""
         self._bucket.apart.add(self)
-        if self._watcher is not None:
-            self._watcher.state_away()
+        for watcher in self._watchers:
+            watcher.state_away()
 
     def come_back(self) -> None:
         """Reach the bucket again."""
@@ -96,15 +103,18 @@ class MemoryState:
         self._begin()
 
     def _begin(self) -> None:
-        self._untold = sorted(self._bucket.entries.values(), key=lambda one: one.revision)
+        followed = [one for one in self._bucket.entries.values() if is_followed(one.key)]
+        self._untold = sorted(followed, key=lambda one: one.revision)
         self._later(self._complete)
 
     def _tell(self) -> None:
         entries, self._untold = self._untold, []
-        if self._watcher is not None and self not in self._bucket.apart:
-            self._watcher.state_changed(entries)
+        for watcher in self._watchers:
+            if self not in self._bucket.apart:
+                watcher.state_changed(entries)
 
     def _complete(self) -> None:
         self._tell()
-        if self._watcher is not None and self not in self._bucket.apart:
-            self._watcher.state_complete()
+        for watcher in self._watchers:
+            if self not in self._bucket.apart:
+                watcher.state_complete()

@@ -16,8 +16,8 @@ _AWAY = "the engine is away"
 
 
 class MemoryLog:
-    """What the engine has. ``lose`` and ``refuse`` count the next messages that it does not store,
-    saying that it has, or that it has not; ``doubt`` those that it stores and denies to have."""
+    """The stream of the engine. Of the next messages, it reports ``lose`` as stored without storing
+    them, refuses ``refuse``, and stores ``doubt`` but reports that it has not."""
 
     def __init__(self, limit: int = 1024**2) -> None:
         self.limit = limit

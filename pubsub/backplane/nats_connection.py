@@ -84,7 +84,7 @@ class NatsConnection:
         self._tasks: set[asyncio.Task[None]] = set()
         self._tried = False
         self.problem: str | None = None
-        """Why the engine cannot be used, if the first attempt has shown that."""
+        """The reason why the engine cannot be used, if the first attempt has shown one."""
         self._servers = cycle(options.servers.urls)
         self._client: Client | None = None
         self._subjects: set[str] = set()
@@ -414,7 +414,7 @@ class NatsConnection:
 
 
 def unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log errors that nobody handles, except the ends of connections: these are reported.
+    """Log unhandled errors, except the ends of connections: these are reported.
 
     nats-py leaves such an error in one of its tasks if a connection is reset while it is closed.
     """

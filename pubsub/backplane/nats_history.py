@@ -51,7 +51,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """What the broker that makes the stream says about it; 0: no limit."""
+    """The limits that the broker that creates the stream gives to it; 0: no limit."""
 
     replicas: int
     max_bytes: int
@@ -76,7 +76,7 @@ class StreamOptions:
 class StreamSession:
     """The stream as nats-py's loop sees it. ``client`` is the connection, None while there is none.
 
-    A reader is a pull consumer that the engine forgets when nobody uses it.
+    A reader is a pull consumer that the engine forgets when it is unused.
     """
 
     def __init__(self, options: StreamOptions) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from twisted.internet.defer import Deferred, fail
 from twisted.python.failure import Failure
@@ -15,7 +15,7 @@ from pubsub.errors import BackplaneAway
 
 if TYPE_CHECKING:
     from pubsub.backplane.nats_connection import NatsConnection
-    from pubsub.backplane.shared_state import StateWatcher
+    from pubsub.backplane.shared_state import StateEntry, StateWatcher
 
 
 @implementer(ISharedState)
@@ -28,7 +28,14 @@ class NatsState:
 
     def open(self, watcher: StateWatcher) -> None:
         """See ``ISharedState``."""
-        self._connection.state.watcher = watcher
+        self._connection.state.watchers.append(watcher)
+
+    def get(self, key: str) -> Deferred[StateEntry | None]:
+        """See ``ISharedState``."""
+        session = self._connection.state
+        if not session.is_there:
+            return fail(BackplaneAway("the engine is away"))
+        return self._connection.run(lambda: session.get(key)).addErrback(_away)
 
     def put(self, key: str, value: bytes, expected: int, seconds: int) -> Deferred[int]:
         """See ``ISharedState``."""
@@ -44,6 +51,6 @@ class NatsState:
         return {"state_changes": self._changes}
 
 
-def _away(failure: Failure) -> int:
+def _away(failure: Failure) -> NoReturn:
     failure.trap(Away)
     raise BackplaneAway(str(failure.value)) from None

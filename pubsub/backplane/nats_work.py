@@ -1,4 +1,4 @@
-"""What the broker's side and ``NatsConnection`` hand over to each other."""
+"""The work that the broker's side and ``NatsConnection`` hand over to each other."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Change(NamedTuple):
 
 
 class Watcher(Protocol):
-    """Is told about the connection."""
+    """Observes the connection."""
 
     def connected(self, server: str, limit: int) -> None: ...
 

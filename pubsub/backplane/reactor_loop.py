@@ -152,7 +152,7 @@ def _outside_of_loops() -> Iterator[None]:
 
 @implementer(IReadDescriptor)
 class _Events:
-    """What the reactor waits for."""
+    """The descriptor that the reactor waits for."""
 
     def __init__(self, descriptor: int, run_pass: Callable[[], None]) -> None:
         self._descriptor = descriptor

@@ -44,7 +44,7 @@ class MalformedRecord(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TopicRecord:
     """The messages of one topic; ``positions`` is None if the read had no other topic."""
 
     read: int
@@ -165,7 +165,7 @@ class _Reader:
         return self._data[self._at :]
 
 
-def decode(data: bytes) -> Record:
+def decode(data: bytes) -> TopicRecord:
     """Return the record; raises MalformedRecord. The work is bounded by the length of ``data``."""
     reader = _Reader(data)
     read, count, size, sender_size, protocol_size, flags = _HEAD.unpack(reader.take(_HEAD.size))
@@ -185,7 +185,7 @@ def decode(data: bytes) -> Record:
             columns = Columns.unpack(payloads, sizes.tobytes(), b"")
     except ValueError as error:
         raise MalformedRecord(str(error)) from None
-    return Record(read, sender, protocol, proof, columns, positions, headers)
+    return TopicRecord(read, sender, protocol, proof, columns, positions, headers)
 
 
 def _decode_headers(reader: _Reader, count: int) -> Sequence[Headers]:

@@ -1,4 +1,4 @@
-"""``ReplicaImport``: messages of other brokers get into this history, and to its clients."""
+"""``ReplicaImport``: adds messages of other brokers to this history, and delivers them."""
 
 from __future__ import annotations
 
@@ -83,6 +83,6 @@ class ReplicaImport:
         try:
             return self._topics.create(name)
         except Refused as refused:
-            # The history has the messages all the same.
+            # The history has the messages nevertheless.
             self.refuse(refused.reason, 1)
             return None

@@ -1,4 +1,4 @@
-"""Which of the messages in a broker's history are its own, and which of them the stream has."""
+"""The messages of a broker's history that are its own, and those of them that the stream has."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class SpoolGate:
         self.gate.open()
 
     def release(self) -> None:
-        """Hold nobody: there is room, or no engine."""
+        """Release all publishers: there is room, or no engine."""
         self._stalled = False
         if self._timer is not None:
             self._timer.cancel()

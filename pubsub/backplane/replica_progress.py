@@ -1,4 +1,4 @@
-"""How far this broker has read the histories of others: each part once, in order. Sans-IO.
+"""The progress of this broker in the histories of others: each part once, in order. Sans-IO.
 
 A part is taken if its number follows that of the last one of its origin and term, or if it begins a
 higher term. All else is left out: a part that is there twice, one behind a part that was lost, and
@@ -22,7 +22,7 @@ _VALUE = struct.Struct("<6Q")
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What was taken of an origin last.
+    """The last part that was taken of an origin.
 
     ``resume`` is the sequence of the stream after which a reader continues. The messages of ``run``
     before the sequence ``following`` were taken. ``offset`` is where the messages that are not in

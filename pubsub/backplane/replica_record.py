@@ -24,7 +24,7 @@ from zlib import crc32
 from pubsub.backplane.record import MalformedRecord
 from pubsub.broker.batch import Batch
 from pubsub.store.block import Block, decode_block, encode_block
-from pubsub.store.columns import HAS_HEADERS, RUN, decode_names, encode_name
+from pubsub.store.block_columns import HAS_HEADERS, RUN, decode_names, encode_name
 from pubsub.store.stored_runs import record_of
 
 _HEAD = struct.Struct("<2sBxIQQQHH")

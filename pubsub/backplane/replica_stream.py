@@ -24,7 +24,7 @@ class StreamMessage(NamedTuple):
 
 
 class StreamWatcher(Protocol):
-    """Is told whether the stream can be used."""
+    """Observes whether the stream can be used."""
 
     def joined(self) -> None:
         """The engine is there."""

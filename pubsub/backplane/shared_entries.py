@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 IDS = "shared-topics"
 """The table of the store's metadata with the ids of the topics that were shared."""
-PATIENCE = 5.0
+ANSWER_SECONDS = 5.0
 """Seconds that a change may take."""
 _DAY = 24 * 3600
 # Seconds for which what has ended is remembered. Only brokers that were away for longer create
@@ -32,7 +32,7 @@ _ENTRY_BYTES = 512
 
 
 class Known:
-    """An entry, its revision, and the connection to the engine over which it was told last."""
+    """An entry, its revision, and the last connection to the engine that reported it."""
 
     __slots__ = ("entry", "revision", "round")
 
@@ -81,7 +81,7 @@ class SharedEntries:
         return self._known.get(name)
 
     def current(self, name: str) -> Known | None:
-        """Return what is known of ``name``, if this connection has told it."""
+        """Return the entry of ``name``, if this connection has reported it."""
         known = self._known.get(name)
         return known if known is not None and known.round == self.round else None
 
@@ -123,7 +123,7 @@ class SharedEntries:
 
     def bounded(self, done: Deferred[Any]) -> Deferred[Any]:
         """Return ``done``, which fails with BackplaneAway at the deadline."""
-        return done.addTimeout(PATIENCE, self._clock, _too_late)
+        return done.addTimeout(ANSWER_SECONDS, self._clock, _too_late)
 
 
 def _too_late(result: object, seconds: float) -> None:

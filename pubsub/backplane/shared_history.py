@@ -9,7 +9,6 @@ when this broker has read them back. After any failure there is another session,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
@@ -23,7 +22,8 @@ from pubsub.backplane.replica_progress import Progress
 from pubsub.backplane.replica_record import decode_batches, decode_part
 from pubsub.backplane.replica_sender import ReplicaSender
 from pubsub.backplane.replica_stream import StreamAway
-from pubsub.backplane.spool import Spool, Waiters
+from pubsub.backplane.shared_positions import SharedPositions
+from pubsub.backplane.spool import SharedLimits, Spool, Waiters
 from pubsub.errors import HistoryUnavailable
 
 if TYPE_CHECKING:
@@ -40,14 +40,6 @@ REACHED = "replica-reached"
 _PAUSE, _SLICE = 0.5, 0.005
 # Messages that the next start may have to look at, although all of them are shared.
 _SURVEYED = 65_536
-
-
-@dataclass(frozen=True, slots=True)
-class SharedLimits:
-    """Bytes that the stream does not have: publishers wait from ``held`` on, up to ``spool``."""
-
-    spool: int
-    held: int
 
 
 class SharedHistory:
@@ -70,6 +62,8 @@ class SharedHistory:
         self._import = ReplicaImport(broker, store)
         self.origin = ""
         self._progress = Progress(())
+        self.positions = SharedPositions(store, self._run, clock, broker.memory.add)
+        self.positions.reading = lambda: (self._progress.sequence, self._waiters.settled)
         self._spool, self._waiters = Spool(), Waiters(clock)
         self._sender: ReplicaSender | None = None
         self._is_surveyed = self._running = self._connected = self._closed = False
@@ -86,8 +80,7 @@ class SharedHistory:
 
     def open(self) -> None:
         """Begin; the store is open, and the engine is connected to later."""
-        store = self._store
-        self.origin = store.log_id
+        store, self.origin = self._store, self._store.log_id
         self._progress = Progress(store.items(REACHED))
         self._own.open()
         if self.origin not in self._progress.reached:
@@ -95,12 +88,14 @@ class SharedHistory:
             begin = self._progress.settle(self.origin, 0, 0, store.next_offset)
             store.put(REACHED, self.origin, begin.encode())
         self._waiters.reached(self._progress.reached[self.origin].offset)
+        self.positions.open(self.origin)
 
     def close(self) -> None:
         """End the session; the log keeps what was not sent."""
         self._closed = True
         self.left()
         self._waiters.end()
+        self.positions.close()
 
     # StreamWatcher
 
@@ -171,8 +166,8 @@ class SharedHistory:
                 self._begin_term()
             if self._is_broken:
                 raise StreamAway(self._failure)
-            messages = await self._wait(self._stream.fetch())
-            await self._take_all(messages)
+            await self._take_all(await self._wait(self._stream.fetch()))
+            self.positions.advanced()
             while self._store.gate.shut:
                 await self._wait(deferLater(self._clock, 0.01))
 
@@ -187,12 +182,15 @@ class SharedHistory:
     async def _take_all(self, messages: Sequence[StreamMessage]) -> None:
         since = self._clock.seconds()
         for one in messages:
+            while self._store.has_begun_commit:
+                await self._wait(deferLater(self._clock, 0.01))
             self._take(one)
             if self._clock.seconds() - since > _SLICE:
                 await self._wait(deferLater(self._clock, 0))
                 since = self._clock.seconds()
 
     def _begin_term(self) -> None:
+        self.positions.recovered_all()
         own = self._progress.reached[self.origin]
         self._sender = ReplicaSender(
             self._store,
@@ -222,23 +220,25 @@ class SharedHistory:
             part = decode_part(data)
             if origin == self.origin:
                 self._take_own(part)
-            else:
-                record = self._progress.take(origin, part)
-                if record:
-                    batches, keyed = decode_batches(record, part.run)
-                    self._take_others(origin, part.run, batches, keyed)
+            elif (record := self._progress.take(origin, part)) is not None:
+                self._take_others(origin, part.run, record)
         except MalformedRecord:
             self._import.refuse("malformed", 1)
 
-    def _take_others(
-        self, origin: str, run: int, batches: Sequence[Batch], keyed: frozenset[str]
-    ) -> None:
+    def _take_others(self, origin: str, run: int, record: bytes) -> None:
+        last = self._progress.reached[origin]
+        place, keyed = (last.run, last.following), frozenset[str]()
+        batches: list[Batch] = []
+        if record:
+            batches, keyed = decode_batches(record, run)
+            place = run, batches[-1].sequence + batches[-1].count
+            self.positions.learn(origin, run)
         fresh = [one for one in batches if not self._progress.has(origin, run, one.sequence)]
-        following = batches[-1].sequence + batches[-1].count
         sender = self._sender
         is_idle = sender is not None and sender.is_idle
         with self._import.together(fresh, keyed):
-            reached = self._progress.settle(origin, run, following)
+            # The beginning of a term, too: what follows it is not taken without it.
+            reached = self._progress.settle(origin, *place)
             self._store.put(REACHED, origin, reached.encode())
         if sender is not None and is_idle:
             # Nothing in these messages is this broker's own.
@@ -275,6 +275,7 @@ class SharedHistory:
         batches, _ = decode_batches(record, part.run)
         lost = self._own.lost(part.run, batches)
         following = batches[-1].sequence + batches[-1].count
+        self.positions.recovering(part.run, lost)
         with self._import.recovering(lost):
             self._own.shared(part.run, following, keep=True)
             reached = self._progress.settle(self.origin, own.run, own.following, own.offset)

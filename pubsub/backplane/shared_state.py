@@ -1,4 +1,4 @@
-"""``ISharedState``: what the brokers agree upon, value by value."""
+"""``ISharedState``: the values that the brokers agree upon."""
 
 from __future__ import annotations
 
@@ -18,34 +18,40 @@ class StateEntry(NamedTuple):
 
 
 class StateWatcher(Protocol):
-    """Is told what ``ISharedState`` has. All methods are called in the reactor thread."""
+    """Receives the values of ``ISharedState``. All methods are called in the reactor thread."""
 
     def state_changed(self, entries: Sequence[StateEntry]) -> None:
         """Keys have other values, in the order of the changes; those of this broker too."""
 
     def state_complete(self) -> None:
-        """Every key has been told since the engine was reached."""
+        """Every key has been reported since the engine was reached."""
 
     def state_away(self) -> None:
-        """The engine is away; when it is back, every key is told again."""
+        """The engine is away; when it is back, every key is reported again."""
 
 
 class ISharedState(Interface):
-    """What the brokers agree upon: values by key, each change on condition that no other was first.
+    """State that brokers share: values by key, each change on condition that no other was first.
 
-    It has the key of ``backplane/state_format.py`` from the beginning, which is told first.
+    It has the key of ``backplane/state_format.py`` from the beginning, which is reported first.
     All methods are called in the reactor thread.
     """
 
     def open(watcher: StateWatcher) -> None:
-        """Begin to tell ``watcher``; called before the engine is reached, or after."""
+        """Begin to tell ``watcher`` too; called before the engine is reached, or after.
+
+        It is told about the keys that ``state_format.is_followed``.
+        """
+
+    def get(key: str) -> Deferred[StateEntry | None]:
+        """Return what ``key`` has now; None without a value. Fails with BackplaneAway."""
 
     def put(key: str, value: bytes, expected: int, seconds: int) -> Deferred[int]:
         """Set the value of ``key`` if its revision is ``expected``; 0 is that of a missing key.
 
         Fires with the new revision. Fails with Outdated if the revision is another one, and with
-        BackplaneAway if the engine cannot be reached; the value may have been set all the same.
-        Unless ``seconds`` is 0, the key is removed after that time, without telling anybody.
+        BackplaneAway if the engine cannot be reached; the value may have been set nevertheless.
+        Unless ``seconds`` is 0, the key is removed after that time, without a report.
         """
 
     def figures() -> Mapping[str, float]:

@@ -19,6 +19,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pubsub.backplane import state_format
+from pubsub.backplane.name_locks import NameLocks
 from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.shared_entries import Known, SharedEntries
 from pubsub.backplane.shared_state import StateEntry
@@ -31,7 +32,6 @@ from pubsub.backplane.topic_entry import (
     decode,
     topic_of,
 )
-from pubsub.backplane.turns import Turns
 from pubsub.backplane.unshared_topics import UnsharedTopics
 from pubsub.broker.access import RESERVED
 from pubsub.errors import BackplaneAway, Refused, TopicUnreachable
@@ -70,15 +70,15 @@ class SharedTopics(Service):
         self._memory = broker.memory
         self._in_thread = in_thread
         self._entries = SharedEntries(state, broker.store, broker.memory, clock)
-        self._turns = Turns(self._turn_ended, self._entries.bounded)
+        self._locks = NameLocks(self._lock_released, self._entries.bounded)
         self._broker = ""
         self._changes: TopicChanges
         self._arrived: deque[StateEntry | None] = deque()
         self._applying = False
-        # What was told of a topic whose turn it is.
+        # The entries that were reported of topics whose locks are held.
         self._postponed: dict[str, StateEntry] = {}
         self._unshared = UnsharedTopics(
-            broker, self._entries, self._turns, in_thread, self._run, self._postponed.__setitem__
+            broker, self._entries, self._locks, in_thread, self._run, self._postponed.__setitem__
         )
         self._malformed = self._not_made = 0
         broker.topic_lifecycle.sharing = self
@@ -94,7 +94,7 @@ class SharedTopics(Service):
             self._store.put(BROKER, "", found)
         self._broker = found.decode()
         self._changes = TopicChanges(
-            self._broker, self._entries, self._turns, self._topics, self._keys, self._in_thread
+            self._broker, self._entries, self._locks, self._topics, self._keys, self._in_thread
         )
         self._entries.restore()
         self._state.open(self)
@@ -188,24 +188,24 @@ class SharedTopics(Service):
         finally:
             self._applying = False
 
-    def _apply(self, told: StateEntry) -> None:
-        if told.key == state_format.KEY:
-            self._entries.at_bucket(told.value)
+    def _apply(self, reported: StateEntry) -> None:
+        if reported.key == state_format.KEY:
+            self._entries.at_bucket(reported.value)
             return
-        name = topic_of(told.key)
+        name = topic_of(reported.key)
         if name is None or name.startswith(RESERVED):
             return
         known = self._entries.get(name)
-        if known is not None and told.revision <= known.revision:
-            if told.revision == known.revision:
+        if known is not None and reported.revision <= known.revision:
+            if reported.revision == known.revision:
                 known.round = self._entries.round
                 if not known.entry.key and name in self._keys.names:
                     self._unshared.add(name)
-        elif name in self._turns:
-            self._postponed[name] = told
+        elif name in self._locks:
+            self._postponed[name] = reported
         else:
             try:
-                self._apply_entry(name, decode(told.value), told)
+                self._apply_entry(name, decode(reported.value), reported)
             except MalformedEntry:
                 self._count_malformed(name)
 
@@ -214,18 +214,18 @@ class SharedTopics(Service):
             log.warn("backplane: the value of topic {name!r} is malformed", name=name)
         self._malformed += 1
 
-    def _apply_entry(self, name: str, entry: TopicEntry, told: StateEntry) -> None:
+    def _apply_entry(self, name: str, entry: TopicEntry, reported: StateEntry) -> None:
         if entry.end:
             self._end_here(name, entry)
         elif entry.owner:
-            self._exclusive(name, entry, told.revision)
+            self._exclusive(name, entry, reported.revision)
         else:
-            self._adopt(name, entry, told)
+            self._adopt(name, entry, reported)
 
-    def _turn_ended(self, name: str) -> None:
-        told = self._postponed.pop(name, None)
-        if told is not None:
-            self._arrive([told])
+    def _lock_released(self, name: str) -> None:
+        reported = self._postponed.pop(name, None)
+        if reported is not None:
+            self._arrive([reported])
 
     def _end_here(self, name: str, entry: TopicEntry) -> None:
         """Another broker has ended the topic."""
@@ -244,7 +244,7 @@ class SharedTopics(Service):
 
     async def _end(self, name: str) -> None:
         """End the topic and all that is here of it; the shared state says so already."""
-        async with self._turns.of(name):
+        async with self._locks.of(name):
             self._entries.forget(name)
             topic = self._topics.get(name)
             if topic is not None:
@@ -258,16 +258,16 @@ class SharedTopics(Service):
             assert known is not None
             self._run(self._leave(name, known, CLOSED))
 
-    def _adopt(self, name: str, entry: TopicEntry, told: StateEntry) -> None:
+    def _adopt(self, name: str, entry: TopicEntry, reported: StateEntry) -> None:
         """The topic exists at the other brokers."""
         topic = self._topics.get(name)
         own = self._entries.id_of(name)
         if topic is not None and topic.hosted and own not in (None, entry.id):
             # It was deleted and created again.
-            self._postponed[name] = told
+            self._postponed[name] = reported
             self._run(self._end(name))
             return
-        self._entries.learn(name, entry, told.revision)
+        self._entries.learn(name, entry, reported.revision)
         if topic is None or not topic.hosted:
             try:
                 topic = self._topics.create(name)
@@ -291,7 +291,7 @@ class SharedTopics(Service):
 
     async def _adopt_key(self, topic: Topic, entry: TopicEntry) -> None:
         name, keys = topic.name, self._keys
-        async with self._turns.of(name):
+        async with self._locks.of(name):
             before = keys.plain(name)
             if not entry.key:
                 # No topic is opened because other brokers did not know its key.
@@ -334,11 +334,11 @@ class SharedTopics(Service):
             self._run(self._leave(topic.name, known, end))
 
     async def _leave(self, name: str, known: Known, end: str) -> None:
-        async with self._turns.of(name):
+        async with self._locks.of(name):
             await self._entries.put(name, known.entry.ended(end), known.revision)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> Deferred[None]:
-        """Begin ``work``; what it cannot do is told again when the engine is back."""
+        """Begin ``work``; what it cannot do is reported again when the engine is back."""
         return Deferred.fromCoroutine(work).addErrback(self._failed)
 
     def _failed(self, failure: Failure) -> None:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 SYNC_SECONDS = 5.0
-"""How long an acknowledgment waits for the engine."""
+"""The longest time that an acknowledgment waits for the engine."""
 # Messages up to this many bytes are one entry.
 _GRAIN = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLimits:
+    """Bytes that the stream does not have: publishers wait from ``held`` on, up to ``spool``."""
+
+    spool: int
+    held: int
 
 
 class _Entry(NamedTuple):
@@ -87,6 +96,11 @@ class Waiters:
                     self._expire_later(deadline)
 
         return stored
+
+    @property
+    def settled(self) -> int:
+        """The offset before which the stream has everything."""
+        return self._reached
 
     def reached(self, offset: int) -> None:
         """Make the calls whose messages are before ``offset``."""

@@ -8,12 +8,19 @@ from __future__ import annotations
 import secrets
 
 KEY = "format"
+FOLLOWED = ("t.", "n.", "x.")
+"""The beginnings of the other keys that brokers are told about; the rest they ask for."""
 _VERSION = b"1"
 
 
 def new_format() -> bytes:
     """Return the value for a new bucket."""
     return _VERSION + b" " + secrets.token_hex(8).encode()
+
+
+def is_followed(key: str) -> bool:
+    """Return whether brokers are told about ``key``."""
+    return key == KEY or key.startswith(FOLLOWED)
 
 
 def is_readable(value: bytes | None) -> bool:

@@ -44,6 +44,10 @@ _EXPECTED, _WRONG_SEQUENCE = "Nats-Expected-Last-Subject-Sequence", 10071
 # Entries that are requested at once: the reactor has others to serve.
 _TOGETHER = 128
 _CONSUMER = ConsumerConfig(
+    filter_subjects=[
+        _ROOT + state_format.KEY,
+        *[f"{_ROOT}{beginning}>" for beginning in state_format.FOLLOWED],
+    ],
     deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
     ack_policy=AckPolicy.NONE,
     inactive_threshold=60.0,
@@ -78,7 +82,7 @@ class StateSession:
         self._last_error = last_error
         self._replicas = replicas
         self._call = call
-        self.watcher: StateWatcher | None = None
+        self.watchers: list[StateWatcher] = []
         self._js: JetStreamContext | None = None
         self._seen = 0
 
@@ -141,29 +145,39 @@ class StateSession:
         source = await js.pull_subscribe(f"{_ROOT}>", stream=_STREAM, config=_CONSUMER)
         self._seen, is_first, pending = 0, True, _TOGETHER
         self._js = js
-        # What was last then may be removed by now, and is not told about.
-        first = last = (await js.stream_info(_STREAM)).state.last_seq
+        was_missing = False
         while not client.is_closed:
             try:
                 messages = await source.fetch(max(min(pending, _TOGETHER), 1), timeout=_LOOK)
             except TimeoutError:
-                if first < last and self._seen < last:
+                is_missing = await self._is_missing(source)
+                if was_missing and is_missing:
                     return
-                last = (await js.stream_info(_STREAM)).state.last_seq
+                was_missing = is_missing
                 continue
+            was_missing = False
             pending = messages[-1].metadata.num_pending
             self._tell(messages)
             if is_first and not pending:
                 # There is always the key of the format.
                 is_first = False
-                if self.watcher is not None:
-                    self._call(self.watcher.state_complete)
+                for watcher in self.watchers:
+                    self._call(watcher.state_complete)
+
+    async def _is_missing(self, source: JetStreamContext.PullSubscription) -> bool:
+        """Return whether the engine has something that was not told.
+
+        It may also be on its way.
+        """
+        found = await source.consumer_info()
+        delivered = 0 if found.delivered is None else found.delivered.stream_seq
+        return bool(found.num_pending) or self._seen < delivered
 
     def _away(self) -> None:
         if self._js is not None:
             self._js = None
-            if self.watcher is not None:
-                self._call(self.watcher.state_away)
+            for watcher in self.watchers:
+                self._call(watcher.state_away)
 
     def ended(self) -> None:
         """The connection has ended."""
@@ -176,8 +190,23 @@ class StateSession:
             # Programs of NATS mark a removed key by a header.
             if not message.headers or "KV-Operation" not in message.headers:
                 entries.append(StateEntry(message.subject[len(_ROOT) :], message.data, revision))
-        if entries and self.watcher is not None:
-            self._call(self.watcher.state_changed, entries)
+        if entries:
+            for watcher in self.watchers:
+                self._call(watcher.state_changed, entries)
+
+    async def get(self, key: str) -> StateEntry | None:
+        """See ``ISharedState``."""
+        if self._js is None:
+            raise BackplaneAway("the engine is away")
+        try:
+            last = await self._js.get_last_msg(_STREAM, _ROOT + key)
+        except NotFoundError:
+            return None
+        except (TimeoutError, NatsError, OSError):
+            raise BackplaneAway("the engine does not answer") from None
+        if last.headers and "KV-Operation" in last.headers:
+            return None
+        return StateEntry(key, last.data or b"", int(last.seq or 0))
 
     async def put(self, key: str, value: bytes, expected: int, seconds: int) -> int:
         """See ``ISharedState``."""
@@ -224,6 +253,6 @@ def _check(config: StreamConfig) -> None:
     )
     if not fits:
         raise Unusable(
-            f"the bucket {BUCKET!r} has other settings than the brokers need; remove it, and they "
-            "make it, or use another account"
+            f"the bucket {BUCKET!r} has other settings than the brokers need; remove it, and the "
+            "brokers create it again, or use another account"
         )

@@ -21,8 +21,8 @@ from pubsub.errors import BackplaneAway, Refused, TopicExists, TopicNotFound, Wr
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
+    from pubsub.backplane.name_locks import NameLocks
     from pubsub.backplane.shared_entries import SharedEntries
-    from pubsub.backplane.turns import Turns
     from pubsub.broker.queue_keys import QueueKeys
     from pubsub.broker.topic_registry import TopicRegistry
     from pubsub.broker.topic_sharing import Requirements
@@ -49,7 +49,7 @@ class TopicChanges:
         self,
         broker: str,
         entries: SharedEntries,
-        turns: Turns,
+        locks: NameLocks,
         topics: TopicRegistry,
         keys: QueueKeys,
         run: InThread,
@@ -57,7 +57,7 @@ class TopicChanges:
         self._holds = topics.holds
         self._broker = broker
         self._entries = entries
-        self._turns = turns
+        self._locks = locks
         self._keys = keys
         self._in_thread = run
 
@@ -65,27 +65,15 @@ class TopicChanges:
         self, name: str, required: Requirements, apply: Callable[[], Awaitable[_Result]]
     ) -> _Result:
         """See ``TopicSharing``."""
-        async with self._turns.of(name):
-            found, revision = self._found(name)
-            is_new = False
-            for _ in range(_ATTEMPTS):
-                entry = await self._required(name, found, required)
-                if entry == found:
-                    break
-                try:
-                    revision = await self._entries.put(name, entry, revision)
-                except Outdated as outdated:
-                    found, revision = _current(outdated)
-                else:
-                    is_new = found is None
-                    break
-            else:
-                raise BackplaneAway("other brokers change the topic at the same time")
+        async with self._locks.of(name):
+            found, entry, revision = await self._put(
+                name, lambda found: self._required(name, found, required)
+            )
             self._entries.learn(name, entry, revision)
             try:
                 return await apply()
             except Refused:
-                if is_new:
+                if found is None:
                     await self._withdraw(name, entry, revision)
                 raise
 
@@ -134,24 +122,18 @@ class TopicChanges:
         if requested is None:
             raise BackplaneAway("the topic is not shared yet")
         agreed = requested.entry.key
-        async with self._turns.of(name):
+        async with self._locks.of(name):
             before = self._keys.plain(name)
             hashed = await self._hash(key)
             sealed = await self._in_thread(partial(seal, before, key, name)) if before else b""
-            found, revision = self._found(name)
-            for _ in range(_ATTEMPTS):
+
+            async def rotated(found: TopicEntry | None) -> TopicEntry:
                 if found is None or found.key != agreed:
                     # Another broker has rotated it, or deleted the topic.
                     raise WrongKey(name)
-                entry = replace(found, key=hashed, sealed=sealed)
-                try:
-                    revision = await self._entries.put(name, entry, revision)
-                except Outdated as outdated:
-                    found, revision = _current(outdated)
-                else:
-                    break
-            else:
-                raise BackplaneAway("other brokers change the topic at the same time")
+                return replace(found, key=hashed, sealed=sealed)
+
+            _, entry, revision = await self._put(name, rotated)
             if not self._holds(topic):
                 # Its owner has left meanwhile.
                 await self._withdraw(name, entry, revision)
@@ -161,24 +143,35 @@ class TopicChanges:
 
     async def delete(self, name: str, apply: Callable[[], Deferred[None]]) -> None:
         """See ``TopicSharing``."""
-        async with self._turns.of(name):
-            found, revision = self._found(name)
-            for _ in range(_ATTEMPTS):
+        async with self._locks.of(name):
+
+            async def deleted(found: TopicEntry | None) -> TopicEntry:
                 entry = found or TopicEntry(self._entries.id_of(name) or self._entries.new_id())
-                try:
-                    await self._entries.put(name, entry.ended(DELETED), revision)
-                except Outdated as outdated:
-                    found, revision = _current(outdated)
-                else:
-                    break
-            else:
-                raise BackplaneAway("other brokers change the topic at the same time")
+                return entry.ended(DELETED)
+
+            await self._put(name, deleted)
             self._entries.forget(name)
             await apply()
 
-    def _found(self, name: str) -> tuple[TopicEntry | None, int]:
+    async def _put(
+        self, name: str, change: Callable[[TopicEntry | None], Awaitable[TopicEntry]]
+    ) -> tuple[TopicEntry | None, TopicEntry, int]:
+        """Put what ``change`` makes of the current entry, unless that is the same.
+
+        It is called again if another broker has changed the topic meanwhile. Returns the entry
+        before, the entry now, and its revision.
+        """
         known = self._entries.get(name)
-        return (None, 0) if known is None else (known.entry, known.revision)
+        found, revision = (None, 0) if known is None else (known.entry, known.revision)
+        for _ in range(_ATTEMPTS):
+            entry = await change(found)
+            if entry == found:
+                return found, entry, revision
+            try:
+                return found, entry, await self._entries.put(name, entry, revision)
+            except Outdated as outdated:
+                found, revision = _current(outdated)
+        raise BackplaneAway("other brokers change the topic at the same time")
 
 
 def _current(outdated: Outdated) -> tuple[TopicEntry | None, int]:

@@ -20,9 +20,9 @@ from pubsub.backplane.topic_entry import (
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
+    from pubsub.backplane.name_locks import NameLocks
     from pubsub.backplane.shared_entries import Known, SharedEntries
     from pubsub.backplane.topic_changes import InThread
-    from pubsub.backplane.turns import Turns
     from pubsub.broker.service import BrokerService
 
 # Topics that are being shared at once.
@@ -40,7 +40,7 @@ class UnsharedTopics:
         self,
         broker: BrokerService,
         entries: SharedEntries,
-        turns: Turns,
+        locks: NameLocks,
         in_thread: InThread,
         run: Callable[[Coroutine[Any, Any, None]], Deferred[None]],
         postpone: Callable[[str, StateEntry], None],
@@ -49,7 +49,7 @@ class UnsharedTopics:
         self._lifecycle = broker.topic_lifecycle
         self._keys = broker.queue_keys
         self._entries = entries
-        self._turns = turns
+        self._locks = locks
         self._in_thread = in_thread
         self._run = run
         self._postpone = postpone
@@ -93,7 +93,7 @@ class UnsharedTopics:
         self._begin()
 
     async def _share(self, name: str) -> None:
-        async with self._turns.of(name):
+        async with self._locks.of(name):
             topic = self._topics.get(name)
             if topic is None or not topic.hosted or name in self._keys.exclusive:
                 return
@@ -139,7 +139,7 @@ class UnsharedTopics:
 def _may_replace(outdated: Outdated, id: str) -> bool:
     """Return whether the topic has ended at the other brokers, and this one is another of ``id``.
 
-    A topic that has expired is shared again by those who still use it.
+    A topic that has expired is shared again by the brokers that still use it.
     """
     if outdated.value is None:
         return True

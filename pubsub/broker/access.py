@@ -1,4 +1,4 @@
-"""Access rules: what a client of a listener may do, on which topics."""
+"""Access rules: the actions that a client of a listener may take, by topic."""
 
 from __future__ import annotations
 
@@ -114,13 +114,16 @@ class AccessRules:
     def check_publish(self, name: str) -> None:
         """Raise NotAuthorized unless the client may publish to the topic ``name``."""
         publish = self.view.publish
-        if not publish.allows(name) or self._locked(name, publish):
+        if not publish.allows(name) or (
+            # Most topics are neither, and this is done for each lone message.
+            (name in self._closed or name.startswith(RESERVED)) and self._locked(name, publish)
+        ):
             raise NotAuthorized(name)
 
     def may_publish_all(self, names: tuple[str, ...]) -> bool:
         """True if the client may publish to all these topics and none of them has a queue key.
 
-        False does not mean that it may not: ``check_publish`` tells for each topic.
+        False does not mean that it may not: ``check_publish`` decides for each topic.
         """
         view = self.view
         allowed = view.combinations.get(names)

@@ -1,4 +1,4 @@
-"""Why a request is allowed or denied: each rule, and what it says about the request."""
+"""The reason why a request is allowed or denied: each rule, and its part in the decision."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOPICLESS = ("admin", "metrics")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class AccessRequest:
     """A request to explain; ``topic`` is empty for actions about no topic."""
 
     identity: Identity
@@ -26,7 +26,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RuleStep:
     """A rule, and its ``part`` in the decision: DECIDES, LATER, or why it is not about it."""
 
     rule: AccessRule
@@ -39,21 +39,21 @@ class Explanation:
 
     allowed: bool
     reason: str
-    steps: Sequence[Step]
+    steps: Sequence[RuleStep]
     notes: Sequence[str]
 
 
 def explain(
-    table: AccessTable, protocol: str, settings: Mapping[str, Any], request: Request
+    table: AccessTable, protocol: str, settings: Mapping[str, Any], request: AccessRequest
 ) -> Explanation:
     """Explain what the rules of a listener of ``protocol`` with these settings decide."""
-    steps: list[Step] = []
+    steps: list[RuleStep] = []
     decided: AccessRule | None = None
     for rule in table.listed(settings):
         part = LATER if decided else _part(table, rule, protocol, request)
         if part == DECIDES:
             decided = rule
-        steps.append(Step(rule, part))
+        steps.append(RuleStep(rule, part))
     allowed = decided is not None and decided.allow
     if decided is None:
         reason = "no rule is about this request, and there is a table [[access]]"
@@ -67,12 +67,12 @@ def explain(
     return Explanation(allowed, reason, steps, notes)
 
 
-def _depends_on_issuer(steps: Sequence[Step], request: Request) -> bool:
+def _depends_on_issuer(steps: Sequence[RuleStep], request: AccessRequest) -> bool:
     open_question = request.identity.proof == TOKEN and not request.identity.issuer
     return open_question and any(step.rule.who.issuers for step in steps)
 
 
-def _part(table: AccessTable, rule: AccessRule, protocol: str, request: Request) -> str:
+def _part(table: AccessTable, rule: AccessRule, protocol: str, request: AccessRequest) -> str:
     """Return DECIDES, or the first condition that the request does not meet."""
     if request.action not in rule.actions:
         return "about other actions"
@@ -87,13 +87,13 @@ def _part(table: AccessTable, rule: AccessRule, protocol: str, request: Request)
     return DECIDES
 
 
-def _is_closed(settings: Mapping[str, Any], request: Request) -> bool:
+def _is_closed(settings: Mapping[str, Any], request: AccessRequest) -> bool:
     own = [pattern for pattern in settings["grant"] if pattern.startswith(RESERVED)]
     return request.topic.startswith(RESERVED) and not matcher(own)(request.topic)
 
 
 def _notes(
-    settings: Mapping[str, Any], request: Request, rule: AccessRule | None, allowed: bool
+    settings: Mapping[str, Any], request: AccessRequest, rule: AccessRule | None, allowed: bool
 ) -> list[str]:
     if not allowed or rule is None:
         return []

@@ -61,7 +61,7 @@ class Who:
         return " ".join(shown)
 
     def includes(self, identity: Identity, protocol: str, groups: Mapping[str, Any]) -> bool:
-        """Return whether a client of ``protocol`` is meant; ``groups`` are matchers of names."""
+        """Return whether this applies to a client of ``protocol``; ``groups`` match names."""
         if self.proofs and identity.proof not in self.proofs:
             return False
         if self.issuers and identity.issuer not in self.issuers:
@@ -126,7 +126,7 @@ class AccessRule:
         return any(NAME in pattern for pattern in self.topics)
 
     def matcher_for(self, name: str) -> Callable[[str], bool]:
-        """Return a function that tells whether the rule is about a topic.
+        """Return a predicate: whether the rule is about a topic.
 
         ``name`` is that of the identity, which is inserted literally. Patterns with NAME match
         nothing for a client without a name. A reserved topic has to be named by a pattern that

@@ -1,4 +1,4 @@
-"""From the addresses that a read brings to the topics that they stand for."""
+"""The topics for the addresses in a read, as a publisher of several topics sends it."""
 
 from __future__ import annotations
 

@@ -51,6 +51,6 @@ def requires_certificates(settings: Mapping[str, Any]) -> bool:
 
 
 def is_exposed(settings: Mapping[str, Any], host: str) -> bool:
-    """Return whether a listener at ``host`` would admit what it has not been told to admit."""
+    """Return whether a listener at ``host`` would admit clients without an explicit setting."""
     undecided = settings["allow-anonymous"] == AUTO
     return undecided and not admits_anonymous(settings, host)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from pubsub.broker.encoders import BatchEncoder
-    from pubsub.broker.topics import Delivery, Recipient, Source, Topic
+    from pubsub.broker.topics import Delivery, DeliverySource, Recipient, Topic
 
 # Pending messages are delivered in pieces of about this many bytes: a piece stays in the
 # processor's cache, and a subscriber that is full pauses its outbox before the next piece.
@@ -41,11 +41,11 @@ class Share:
 
     @property
     def topics(self) -> Iterable[Topic]:
-        """See ``Source``."""
+        """See ``DeliverySource``."""
         return [topic for topic, _ in self.counts(0)]
 
     def counts(self, count: int) -> Iterable[tuple[Topic, int]]:
-        """See ``Source``."""
+        """See ``DeliverySource``."""
         return [
             (self._topics[index], number)
             for index, number, _ in self._totals
@@ -62,21 +62,21 @@ class Share:
         return Share(self._topics, totals, self._wanted)
 
 
-class Shares:
+class DeliveryShares:
     """The shares of deliveries that were joined."""
 
     __slots__ = ("_sources",)
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[DeliverySource]) -> None:
         self._sources = sources
 
     @property
     def topics(self) -> Iterable[Topic]:
-        """See ``Source``."""
+        """See ``DeliverySource``."""
         return {topic for source in self._sources for topic in source.topics}
 
     def counts(self, count: int) -> Iterable[tuple[Topic, int]]:
-        """See ``Source``."""
+        """See ``DeliverySource``."""
         totals: Counter[Topic] = Counter()
         for source in self._sources:
             for topic, number in source.counts(0):
@@ -113,6 +113,6 @@ def _join(piece: list[Delivery]) -> Delivery:
         return piece[0]
     order, _, _, offset, source = piece[0]
     if any(one[4] is not source for one in piece):
-        source = Shares([one[4] for one in piece])
+        source = DeliveryShares([one[4] for one in piece])
     data = b"".join([one[1] for one in piece])
     return order, data, sum([one[2] for one in piece]), offset, source

@@ -10,10 +10,10 @@ from pubsub.broker.last_writes import LastWrites
 
 if TYPE_CHECKING:
     from pubsub.broker.cursor import Cursor
-    from pubsub.broker.topics import Source, Topic
+    from pubsub.broker.topics import DeliverySource, Topic
     from pubsub.broker.traffic import Traffic
 
-QueueEntry = tuple[bytes, int, "Source", int]
+QueueEntry = tuple[bytes, int, "DeliverySource", int]
 """Encoded messages, how many they are, their topics, and the offset of the first."""
 
 
@@ -37,7 +37,7 @@ class Backlog:
 
 
 @dataclass(frozen=True, slots=True)
-class Owed:
+class PendingMessages:
     """Messages that a client would get if it resumed its session, by topic.
 
     ``label`` names it, and ``traffic`` is that of its protocol.

@@ -9,7 +9,7 @@ from pubsub.broker.topics import Recipient
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
     from pubsub.broker.slow_policy import SlowPolicy
-    from pubsub.broker.topics import Source, Topic
+    from pubsub.broker.topics import DeliverySource, Topic
 
 
 class BehindOutbox(Recipient, Protocol):
@@ -27,7 +27,7 @@ class BehindOutbox(Recipient, Protocol):
     def receives(self, topic: Topic, batch: Batch) -> bool:
         """See ``Subscriber``."""
 
-    def enqueue(self, data: bytes, count: int, source: Source, offset: int) -> None:
+    def enqueue(self, data: bytes, count: int, source: DeliverySource, offset: int) -> None:
         """Queue ``count`` encoded messages without limit; ``offset`` is that of the first."""
 
     def missed(self, start: int, stop: int, reason: str) -> None:

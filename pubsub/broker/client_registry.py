@@ -10,7 +10,7 @@ from sortedcontainers import SortedDict
 from twisted.internet.defer import Deferred
 
 if TYPE_CHECKING:
-    from pubsub.interfaces import Client
+    from pubsub.interfaces import ConnectedClient
 
 # Connections that one look-up in the sorted marks takes.
 _PAGE = 64
@@ -20,23 +20,23 @@ class ClientRegistry:
     """All connections that were accepted and are not closed yet, by their marks."""
 
     def __init__(self) -> None:
-        self._clients: SortedDict[int, Client] = SortedDict()
+        self._clients: SortedDict[int, ConnectedClient] = SortedDict()
         self._drains: list[_Drain] = []
 
     def __len__(self) -> int:
         return len(self._clients)
 
-    def __iter__(self) -> Iterator[Client]:
+    def __iter__(self) -> Iterator[ConnectedClient]:
         return iter(tuple(self._clients.values()))
 
     def __contains__(self, client: object) -> bool:
         return self._clients.get(getattr(client, "mark", 0)) is client
 
-    def add(self, client: Client) -> None:
+    def add(self, client: ConnectedClient) -> None:
         """Add a connection that was accepted; it has its mark."""
         self._clients[client.mark] = client
 
-    def discard(self, client: Client) -> None:
+    def discard(self, client: ConnectedClient) -> None:
         """Remove a connection that was closed."""
         if client in self:
             del self._clients[client.mark]
@@ -46,12 +46,12 @@ class ClientRegistry:
                 self._drains.remove(drain)
                 drain.done.callback(None)
 
-    def get(self, mark: int) -> Client | None:
+    def get(self, mark: int) -> ConnectedClient | None:
         """Return the connection with this mark."""
-        found: Client | None = self._clients.get(mark)
+        found: ConnectedClient | None = self._clients.get(mark)
         return found
 
-    def after(self, mark: int) -> Iterator[Client]:
+    def after(self, mark: int) -> Iterator[ConnectedClient]:
         """Yield the connections with higher marks, in order.
 
         Connections may begin and end meanwhile; new ones are yielded.
@@ -66,11 +66,11 @@ class ClientRegistry:
             if len(page) < _PAGE:
                 return
 
-    def of_listener(self, listener: object) -> list[Client]:
+    def of_listener(self, listener: object) -> list[ConnectedClient]:
         """Return the connections that ``listener`` has accepted."""
         return [client for client in self if client.accepted_by is listener]
 
-    def drain(self, clients: Iterable[Client] | None = None) -> Deferred[None] | None:
+    def drain(self, clients: Iterable[ConnectedClient] | None = None) -> Deferred[None] | None:
         """Drain ``clients``, by default all; the Deferred fires when they are closed.
 
         None if none is left.
@@ -85,7 +85,7 @@ class ClientRegistry:
         self._drains.append(drain)
         return drain.done
 
-    def abort(self, reason: str, clients: Iterable[Client] | None = None) -> None:
+    def abort(self, reason: str, clients: Iterable[ConnectedClient] | None = None) -> None:
         """Close ``clients`` at once, by default every connection."""
         for client in self if clients is None else clients:
             if client in self:
@@ -95,6 +95,6 @@ class ClientRegistry:
 class _Drain:
     """Connections that are being drained; ``done`` fires when all are closed."""
 
-    def __init__(self, clients: set[Client]) -> None:
+    def __init__(self, clients: set[ConnectedClient]) -> None:
         self.clients = clients
         self.done: Deferred[None] = Deferred()

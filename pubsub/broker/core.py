@@ -1,4 +1,4 @@
-"""``BrokerCore``: the parts of a broker that do not depend on its listeners."""
+"""``BrokerCore``: the objects of a broker that do not depend on its listeners."""
 
 from __future__ import annotations
 

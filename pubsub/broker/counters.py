@@ -22,7 +22,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class LastRefusal(NamedTuple):
-    """Whose request was refused last for a reason, and when, in µs since the Unix epoch."""
+    """The client of the last refusal for a reason, and its time in µs since the Unix epoch."""
 
     client: str
     timestamp: int

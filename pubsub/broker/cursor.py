@@ -20,13 +20,15 @@ from pubsub.broker.audience import Share
 from pubsub.broker.encoders import BatchEncoder, make_encoder, too_large
 from pubsub.broker.history_reads import PAGE_BYTES, read_history
 from pubsub.broker.marks import log_fields
-from pubsub.broker.subscriber_positions import Positions
+from pubsub.broker.resumption import offset_of
+from pubsub.broker.subscriber_positions import SubscriberPositions
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch, Page
     from pubsub.broker.behind_outbox import BehindOutbox
     from pubsub.broker.cursors import Cursors
-    from pubsub.broker.topics import Source, Topic
+    from pubsub.broker.resumption import Position
+    from pubsub.broker.topics import DeliverySource, Topic
     from pubsub.interfaces import Encoding
 
 log = Logger()
@@ -64,15 +66,15 @@ class Cursor:
     def __init__(self, cursors: Cursors, outbox: BehindOutbox, offset: int) -> None:
         self._cursors = cursors
         self._outbox = outbox
-        self._positions = Positions(offset)
+        self._positions = SubscriberPositions(offset)
         self._place = offset
-        cursors.number += 1
+        cursors.outboxes.add(outbox)
         cursors.places += offset
         self.behind: dict[Topic, Encoding] = {}
         """The topics that are delivered from here alone. The others are not published to, and are
         added with the next message."""
         self._encoders: dict[tuple[Topic, ...], BatchEncoder] = {}
-        # True if the messages that are owed are known, which those of a resumed session are not.
+        # True if the pending messages are known, which those of a resumed session are not.
         self._exact = True
         self._overtaken = False
         self._waiting = True
@@ -96,16 +98,21 @@ class Cursor:
         """Return the offset of the first message of ``topic`` that the outbox was not given."""
         return self._positions.offset_of(topic)
 
+    def continuation(self, topic: Topic) -> Position:
+        """Return where ``topic`` continues if the outbox is given nothing more."""
+        return self._positions.position_of(topic)
+
     def let_go(self, topic: Topic, encoding: Encoding, offset: int, count: int) -> None:
         """Deliver ``topic`` from ``offset`` on; ``count`` messages of it were in the queue."""
-        self._positions.add(topic, offset, self._page is not None).owed = count
+        self._positions.add(topic, offset, self._page is not None).pending = count
         self._note_place(min(offset, self._place))
         self._suspend(topic, encoding)
 
-    def resume(self, topic: Topic, encoding: Encoding, offset: int) -> None:
-        """Deliver ``topic`` from ``offset`` on: it is newly subscribed, or again."""
+    def resume(self, topic: Topic, encoding: Encoding, start: Position) -> None:
+        """Deliver ``topic`` from ``start`` on: it is newly subscribed, or again."""
+        offset = offset_of(start)
         self._exact = self._exact and offset >= self._cursors.end
-        self._positions.add(topic, offset, self._page is not None)
+        self._positions.add(topic, start, self._page is not None)
         self._note_place(min(offset, self._place))
         self._suspend(topic, encoding)
 
@@ -115,7 +122,7 @@ class Cursor:
         self._encoders.clear()
         self.behind.pop(topic, None)
 
-    def pass_over(self, source: Source, count: int) -> None:
+    def pass_over(self, source: DeliverySource, count: int) -> None:
         """Messages were to be delivered live: read them from the history if they are stored."""
         counters, outbox = self._cursors.router.counters, self._outbox
         for topic, number in source.counts(count):
@@ -124,7 +131,7 @@ class Cursor:
             if encoding is None or not topic.durability:
                 self._drop(topic.name, "slow-consumer", number)
                 continue
-            self._positions.of(topic).owed += number
+            self._positions.of(topic).pending += number
             if topic not in self.behind:
                 # From now on only counted, however many messages are published.
                 self._suspend(topic, encoding)
@@ -196,7 +203,8 @@ class Cursor:
             return
         positions, start = self._positions, self._positions.offset
         positions.offset = max(start, page.next_offset)
-        if positions.offset >= self._cursors.end and not positions.needs_rewind:
+        is_at_end = positions.offset >= self._cursors.end and not positions.needs_rewind
+        if is_at_end and positions.is_settled:
             self._finish()
             return
         self._outbox.flush()
@@ -215,7 +223,8 @@ class Cursor:
             if due[0] is not None:
                 self._enqueue_run(batch, due[0])
             return
-        whole = [topic for topic in due if topic is not None and self._is_whole(topic, batch)]
+        is_whole, receives = self._positions.is_whole, self._outbox.receives
+        whole = [one for one in due if one and is_whole(one, batch) and receives(one, batch)]
         if len(whole) == len(due):
             self._enqueue_mixed(batch, tuple(whole))
             return
@@ -231,22 +240,16 @@ class Cursor:
             return None
         return topic if self.position(topic) < batch.offset + batch.count else None
 
-    def _is_whole(self, topic: Topic, batch: Batch) -> bool:
-        return self.position(topic) <= batch.offset and self._outbox.receives(topic, batch)
-
     def _enqueue_run(self, batch: Batch, topic: Topic) -> None:
         """Queue the messages of a batch of one topic."""
-        start = self.position(topic)
-        if start > batch.offset:
-            batch = batch.slice(start - batch.offset, batch.count)
-        self._positions.of(topic).owed -= batch.count
-        if self._outbox.receives(topic, batch):
-            self._enqueue(batch, self._encoder((topic,)), topic)
+        left = self._positions.left(topic, batch)
+        if left is not None and self._outbox.receives(topic, left):
+            self._enqueue(left, self._encoder((topic,)), topic)
 
     def _enqueue_mixed(self, batch: Batch, topics: tuple[Topic, ...]) -> None:
         totals = batch.columns.totals()
         for index, number, _ in totals:
-            self._positions.of(topics[index]).owed -= number
+            self._positions.of(topics[index]).pending -= number
         share = Share(topics, totals, frozenset(range(len(topics))))
         self._enqueue(batch, self._encoder(topics), share)
 
@@ -259,7 +262,7 @@ class Cursor:
             encoder = self._encoders[topics] = make_encoder(list(map(self._encoding, topics)))
         return encoder
 
-    def _enqueue(self, batch: Batch, encoder: BatchEncoder, source: Source) -> None:
+    def _enqueue(self, batch: Batch, encoder: BatchEncoder, source: DeliverySource) -> None:
         counters, outbox = self._cursors.router.counters, self._outbox
         data, count = encoder.encode(batch)
         if count < batch.count:
@@ -307,13 +310,9 @@ class Cursor:
         counters, outbox = self._cursors.router.counters, self._outbox
         counters.drop(outbox.label, topic, reason, count, outbox.connection, outbox.traffic)
 
-    def owed(self) -> Iterable[tuple[Topic, int]]:
+    def pending(self) -> Iterable[tuple[Topic, int]]:
         """Return how many messages of each topic were not delivered; nothing if unknown."""
         return self._positions.untaken() if self._exact else ()
-
-    def _count_untaken(self, reason: str) -> None:
-        for topic, count in self.owed():
-            self._drop(topic.name, reason, count)
 
     # The end
 
@@ -337,9 +336,10 @@ class Cursor:
 
     def _end(self, reason: str | None) -> None:
         if reason is not None:
-            self._count_untaken(reason)
+            for topic, count in self.pending():
+                self._drop(topic.name, reason, count)
         if not self._stopped:
-            self._cursors.number -= 1
+            self._cursors.outboxes.discard(self._outbox)
             self._cursors.places -= self._place
         self._stopped = True
         for timer in (self._limit, self._later):

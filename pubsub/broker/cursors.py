@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from twisted.internet.interfaces import IReactorTime
 
 if TYPE_CHECKING:
+    from pubsub.broker.behind_outbox import BehindOutbox
     from pubsub.broker.router import Router
     from pubsub.broker.topic_registry import TopicRegistry
     from pubsub.interfaces import IStore
@@ -38,8 +39,8 @@ class Cursors:
         self._scheduled = False
         # Pages that are being read in threads, which compete with the reactor for the processor.
         self._under_way = 0
-        self.number = 0
-        """Cursors: subscribers that are behind."""
+        self.outboxes: set[BehindOutbox] = set()
+        """Those of the subscribers that are behind."""
         self.places = 0
         """The sum of the offsets at which their next pages begin."""
 
@@ -47,6 +48,11 @@ class Cursors:
     def end(self) -> int:
         """The offset of the next message."""
         return self.store.next_offset
+
+    @property
+    def number(self) -> int:
+        """Subscribers that are behind."""
+        return len(self.outboxes)
 
     @property
     def distance(self) -> int:

@@ -64,7 +64,9 @@ class Dispatcher:
         ``TopicRegistry.claim``). Raises TopicUnreachable or HistoryUnavailable; nothing has been
         published in that case.
         """
-        batch = self._batch((topic.name,), columns, sender, protocol, headers)
+        batch = Batch(
+            (topic.name,), columns, self._timestamp(), self._sequence, sender, protocol, headers
+        )
         if topic.upstream is None:
             if not topic.hosted:
                 self._topics.claim(topic)

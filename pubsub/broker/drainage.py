@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 if TYPE_CHECKING:
     from pubsub.broker.client_registry import ClientRegistry
     from pubsub.broker.router import Router
-    from pubsub.interfaces import Client
+    from pubsub.broker.session_sharing import SessionSharing
+    from pubsub.interfaces import ConnectedClient
 
 log = Logger()
 
@@ -54,7 +55,7 @@ class Drainage:
         """Apply the setting ``stop-timeout``."""
         self.seconds = settings["stop-timeout"]
 
-    def drain(self, clients: Iterable[Client]) -> Deferred[None] | None:
+    def drain(self, clients: Iterable[ConnectedClient]) -> Deferred[None] | None:
         """Drain ``clients``; fires when they are closed. None if none is left."""
         draining = list(clients)
         self._router.finish()
@@ -69,7 +70,18 @@ class Drainage:
 
         return drained.addCallback(cancel)
 
-    def abort(self, clients: Iterable[Client]) -> None:
+    def leave(
+        self, sharing: SessionSharing | None, then: Callable[[], Deferred[None]]
+    ) -> Deferred[None]:
+        """Leave the sessions to other brokers, if they are shared; call ``then`` afterwards."""
+        if sharing is None:
+            return maybeDeferred(then)
+        self._router.finish()
+        sharing.leaving()
+        drained = maybeDeferred(self.drain, self._clients)
+        return drained.addCallback(lambda _: sharing.leave()).addCallback(lambda _: then())
+
+    def abort(self, clients: Iterable[ConnectedClient]) -> None:
         """Close those of ``clients`` that are left at once."""
         left = [client for client in clients if client in self._clients]
         log.warn("{count} connections did not close in time", count=len(left))

@@ -48,7 +48,7 @@ def make_sparse_encoder(given: Mapping[int, Encoding], number: int) -> BatchEnco
     """
     if len(set(map(type, given.values()))) == 1 and hasattr(next(iter(given.values())), "heads"):
         return _HeadEncoder(given, number)  # type: ignore[arg-type]
-    return _RunEncoder(given, number)  # type: ignore[arg-type]
+    return _RunEncoder(given, number)
 
 
 def too_large(encoder: BatchEncoder, batch: Batch) -> Counter[int]:
@@ -61,42 +61,43 @@ def too_large(encoder: BatchEncoder, batch: Batch) -> Counter[int]:
     )
 
 
-def _limits(given: Mapping[int, Encoding], number: int) -> list[int]:
-    limits = [maxsize] * number
-    for index, encoding in given.items():
-        limits[index] = encoding.limit
-    return limits
-
-
-def _limit(given: Mapping[int, Encoding]) -> int:
-    return min([encoding.limit for encoding in given.values()], default=maxsize)
-
-
 @lru_cache(maxsize=1024)
 def _heads_of(encoding: HeadEncoding) -> tuple[Head, ...]:
     """Return the heads of ``encoding``; many audiences of a read have it."""
     return encoding.heads
 
 
-class _HeadEncoder:
+class _Encoder:
+    """The base of encoders: the limits of the ``given`` encodings of ``number`` topics."""
+
+    __slots__ = ("_given", "_number", "limit")
+
+    def __init__(self, given: Mapping[int, Encoding], number: int) -> None:
+        self._given = given
+        self._number = number
+        self.limit = min([encoding.limit for encoding in given.values()], default=maxsize)
+
+    @property
+    def limits(self) -> Sequence[int]:
+        limits = [maxsize] * self._number
+        for index, encoding in self._given.items():
+            limits[index] = encoding.limit
+        return limits
+
+
+class _HeadEncoder(_Encoder):
     """A step of the kernel for each message."""
 
-    __slots__ = ("_frames", "_given", "_number", "_variable", "limit")
+    __slots__ = ("_frames", "_variable")
 
     def __init__(self, given: Mapping[int, HeadEncoding], number: int) -> None:
+        super().__init__(given, number)
         heads: list[tuple[Head, ...]] = [()] * number
         for index, encoding in given.items():
             heads[index] = _heads_of(encoding)  # type: ignore[arg-type]
         one = next(iter(given.values()))
         self._frames = FrameEncoder(heads, one.variable_at, one.variable_size)
         self._variable = one.variable if one.variable_size else None
-        self._given = given
-        self._number = number
-        self.limit = _limit(given)
-
-    @property
-    def limits(self) -> Sequence[int]:
-        return _limits(self._given, self._number)
 
     def encode(self, batch: Batch) -> tuple[bytes, int]:
         if self._variable is None:
@@ -104,19 +105,12 @@ class _HeadEncoder:
         return self._frames.encode(batch.columns, self._variable(batch))
 
 
-class _RunEncoder:
+class _RunEncoder(_Encoder):
     """A call of ``RunEncoding.encode`` for consecutive messages of one topic."""
 
-    __slots__ = ("_given", "_number", "limit")
+    __slots__ = ()
 
-    def __init__(self, given: Mapping[int, RunEncoding], number: int) -> None:
-        self._given = given
-        self._number = number
-        self.limit = _limit(given)
-
-    @property
-    def limits(self) -> Sequence[int]:
-        return _limits(self._given, self._number)
+    _given: Mapping[int, RunEncoding]
 
     def encode(self, batch: Batch) -> tuple[bytes, int]:
         parts: list[bytes] = []

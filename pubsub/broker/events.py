@@ -32,7 +32,7 @@ _LOOKAHEAD = 64
 # A token is JSON in base64, and nsd sends whole requests so. Both may begin with white space.
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{8,}")
 _OBJECT = re.compile(rb"\{\s*\"[\w\\]")
-# The fields of a request of HTTP that prove who sends it; any wire may get one by mistake.
+# The fields of a request of HTTP that are credentials; any wire may get one by mistake.
 _HTTP = rb"(?i:authorization|cookie) *:"
 _TO_STANDARD = bytes.maketrans(b"-_", b"+/")
 

@@ -1,4 +1,4 @@
-"""The interface of the router for its parts."""
+"""The interface of the router, as routing in slices uses it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pubsub.broker.forwarding import Forwarding
     from pubsub.broker.limits import Gate
     from pubsub.broker.memory_budget import MemoryBudget
-    from pubsub.broker.topics import Recipient, Source
+    from pubsub.broker.topics import DeliverySource, Recipient
 
 
 class FanOut(Protocol):
@@ -26,9 +26,9 @@ class FanOut(Protocol):
 
     @property
     def waiting(self) -> Sized:
-        """What waits to be routed in slices."""
+        """The batches that wait to be routed in slices."""
 
-    def collect(self, audience: Audience, batch: Batch, source: Source) -> None:
+    def collect(self, audience: Audience, batch: Batch, source: DeliverySource) -> None:
         """Encode ``batch`` for ``audience``, which receives it at the end of the tick."""
 
     def hand_over(self) -> None:

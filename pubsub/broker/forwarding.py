@@ -1,4 +1,4 @@
-"""The interface of the part that shares messages with other brokers, as the broker calls it."""
+"""The interface of the backplane that shares messages among brokers, as the broker calls it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handshakes of TLS and CURVE that one address may do: each takes processor time that a client can
+"""Limits of handshakes of TLS and CURVE by address: each takes processor time that a client can
 spend again and again without proving anything.
 """
 

@@ -16,7 +16,7 @@ _MARKS, _MARK_EVERY = 6, 10
 
 
 class Histogram:
-    """How many times were in each bucket; ``total`` is the sum of all times, in seconds."""
+    """The number of times in each bucket; ``total`` is the sum of all times, in seconds."""
 
     __slots__ = ("_marks", "_ticks", "counts", "total")
 

@@ -1,4 +1,4 @@
-"""Identities: what a client has proved about itself, by which access rules tell clients apart."""
+"""Identities: what a client has proved about itself, for access rules."""
 
 from __future__ import annotations
 

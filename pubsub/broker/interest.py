@@ -1,4 +1,4 @@
-"""Interest: which topics are read here, as the hosts of topics and other brokers learn it."""
+"""Interest: the topics that are read here, as the hosts of topics and other brokers learn them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pubsub.broker.topics import Topic
 
 
-class Interest:
+class TopicInterest:
     """Tells the host of a topic, or other brokers, when its first reader comes and its last leaves.
 
     A topic is read by its subscribers and by readers that have no outbox.

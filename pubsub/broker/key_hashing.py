@@ -65,7 +65,7 @@ def _scrypt(salt: bytes, key: bytes) -> bytes:
 
 
 def seal(old: bytes, new: bytes, topic: str) -> bytes:
-    """Return the key ``new`` of ``topic`` for those who know the key ``old``; as slow as a hash."""
+    """Return the key ``new`` of ``topic``, encrypted with the key ``old``; as slow as a hash."""
     nonce = secrets.token_bytes(_NONCE_BYTES)
     return nonce + AESGCM(_sealing_key(old, nonce)).encrypt(nonce, new, topic.encode())
 

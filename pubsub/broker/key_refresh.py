@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall, IReactorTime
     from twisted.python.failure import Failure
 
-    from pubsub.broker.master_secrets import KeySource, Secret
+    from pubsub.broker.master_secrets import KeySource, MasterSecret
     from pubsub.broker.tokens import TokenVerifier
 
 RETRY_SECONDS = 30.0
@@ -29,7 +29,7 @@ EARLY_SECONDS = 30.0
 _SHOWN = 300
 _NO_KEYS = "its tokens are refused until it succeeds"
 _OLD_KEYS = "the keys that were fetched before stay"
-Fetch = Callable[["KeySource"], Deferred[list["Secret"]]]
+Fetch = Callable[["KeySource"], Deferred[list["MasterSecret"]]]
 log = Logger()
 
 
@@ -163,7 +163,7 @@ class KeyRefresh:
         )
         fetching.addErrback(lambda failure: log.failure("using fetched keys failed", failure))
 
-    def _arrived(self, keys: list[Secret], watch: _Watch) -> None:
+    def _arrived(self, keys: list[MasterSecret], watch: _Watch) -> None:
         if watch.pending is None:
             # The source was removed.
             return
@@ -189,7 +189,7 @@ class KeyRefresh:
             effect=_NO_KEYS if watch.fetched is None else _OLD_KEYS,
         )
 
-    def _replace(self, source: KeySource, keys: tuple[Secret, ...]) -> None:
+    def _replace(self, source: KeySource, keys: tuple[MasterSecret, ...]) -> None:
         """Use ``keys``; what tokens of keys that are gone have open ends."""
         before = self._tokens.ring
         known = {key.id: key for key in before.fetched.get(source.id, ())}

@@ -1,4 +1,4 @@
-"""The last writes to a transport that was full: they tell how many messages some bytes are.
+"""The last writes to a transport that was full, from which unsent messages are counted.
 
 A subscriber that is disconnected has not taken what its transport and the kernel still hold. Those
 hold bytes; the messages in them are not recorded, as that would cost something for each delivery.
@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pubsub.broker.topics import Source, Topic
+    from pubsub.broker.topics import DeliverySource, Topic
 
 # Remembered writes. A page of the history has a few, and a slow subscriber is sent one at a time.
 _WRITES = 64
@@ -24,9 +24,9 @@ class LastWrites:
     __slots__ = ("_writes",)
 
     def __init__(self) -> None:
-        self._writes: deque[tuple[int, int, Source]] = deque(maxlen=_WRITES)
+        self._writes: deque[tuple[int, int, DeliverySource]] = deque(maxlen=_WRITES)
 
-    def add(self, nbytes: int, count: int, source: Source) -> None:
+    def add(self, nbytes: int, count: int, source: DeliverySource) -> None:
         """Remember a write of ``count`` messages of ``source``."""
         self._writes.append((nbytes, count, source))
 

@@ -24,9 +24,9 @@ from pubsub.errors import AuthenticationRequired
 if TYPE_CHECKING:
     from pubsub.broker.access import AccessRules
     from pubsub.broker.access_table import AccessTable
+    from pubsub.broker.broker_objects import BrokerObjects
     from pubsub.broker.events import ConnectionEvents
     from pubsub.broker.marks import Marked
-    from pubsub.broker.parts import BrokerParts
     from pubsub.broker.publisher import PublishingConnection
     from pubsub.broker.topics import Subscriber, Topic
     from pubsub.broker.traffic import Traffic
@@ -44,14 +44,14 @@ class Listener:
     events, by default the same as in the settings.
 
     A protocol needs ``topics``, ``router``, ``publisher`` and ``outbox``, and the ``access`` of its
-    connections; the other parts of the broker (see ``BrokerParts``) are there for protocols with
+    connections; the other objects (see ``BrokerObjects``) are there for protocols with
     sessions, tokens or metadata of their own. ``access`` here is that of a client of which nothing
     is known, not even its address.
     """
 
     def __init__(
         self,
-        parts: BrokerParts,
+        objects: BrokerObjects,
         protocol: str,
         settings: Mapping[str, Any],
         endpoint: str = "",
@@ -60,11 +60,11 @@ class Listener:
         self.event_protocol = protocol
         self.endpoint = endpoint
         self.settings = settings
-        self._take(parts)
+        self._take(objects)
 
         self._authenticates: Callable[[Mapping[str, Any]], bool] = lambda settings: False
         self._access = ListenerAccess(
-            protocol, settings, parts.access_table, self._grants_anonymous
+            protocol, settings, objects.access_table, self._grants_anonymous
         )
         self._access.close(self.queue_keys.names, self.queue_keys.exclusive)
         self.access = self.access_for(NOBODY)
@@ -74,46 +74,46 @@ class Listener:
         self._rates = ListenerRates(settings, self.clock.seconds)
         self.logs_connections = False
         """Whether the log has lines for connections that begin and end."""
-        self._handshake_rates = parts.shared(
-            HandshakeRates, lambda: HandshakeRates(parts.clock.seconds)
+        self._handshake_rates = objects.shared(
+            HandshakeRates, lambda: HandshakeRates(objects.clock.seconds)
         )
         self.handshakes = Handshakes(self.clock, settings["handshake-seconds"])
         self._set_times()
         self._session_kinds: dict[Hashable, Hashable] = {}
         self._when_added: list[Callable[[], object]] | None = []
 
-    def _take(self, parts: BrokerParts) -> None:
-        """Make the parts of the broker attributes of this listener."""
-        self.clock = parts.clock
-        self.wall = parts.wall
-        self.store = parts.store
-        self.memory = parts.memory
-        self.counters = parts.counters
-        self.topics = parts.topics
-        self.router = parts.router
-        self.cursors = parts.cursors
-        self.sessions = parts.sessions
-        self.clients = parts.clients
-        self.dispatcher = parts.dispatcher
-        self.tokens = parts.tokens
-        self.passwords = parts.passwords
-        self.verifications = parts.verifications
-        self.queue_keys = parts.queue_keys
-        self.topic_lifecycle = parts.topic_lifecycle
-        self.audit = parts.audit
-        self.attempts = parts.attempts
-        self.slices = parts.slices
-        self.expiry = parts.expiry
-        self.events = parts.events
-        self.marks = parts.marks
-        self.statistics = parts.statistics
-        self.drainage = parts.drainage
-        self.readiness = parts.readiness
-        self.configuration = parts.configuration
-        self.services = parts.services
-        self.at_tick_end = parts.at_tick_end
-        self.when_open = parts.when_open
-        self.shared = parts.shared
+    def _take(self, objects: BrokerObjects) -> None:
+        """Make the objects of the broker attributes of this listener."""
+        self.clock = objects.clock
+        self.wall = objects.wall
+        self.store = objects.store
+        self.memory = objects.memory
+        self.counters = objects.counters
+        self.topics = objects.topics
+        self.router = objects.router
+        self.cursors = objects.cursors
+        self.sessions = objects.sessions
+        self.clients = objects.clients
+        self.dispatcher = objects.dispatcher
+        self.tokens = objects.tokens
+        self.passwords = objects.passwords
+        self.verifications = objects.verifications
+        self.queue_keys = objects.queue_keys
+        self.topic_lifecycle = objects.topic_lifecycle
+        self.audit = objects.audit
+        self.attempts = objects.attempts
+        self.slices = objects.slices
+        self.expiry = objects.expiry
+        self.events = objects.events
+        self.marks = objects.marks
+        self.statistics = objects.statistics
+        self.drainage = objects.drainage
+        self.readiness = objects.readiness
+        self.configuration = objects.configuration
+        self.services = objects.services
+        self.at_tick_end = objects.at_tick_end
+        self.when_open = objects.when_open
+        self.shared = objects.shared
 
     @property
     def tls(self) -> bool:

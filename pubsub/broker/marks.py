@@ -20,7 +20,7 @@ class Marked(Protocol):
     mark: int
 
     def log_fields(self) -> dict[str, str]:
-        """Return what log lines tell of it (see ``describe``)."""
+        """Return the text of log lines about it (see ``describe``)."""
 
 
 def make_marks(timestamp: Callable[[], int]) -> Iterator[int]:

@@ -19,7 +19,7 @@ REFRESH_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Secret:
+class MasterSecret:
     """One master secret. ``key`` is the secret's bytes, or a public key.
 
     ``ends`` is in seconds since the Unix epoch; infinite by default. A token of this secret must
@@ -44,7 +44,7 @@ class Secret:
         """The id of the table of ``[keys]``, which access rules name as the issuer."""
         return self.table or self.id
 
-    def grants_less(self, other: Secret) -> bool:
+    def grants_less(self, other: MasterSecret) -> bool:
         """Return whether tokens of ``other`` permit something that those of this one do not."""
         if self.actions is None:
             return False
@@ -57,7 +57,7 @@ class KeySource:
 
     ``ca`` is the file with the authorities to trust in place of the system's. The set is fetched
     every ``seconds``. ``ends``, ``issuer``, ``audience`` and ``actions`` are those of each
-    ``Secret``.
+    ``MasterSecret``.
     """
 
     id: str
@@ -69,7 +69,7 @@ class KeySource:
     audience: frozenset[str] = frozenset()
     actions: frozenset[str] | None = None
 
-    def secrets(self, keys: Iterable[Secret]) -> list[Secret]:
+    def secrets(self, keys: Iterable[MasterSecret]) -> list[MasterSecret]:
         """Return ``keys``, which were fetched, with the demands on tokens of this source."""
         return [
             replace(
@@ -112,11 +112,11 @@ class TokenClaims(Protocol):
     def audience(self) -> frozenset[str]: ...
 
     @property
-    def secret(self) -> Secret: ...
+    def secret(self) -> MasterSecret: ...
 
 
 class SecretRing:
-    """The configured secrets, and the tokens that are ``denied`` all the same.
+    """The configured secrets, and the tokens that are ``denied`` nevertheless.
 
     ``sources`` are the sets of public keys that are fetched, and ``fetched`` has the keys of those
     that have some, by the id of the source.
@@ -124,10 +124,10 @@ class SecretRing:
 
     def __init__(
         self,
-        secrets: Iterable[Secret] = (),
+        secrets: Iterable[MasterSecret] = (),
         denied: DenyList = DenyList(),
         sources: Iterable[KeySource] = (),
-        fetched: Mapping[str, tuple[Secret, ...]] | None = None,
+        fetched: Mapping[str, tuple[MasterSecret, ...]] | None = None,
     ) -> None:
         self._configured = tuple(secrets)
         self.denied = denied
@@ -142,7 +142,7 @@ class SecretRing:
         """Whether a source of tokens is configured, whatever it has issued and for how long."""
         return bool(self._secrets or self.sources)
 
-    def with_keys(self, id: str, keys: tuple[Secret, ...]) -> SecretRing:
+    def with_keys(self, id: str, keys: tuple[MasterSecret, ...]) -> SecretRing:
         """Return this ring with other keys of the source ``id``."""
         fetched = {**self.fetched, id: keys}
         return SecretRing(self._configured, self.denied, self.sources, fetched)
@@ -157,13 +157,13 @@ class SecretRing:
         }
         return SecretRing(self._configured, self.denied, self.sources, fetched)
 
-    def __iter__(self) -> Iterator[Secret]:
+    def __iter__(self) -> Iterator[MasterSecret]:
         return iter(self._secrets.values())
 
-    def __contains__(self, secret: Secret) -> bool:
+    def __contains__(self, secret: MasterSecret) -> bool:
         return self._secrets.get(secret.id) == secret
 
-    def end(self, secret: Secret) -> float:
+    def end(self, secret: MasterSecret) -> float:
         """Return when ``secret`` ends by the current configuration.
 
         That is minus infinity if it was removed, or permits less than it did.
@@ -188,7 +188,7 @@ class SecretRing:
             return "aud: for another audience"
         return ""
 
-    def candidates(self, kid: str | None, algorithm: object, now: float) -> list[Secret]:
+    def candidates(self, kid: str | None, algorithm: object, now: float) -> list[MasterSecret]:
         """Return the secrets that can have signed a token with this header."""
         return [
             secret

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pubsub.broker.backlog import Backlog, Owed, first_offsets, message_counts
+from pubsub.broker.backlog import Backlog, PendingMessages, first_offsets, message_counts
 from pubsub.broker.cursor import Cursor
 from pubsub.broker.outbox_queue import BEHIND, CLOSED, HOLDER_MARK, PAUSED, OutboxQueue
+from pubsub.broker.resumption import Resumption, at_offset, offset_of
 from pubsub.broker.slow_policy import AUTO, DROP, PAUSE
 from pubsub.kernel import add_to_each
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
-    from pubsub.broker.topics import KeyChange, Source, Topic
+    from pubsub.broker.resumption import Position
+    from pubsub.broker.topics import DeliverySource, KeyChange, Topic
     from pubsub.interfaces import Encoding
 
 
@@ -57,7 +59,7 @@ class Outbox(OutboxQueue):
 
     # Deliveries
 
-    def deliver(self, data: bytes, count: int, source: Source, offset: int) -> None:
+    def deliver(self, data: bytes, count: int, source: DeliverySource, offset: int) -> None:
         """Queue ``count`` encoded messages of ``source`` within the policy's limits.
 
         ``offset`` is that of the first message.
@@ -75,7 +77,7 @@ class Outbox(OutboxQueue):
         self._queue.append((data, count, source, offset))
         self.queued += len(data)
 
-    def deliver_now(self, data: bytes, count: int, source: Source, offset: int) -> None:
+    def deliver_now(self, data: bytes, count: int, source: DeliverySource, offset: int) -> None:
         """Do as ``deliver`` and ``flush`` together, if no other messages wait in this tick."""
         if not self._ready:
             # The router has counted it for all outboxes; here only the flush knows.
@@ -117,19 +119,20 @@ class Outbox(OutboxQueue):
         cursor = self.cursor
         return cursor is not None and topic in cursor.behind
 
-    def starts_behind(self, topic: Topic, encoding: Encoding, offset: int | None) -> bool:
+    def starts_behind(self, topic: Topic, encoding: Encoding, start: Position | None) -> bool:
         """See ``Recipient``."""
         cursor = self.cursor
-        if (cursor is None and offset is None) or not topic.durability or self.closed:
+        if (cursor is None and start is None) or not topic.durability or self.closed:
             return False
         end = self._cursors.end
-        if offset is None:
-            offset = end
+        if start is None:
+            start = end
         if cursor is None:
-            if offset >= end:
+            settled = not isinstance(start, Resumption) or start.taken.is_settled
+            if offset_of(start) >= end and settled:
                 return False
             cursor = self._fall_behind(end)
-        cursor.resume(topic, encoding, offset)
+        cursor.resume(topic, encoding, start)
         return True
 
     def ended(self, topic: Topic) -> None:
@@ -186,7 +189,7 @@ class Outbox(OutboxQueue):
         backlog.since = self._router.seconds()
         self._router.slow.add(self)
 
-    def _has_room(self, nbytes: int, count: int, source: Source, offset: int) -> bool:
+    def _has_room(self, nbytes: int, count: int, source: DeliverySource, offset: int) -> bool:
         """Apply the policy to a delivery that must be queued; return whether it fits."""
         if self._state & CLOSED:
             # Evicted between two deliveries of one tick.
@@ -210,7 +213,7 @@ class Outbox(OutboxQueue):
                 topic.block(self)
         return True
 
-    def _is_too_much(self, waiting: int, source: Source) -> bool:
+    def _is_too_much(self, waiting: int, source: DeliverySource) -> bool:
         """Return whether to let go of the subscriber rather than queue ``waiting`` bytes."""
         if self._router.memory.full:
             return waiting > HOLDER_MARK
@@ -243,10 +246,10 @@ class Outbox(OutboxQueue):
         """End all subscriptions and release all resources.
 
         Messages that were not written are counted as dropped with ``reason``. With None they are
-        not: the client may resume its session (see ``owed``). Returns the offset of the first
+        not: the client may resume its session (see ``pending``). Returns the offset of the first
         message that was queued, for each topic that has one.
         """
-        # It cannot be told of changes any more.
+        # It is not notified of changes any more.
         self._router.complete(self, with_changes=False)
         self._router.exclude(self)
         if self.cursor is not None:
@@ -283,39 +286,51 @@ class Outbox(OutboxQueue):
             for topic, count in backlog.last_writes.messages_in(nbytes).items():
                 self._router.dropped(self, topic, "disconnected", count)
 
-    def owed(self) -> Owed | None:
-        """Return what the client is owed, as far as that is known; None if that is nothing."""
+    def pending(self) -> PendingMessages | None:
+        """Return the messages that the client has not received, if they are known; None without."""
         self._router.complete(self, with_changes=False)
         counts = message_counts(self._queue or ())
         if self.cursor is not None:
-            for topic, count in self.cursor.owed():
+            for topic, count in self.cursor.pending():
                 counts[topic] = counts.get(topic, 0) + count
-        return Owed(self.label, counts, self.traffic) if counts else None
+        return PendingMessages(self.label, counts, self.traffic) if counts else None
 
-    def shut_and_get_offsets(self) -> dict[Topic, int]:
-        """Shut the outbox of a client that may resume; return the offset to resume at, by topic.
+    def shut_and_get_offsets(self) -> dict[Topic, Position]:
+        """Shut the outbox of a client that may resume; return where each topic continues.
 
         What was written is not sent again.
         """
         self._router.complete(self, with_changes=False)
         cursor = self.cursor
-        offsets = dict.fromkeys(self.subscriptions, self._cursors.end)
+        offsets: dict[Topic, Position] = dict.fromkeys(self.subscriptions, self._cursors.end)
         if cursor is not None:
-            offsets = {topic: cursor.position(topic) for topic in (*offsets, *cursor.behind)}
+            offsets = {topic: cursor.continuation(topic) for topic in (*offsets, *cursor.behind)}
         for topic, offset in self.shut(None).items():
             if topic in offsets:
-                offsets[topic] = min(offset, offsets[topic])
+                offsets[topic] = _earlier(offsets[topic], offset)
         return offsets
 
-    def shut_and_get_unsent(self) -> dict[Topic, int]:
-        """Shut the outbox; return the offset to resume at for each topic that is behind.
+    def shut_and_get_unsent(self) -> dict[Topic, Position]:
+        """Shut the outbox; return where each topic continues that is behind.
 
         As ``shut_and_get_offsets`` without the topics that resume at the end of the history, of
         which there may be many. Topics whose subscriptions have ended may be among them.
         """
+        unsent = self.unsent()
+        self.shut(None)
+        return unsent
+
+    def unsent(self) -> dict[Topic, Position]:
+        """Return where each topic continues of which not everything is written."""
         self._router.complete(self, with_changes=False)
         cursor = self.cursor
-        offsets = {} if cursor is None else {t: cursor.position(t) for t in cursor.behind}
-        for topic, offset in self.shut(None).items():
-            offsets[topic] = min(offset, offsets.get(topic, offset))
+        offsets: dict[Topic, Position] = {}
+        if cursor is not None:
+            offsets = {topic: cursor.continuation(topic) for topic in cursor.behind}
+        for topic, offset in first_offsets(self._queue or ()).items():
+            offsets[topic] = _earlier(offsets.get(topic, offset), offset)
         return offsets
+
+
+def _earlier(position: Position, offset: int) -> Position:
+    return at_offset(position, min(offset_of(position), offset))

@@ -1,4 +1,4 @@
-"""The queue of an outbox: what is written at once, what waits, and for how long."""
+"""The queue of an outbox: bytes that are written at once, bytes that wait, and for how long."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pubsub.kernel import Tally, add_to_each
 if TYPE_CHECKING:
     from pubsub.broker.cursors import Cursors
     from pubsub.broker.slow_policy import SlowPolicy
-    from pubsub.broker.topics import Source, Subscriber, Topic
+    from pubsub.broker.topics import DeliverySource, Subscriber, Topic
     from pubsub.broker.traffic import Traffic
     from pubsub.interfaces import Consumer, Encoding
 
@@ -73,7 +73,7 @@ class OutboxQueue(Tally):
         # True if nothing is queued and writing is possible; tested for every message.
         self._ready = True
 
-    def enqueue(self, data: bytes, count: int, source: Source, offset: int) -> None:
+    def enqueue(self, data: bytes, count: int, source: DeliverySource, offset: int) -> None:
         """Queue as ``deliver`` does, but without limit, for a caller that waits for the drain."""
         self._ready = False
         if self._queue is None:

@@ -1,4 +1,4 @@
-"""The end of connections whose password does not count any more."""
+"""Closes the connections whose password is no longer valid."""
 
 from __future__ import annotations
 

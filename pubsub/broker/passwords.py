@@ -87,7 +87,7 @@ class PasswordCheck:
             done(refused)
 
 
-class _Question:
+class _Verification:
     """A user and a password that wait to be verified, and the clients that gave them."""
 
     __slots__ = ("checks", "due", "key", "password", "source", "user")
@@ -112,10 +112,10 @@ class PasswordVerifier:
         self._key = secrets.token_bytes(32)
         # When each password that was right is forgotten, the oldest first.
         self._remembered: OrderedDict[bytes, float] = OrderedDict()
-        self._questions: dict[bytes, _Question] = {}
+        self._verifications: dict[bytes, _Verification] = {}
         # Those of each address, in the order of the turns.
-        self._sources: OrderedDict[str, deque[_Question]] = OrderedDict()
-        self._asked: _Question | None = None
+        self._sources: OrderedDict[str, deque[_Verification]] = OrderedDict()
+        self._asked: _Verification | None = None
         self._results: deque[tuple[PasswordCheck, Refused | None]] = deque()
         self._bucket = TokenBucket(RATE, clock.seconds)
         self._timer: IDelayedCall | None = None
@@ -139,7 +139,7 @@ class PasswordVerifier:
 
     def __len__(self) -> int:
         """Return how many passwords wait for their verification."""
-        return len(self._questions)
+        return len(self._verifications)
 
     def replace(self, hashes: Mapping[str, str] | None) -> None:
         """Verify with these hashes from now on, by user; None if there is no password file."""
@@ -150,7 +150,7 @@ class PasswordVerifier:
     def stop(self) -> None:
         """The broker stops: nothing more is verified."""
         self._stopped = True
-        self._questions.clear()
+        self._verifications.clear()
         self._sources.clear()
         self._results.clear()
         if self._timer is not None:
@@ -194,16 +194,18 @@ class PasswordVerifier:
         self, check: PasswordCheck, source: str, user: str, password: bytes, key: bytes
     ) -> bool:
         """Have ``check`` wait; return False if too much waits already."""
-        question = self._questions.get(key)
-        if question is None:
+        verification = self._verifications.get(key)
+        if verification is None:
             mine = self._sources.get(source, ())
-            full = len(self._questions) >= MAX_WAITING or len(mine) >= MAX_PER_SOURCE
+            full = len(self._verifications) >= MAX_WAITING or len(mine) >= MAX_PER_SOURCE
             if full or self._stopped:
                 return False
             due = self._clock.seconds() + WAIT_SECONDS
-            question = self._questions[key] = _Question(source, user, password, key, due)
-            self._sources.setdefault(source, deque()).append(question)
-        question.checks.append(check)
+            verification = self._verifications[key] = _Verification(
+                source, user, password, key, due
+            )
+            self._sources.setdefault(source, deque()).append(verification)
+        verification.checks.append(check)
         if self._asked is None:
             self._later(0)
         return True
@@ -223,7 +225,7 @@ class PasswordVerifier:
             self._begin()
         if self._results:
             self._later(0)
-        elif self._asked is None and self._questions:
+        elif self._asked is None and self._verifications:
             self._later(_PAUSE)
 
     def _later(self, seconds: float) -> None:
@@ -241,45 +243,47 @@ class PasswordVerifier:
     def _begin(self) -> None:
         while self._sources and self._bucket.available() >= 1:
             source, waiting = self._sources.popitem(last=False)
-            question = waiting.popleft()
+            verification = waiting.popleft()
             if waiting:
                 # Behind the others.
                 self._sources[source] = waiting
-            if not any(check.pending for check in question.checks):
-                del self._questions[question.key]
+            if not any(check.pending for check in verification.checks):
+                del self._verifications[verification.key]
                 continue
             self._bucket.take(1)
-            self._asked = question
+            self._asked = verification
             hashes = self._hashes
-            hashed = self._nobody if hashes is None else hashes.get(question.user, self._nobody)
+            hashed = self._nobody if hashes is None else hashes.get(verification.user, self._nobody)
             self._run(
-                partial(matches, question.password, hashed),
-                partial(self._verified, question, hashes),
-                partial(self._failed, question),
+                partial(matches, verification.password, hashed),
+                partial(self._verified, verification, hashes),
+                partial(self._failed, verification),
             )
             return
 
-    def _verified(self, question: _Question, hashes: Mapping[str, str] | None, right: bool) -> None:
+    def _verified(
+        self, verification: _Verification, hashes: Mapping[str, str] | None, right: bool
+    ) -> None:
         self._asked = None
         if self._stopped:
             return
         self.verified += 1
         if hashes is not self._hashes:
             # The file was replaced meanwhile: the result counts for nothing.
-            self._sources.setdefault(question.source, deque()).appendleft(question)
+            self._sources.setdefault(verification.source, deque()).appendleft(verification)
         elif right:
-            self._remember(question.key)
-            self._answer(question, None)
+            self._remember(verification.key)
+            self._answer(verification, None)
         else:
             self.rejected += 1
-            self._answer(question, WrongPassword())
+            self._answer(verification, WrongPassword())
         self._later(0)
 
-    def _failed(self, question: _Question, failure: Failure) -> None:
+    def _failed(self, verification: _Verification, failure: Failure) -> None:
         log.failure("a password cannot be verified", failure)
         self._asked = None
         if not self._stopped:
-            self._answer(question, PasswordsBusy())
+            self._answer(verification, PasswordsBusy())
             self._later(0)
 
     def _remember(self, key: bytes) -> None:
@@ -287,6 +291,6 @@ class PasswordVerifier:
             self._remembered.popitem(last=False)
         self._remembered[key] = self._clock.seconds() + REMEMBERED_SECONDS
 
-    def _answer(self, question: _Question, refused: Refused | None) -> None:
-        self._questions.pop(question.key, None)
-        self._results.extend([(check, refused) for check in question.checks])
+    def _answer(self, verification: _Verification, refused: Refused | None) -> None:
+        self._verifications.pop(verification.key, None)
+        self._results.extend([(check, refused) for check in verification.checks])

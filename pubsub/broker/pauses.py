@@ -1,4 +1,4 @@
-"""Pauses of the process: how late the reactor is, and how long the garbage collector takes."""
+"""Pauses of the process: the delay of the reactor, and the time of the garbage collector."""
 
 from __future__ import annotations
 

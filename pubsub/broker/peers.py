@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from pubsub.broker.parts import SharedObjects
+    from pubsub.broker.broker_objects import SharedObjects
 
 CONNECTED, CONNECTING, LOST = "connected", "connecting", "lost"
 """The states of a peer; it is LOST from the first failure on until it is connected again."""
@@ -24,7 +24,7 @@ class Peer(Protocol):
 
     @property
     def topic_count(self) -> int:
-        """How many topics it hosts, as far as this broker knows."""
+        """The number of topics that it hosts, as far as this broker knows."""
 
 
 def peers_of(shared: SharedObjects) -> list[Peer]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pubsub.errors import LimitReached
+from pubsub.errors import LimitReached, Refused
 
 if TYPE_CHECKING:
     from pubsub.broker.router import Router
@@ -41,6 +42,22 @@ class ProvisionalTopics:
         for name in names:
             self._topics[name] = registry.create_provisional(name)
             yield
+
+    def hosted(self, name: str) -> Topic:
+        """Return the topic of this name, which this broker hosts from now on if that is possible.
+
+        One that has ended meanwhile begins again. Nothing is raised: the messages are published.
+        """
+        topic = self._topics[name]
+        if topic.hosted:
+            return topic
+        registry = self._registry
+        with suppress(Refused):
+            if not registry.holds(topic):
+                topic = registry.create(name, hosted=False)
+                self._topics[name] = topic
+            registry.claim(topic)
+        return topic
 
     def keep(self) -> Work:
         """The messages are published: the topics stay."""

@@ -126,10 +126,12 @@ class Publisher(Tally):
                 headers = None if headers is None else headers[:admitted]
         batch = self._dispatcher.publish(topic, columns, sender, rules.protocol, headers, self)
         if self._connection is not None:
+            memory = rules.memory
             if topic.blockers:
                 topic.wait(self._connection)
-            if rules.memory.full:
-                rules.memory.wait(self._connection)
+            # Same as `memory.full`, without the call.
+            if memory.limit and memory.used >= memory.limit:
+                memory.wait(self._connection)
             if topic.durability and rules.store.gate.shut:
                 rules.store.gate.wait(self._connection)
             if rules.router.gate.shut:

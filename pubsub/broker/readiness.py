@@ -1,4 +1,4 @@
-"""Whether the broker serves: it has started, stores what it is given, and listens everywhere."""
+"""The readiness of the broker: it has started, it stores messages, and it listens everywhere."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ _TEXT = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class AuditRecord:
     """A record; ``timestamp`` is in µs since the Unix epoch. Numbers begin at 1 at each start."""
 
     number: int
@@ -26,7 +26,7 @@ class RecentRecords:
     """The last ``kept`` records."""
 
     def __init__(self, kept: int = KEPT) -> None:
-        self._records: deque[Record] = deque(maxlen=kept)
+        self._records: deque[AuditRecord] = deque(maxlen=kept)
         self._number = 0
 
     def __len__(self) -> int:
@@ -36,9 +36,9 @@ class RecentRecords:
         """Add a record; the oldest makes room."""
         self._number += 1
         kept = {name: _cut(value) for name, value in fields.items()}
-        self._records.append(Record(self._number, timestamp, event, kept))
+        self._records.append(AuditRecord(self._number, timestamp, event, kept))
 
-    def before(self, number: int | None) -> Iterator[Record]:
+    def before(self, number: int | None) -> Iterator[AuditRecord]:
         """Yield the records with lower numbers (None: all), the newest first."""
         for record in tuple(reversed(self._records)):
             if number is None or record.number < number:

@@ -1,4 +1,4 @@
-"""Rechecking: subscriptions whose clients may have other rights than when they began."""
+"""Rechecking: subscriptions are checked again when the rights of clients may have changed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Rechecking:
 
     def recheck_each(self, topic: Topic) -> Iterator[bool]:
         """Recheck a subscription to ``topic`` a step; yield whether it stays."""
-        # Messages published before the change are for those who were permitted then.
+        # Messages published before the change are for subscribers that were permitted then.
         self._router.flush()
         for outbox in topic.subscribers:
             if self._router.waiting:

@@ -1,4 +1,4 @@
-"""New settings for a broker that runs: what each part makes of them."""
+"""Applies new settings to a running broker, all of them or none."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from pubsub.broker.tokens import TokenVerifier
     from pubsub.broker.topic_lifecycle import TopicLifecycle
 
-Part = Callable[[Mapping[str, Any]], object]
+AppliesSettings = Callable[[Mapping[str, Any]], object]
 """Takes the settings of the broker. It may not raise: all of them are valid."""
 
 
 class Reconfiguration:
-    """Applies the settings of a reload to the ``parts`` of a broker and to its ``listeners``.
+    """Applies the settings of a reload to the ``appliers`` of a broker and to its ``listeners``.
 
     ``recheck`` rechecks all subscriptions; it fires with how many stay and how many end.
     """
@@ -33,9 +33,9 @@ class Reconfiguration:
         tokens: TokenVerifier,
         listeners: Sequence[Listener],
         recheck: Callable[[], Deferred[tuple[int, int]]],
-        parts: Sequence[Part],
+        appliers: Sequence[AppliesSettings],
     ) -> None:
-        self.parts = list(parts)
+        self.appliers = list(appliers)
         self._audit = audit
         self._tokens = tokens
         self._listeners = listeners
@@ -48,7 +48,7 @@ class Reconfiguration:
         whole: Mapping[str, Any] | None,
     ) -> Deferred[tuple[int, int]]:
         """See ``BrokerService.reconfigure``."""
-        # The only part that may fail, so the first.
+        # The only step that may fail, so the first.
         if whole is not None:
             self._audit.reconfigure(whole)
         before = self._tokens.ring
@@ -77,7 +77,7 @@ class Reconfiguration:
             if new is not None:
                 listener.reconfigure(new)
         if whole is not None:
-            for reconfigure in self.parts:
+            for reconfigure in self.appliers:
                 reconfigure(whole)
 
     def _record(
@@ -94,8 +94,8 @@ class Reconfiguration:
         return counts
 
 
-def durability_part(lifecycle: TopicLifecycle, slices: Slices) -> Part:
-    """Return the part that applies ``durability``, to topics that exist in slices."""
+def durability_applier(lifecycle: TopicLifecycle, slices: Slices) -> AppliesSettings:
+    """Return the applier of ``durability``, to topics that exist in slices."""
 
     def reconfigure(settings: Mapping[str, Any]) -> None:
         rules = DurabilityRules(settings["durability"])

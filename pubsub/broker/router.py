@@ -19,7 +19,7 @@ from pubsub.broker.combination_cache import CombinationCache
 from pubsub.broker.counters import Counters
 from pubsub.broker.encoders import too_large
 from pubsub.broker.histogram import Histogram
-from pubsub.broker.interest import Interest
+from pubsub.broker.interest import TopicInterest
 from pubsub.broker.limits import Gate
 from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.broker.rechecking import Rechecking
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
     from pubsub.broker.forwarding import Forwarding
     from pubsub.broker.slices import Slices
-    from pubsub.broker.topics import Delivery, Recipient, Source, Topic
+    from pubsub.broker.topics import Delivery, DeliverySource, Recipient, Topic
 
 # Audiences for which a batch is always encoded at once.
 _FEW_AUDIENCES = 16
@@ -86,7 +86,7 @@ class Router:
         self._mixes: CombinationCache[TopicMix] = CombinationCache(memory)
         self._sliced = SlicedRouting(self)
         self.waiting = self._sliced.waiting
-        """What is routed in slices; all that is published meanwhile waits there as well."""
+        """Routing in slices; messages that are published meanwhile wait there as well."""
         self.delivering = False
         self.dirty: list[Recipient] = []
         # Bytes for an audience that came while the gate was shut.
@@ -96,7 +96,7 @@ class Router:
         self.slow: set[Recipient] = set()
         self.forwarding: Forwarding | None = None
         """Set if messages are shared with other brokers."""
-        interest = Interest(self)
+        interest = TopicInterest(self)
         self._subscribing = subscribing = Subscribing(self, interest, slices)
         self.behind = subscribing.behind
         rechecking = Rechecking(self, subscribing)
@@ -134,7 +134,7 @@ class Router:
                 self.collect(group, batch, topic)
         if topic.behind:
             topic.passed += batch.count
-        if self._pending:
+        if self._pending and not self._scheduled:
             self.flush_soon()
 
     def route_mixed(self, mix: TopicMix, batch: Batch) -> None:
@@ -158,7 +158,7 @@ class Router:
         if self._pending:
             self.flush_soon()
 
-    def collect(self, audience: Audience, batch: Batch, source: Source) -> None:
+    def collect(self, audience: Audience, batch: Batch, source: DeliverySource) -> None:
         """Encode ``batch`` for ``audience``, which receives it at the end of the tick."""
         encoder = audience.encoder
         data, count = encoder.encode(batch)
@@ -281,7 +281,7 @@ class Router:
     ) -> None:
         """Call ``change`` for each of ``outboxes``, then ``then``; in slices if they are many.
 
-        What is published afterwards is for those who are subscribed after the change.
+        Later messages are for the outboxes that are subscribed after the change.
         """
         self.flush()
         self._sliced.change_all(outboxes, change, then)
@@ -298,14 +298,14 @@ class Router:
             recipient.deliver(data, count, source, offset)
         self.counters.delivered += count * len(targets)
 
-    def dropped(self, outbox: Recipient, source: Source, reason: str, count: int) -> None:
+    def dropped(self, outbox: Recipient, source: DeliverySource, reason: str, count: int) -> None:
         """Count ``count`` messages as dropped that were counted as delivered before."""
         label, connection = outbox.label, outbox.connection
         self.counters.delivered -= count
         for topic, number in source.counts(count):
             self.counters.drop(label, topic.name, reason, number, connection, outbox.traffic)
 
-    def undeliverable(self, outbox: Recipient, source: Source, count: int) -> None:
+    def undeliverable(self, outbox: Recipient, source: DeliverySource, count: int) -> None:
         """Count ``count`` messages for ``outbox``, which is shut.
 
         They are dropped if they were published before it was shut, and not for it otherwise.
@@ -321,7 +321,9 @@ class Router:
         for outbox in [outbox for outbox in self.slow if outbox.overdue(now)]:
             outbox.give_up_overdue()
 
-    def _count_too_large(self, audience: Audience, batch: Batch, source: Source) -> Source:
+    def _count_too_large(
+        self, audience: Audience, batch: Batch, source: DeliverySource
+    ) -> DeliverySource:
         """Count messages that no frame of the audience can carry; return the others' source."""
         lost = too_large(audience.encoder, batch)
         for index, count in lost.items():

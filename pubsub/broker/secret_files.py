@@ -17,7 +17,7 @@ from jwt import PyJWK
 from jwt.exceptions import PyJWTError
 from twisted.logger import Logger
 
-from pubsub.broker.master_secrets import PUBLIC_ALGORITHMS, DenyList, Secret
+from pubsub.broker.master_secrets import PUBLIC_ALGORITHMS, DenyList, MasterSecret
 from pubsub.errors import ConfigurationError
 from pubsub.settings import is_credential
 
@@ -30,7 +30,7 @@ _MAX_KID = 256
 _READABLE_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
 
 
-def read_secret(id: str, path: str, algorithm: str, ends: float, allow_weak: bool) -> Secret:
+def read_secret(id: str, path: str, algorithm: str, ends: float, allow_weak: bool) -> MasterSecret:
     """Return the HMAC secret in the file ``path``, without a newline at the end.
 
     Raises ConfigurationError.
@@ -46,10 +46,10 @@ def read_secret(id: str, path: str, algorithm: str, ends: float, allow_weak: boo
         raise ConfigurationError(f"secret {id!r}: {path} is empty")
     if os.stat(path).st_mode & _READABLE_BY_OTHERS and not is_credential(path):
         log.warn("secret {id!r}: {path} can be read by others; chmod 600 it", id=id, path=path)
-    return Secret(id, algorithm, secret, ends)
+    return MasterSecret(id, algorithm, secret, ends)
 
 
-def read_public_key(id: str, path: str, ends: float) -> Secret:
+def read_public_key(id: str, path: str, ends: float) -> MasterSecret:
     """Return the public key in a PEM file: Ed25519, RSA or P-256; raises ConfigurationError."""
     try:
         key = load_pem_public_key(_read(id, path))
@@ -58,9 +58,9 @@ def read_public_key(id: str, path: str, ends: float) -> Secret:
     algorithm = algorithm_of(key)
     if not algorithm:
         raise ConfigurationError(
-            f"secret {id!r}: {path} is no key of Ed25519, P-256, or RSA with 2048 bits or more"
+            f"secret {id!r}: {path} is not a key of Ed25519, P-256, or RSA with 2048 bits or more"
         )
-    return Secret(id, algorithm, key, ends)
+    return MasterSecret(id, algorithm, key, ends)
 
 
 def algorithm_of(key: object) -> str:
@@ -74,7 +74,7 @@ def algorithm_of(key: object) -> str:
     return ""
 
 
-def read_key_set(id: str, path: str, ends: float) -> list[Secret]:
+def read_key_set(id: str, path: str, ends: float) -> list[MasterSecret]:
     """Return the public keys of a JSON Web Key Set (RFC 7517) in a file.
 
     Raises ConfigurationError.
@@ -85,7 +85,7 @@ def read_key_set(id: str, path: str, ends: float) -> list[Secret]:
         raise ConfigurationError(f"secret {id!r}: {path}: {error}") from None
 
 
-def parse_key_set(id: str, content: bytes, ends: float = inf) -> list[Secret]:
+def parse_key_set(id: str, content: bytes, ends: float = inf) -> list[MasterSecret]:
     """Return the public keys of a JSON Web Key Set (see ``key_set``); raises ValueError."""
     try:
         found = json.loads(content)
@@ -94,7 +94,7 @@ def parse_key_set(id: str, content: bytes, ends: float = inf) -> list[Secret]:
     return key_set(id, found, ends)
 
 
-def key_set(id: str, found: object, ends: float = inf) -> list[Secret]:
+def key_set(id: str, found: object, ends: float = inf) -> list[MasterSecret]:
     """Return the public keys of a JSON Web Key Set; keys for other purposes are left out.
 
     Raises ValueError.
@@ -113,7 +113,7 @@ def key_set(id: str, found: object, ends: float = inf) -> list[Secret]:
             kid = str(entry.get("kid", ""))
             if len(kid) > _MAX_KID:
                 continue
-            secrets.append(Secret(f"{id}/{kid or number}", algorithm, key, ends, kid=kid))
+            secrets.append(MasterSecret(f"{id}/{kid or number}", algorithm, key, ends, kid=kid))
     if not secrets:
         raise ValueError(f"no key for {', '.join(PUBLIC_ALGORITHMS)}")
     return secrets

@@ -14,14 +14,14 @@ from pubsub.errors import StartError
 
 if TYPE_CHECKING:
     from pubsub.broker.access_table import AccessTable
+    from pubsub.broker.broker_objects import BrokerObjects
     from pubsub.broker.events import Events
-    from pubsub.broker.parts import BrokerParts
 
 
 class ServedListeners:
-    """Makes listeners with the ``parts`` of the broker; ``parent`` runs their services."""
+    """Makes listeners with the ``objects`` of the broker; ``parent`` runs their services."""
 
-    parts: BrokerParts
+    objects: BrokerObjects
 
     def __init__(self, parent: MultiService) -> None:
         self._parent = parent
@@ -31,7 +31,7 @@ class ServedListeners:
 
     def make(self, protocol: str, settings: Mapping[str, Any], endpoint: str) -> Listener:
         """Return a listener, which is not added yet."""
-        return Listener(self.parts, protocol, settings, endpoint)
+        return Listener(self.objects, protocol, settings, endpoint)
 
     def add(self, listener: Listener, service: IService | None) -> None:
         """See ``BrokerService.add_listener``."""
@@ -39,8 +39,8 @@ class ServedListeners:
         self.listeners.append(listener)
         listener.added()
         # The rules may have changed, and events been turned on or off, since it was made.
-        listener.reconfigure(listener.settings, self.parts.access_table)
-        listener.events = self.parts.events
+        listener.reconfigure(listener.settings, self.objects.access_table)
+        listener.events = self.objects.events
         if service is None:
             return
         self._services[listener] = service
@@ -68,12 +68,12 @@ class ServedListeners:
 
     def set_access(self, table: AccessTable) -> None:
         """Replace the access rules."""
-        self.parts = replace(self.parts, access_table=table)
+        self.objects = replace(self.objects, access_table=table)
         for listener in self.listeners:
             listener.reconfigure(listener.settings, table)
 
     def set_events(self, events: Events | None) -> None:
         """Report to ``events`` from now on, or to none."""
-        self.parts = replace(self.parts, events=events)
+        self.objects = replace(self.objects, events=events)
         for listener in self.listeners:
             listener.events = events

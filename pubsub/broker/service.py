@@ -1,4 +1,4 @@
-"""``BrokerService``: composes the parts of the broker (see ``core.py``), starts and stops them.
+"""``BrokerService``: composes the objects of the broker (see ``core.py``), starts and stops them.
 
 It is the parent of the listeners' services, so Twisted starts and stops them with it.
 """
@@ -11,12 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twisted.application.service import IService, IServiceCollection, MultiService
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from pubsub.broker.access_table import AccessTable
 from pubsub.broker.audit import AuditLog
+from pubsub.broker.broker_objects import BrokerObjects, KeptObjects
 from pubsub.broker.core import BrokerCore
 from pubsub.broker.dispatcher import Dispatcher, DispatcherMaker
 from pubsub.broker.drainage import Drainage
@@ -28,10 +29,9 @@ from pubsub.broker.limits import BrokerLimits, TokenBucket
 from pubsub.broker.listener import Listener
 from pubsub.broker.marks import make_marks
 from pubsub.broker.master_secrets import SecretRing
-from pubsub.broker.parts import BrokerParts, KeptObjects
 from pubsub.broker.passwords import PasswordVerifier, call_at_once
 from pubsub.broker.readiness import Readiness
-from pubsub.broker.reconfiguration import Reconfiguration, durability_part
+from pubsub.broker.reconfiguration import Reconfiguration, durability_applier
 from pubsub.broker.refused_attempts import RefusedAttempts
 from pubsub.broker.served_listeners import ServedListeners
 from pubsub.broker.shown_configuration import ShownConfiguration
@@ -103,14 +103,14 @@ class BrokerService(MultiService):
         self.listeners = self.served.listeners
         self._make_reports(limits)
         self._when_open: list[Callable[[], object]] | None = []
-        self.served.parts = self._make_parts()
+        self.served.objects = self._make_objects()
         self._events.turn(events)
         self._reconfiguration = self._make_reconfiguration()
 
     # Parts
 
     def _take(self, core: BrokerCore) -> None:
-        """Make the parts of ``core`` attributes of this broker."""
+        """Make the objects of ``core`` attributes of this broker."""
         self._clock = core.clock
         self._recheck_all = core.recheck_all
         self._housekeeping = core.housekeeping
@@ -171,7 +171,7 @@ class BrokerService(MultiService):
                 self.expiry.reconfigure,
                 self._housekeeping.reconfigure,
                 self.store.reconfigure,
-                durability_part(self.topic_lifecycle, self.slices),
+                durability_applier(self.topic_lifecycle, self.slices),
                 self.drainage.reconfigure,
                 self._events.reconfigure,
                 self.key_refresh.reconfigure,
@@ -185,8 +185,8 @@ class BrokerService(MultiService):
         self._housekeeping.events = events
         self.served.set_events(events)
 
-    def _make_parts(self) -> BrokerParts:
-        return BrokerParts(
+    def _make_objects(self) -> BrokerObjects:
+        return BrokerObjects(
             clock=self._clock,
             wall=self._wall,
             store=self.store,
@@ -316,7 +316,7 @@ class BrokerService(MultiService):
         self.expiry.stop()
         self.key_refresh.stop()
         self.passwords.stop()
-        stopped: Deferred[None] = maybeDeferred(super().stopService)
+        stopped = self.drainage.leave(self.sessions.sharing, super().stopService)
         stopped.addCallback(lambda _: self._drain_all()).addCallback(lambda _: self._close_store())
         return stopped.addCallback(self._log_totals)
 

@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pubsub.broker.compact_map import EMPTY_MAP
+from pubsub.broker.session_sharing import SessionContent
 from pubsub.errors import LimitReached, SessionUnknown
 
 if TYPE_CHECKING:
-    from pubsub.broker.backlog import Owed
+    from pubsub.broker.backlog import PendingMessages
     from pubsub.broker.memory_budget import MemoryBudget
+    from pubsub.broker.resumption import Position
+    from pubsub.broker.session_sharing import SessionSharing
     from pubsub.broker.slices import Work
     from pubsub.broker.topics import Topic
     from pubsub.broker.traffic import Traffic
@@ -22,7 +25,7 @@ SESSION_BYTES = 768
 TOPIC_BYTES = 128
 
 
-class Owner(Protocol):
+class SessionOwner(Protocol):
     """The connection that uses a session."""
 
     def displaced(self) -> None:
@@ -37,17 +40,55 @@ class Session:
     ``owner`` is the connection that uses the session, None while it is detached. ``subscriptions``
     has the offset for each topic at which delivery stopped, ``state`` what else the protocol needs
     to resume. ``charged`` are the bytes that both are charged with while the session is detached.
-    ``owed`` are the messages that the client does not get unless it resumes the session.
+    ``pending`` are the messages that the client does not get unless it resumes the session. ``key``
+    is that by which other brokers find it; empty if it is not shared. ``content`` returns the
+    state that they need while there is a connection.
     """
 
     id: int
     kind: Hashable
     client: bytes
-    owner: Owner | None
-    subscriptions: Mapping[Topic, int] = field(default_factory=lambda: EMPTY_MAP)
+    owner: SessionOwner | None
+    subscriptions: Mapping[Topic, Position] = field(default_factory=lambda: EMPTY_MAP)
     state: object = None
     charged: int = 0
-    owed: Owed | None = None
+    pending: PendingMessages | None = None
+    key: str = ""
+    content: Callable[[], SessionContent] = SessionContent
+
+
+class _Shared:
+    """See ``SharedClient``: ``session`` of ``registry``."""
+
+    __slots__ = ("_registry", "_session")
+
+    def __init__(self, registry: SessionRegistry, session: Session) -> None:
+        self._registry = registry
+        self._session = session
+
+    @property
+    def is_lost(self) -> bool:
+        """See ``SharedClient``."""
+        return self._session.owner is None
+
+    def content(self) -> SessionContent:
+        """See ``SharedClient``."""
+        session = self._session
+        if session.owner is not None:
+            return session.content()
+        return SessionContent((), {topic.name: at for topic, at in session.subscriptions.items()})
+
+    def lose(self) -> Work:
+        """See ``SharedClient``."""
+        if self._session.owner is not None:
+            self._session.owner.displaced()
+        yield
+
+    def forget(self) -> Work:
+        """See ``SharedClient``."""
+        yield from self.lose()
+        self._session.key = ""
+        self._registry.close(self._session)
 
 
 class SessionRegistry:
@@ -79,6 +120,8 @@ class SessionRegistry:
         # Not a dict: finding its first item takes longer the more items before it were deleted.
         self._detached: OrderedDict[Session, float] = OrderedDict()
         self._absent: dict[tuple[Hashable, bytes], Session] = {}
+        self.sharing: SessionSharing | None = None
+        """Shares sessions with other brokers, if anything does."""
         self.numbers: Counter[Hashable] = Counter()
         """The sessions of each kind."""
         self.nbytes = 0
@@ -92,18 +135,45 @@ class SessionRegistry:
         self.limit = settings["max-sessions"]
         self.window = settings["resume-window"]
 
-    def open(self, kind: Hashable, client: bytes, owner: Owner) -> Session:
+    def open(self, kind: Hashable, client: bytes, owner: SessionOwner) -> Session:
         """Return a new session; raises LimitReached or MemoryExhausted."""
-        if len(self._sessions) >= self.limit:
-            self._make_room()
-        self._memory.reserve(SESSION_BYTES)
         number = self._draw()
         while not number or number in self._sessions:
             number = self._draw()
-        session = self._sessions[number] = Session(number, kind, client, owner)
-        self.numbers[kind] += 1
+        return self._add(Session(number, kind, client, owner))
+
+    def _add(self, session: Session) -> Session:
+        if len(self._sessions) >= self.limit:
+            self._make_room()
+        self._memory.reserve(SESSION_BYTES)
+        self._sessions[session.id] = session
+        self.numbers[session.kind] += 1
         self.nbytes += SESSION_BYTES
         return session
+
+    # Sessions of other brokers
+
+    def adopt(
+        self, number: int, kind: Hashable, client: bytes, owner: SessionOwner | None
+    ) -> Session:
+        """Return session ``number``, which was another broker's.
+
+        Raises LimitReached, MemoryExhausted, or SessionUnknown if the number is taken.
+        """
+        if number in self._sessions:
+            raise SessionUnknown(f"no session {client!r} of this kind")
+        return self._add(Session(number, kind, client, owner))
+
+    def share(self, session: Session, key: str, content: Callable[[], SessionContent]) -> None:
+        """Share ``session``, whose subscriptions are those of ``content`` from now on."""
+        if self.sharing is not None:
+            session.key, session.content = key, content
+            self.sharing.share(key, _Shared(self, session))
+
+    def changed(self, session: Session) -> None:
+        """The subscriptions of ``session`` have changed."""
+        if session.key and self.sharing is not None:
+            self.sharing.share(session.key, _Shared(self, session))
 
     def find(self, number: int, kind: Hashable, client: bytes) -> Session:
         """Return this client's session ``number``, live or detached; raises SessionUnknown."""
@@ -121,7 +191,7 @@ class SessionRegistry:
         session = self._absent.get((kind, client))
         return None if session is None or self._close_expired(session) else session
 
-    def resume(self, session: Session, owner: Owner) -> None:
+    def resume(self, session: Session, owner: SessionOwner) -> None:
         """Attach ``session`` to ``owner``; a connection that still uses it is closed first."""
         if session.owner is not None:
             session.owner.displaced()
@@ -131,34 +201,38 @@ class SessionRegistry:
     def detach(
         self,
         session: Session,
-        subscriptions: Mapping[Topic, int],
-        owed: Owed | None = None,
+        subscriptions: Mapping[Topic, Position],
+        pending: PendingMessages | None = None,
         state_bytes: int = 0,
     ) -> None:
         """Keep a session whose connection is lost, to be resumed at these offsets.
 
         ``state_bytes`` are the estimated bytes of its ``state``.
         """
-        session.owed = owed
+        session.pending = pending
         if not self.window:
             self.close(session)
             return
         session.owner = None
         session.subscriptions = subscriptions
-        topics = len(subscriptions) + (0 if owed is None else len(owed.counts))
+        topics = len(subscriptions) + (0 if pending is None else len(pending.counts))
         session.charged = state_bytes + TOPIC_BYTES * topics
         self._memory.add(session.charged)
         self.nbytes += session.charged
         self._detached[session] = self._seconds()
         self._absent[session.kind, session.client] = session
+        session.content = SessionContent
+        self.changed(session)
 
     def close(self, session: Session) -> None:
-        """End the session; its id becomes invalid, and what its client is owed is dropped."""
-        owed = session.owed
+        """End the session; its id becomes invalid, and its pending messages are dropped."""
+        pending = session.pending
         self._attach(session)
-        if owed is not None:
-            for topic, count in owed.counts.items():
-                self._drop(owed.label, topic.name, "expired", count, None, owed.traffic)
+        if pending is not None:
+            for topic, count in pending.counts.items():
+                self._drop(pending.label, topic.name, "expired", count, None, pending.traffic)
+        if session.key and self.sharing is not None:
+            self.sharing.end(session.key)
         if self._sessions.pop(session.id, None) is not None:
             self._memory.free(SESSION_BYTES)
             self.nbytes -= SESSION_BYTES
@@ -169,7 +243,7 @@ class SessionRegistry:
     def _attach(self, session: Session) -> None:
         """Remove ``session`` from the detached ones."""
         self._detached.pop(session, None)
-        session.owed = None
+        session.pending = None
         nbytes, session.charged = session.charged, 0
         self._memory.free(nbytes)
         self.nbytes -= nbytes
@@ -178,9 +252,10 @@ class SessionRegistry:
             del self._absent[key]
 
     def stop(self) -> None:
-        """Keep no session from now on: the broker is stopping."""
+        """Keep no session from now on: the broker is stopping. Others may have them."""
         self.window = 0
-        for session in [session for session in self._detached if session.owed is not None]:
+        self.sharing = None
+        for session in [session for session in self._detached if session.pending is not None]:
             self.close(session)
 
     def expire(self) -> Work:

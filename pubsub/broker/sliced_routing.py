@@ -10,7 +10,7 @@ the subscriber receives what waits for it (see ``complete``), and it receives no
 batches after that. All other subscribers are subscribed as they were when the batch was published.
 
 A change of very many subscribers, such as a new queue key, waits in the same way: what is published
-after it is for those who are subscribed after it.
+after it is for the outboxes that are subscribed after it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pubsub.broker.encoders import BatchEncoder
     from pubsub.broker.fan_out import FanOut
     from pubsub.broker.topic_mix import TopicMix
-    from pubsub.broker.topics import Delivery, Recipient, Source, Topic
+    from pubsub.broker.topics import Delivery, DeliverySource, Recipient, Topic
 
 # Units of work in a tick. A unit takes some 5 µs.
 _UNITS = 300
@@ -63,7 +63,7 @@ class _Waiting:
         self.mix = mix
         self.done: set[Recipient] = set()
 
-    def audience_of(self, recipient: Recipient) -> tuple[Audience, Source] | None:
+    def audience_of(self, recipient: Recipient) -> tuple[Audience, DeliverySource] | None:
         """Return an audience of ``recipient`` alone, if the batch is for it."""
         if self.topic is not None:
             encoding = recipient.subscriptions.get(self.topic)
@@ -94,7 +94,7 @@ class _Changing:
 
 
 class SlicedRouting:
-    """What waits to be routed by ``fan_out``; ``waiting`` is true while there is anything.
+    """Batches and changes that wait for ``fan_out``; ``waiting`` is true while there is one.
 
     No outbox is delivered to in a step, only when the fan-out hands over.
     """
@@ -156,25 +156,25 @@ class SlicedRouting:
         if recipient in self._changing:
             # What is after this change is for the recipient as it will be.
             return
-        owed: list[tuple[Audience, Batch, Source]] = []
+        collected: list[tuple[Audience, Batch, DeliverySource]] = []
         # A change may lead to the next one.
         for one in tuple(self.waiting):
             if recipient in one.done:
                 continue
             if isinstance(one, _Changing):
                 if with_changes:
-                    self._collect_all(owed)
-                    owed = []
+                    self._collect_all(collected)
+                    collected = []
                     self._change(one, recipient)
                 continue
             one.done.add(recipient)
             found = one.audience_of(recipient)
             if found is not None:
-                owed.append((found[0], one.batch, found[1]))
-        self._collect_all(owed)
+                collected.append((found[0], one.batch, found[1]))
+        self._collect_all(collected)
 
-    def _collect_all(self, owed: list[tuple[Audience, Batch, Source]]) -> None:
-        for audience, batch, source in owed:
+    def _collect_all(self, collected: list[tuple[Audience, Batch, DeliverySource]]) -> None:
+        for audience, batch, source in collected:
             self._fan_out.collect(audience, batch, source)
 
     def _change(self, one: _Changing, recipient: Recipient) -> None:
@@ -268,7 +268,7 @@ class SlicedRouting:
             self._collect(one, audience, Share(mix.topics, totals, audience.wanted))
             yield units
 
-    def _collect(self, one: _Waiting, audience: Audience, source: Source) -> None:
+    def _collect(self, one: _Waiting, audience: Audience, source: DeliverySource) -> None:
         targets: Sequence[Recipient] = audience.targets
         if not one.done.isdisjoint(targets):
             targets = [recipient for recipient in targets if recipient not in one.done]

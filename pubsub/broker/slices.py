@@ -37,7 +37,7 @@ class Slices:
         self._left = STEPS
 
     def __len__(self) -> int:
-        """How much work is begun and not finished."""
+        """The number of pieces of work that are begun and not finished."""
         return len(self._begun)
 
     def run(self, work: Work, then: Callable[[], None] | None = None) -> SlicedWork | None:
@@ -118,5 +118,5 @@ class SlicedWork:
             elif self._then is not None:
                 self._then()
         except Exception:
-            log.failure("work in slices failed; the rest of it is not done")
+            log.failure("a long request failed; the rest of it is not carried out")
         return False

@@ -5,32 +5,38 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pubsub.broker.resumption import Resumption
+
 if TYPE_CHECKING:
+    from pubsub.broker.batch import Batch
+    from pubsub.broker.resumption import Position, Taken
     from pubsub.broker.topics import Topic
 
 
 class TopicPosition:
     """The position of one topic, and what its subscriber has not been given.
 
-    ``start`` is the offset of the first message to deliver. ``owed`` counts messages that were not
-    delivered live, less those delivered from the history. From the time on at which ``topic`` had
-    counted ``passed`` messages, the topic counts the former itself.
+    ``start`` is the offset of the first message to deliver. ``pending`` counts messages that were
+    not delivered live, less those delivered from the history. From the time on at which ``topic``
+    had counted ``passed`` messages, the topic counts the former itself. ``taken`` are messages that
+    are not delivered; None if there are none.
     """
 
-    __slots__ = ("owed", "passed", "start", "topic")
+    __slots__ = ("passed", "pending", "start", "taken", "topic")
 
-    def __init__(self, topic: Topic, start: int) -> None:
+    def __init__(self, topic: Topic, start: int, taken: Taken | None = None) -> None:
         self.topic = topic
+        self.taken = taken
         self.start = start
-        self.owed = 0
+        self.pending = 0
         self.passed: int | None = None
 
     def untaken(self) -> int:
         """Return how many messages the subscriber has not been given."""
-        return self.owed + (0 if self.passed is None else self.topic.passed - self.passed)
+        return self.pending + (0 if self.passed is None else self.topic.passed - self.passed)
 
 
-class Positions:
+class SubscriberPositions:
     """The positions of all topics of a subscriber.
 
     The history is read from ``offset`` on. Topics without a position of their own start there, as
@@ -53,6 +59,21 @@ class Positions:
         position = self._topics.get(topic)
         return max(self._others if position is None else position.start, self.offset)
 
+    def position_of(self, topic: Topic) -> Position:
+        """Return where ``topic`` continues, at this broker or at another."""
+        offset, taken = self.offset_of(topic), self.taken_of(topic)
+        return offset if taken is None else Resumption(offset, taken)
+
+    def taken_of(self, topic: Topic) -> Taken | None:
+        """Return the messages of ``topic`` that are not delivered."""
+        position = self._topics.get(topic)
+        return None if position is None else position.taken
+
+    @property
+    def is_settled(self) -> bool:
+        """True if all messages that will arrive are to be delivered."""
+        return all(one.taken is None or one.taken.is_settled for one in self._topics.values())
+
     def of(self, topic: Topic) -> TopicPosition:
         """Return the position of ``topic``."""
         position = self._topics.get(topic)
@@ -60,13 +81,33 @@ class Positions:
             position = self._topics[topic] = TopicPosition(topic, self._others)
         return position
 
-    def add(self, topic: Topic, offset: int, while_reading: bool) -> TopicPosition:
-        """Let ``topic`` start at ``offset``; a page that is being read does not have it."""
-        position = self._topics[topic] = TopicPosition(topic, offset)
+    def add(self, topic: Topic, start: Position, while_reading: bool) -> TopicPosition:
+        """Let ``topic`` continue at ``start``; a page that is being read does not have it."""
+        offset, taken = start, None
+        if isinstance(start, Resumption):
+            offset, taken = start.offset, start.taken
+        assert isinstance(offset, int)
+        position = self._topics[topic] = TopicPosition(topic, offset, taken)
         self._rewound.pop(topic, None)
         if while_reading or offset < self.offset:
             self._rewound[topic] = offset
         return position
+
+    def is_whole(self, topic: Topic, batch: Batch) -> bool:
+        """Return whether all messages of ``batch`` are certainly to be delivered."""
+        return self.offset_of(topic) <= batch.offset and self.taken_of(topic) is None
+
+    def left(self, topic: Topic, batch: Batch) -> Batch | None:
+        """Return what of ``batch`` is to be delivered, which counts as given; None if nothing."""
+        start = self.offset_of(topic)
+        if start > batch.offset:
+            batch = batch.slice(start - batch.offset, batch.count)
+        position = self.of(topic)
+        position.pending -= batch.count
+        if position.taken is None:
+            return batch
+        known = position.taken.prefix(batch.run, batch.sequence, batch.count)
+        return batch.slice(known, batch.count) if known < batch.count else None
 
     def discard(self, topic: Topic) -> None:
         """Remove ``topic``."""

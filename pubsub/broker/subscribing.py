@@ -15,7 +15,8 @@ from pubsub.broker.topics import SubscriberGroup
 
 if TYPE_CHECKING:
     from pubsub.broker.fan_out import FanOut
-    from pubsub.broker.interest import Interest
+    from pubsub.broker.interest import TopicInterest
+    from pubsub.broker.resumption import Position
     from pubsub.broker.slices import Slices, Work
     from pubsub.broker.topics import Recipient, Topic
     from pubsub.interfaces import Encoding
@@ -32,7 +33,7 @@ class Subscribing:
     in slices.
     """
 
-    def __init__(self, router: FanOut, interest: Interest, slices: Slices) -> None:
+    def __init__(self, router: FanOut, interest: TopicInterest, slices: Slices) -> None:
         self.number = 0
         self.behind: set[Topic] = set()
         self.gone: set[Recipient] = set()
@@ -41,18 +42,18 @@ class Subscribing:
         self._slices = slices
 
     def subscribe(
-        self, outbox: Recipient, topic: Topic, encoding: Encoding, offset: int | None = None
+        self, outbox: Recipient, topic: Topic, encoding: Encoding, start: Position | None = None
     ) -> bool:
         """Deliver ``topic`` to ``outbox`` from the next message on; False if it already is.
 
-        With ``offset`` the messages of the history from there on are delivered first.
+        With ``start`` the messages of the history from there on are delivered first.
         """
         if topic in outbox.subscriptions or outbox.is_behind(topic):
             return False
         # Messages published earlier are not for the new subscriber.
         self._router.complete(outbox)
         topic.idle_since = None
-        if not outbox.starts_behind(topic, encoding, offset):
+        if not outbox.starts_behind(topic, encoding, start):
             self._join(outbox, topic, encoding)
         self._interest.reader_came(topic)
         return True

@@ -12,7 +12,7 @@ CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
 def _version(value: object) -> str:
-    # A number in the file is meant as it looks.
+    # A number in the file is taken literally.
     text = str(value)
     if text not in ("1.2", "1.3"):
         raise ValueError(f"expected 1.2 or 1.3, not {value!r}")

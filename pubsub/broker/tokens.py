@@ -16,7 +16,7 @@ from typing import Any
 import jwt
 from jwt.warnings import InsecureKeyLengthWarning
 
-from pubsub.broker.master_secrets import PUBLIC_ALGORITHMS, Secret, SecretRing
+from pubsub.broker.master_secrets import PUBLIC_ALGORITHMS, MasterSecret, SecretRing
 from pubsub.errors import BadToken
 
 CACHED = 10_000
@@ -41,7 +41,7 @@ class Token:
     permissions: frozenset[str]
     expires: float
     not_before: float
-    secret: Secret
+    secret: MasterSecret
     id: str = ""
     issuer: str = ""
     audience: frozenset[str] = frozenset()
@@ -167,7 +167,7 @@ def _is_canonical(raw: bytes) -> bool:
     return [urlsafe_b64encode(part).rstrip(b"=") for part in decoded] == parts
 
 
-def _token(claims: dict[str, Any], secret: Secret) -> Token:
+def _token(claims: dict[str, Any], secret: MasterSecret) -> Token:
     return Token(
         _text(claims, "sub"),
         _text(claims, "queue_key").encode(),

@@ -115,7 +115,7 @@ class TopicLifecycle:
         self._store.put(TOPICS, topic.name, requirements)
 
     def delete(self, topic: Topic) -> Work:
-        """End ``topic`` after its subscribers have been told in their protocols' terms.
+        """End ``topic`` after its subscribers have been notified in their protocols' terms.
 
         Nobody may subscribe to it or read it meanwhile.
         """

@@ -1,4 +1,4 @@
-"""What the broker asks the part that shares its topics with other brokers."""
+"""The interface to the module that shares the topics with other brokers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What a client requires of the topic that it creates.
+    """The properties that a client requires of the topic that it creates.
 
     ``key`` is empty for a topic without a queue key; ``sync`` is None to leave it as it is.
     """

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from pubsub.broker.batch import Batch
+    from pubsub.broker.resumption import Position
     from pubsub.broker.traffic import Traffic
     from pubsub.interfaces import Encoding, Holdable
 
@@ -60,7 +61,7 @@ class Upstream(Protocol):
         """Stop the messages of ``topic``: its last local reader has gone."""
 
 
-class Source(Protocol):
+class DeliverySource(Protocol):
     """The topics that the messages of a delivery belong to; a ``Topic`` if there is one."""
 
     @property
@@ -70,7 +71,7 @@ class Source(Protocol):
         """Return how many of the ``count`` messages each topic has."""
 
 
-Delivery = tuple[int, bytes, int, int, Source]
+Delivery = tuple[int, bytes, int, int, DeliverySource]
 """A number that increases with each delivery, encoded messages, how many they are, the offset of
 the first, and their topics."""
 
@@ -126,10 +127,10 @@ class Recipient(Protocol):
     def connection(self) -> object:
         """The client's connection, for log lines (see ``log_fields``)."""
 
-    def deliver(self, data: bytes, count: int, source: Source, offset: int) -> None:
+    def deliver(self, data: bytes, count: int, source: DeliverySource, offset: int) -> None:
         """Queue ``count`` encoded messages until ``flush``; ``offset`` is that of the first."""
 
-    def deliver_now(self, data: bytes, count: int, source: Source, offset: int) -> None:
+    def deliver_now(self, data: bytes, count: int, source: DeliverySource, offset: int) -> None:
         """Do as ``deliver`` and ``flush`` together.
 
         The messages have been counted as written.
@@ -147,10 +148,10 @@ class Recipient(Protocol):
     def is_behind(self, topic: Topic) -> bool:
         """Return whether ``topic`` is subscribed and delivered from the history."""
 
-    def starts_behind(self, topic: Topic, encoding: Encoding, offset: int | None) -> bool:
-        """Begin a subscription from the history, at ``offset``; False if it is to begin live.
+    def starts_behind(self, topic: Topic, encoding: Encoding, start: Position | None) -> bool:
+        """Begin a subscription from the history, at ``start``; False if it is to begin live.
 
-        Without ``offset`` it is for the next message on, which is live unless the subscriber is
+        Without ``start`` it is for the next message on, which is live unless the subscriber is
         behind.
         """
 
@@ -267,11 +268,11 @@ class Topic(Tally):
 
     @property
     def topics(self) -> tuple[Topic]:
-        """See ``Source``: a topic is that of deliveries of its own."""
+        """See ``DeliverySource``: a topic is that of deliveries of its own."""
         return (self,)
 
     def counts(self, count: int) -> Iterable[tuple[Topic, int]]:
-        """See ``Source``."""
+        """See ``DeliverySource``."""
         return ((self, count),)
 
     @property
@@ -287,7 +288,7 @@ class Topic(Tally):
 
     @property
     def subscriber_count(self) -> int:
-        """How many subscribers there are, live or behind."""
+        """The number of subscribers, live or behind."""
         return sum([len(group) for group in self.groups.values()]) + len(self.behind or ())
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from time import monotonic
 from typing import cast
 
 from pubsub.client.client_tls import TlsOptions
@@ -34,7 +35,7 @@ class AsyncioRuntime(Runtime):
 
     def now(self) -> float:
         """See ``Runtime``."""
-        return self._loop.time()
+        return monotonic()
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> Cancel:
         """See ``Runtime``."""

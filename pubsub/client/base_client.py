@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TypeVar
 
 from pubsub.client.client_errors import (
@@ -16,11 +15,11 @@ from pubsub.client.client_errors import (
 )
 from pubsub.client.client_links import ClientLinks
 from pubsub.client.client_options import ClientOptions
-from pubsub.client.client_url import Target, parse_url
+from pubsub.client.client_url import ClientUrl, parse_url
 from pubsub.client.feed import Feed
 from pubsub.client.link_driver import LinkDriver
 from pubsub.client.notices import Gap, Notice, Refusal, Uncertain
-from pubsub.client.publishing_link import PublishingLink, Request
+from pubsub.client.publishing_link import PublishingLink, PublishRequest
 from pubsub.client.request_checks import check_level, check_message, check_topic
 from pubsub.client.runtime import Runtime
 from pubsub.client.subscribing_link import SubscribingLink
@@ -33,6 +32,8 @@ from pubsub.wire.client_wire import ClientWire, Headers
 
 _log = logging.getLogger("pubsub.client")
 _Result = TypeVar("_Result")
+# Those that are remembered as addressable.
+_MAX_TOPICS = 4096
 
 
 class Client:
@@ -47,6 +48,8 @@ class Client:
         self._wire = options.wire
         self._links = ClientLinks(runtime, options, self._report)
         self._durability: TopicDurability | None = None
+        # Topics that the wire can address, as its checks have found.
+        self._addressable: set[str] = set()
         self._closed = False
 
     def __repr__(self) -> str:
@@ -55,12 +58,7 @@ class Client:
     async def __aenter__(self) -> Client:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
         await self.close(flush=error is None)
 
     # Publishing
@@ -95,7 +93,7 @@ class Client:
         """Publish messages of one topic, in order; see ``publish``."""
         if not payloads:
             return None
-        columns = Columns.of(payloads if isinstance(payloads, list) else list(payloads))
+        columns = Columns.gather(payloads if isinstance(payloads, list) else list(payloads))
         return await self._publish(topic, columns, confirm, sender, headers)
 
     async def _publish(
@@ -107,18 +105,23 @@ class Client:
         headers: Headers | None,
     ) -> Level | None:
         self._check_open()
-        check_topic(self._wire, topic)
+        if topic not in self._addressable:
+            check_topic(self._wire, topic)
+            if len(self._addressable) >= _MAX_TOPICS:
+                self._addressable.clear()
+            self._addressable.add(topic)
         check_message(self._wire, columns, sender, headers)
-        check_level(self._wire, confirm)
-        if confirm is True and self._wire.traits.level < Level.STORED:
-            await self._check_durability(topic)
-        driver = self._links.publisher()
+        if confirm:
+            check_level(self._wire, confirm)
+            if confirm is True and self._wire.traits.level < Level.STORED:
+                await self._check_durability(topic)
+        driver = self._links.publishing or self._links.publisher()
         link = driver.link
         assert isinstance(link, PublishingLink)
         ticket: Ticket[Level] | None = None
         if confirm:
             ticket = Ticket(driver.now() + self._options.timeout)
-        request = Request(
+        request = PublishRequest(
             topic, columns, None if sender is None else _bytes(sender), headers, ticket
         )
         if link.has_room():
@@ -134,7 +137,7 @@ class Client:
         return await self._outcome(ticket)
 
     async def _add_when_possible(
-        self, driver: LinkDriver, link: PublishingLink, request: Request
+        self, driver: LinkDriver, link: PublishingLink, request: PublishRequest
     ) -> None:
         link.aim(request.topic)
         self._links.start(driver)
@@ -217,7 +220,7 @@ class Client:
         driver.step()
         return Subscription(self._runtime, feed, lambda: self._links.leave(driver, feed))
 
-    def _wire_for(self, start: int | None) -> tuple[ClientWire, Target]:
+    def _wire_for(self, start: int | None) -> tuple[ClientWire, ClientUrl]:
         """Return the wire that can begin at ``start``: the client's own, or that of the API."""
         options = self._options
         if start is None or self._wire.traits.history:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 
 from pubsub.client.client_options import ClientOptions
-from pubsub.client.client_url import Target
+from pubsub.client.client_url import ClientUrl
 from pubsub.client.feed import Feed
 from pubsub.client.link_driver import LinkDriver
 from pubsub.client.notices import Notice
@@ -62,14 +62,14 @@ class ClientLinks:
             self._reading.remove(self._subscribing)
         return self._subscribing
 
-    def reader(self, wire: ClientWire, target: Target) -> LinkDriver:
+    def reader(self, wire: ClientWire, target: ClientUrl) -> LinkDriver:
         """Return the driver of a link of a single subscription."""
         link = SubscribingLink(wire, str(target), self._options.timing, random.random, self._report)
         driver = self._drive(link, target)
         self._reading.append(driver)
         return driver
 
-    def _drive(self, link: PublishingLink | SubscribingLink, target: Target) -> LinkDriver:
+    def _drive(self, link: PublishingLink | SubscribingLink, target: ClientUrl) -> LinkDriver:
         tls = self._options.tls if target.tls else None
         renew = partial(self._renew_token, link.wire)
         return LinkDriver(self._runtime, link, target.host, target.port, tls, renew)

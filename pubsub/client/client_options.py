@@ -1,4 +1,4 @@
-"""What ``connect`` of all shells takes: where, as whom, and how long to wait."""
+"""The options of ``connect`` in all shells: address, credentials and time limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pubsub.client.client_errors import InvalidUrl
 from pubsub.client.client_tls import TlsOptions
-from pubsub.client.client_url import Target, parse_url
+from pubsub.client.client_url import ClientUrl, parse_url
 from pubsub.client.credentials import Secret, read_token
 from pubsub.client.link_timing import Timing
 from pubsub.client.notices import Notice
@@ -22,7 +22,7 @@ _MIB = 1024 * 1024
 class ClientOptions:
     """The parsed arguments of ``connect``."""
 
-    target: Target
+    target: ClientUrl
     wire: ClientWire
     client_id: str | None
     token: Secret | None

@@ -26,7 +26,7 @@ WIRES = ("cafe", "fast", "nsd", "rheos", "spot", "http")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ClientUrl:
     """A URL that was understood."""
 
     name: str
@@ -59,7 +59,7 @@ class Target:
             raise InvalidUrl(str(error)) from None
 
 
-def parse_url(url: str, options: dict[str, object] | None = None) -> Target:
+def parse_url(url: str, options: dict[str, object] | None = None) -> ClientUrl:
     """Understand ``url``; ``options`` are parameters given beside it. Raises InvalidUrl."""
     try:
         parts = urlsplit(url)
@@ -77,7 +77,7 @@ def parse_url(url: str, options: dict[str, object] | None = None) -> Target:
         raise InvalidUrl(f"the URL of a broker has no path: {parts.scheme}://HOST:PORT")
     given = dict(parse_qsl(parts.query, keep_blank_values=True)) | (options or {})
     values = _values(name, side, given)
-    return Target(name, parts.hostname, port or side.port, tls, side, values, login)
+    return ClientUrl(name, parts.hostname, port or side.port, tls, side, values, login)
 
 
 def _login(name: str, side: ClientSide, user: str | None, password: str | None) -> UserLogin | None:

@@ -71,7 +71,7 @@ class Feed:
         self._items.append(batch)
         self._changed()
 
-    def tell(self, notice: Notice) -> None:
+    def notify(self, notice: Notice) -> None:
         """Add a notice, if the subscription takes them.
 
         If nobody gets them, no more than NOTICES are kept, and one Gap behind each batch.

@@ -23,7 +23,7 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from pubsub.client.history_replies import (
-    BrokerLimits,
+    CommitLimits,
     CommitReply,
     HistoryBounds,
     HistoryError,
@@ -34,7 +34,7 @@ from pubsub.client.history_replies import (
 from pubsub.client.history_stream import BatchOrGap, items_of
 
 __all__ = [
-    "BrokerLimits",
+    "CommitLimits",
     "CommitReply",
     "HistoryBounds",
     "HistoryClient",
@@ -204,10 +204,10 @@ class HistoryClient:
 
     # Writing
 
-    def limits(self) -> BrokerLimits:
+    def limits(self) -> CommitLimits:
         """Return the limits of what is written."""
         found = self._json("GET", "/v1/limits")
-        return BrokerLimits(found["batch_bytes"], found["message_bytes"])
+        return CommitLimits(found["batch_bytes"], found["message_bytes"])
 
     def stage(self, query: str, batch: int, data: pa.Table | pa.RecordBatch, run: str = "") -> str:
         """Stage messages until ``commit`` and return the id of the part.

@@ -1,4 +1,4 @@
-"""What the HTTP API replies to a ``HistoryClient``: bounds, limits, readers, commits, errors."""
+"""Replies of the HTTP API to a ``HistoryClient``: bounds, limits, readers, commits, errors."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class HistoryBounds:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerLimits:
-    """What the broker takes: the bytes of a batch with all its parts, and of a message."""
+class CommitLimits:
+    """The most bytes that the broker accepts: of a batch with all its parts, and of a message."""
 
     batch_bytes: int
     message_bytes: int

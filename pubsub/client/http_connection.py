@@ -30,7 +30,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class HttpConnection(WireConnection):
-    """What publishers and subscribers have in common."""
+    """The base of the connections of publishers and subscribers."""
 
     resumed = False
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import base64
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pubsub.client.http_connection import HttpConnection
 from pubsub.kernel import Columns
 from pubsub.wire.client_events import (
-    Confirmed,
     Interest,
     Level,
     Messages,
@@ -20,7 +18,8 @@ from pubsub.wire.client_events import (
     SubscriptionEnded,
     WireEvent,
 )
-from pubsub.wire.client_wire import Headers, WireOptions
+from pubsub.wire.client_wire import Headers, Sender, WireOptions
+from pubsub.wire.confirm_groups import ConfirmGroup, ConfirmGroups
 
 _LEVELS = {"stored": Level.STORED}
 
@@ -32,21 +31,10 @@ class HttpSession:
     positions: dict[Interest, str] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Group:
-    """The messages between two confirms."""
-
-    published: int = 0
-    refused: int = 0
-    left: int = 0
-    reason: str = ""
-    level: Level = Level.STORED
-
-
 class _Ping(NamedTuple):
     """The request whose reply ends a group that was answered before its confirm."""
 
-    group: _Group
+    group: ConfirmGroup
 
 
 class HttpPublisher(HttpConnection):
@@ -54,15 +42,10 @@ class HttpPublisher(HttpConnection):
 
     def __init__(self, options: WireOptions) -> None:
         super().__init__(options)
-        self._group = _Group()
-        self._closed_groups: deque[_Group] = deque()
+        self._groups = ConfirmGroups()
 
     def publish(
-        self,
-        topic: str,
-        columns: Columns,
-        sender: bytes | None = None,
-        headers: Headers | None = None,
+        self, topic: str, columns: Columns, sender: Sender = None, headers: Headers | None = None
     ) -> None:
         """See ``WireConnection``."""
         members: dict[str, object] = {"op": "publish", "topic": topic}
@@ -73,7 +56,7 @@ class HttpPublisher(HttpConnection):
                 {"key": key, "value_base64": base64.b64encode(value).decode()}
                 for key, value in headers.items()
             ]
-        group = self._group
+        group = self._groups.current
         for payload in columns.payloads():
             self.request_binary(group, payload, members)
         group.published += columns.count
@@ -82,8 +65,7 @@ class HttpPublisher(HttpConnection):
 
     def confirm(self) -> None:
         """See ``WireConnection``."""
-        group, self._group = self._group, _Group()
-        self._closed_groups.append(group)
+        group = self._groups.confirm()
         if not group.left:
             group.left = 1
             self.request(_Ping(group), "ping")
@@ -95,13 +77,10 @@ class HttpPublisher(HttpConnection):
             waiting.group.left = 0
         else:
             _count(waiting, ok, error)
-        groups = self._closed_groups
-        while groups and not groups[0].left:
-            done = groups.popleft()
-            events.append(Confirmed(done.published, done.level, done.refused, done.reason))
+        self._groups.report(events)
 
 
-def _count(group: _Group, ok: Any, error: Any) -> None:
+def _count(group: ConfirmGroup, ok: Any, error: Any) -> None:
     """Count the reply to a message of ``group``."""
     group.left -= 1
     if error is not None:

@@ -1,4 +1,4 @@
-"""A link: what keeps one connection of a client alive, sans-IO.
+"""A link keeps one connection of a client alive. Sans-IO.
 
 A driver (``link_driver.py``) makes the transport and calls a link with what happens to it; time is
 an argument, randomness is passed in. After each call the driver carries out ``take_commands``,
@@ -35,6 +35,7 @@ from pubsub.wire.client_events import (
     Alive,
     Closing,
     Malformed,
+    Messages,
     NotResumed,
     Opened,
     Rejected,
@@ -43,7 +44,7 @@ from pubsub.wire.client_events import (
 from pubsub.wire.client_wire import ClientWire, Role, WireConnection
 
 
-class State(Enum):
+class LinkState(Enum):
     """See the table of this module."""
 
     IDLE = "idle"
@@ -56,7 +57,7 @@ class State(Enum):
 
 
 class Command(Enum):
-    """What the driver should do with the transport."""
+    """A command to the driver about the transport."""
 
     CONNECT = "connect"
     CLOSE = "close"
@@ -78,14 +79,14 @@ class Link(ABC):
     ) -> None:
         self.wire = wire
         self.where = where
-        self.state = State.IDLE
+        self.state = LinkState.IDLE
         self.proved = False
         """True if the address and the credentials have been good once."""
         self.reading = True
         """False while the driver does not read, so that silence means nothing."""
         self.connection: WireConnection | None = None
         self.trouble = ""
-        """Why the last connection or attempt ended."""
+        """The reason for the end of the last connection or attempt."""
         self.gone: Ticket[None] = Ticket()
         """Done when the link is CLOSED."""
         self._timing = timing
@@ -97,14 +98,15 @@ class Link(ABC):
         self._ready_at = 0.0
         self._heard_at = 0.0
         self._pinged = False
-        self._commands: list[Command] = []
+        self.commands: list[Command] = []
+        """Those that the driver has not taken."""
         self._last_output = b""
 
     # For the driver
 
     def take_commands(self) -> list[Command]:
         """Return the commands since the last call."""
-        commands, self._commands = self._commands, []
+        commands, self.commands = self.commands, []
         return commands
 
     def take_output(self) -> bytes:
@@ -119,17 +121,16 @@ class Link(ABC):
 
     def deadline(self) -> float | None:
         """Return when ``tick`` should be called, if at all."""
-        earliest = self._until
-        for time in (self._wake_at, self.own_deadline()):
-            if time is not None and (earliest is None or time < earliest):
-                earliest = time
-        return earliest
+        earliest, wake, own = self._until, self._wake_at, self.own_deadline()
+        if wake is not None and (earliest is None or wake < earliest):
+            earliest = wake
+        return own if own is not None and (earliest is None or own < earliest) else earliest
 
     def connected(self, now: float) -> None:
         """The transport that CONNECT asked for is there."""
-        if self.state is not State.CONNECTING:
+        if self.state is not LinkState.CONNECTING:
             return
-        self.state = State.OPENING
+        self.state = LinkState.OPENING
         self._until = now + self._timing.connect
         self._heard_at = now
         self.connection = self.wire.connect(self.role, self._session)
@@ -145,9 +146,9 @@ class Link(ABC):
 
     def lost(self, why: str, now: float) -> None:
         """The transport is gone, or could not be made."""
-        if self.state is State.CLOSING:
+        if self.state is LinkState.CLOSING:
             self._finish()
-        elif self.state in (State.CONNECTING, State.OPENING, State.READY):
+        elif self.state in (LinkState.CONNECTING, LinkState.OPENING, LinkState.READY):
             self._disconnected(why, now)
 
     def tick(self, now: float) -> None:
@@ -158,14 +159,14 @@ class Link(ABC):
         if self._until is None or now < self._until:
             return
         match self.state:
-            case State.CONNECTING | State.OPENING:
+            case LinkState.CONNECTING | LinkState.OPENING:
                 self._abort(f"no reply within {self._timing.connect:g} s", now)
-            case State.READY:
+            case LinkState.READY:
                 self._check_silence(now)
-            case State.BACKING_OFF:
+            case LinkState.BACKING_OFF:
                 self._connect(now)
-            case State.CLOSING:
-                self._commands.append(Command.ABORT)
+            case LinkState.CLOSING:
+                self.commands.append(Command.ABORT)
                 self._finish()
             case _:
                 self._until = None
@@ -174,22 +175,22 @@ class Link(ABC):
 
     def start(self, now: float) -> None:
         """Connect, unless that has begun."""
-        if self.state is State.IDLE:
+        if self.state is LinkState.IDLE:
             self._attempt = 0
             self._connect(now)
 
     def close(self, now: float) -> None:
         """End the link. What waits gets an error."""
-        if self.state in (State.CLOSING, State.CLOSED):
+        if self.state in (LinkState.CLOSING, LinkState.CLOSED):
             return
-        was_ready = self.state is State.READY
+        was_ready = self.state is LinkState.READY
         if was_ready and self.connection is not None:
             self.connection.close()
             self._last_output = self.connection.take_output()
         self._drop_connection()
-        self._commands.append(Command.CLOSE if was_ready else Command.ABORT)
+        self.commands.append(Command.CLOSE if was_ready else Command.ABORT)
         if was_ready:
-            self.state, self._until = State.CLOSING, now + self._timing.goodbye
+            self.state, self._until = LinkState.CLOSING, now + self._timing.goodbye
         else:
             self._finish()
         self.closed()
@@ -236,21 +237,25 @@ class Link(ABC):
     # Transitions
 
     def _connect(self, now: float) -> None:
-        self.state = State.CONNECTING
+        self.state = LinkState.CONNECTING
         self._attempt += 1
         self._until = now + self._timing.connect
-        self._commands.append(Command.CONNECT)
+        self.commands.append(Command.CONNECT)
 
     def _handle(self, events: list[WireEvent], now: float) -> None:
         for event in events:
             if self.connection is None:
                 return
+            if type(event) is Messages:
+                # The most frequent ones, before all comparisons.
+                self.handle(event, now)
+                continue
             match event:
                 case Opened():
                     self._ready(event.resumed, now)
                 case NotResumed():
                     self._session = None
-                    self._commands.append(Command.ABORT)
+                    self.commands.append(Command.ABORT)
                     self._drop_connection()
                     self._connect(now)
                 case Closing() | Malformed():
@@ -264,7 +269,7 @@ class Link(ABC):
         self.touched(now)
 
     def _ready(self, resumed: bool, now: float) -> None:
-        self.state = State.READY
+        self.state = LinkState.READY
         self.proved = True
         self._ready_at = now
         self._until = now + self._timing.keepalive
@@ -288,11 +293,11 @@ class Link(ABC):
         self._abort(f"the broker refused the client: {event.reason}", now, event.permanent)
 
     def _abort(self, why: str, now: float, refused: bool = False) -> None:
-        self._commands.append(Command.ABORT)
+        self.commands.append(Command.ABORT)
         self._disconnected(why, now, refused)
 
     def _disconnected(self, why: str, now: float, refused: bool = False) -> None:
-        was_ready = self.state is State.READY
+        was_ready = self.state is LinkState.READY
         if was_ready and self.connection is not None:
             self._session = self.connection.session
             if now - self._ready_at >= self._timing.settled:
@@ -300,12 +305,12 @@ class Link(ABC):
         self._drop_connection()
         self.trouble = why
         if not self.proved:
-            self.state, self._until, self._session = State.IDLE, None, None
+            self.state, self._until, self._session = LinkState.IDLE, None, None
             if was_ready:
                 self.interrupted()
             self.failed(ConnectFailed(f"cannot connect to {self.where}: {why}", refused))
             return
-        self.state = State.BACKING_OFF
+        self.state = LinkState.BACKING_OFF
         self._until = now + self._timing.pause(max(self._attempt, 1), self._random)
         if was_ready:
             self.interrupted()
@@ -316,5 +321,5 @@ class Link(ABC):
         self._pinged = False
 
     def _finish(self) -> None:
-        self.state, self._until = State.CLOSED, None
+        self.state, self._until = LinkState.CLOSED, None
         self.gone.succeed(None)

@@ -31,6 +31,8 @@ class LinkDriver:
     ) -> None:
         self.runtime = runtime
         self.link = link
+        self._publishing = link if isinstance(link, PublishingLink) else None
+        self._subscribing = link if isinstance(link, SubscribingLink) else None
         self.now: Callable[[], float] = runtime.now
         """Returns the time for the link's methods."""
         self._host, self._port, self._tls = host, port, tls
@@ -47,7 +49,7 @@ class LinkDriver:
             output = link.take_output()
             if output:
                 attempt.transport.write(output)
-        for command in link.take_commands():
+        for command in link.take_commands() if link.commands else ():
             if command is Command.CONNECT:
                 self._connect()
             elif self._attempt is not None:
@@ -56,7 +58,9 @@ class LinkDriver:
                     self._attempt = None
         if link.behind:
             self.step_soon()
-        self._regulate()
+        if self._subscribing is not None and self._attempt is not None:
+            # Nothing is read while a feed is full. A command may have changed the attempt.
+            self._attempt.read(not self._subscribing.full)
         self._set_timer()
 
     def step_soon(self) -> None:
@@ -70,20 +74,14 @@ class LinkDriver:
 
     def pump(self) -> None:
         """Send what is queued, and step."""
-        if isinstance(self.link, PublishingLink):
-            self.link.pump(self.now())
+        if self._publishing is not None:
+            self._publishing.pump(self.now())
         self.step()
 
     def _connect(self) -> None:
         self._renew()
         self._attempt = attempt = _Attempt(self)
         attempt.cancel = self.runtime.connect(self._host, self._port, self._tls, attempt)
-
-    def _regulate(self) -> None:
-        """Stop reading while a feed is full."""
-        link, attempt = self.link, self._attempt
-        if isinstance(link, SubscribingLink) and attempt is not None:
-            attempt.read(not link.full)
 
     def _set_timer(self) -> None:
         at = self.link.deadline()
@@ -155,10 +153,11 @@ class _Attempt:
 
     def writable(self, writable: bool) -> None:
         driver = self._driver
-        if driver.happened(self) and isinstance(driver.link, PublishingLink):
-            driver.link.writable = writable
+        link = driver.link
+        if driver.happened(self) and isinstance(link, PublishingLink):
+            link.writable = writable
             if writable:
-                driver.link.pump(driver.now())
+                link.pump(driver.now())
                 driver.step()
 
     def lost(self, why: str) -> None:

@@ -1,4 +1,4 @@
-"""How long a link waits: deadlines, keep-alive, and the pauses between attempts to connect."""
+"""The times of a link: deadlines, keep-alive, and the pauses between attempts to connect."""
 
 from __future__ import annotations
 

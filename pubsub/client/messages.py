@@ -1,4 +1,4 @@
-"""What a subscription delivers: messages, one by one or as the batches in which they arrive."""
+"""Messages as a subscription delivers them: one by one, or in the batches in which they arrive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client tells beside messages and errors: reconnections, and what may have been missed.
+"""Notices of a client beside messages and errors: reconnections, and messages perhaps missed.
 
 They go to ``on_event`` of ``connect``, in order to a subscription with ``events=True``, and to the
 log ``pubsub.client``.
@@ -59,7 +59,7 @@ class Uncertain:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """``count`` messages are not published, and nobody waits for their confirmation."""
+    """``count`` messages are not published, and their confirmation is not awaited."""
 
     count: int
     reason: str

@@ -1,4 +1,4 @@
-"""The link that publishes: a bounded queue, what is in flight, and confirmations. Sans-IO.
+"""The link that publishes: a bounded queue, requests in flight, and confirmations. Sans-IO.
 
 A message is queued, then in flight: given to the connection, but not confirmed yet. When the
 connection ends, queued messages wait for the next one. Those in flight may or may not have been
@@ -25,7 +25,7 @@ from pubsub.client.client_errors import (
     NotSent,
     OutcomeUnknown,
 )
-from pubsub.client.link import Link, State
+from pubsub.client.link import Link, LinkState
 from pubsub.client.link_timing import Timing
 from pubsub.client.notices import Notice, Refusal, Uncertain
 from pubsub.client.tickets import Ticket
@@ -40,25 +40,31 @@ _WINDOW_BYTES = 4 * 1024 * 1024
 # What one ``pump`` gives the connection, so that it is sent while it is in the processor's cache.
 _PIECE_BYTES = 128 * 1024
 _RIPE_BYTES = 32 * 1024
-# A group with as much is confirmed, whatever else is awaited.
-_GROUP_MESSAGES = 4096
-_GROUP_BYTES = 256 * 1024
+# A group with as much is confirmed, whatever else is awaited. A confirmation divides what a broker
+# reads at once, so there are few of them; several groups are in flight, so that it goes on.
+_GROUP_MESSAGES = 16 * 1024
+_GROUP_BYTES = _WINDOW_BYTES // 4
 
 
-@dataclass(slots=True)
-class Request:
+class PublishRequest:
     """Messages of one ``publish``; ``ticket`` if somebody waits for their confirmation."""
 
-    topic: str
-    columns: Columns
-    sender: bytes | None = None
-    headers: Headers | None = None
-    ticket: Ticket[Level] | None = None
+    __slots__ = ("columns", "headers", "nbytes", "sender", "ticket", "topic")
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes that count for the queue."""
-        return self.columns.nbytes + _OVERHEAD
+    def __init__(
+        self,
+        topic: str,
+        columns: Columns,
+        sender: bytes | None = None,
+        headers: Headers | None = None,
+        ticket: Ticket[Level] | None = None,
+    ) -> None:
+        self.topic = topic
+        self.columns = columns
+        self.sender = sender
+        self.headers = headers
+        self.ticket = ticket
+        self.nbytes = columns.nbytes + _OVERHEAD
 
 
 @dataclass(slots=True)
@@ -68,11 +74,6 @@ class _Group:
     messages: int = 0
     nbytes: int = 0
     ticket: Ticket[Level] | None = None
-
-    @property
-    def full(self) -> bool:
-        """True if nothing more should be added."""
-        return self.messages >= _GROUP_MESSAGES or self.nbytes >= _GROUP_BYTES
 
 
 class PublishingLink(Link):
@@ -95,7 +96,7 @@ class PublishingLink(Link):
         super().__init__(wire, where, timing, random)
         self._limit = limit
         self._report = report
-        self._queue: deque[Request] = deque()
+        self._queue: deque[PublishRequest] = deque()
         self._in_flight: deque[_Group] = deque()
         # What was sent since the last ``confirm``.
         self._open = _Group()
@@ -121,12 +122,12 @@ class PublishingLink(Link):
         return not self._room and self._may_add()
 
     def _may_add(self) -> bool:
-        return self.proved and self.state is not State.IDLE and self.nbytes < self._limit
+        return self.proved and self.state is not LinkState.IDLE and self.nbytes < self._limit
 
     def await_room(self, deadline: float | None) -> Ticket[None]:
         """Return a ticket that is done when there is room and the broker was once reached."""
         ticket: Ticket[None] = Ticket(deadline)
-        if self.state in (State.CLOSING, State.CLOSED):
+        if self.state in (LinkState.CLOSING, LinkState.CLOSED):
             ticket.fail(ClientClosed("the client is closed"))
         else:
             self._room.append(ticket)
@@ -137,9 +138,9 @@ class PublishingLink(Link):
         if ticket.deadline is not None:
             self._deadlines.append(ticket)
 
-    def add(self, request: Request) -> None:
+    def add(self, request: PublishRequest) -> None:
         """Queue messages; ``pump`` sends them. Raises ClientClosed."""
-        if self.state in (State.CLOSING, State.CLOSED):
+        if self.state in (LinkState.CLOSING, LinkState.CLOSED):
             # Closed between the moment at which there was room and this one.
             raise ClientClosed("the client is closed")
         self._queue.append(request)
@@ -155,7 +156,7 @@ class PublishingLink(Link):
     @property
     def behind(self) -> bool:
         """See ``Link``. A group that is left waits for what is published meanwhile."""
-        if self.state is not State.READY:
+        if self.state is not LinkState.READY:
             return False
         if self._queue:
             return self._may_send()
@@ -167,25 +168,26 @@ class PublishingLink(Link):
     def pump(self, now: float) -> None:
         """Give the connection what the window and the transport have room for, up to a piece."""
         connection, queue = self.connection, self._queue
-        if self.state is not State.READY or connection is None:
+        if self.state is not LinkState.READY or connection is None:
             return
         given = 0
         while queue and given < _PIECE_BYTES and self._may_send():
             request = queue.popleft()
-            nbytes = request.nbytes
+            nbytes, ticket = request.nbytes, request.ticket
             given += nbytes
             self._queued_bytes -= nbytes
             self._flying_bytes += nbytes
-            if request.ticket is not None:
+            if ticket is not None:
                 self._confirm()
             connection.publish(request.topic, request.columns, request.sender, request.headers)
             group = self._open
             group.messages += request.columns.count
             group.nbytes += nbytes
-            group.ticket = request.ticket
-            if request.ticket is not None or group.full:
+            group.ticket = ticket
+            full = group.messages >= _GROUP_MESSAGES or group.nbytes >= _GROUP_BYTES
+            if full or ticket is not None:
                 self._confirm()
-        if self._idle or not self._in_flight:
+        if self._open.messages and (self._idle or not self._in_flight):
             self._confirm()
         self.touched(now)
 
@@ -325,7 +327,7 @@ class PublishingLink(Link):
         for group in self._in_flight:
             if group.ticket is not None and _is_over(group.ticket, now):
                 group.ticket.fail(self._unknown("no confirmation in time"))
-        kept: deque[Request] = deque()
+        kept: deque[PublishRequest] = deque()
         for request in self._queue:
             if request.ticket is not None and _is_over(request.ticket, now):
                 self._queued_bytes -= request.nbytes

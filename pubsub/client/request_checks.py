@@ -1,4 +1,4 @@
-"""What a wire can address, carry and confirm, checked before anything is queued."""
+"""Checks that a wire can address, carry and confirm a request, before anything is queued."""
 
 from __future__ import annotations
 

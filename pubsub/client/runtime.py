@@ -1,4 +1,4 @@
-"""What the client needs of an event loop. There are two: asyncio's, and Twisted's reactor.
+"""The interface of the client's event loop. There are two: asyncio's, and Twisted's reactor.
 
 The client's coroutines await nothing but ``Waiter`` objects, so that either loop can drive them.
 """
@@ -39,7 +39,7 @@ class Transport(Protocol):
 
 
 class Observer(Protocol):
-    """What an attempt to connect, and then the stream, report to."""
+    """Receives the reports of an attempt to connect, and then of the stream."""
 
     def made(self, transport: Transport) -> None:
         """The stream is there, TLS included."""

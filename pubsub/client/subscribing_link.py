@@ -1,4 +1,4 @@
-"""The link that subscribes: subscriptions that outlive connections, and what was missed. Sans-IO.
+"""The link that subscribes: subscriptions that outlive connections, and missed messages. Sans-IO.
 
 After every reconnection all subscriptions are made again. Unless the wire continues exactly where
 it was (``Traits.survives``), each feed is told of a Gap: even a session that was resumed lacks what
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from pubsub.client.client_errors import ClientClosed, ClientError, SubscriptionRefused
 from pubsub.client.feed import Feed
-from pubsub.client.link import Link, State
+from pubsub.client.link import Link, LinkState
 from pubsub.client.link_timing import Timing
 from pubsub.client.messages import MessageBatch
 from pubsub.client.notices import Disconnected, Ended, Notice, Reconnected
@@ -70,7 +70,7 @@ class SubscribingLink(Link):
         for interest in feed.interests:
             feeds = self._interests.setdefault(interest, [])
             feeds.append(feed)
-            if self.state is State.READY and self.connection is not None:
+            if self.state is LinkState.READY and self.connection is not None:
                 self.connection.subscribe(interest)
                 self.touched(now)
 
@@ -90,7 +90,7 @@ class SubscribingLink(Link):
         feed.end(None)
 
     def _unsubscribe(self, interest: Interest, now: float) -> None:
-        if self.state is State.READY and self.connection is not None:
+        if self.state is LinkState.READY and self.connection is not None:
             if self.wire.traits.unsubscribes:
                 self.connection.unsubscribe(interest)
                 self.touched(now)
@@ -188,18 +188,18 @@ class SubscribingLink(Link):
         for feed in self.feeds:
             if event.topic is None or feed.covers(event.topic):
                 gap = feed.gap(event.reason)
-                feed.tell(gap)
+                feed.notify(gap)
                 self._report(gap)
 
     def _tell(self, notice: Notice) -> None:
         self._report(notice)
         for feed in self.feeds:
-            feed.tell(notice)
+            feed.notify(notice)
 
     def _tell_gaps(self, reason: str) -> None:
         for feed in self.feeds:
             gap = feed.gap(reason)
-            feed.tell(gap)
+            feed.notify(gap)
             self._report(gap)
 
     def interrupted(self) -> None:

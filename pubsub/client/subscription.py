@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from types import TracebackType
 
 from pubsub.client.client_errors import ClientError
 from pubsub.client.feed import Feed, Item
@@ -35,12 +34,7 @@ class Subscription:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
     async def __aiter__(self) -> AsyncIterator[Message | Notice]:
@@ -49,7 +43,7 @@ class Subscription:
             for message in self._current:
                 yield message
             if (item := self._get()) is None:
-                item = await self.next_item()
+                item = await self._await_item(None)
             if item is None:
                 return
             if isinstance(item, MessageBatch):
@@ -75,7 +69,7 @@ class Subscription:
         while True:
             # What is there takes no coroutine.
             if (item := self._get()) is None:
-                item = await self.next_item()
+                item = await self._await_item(None)
             if item is None:
                 return
             yield item
@@ -96,12 +90,19 @@ class Subscription:
         Raises TimeoutError after ``seconds``, and ClientError. Nothing is lost by either, nor if
         the caller is cancelled.
         """
+        if (item := self._get()) is None:
+            item = await self._await_item(seconds)
+        return item
+
+    async def _await_item(self, seconds: float | None) -> Item | None:
+        """As ``next_item``, when there is nothing yet."""
         feed, runtime = self._feed, self._runtime
         deadline = None if seconds is None else runtime.now() + seconds
-        while (item := self._get()) is None and not feed.ended:
+        item: Item | None = None
+        while item is None and not feed.ended:
             left = None if deadline is None else deadline - runtime.now()
             if left is not None and left <= 0:
-                raise TimeoutError(f"nothing within {seconds:g} s")
+                raise TimeoutError(f"no message within {seconds:g} s")
             self._waiter = waiter = runtime.waiter()
             cancel = None if left is None else runtime.call_later(left, waiter.wake)
             try:
@@ -109,6 +110,7 @@ class Subscription:
             finally:
                 if cancel is not None:
                     cancel()
+            item = self._get()
         return item
 
     def _get(self) -> Item | None:

@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from pubsub.client.client_tls import TlsOptions
-from pubsub.client.client_url import Target
+from pubsub.client.client_url import ClientUrl
 from pubsub.client.runtime import Cancel, Runtime, Transport
 from pubsub.client.tickets import Ticket
 
 _MAX_TOPICS = 1024
 _MAX_REPLY = 64 * 1024
 _OK, _NOT_FOUND = 200, 404
-# Seconds until the next question: about a topic that does not exist yet, and after a failure.
+# Seconds until the next query: about a topic that does not exist yet, and after a failure.
 _UNTIL_CREATED, _UNTIL_RETRY = 1.0, 60.0
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 
@@ -37,13 +37,13 @@ class _Answer(NamedTuple):
 class TopicDurability:
     """Asks the API at ``target``. ``token`` returns the token to present, or None.
 
-    A question is given up after ``seconds``.
+    A query is given up after ``seconds``.
     """
 
     def __init__(
         self,
         runtime: Runtime,
-        target: Target,
+        target: ClientUrl,
         tls: TlsOptions,
         token: Callable[[], str | None],
         seconds: float,
@@ -54,7 +54,7 @@ class TopicDurability:
         self._token = token
         self._seconds = seconds
         self._known: OrderedDict[str, _Answer] = OrderedDict()
-        self._asked: dict[str, _Question] = {}
+        self._asked: dict[str, _Query] = {}
 
     def of(self, topic: str) -> Ticket[str | None]:
         """Return a ticket with ``none``, ``async`` or ``sync``; None if that is not known."""
@@ -67,17 +67,17 @@ class TopicDurability:
         if topic in self._asked:
             self._asked[topic].tickets.append(ticket)
             return ticket
-        question = self._asked[topic] = _Question(
+        query = self._asked[topic] = _Query(
             self._runtime, self._request(topic), lambda raw: self._found(topic, raw)
         )
-        question.tickets.append(ticket)
-        question.ask(self._target, self._tls, self._seconds)
+        query.tickets.append(ticket)
+        query.ask(self._target, self._tls, self._seconds)
         return ticket
 
     def close(self) -> None:
         """Give all questions up."""
-        for question in list(self._asked.values()):
-            question.end()
+        for query in list(self._asked.values()):
+            query.end()
 
     def _request(self, topic: str) -> bytes:
         target, token = self._target, self._token()
@@ -105,7 +105,7 @@ class TopicDurability:
             ticket.succeed(durability)
 
 
-class _Question:
+class _Query:
     """One request on a connection of its own; see ``Observer``.
 
     ``found`` is called once, with the bytes of the reply as far as they came.
@@ -122,7 +122,7 @@ class _Question:
         self._cancels: list[Cancel] = []
         self._done = False
 
-    def ask(self, target: Target, tls: TlsOptions | None, seconds: float) -> None:
+    def ask(self, target: ClientUrl, tls: TlsOptions | None, seconds: float) -> None:
         """Connect and send the request."""
         self._cancels.append(self._runtime.call_later(seconds, self.end))
         connecting = self._runtime.connect(target.host, target.port, tls, self)
@@ -165,7 +165,7 @@ class _Question:
 
 
 class _Received:
-    """What ``HTTPResponse`` needs of a socket."""
+    """A socket, as far as ``HTTPResponse`` needs one."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
@@ -176,7 +176,7 @@ class _Received:
 
 def _read(raw: bytes) -> tuple[int, str | None]:
     """Return the status and the durability of a reply; 0 and None if it is none."""
-    # Imported here, as most programs ask no such question and start sooner without it.
+    # Imported here, as most programs ask no such query and start sooner without it.
     from http.client import HTTPException, HTTPResponse
 
     response = HTTPResponse(_Received(raw))  # type: ignore[arg-type]

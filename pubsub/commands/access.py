@@ -1,4 +1,4 @@
-"""``pubsub access``: what the access rules of a configuration file decide."""
+"""``pubsub access``: the decisions of the access rules of a configuration file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pubsub.broker.identity import ANONYMOUS, PROOFS, TOKEN, Identity
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pubsub.broker.access_explanation import Explanation, Request
+    from pubsub.broker.access_explanation import AccessRequest, Explanation
 
 
 @click.group("access", no_args_is_help=False)
@@ -76,13 +76,13 @@ def explain(
     The rules are those of the configuration file, with those that stand for the settings
     allow-publish, allow-subscribe and grant of each listener. No broker is needed.
     """
-    from pubsub.broker.access_explanation import TOPICLESS, Request
+    from pubsub.broker.access_explanation import TOPICLESS, AccessRequest
 
     if bool(topic) is (action in TOPICLESS):
         wanted = "takes no --topic" if topic else "needs --topic"
         raise click.UsageError(f"--action {action} {wanted}")
     identity = _Client(**client).as_identity()  # type: ignore[arg-type]
-    request = Request(identity, action, topic)
+    request = AccessRequest(identity, action, topic)
     found = _explain_all(config, listener, request)
     if as_json:
         click.echo(json.dumps([_as_json(name, one) for name, one in found.items()], indent=2))
@@ -90,7 +90,7 @@ def explain(
         _print(request, found)
 
 
-def _explain_all(path: str, listener: str | None, request: Request) -> dict[str, Explanation]:
+def _explain_all(path: str, listener: str | None, request: AccessRequest) -> dict[str, Explanation]:
     """Return the explanation for each listener; raises ConfigurationError."""
     from pubsub.broker.access_explanation import explain
     from pubsub.plugin import ADMIN, installed_protocols
@@ -115,7 +115,7 @@ def _explain_all(path: str, listener: str | None, request: Request) -> dict[str,
     return found
 
 
-def _print(request: Request, found: Mapping[str, Explanation]) -> None:
+def _print(request: AccessRequest, found: Mapping[str, Explanation]) -> None:
     """Print each explanation once, with the listeners that it is for."""
     names: dict[str, list[str]] = {}
     for name, one in found.items():
@@ -123,7 +123,7 @@ def _print(request: Request, found: Mapping[str, Explanation]) -> None:
     click.echo("\n\n".join(f"{', '.join(some)}:\n{text}" for text, some in names.items()))
 
 
-def _lines(request: Request, one: Explanation) -> Sequence[str]:
+def _lines(request: AccessRequest, one: Explanation) -> Sequence[str]:
     verdict = "allowed" if one.allowed else "denied"
     topic = f" {request.topic!r}" if request.topic else ""
     lines = [f"  {request.action}{topic} by {request.identity}: {verdict} ({one.reason})"]

@@ -23,7 +23,7 @@ _PORT = 7080
 _ADVICE = {
     "bad-token": "give a valid token with --token-file or PUBSUB_TOKEN",
     "not-authorized": "give a token that permits it with --token-file or PUBSUB_TOKEN",
-    "unknown-topic": "pubsub topics lists those that exist",
+    "unknown-topic": "pubsub topics list shows those that exist",
     "unknown-session": "pubsub sessions lists those that are connected",
     "topic-exists": "pubsub topics rotate replaces the key",
     "no-queue-key": "pubsub topics create sets one",
@@ -31,7 +31,7 @@ _ADVICE = {
 }
 
 
-class ApiError(PubSubError):
+class RequestFailed(PubSubError):
     """A request that failed; ``code`` is the ``error`` of the reply, empty without a reply."""
 
     def __init__(self, text: str, code: str = "", details: Mapping[str, Any] | None = None) -> None:
@@ -40,7 +40,7 @@ class ApiError(PubSubError):
         self.details = details or {}
 
 
-class CutOff(ApiError):
+class CutOff(RequestFailed):
     """A reply that ended before its end."""
 
 
@@ -125,7 +125,7 @@ class Api:
             connection.request(method, target, body=body, headers=headers)
             response = connection.getresponse()
         except (OSError, HTTPException) as error:
-            raise ApiError(
+            raise RequestFailed(
                 f"{self._url}: the broker cannot be reached: {why_not(error)}; "
                 f"{self._destination.hint()}"
             ) from None
@@ -142,9 +142,11 @@ class Api:
                 context = _tls_context(self._destination)
                 return HTTPSConnection(host, port, timeout=_SECONDS, context=context)
             case other:
-                raise ApiError(f"{self._url}: the HTTP API is at http:// or https://, not {other}:")
+                raise RequestFailed(
+                    f"{self._url}: the HTTP API is at http:// or https://, not {other}:"
+                )
 
-    def _error(self, response: HTTPResponse) -> ApiError:
+    def _error(self, response: HTTPResponse) -> RequestFailed:
         try:
             details = json.loads(self._read(response))
         except ValueError:
@@ -154,7 +156,9 @@ class Api:
         code = str(details.get("error", ""))
         text = str(details.get("message", "") or f"HTTP {response.status} {response.reason}")
         advice = _ADVICE.get(code)
-        return ApiError(f"{self._url}: {text}" + (f"; {advice}" if advice else ""), code, details)
+        return RequestFailed(
+            f"{self._url}: {text}" + (f"; {advice}" if advice else ""), code, details
+        )
 
 
 def _tls_context(destination: Destination) -> ssl.SSLContext:
@@ -164,7 +168,7 @@ def _tls_context(destination: Destination) -> ssl.SSLContext:
         if destination.tls_cert is not None:
             context.load_cert_chain(destination.tls_cert, destination.tls_key)
     except OSError as error:
-        raise ApiError(
+        raise RequestFailed(
             f"a certificate or key cannot be used: {error.strerror or error}; check --tls-ca, "
             "--tls-cert and --tls-key"
         ) from None

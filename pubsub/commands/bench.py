@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import click
 
-from pubsub.commands.bench_run import LEAST_BYTES, Load, Results, Run
+from pubsub.commands.bench_run import LEAST_BYTES, BenchRun, Load, Results
 from pubsub.commands.destination import Destination, destination, destination_options, split_user
 from pubsub.commands.latency_histogram import draw, duration
 
@@ -56,7 +56,7 @@ def bench(
     load = Load(topic, publishers, subscribers, count, size, batch, rate, confirm)
     from pubsub.commands.broker_client import run
 
-    measured = Run(load, where, _subscribers_at(where, sub_url))
+    measured = BenchRun(load, where, _subscribers_at(where, sub_url))
     with _progress(measured):
         results = run(measured.run())
     if as_json:
@@ -121,7 +121,7 @@ def as_object(load: Load, results: Results) -> dict[str, object]:
 
 
 @contextmanager
-def _progress(measured: Run) -> Iterator[None]:
+def _progress(measured: BenchRun) -> Iterator[None]:
     """Show what was published and received, on a terminal only."""
     if not sys.stderr.isatty():
         yield

@@ -1,4 +1,4 @@
-"""The publishers and subscribers of ``pubsub bench``, and what they measure.
+"""The publishers and subscribers of ``pubsub bench``, and their measurements.
 
 Each message begins with the number of the run and the time at which it was given to the client, in
 ns of the monotonic clock, both in hexadecimal, because nsd carries text alone; the rest are dots.
@@ -59,7 +59,7 @@ class Results:
     latency: LatencyHistogram = field(default_factory=LatencyHistogram)
 
 
-class Run:
+class BenchRun:
     """One measurement of ``load``. ``on_progress`` is called with counts and seconds."""
 
     def __init__(self, load: Load, publish_at: Destination, subscribe_at: Destination) -> None:

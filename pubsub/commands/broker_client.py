@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pubsub.commands.destination import Destination
-from pubsub.commands.start_position import Position, offset_of
+from pubsub.commands.start_position import StartPosition, offset_of
 from pubsub.errors import PubSubError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def subscribe(
     return client.subscribe(*names, prefixes=prefixes, start=start, events=events)
 
 
-def find_offset(where: Destination, start: Position) -> int | None:
+def find_offset(where: Destination, start: StartPosition) -> int | None:
     """Return the offset at which a subscription begins, None for what is published from now on.
 
     Raises ApiError, ConfigurationError.

@@ -1,4 +1,4 @@
-"""Where a command connects: options, environment, contexts, and the default."""
+"""The broker that a command connects to: by options, environment, context, or default."""
 
 from __future__ import annotations
 

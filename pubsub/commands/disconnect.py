@@ -16,7 +16,7 @@ def disconnect(context: click.Context, marks: tuple[str, ...], reason: str | Non
     """Disconnect the clients with these marks; "pubsub sessions" lists them.
 
     A client gets the replies that it is owed, and the goodbye of its protocol. It may connect
-    again. For one that does not take what it is sent, repeat the command.
+    again. For one that does not read its messages, repeat the command.
     """
     from pubsub.commands.api_client import Api, session_path
 

@@ -23,7 +23,7 @@ from pubsub.commands.destination import destination, destination_options
 def drain(context: click.Context, listener: str | None, keep_running: bool) -> None:
     """Stop accepting clients, hand out what is queued for them, disconnect them.
 
-    The broker then ends, unless it is told to keep running. Clients that have not closed within
+    The broker then ends, unless --keep-running is given. Clients that have not closed within
     the broker's stop-timeout are cut off. A reload (SIGHUP) serves again what was drained.
     """
     from pubsub.commands.api_client import Api

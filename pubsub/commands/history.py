@@ -32,7 +32,7 @@ def _store(command: _Command) -> _Command:
 
 
 def _directory(text: str | None) -> Path:
-    from pubsub.store.location import default_path
+    from pubsub.store.history_location import default_path
 
     if text is None:
         return default_path(os.environ)
@@ -128,7 +128,7 @@ def migrate(file: Path, store: Path) -> None:
 
     No broker may be running.
     """
-    from pubsub.store.migrate import migrate as migrate_file
+    from pubsub.store.sqlite_migration import migrate as migrate_file
 
     if store.exists():
         raise StartError(f"history: {store} exists; give another directory, --store log:DIR")

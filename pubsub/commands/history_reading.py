@@ -25,7 +25,7 @@ class StoredMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Damaged:
+class DamagedOffsets:
     """Offsets from ``start`` to before ``stop`` that cannot be read."""
 
     start: int
@@ -37,7 +37,7 @@ class Damaged:
 
 def read(
     api: Api, start: int, stop: int, topics: Sequence[str]
-) -> Iterator[StoredMessage | Damaged]:
+) -> Iterator[StoredMessage | DamagedOffsets]:
     """Yield the messages of ``topics``, of all if there are none. Raises ApiError.
 
     What retention removes meanwhile is left out. The broker ends a stream that is not read for
@@ -47,7 +47,7 @@ def read(
         began = start
         try:
             for item in _stream(api, start, stop, topics):
-                start = item.stop if isinstance(item, Damaged) else item.offset + 1
+                start = item.stop if isinstance(item, DamagedOffsets) else item.offset + 1
                 yield item
             return
         except CutOff:
@@ -57,7 +57,7 @@ def read(
 
 def _stream(
     api: Api, start: int, stop: int, topics: Sequence[str]
-) -> Iterator[StoredMessage | Damaged]:
+) -> Iterator[StoredMessage | DamagedOffsets]:
     query: dict[str, object] = {
         "start": start, "stop": stop, "format": "jsonl", "headers": 1, "skip_expired": 1,
     }  # fmt: skip
@@ -66,9 +66,9 @@ def _stream(
     return map(_item, api.lines("/v1/history", query))
 
 
-def _item(row: Mapping[str, Any]) -> StoredMessage | Damaged:
+def _item(row: Mapping[str, Any]) -> StoredMessage | DamagedOffsets:
     if "damaged" in row:
-        return Damaged(*row["damaged"])
+        return DamagedOffsets(*row["damaged"])
     return StoredMessage(
         row["topic"],
         _value(row),

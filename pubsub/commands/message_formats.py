@@ -1,4 +1,4 @@
-"""How ``pubsub sub`` and ``tail`` print a message: as text, JSON, hexadecimal or raw bytes."""
+"""The formats in which ``pubsub sub`` and ``tail`` print: text, JSON, hexadecimal or raw bytes."""
 
 from __future__ import annotations
 

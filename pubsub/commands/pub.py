@@ -18,7 +18,7 @@ _STDIN = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Publication:
+class PublishPlan:
     """The messages to publish, and the way. ``rate`` is in messages a second, None for no limit."""
 
     topic: str
@@ -89,7 +89,7 @@ def pub(
         payload = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     if payload is None and sys.stdin.isatty():
         click.echo("each line is a message; end with Ctrl-D", err=True)
-    publication = Publication(topic, payload, count, rate, confirm, dict(header))
+    publication = PublishPlan(topic, payload, count, rate, confirm, dict(header))
     from pubsub.commands.broker_client import run
 
     published, failed, level = run(publish(destination(context), publication))
@@ -99,7 +99,7 @@ def pub(
     return 1 if failed else 0
 
 
-async def publish(where: Destination, publication: Publication) -> tuple[int, int, str | None]:
+async def publish(where: Destination, publication: PublishPlan) -> tuple[int, int, str | None]:
     """Publish, and return how many messages were published, how many were refused or may not have
     been published, and the lowest level that was confirmed.
     """

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
@@ -18,7 +19,7 @@ import click
 from pubsub.commands.destination import Destination, destination, destination_options
 from pubsub.commands.history_reading import StoredMessage
 from pubsub.commands.message_formats import NAMES, Format, choose
-from pubsub.commands.start_position import EARLIEST, LATEST, Position, PositionType, offset_of
+from pubsub.commands.start_position import EARLIEST, LATEST, PositionType, StartPosition, offset_of
 from pubsub.errors import ConfigurationError
 
 _GROUP = 500
@@ -27,12 +28,16 @@ Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """The messages of ``topics`` (all, if there are none) from ``start`` to before ``stop``."""
+class ReplayRange:
+    """The messages of ``topics`` (all, if there are none) from ``start`` to before ``stop``.
+
+    ``damaged`` gets the ranges of offsets (start, stop) that cannot be read.
+    """
 
     start: int
     stop: int
     topics: tuple[str, ...]
+    damaged: list[tuple[int, int]] = field(default_factory=list)
 
 
 @click.command("replay")
@@ -56,11 +61,13 @@ class Range:
     help="Publish N messages a second.",
 )  # fmt: skip
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was replayed, as JSON.")
 @destination_options
 @click.pass_context
 def replay(
-    context: click.Context, /, topics: tuple[str, ...], start: Position, stop: Position,
+    context: click.Context, /, topics: tuple[str, ...], start: StartPosition, stop: StartPosition,
     into: str | None, output: str | None, format_name: str, rate: float | None, quiet: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Publish messages of the history again, or write them to a file.
 
@@ -75,6 +82,8 @@ def replay(
             "name the topics to replay, without that of --into: it would be read while it is "
             "written", context,
         )  # fmt: skip
+    if as_json and output == "-":
+        raise click.UsageError("--json and --output - exclude each other; name a file", context)
     where = destination(context)
     wanted = find_range(where, start, stop, topics)
     with _progress(wanted, quiet or output == "-") as advance:
@@ -84,13 +93,16 @@ def replay(
             from pubsub.commands.broker_client import run
 
             count = run(publish_again(where, wanted, str(into), rate, advance))
-    if not quiet and output != "-":
+    if as_json:
+        shown = {"start": wanted.start, "stop": wanted.stop, "messages": count}
+        click.echo(json.dumps(shown | {"damaged": wanted.damaged}))
+    elif not quiet and output != "-":
         click.echo(f"{count} messages of offsets {wanted.start} to {wanted.stop}", err=True)
 
 
 def find_range(
-    where: Destination, start: Position, stop: Position, topics: tuple[str, ...]
-) -> Range:
+    where: Destination, start: StartPosition, stop: StartPosition, topics: tuple[str, ...]
+) -> ReplayRange:
     """Return the range in offsets, as far as it exists. Raises ApiError."""
     from pubsub.commands.api_client import Api
 
@@ -98,23 +110,26 @@ def find_range(
     bounds = api.bounds()
     first, end = int(bounds["first"]), int(bounds["next"])
     begin = max(offset_of(start, api.bounds, now), first)
-    return Range(begin, max(min(offset_of(stop, api.bounds, now), end), begin), topics)
+    return ReplayRange(begin, max(min(offset_of(stop, api.bounds, now), end), begin), topics)
 
 
-def _messages(where: Destination, wanted: Range, advance: Advance) -> Iterator[StoredMessage]:
+def _messages(where: Destination, wanted: ReplayRange, advance: Advance) -> Iterator[StoredMessage]:
     from pubsub.commands import history_reading as history
     from pubsub.commands.api_client import Api
 
     for item in history.read(Api(where), wanted.start, wanted.stop, wanted.topics):
-        if isinstance(item, history.Damaged):
+        if isinstance(item, history.DamagedOffsets):
             click.echo(f"pubsub: {item}", err=True)
+            wanted.damaged.append((item.start, item.stop))
             continue
         yield item
         advance(item.offset + 1)
     advance(wanted.stop)
 
 
-def write(where: Destination, wanted: Range, output: str, form: Format, advance: Advance) -> int:
+def write(
+    where: Destination, wanted: ReplayRange, output: str, form: Format, advance: Advance
+) -> int:
     """Write the messages to the new file ``output`` and return their number.
 
     A file that could not be written to its end does not stay. Raises ConfigurationError, OSError.
@@ -149,7 +164,7 @@ def _new_file(output: str) -> Iterator[BinaryIO]:
 
 
 async def publish_again(
-    where: Destination, wanted: Range, into: str, rate: float | None, advance: Advance
+    where: Destination, wanted: ReplayRange, into: str, rate: float | None, advance: Advance
 ) -> int:
     """Publish the payloads on the topic ``into``, confirmed, and return their number."""
     from pubsub.commands.broker_client import connected
@@ -172,7 +187,7 @@ async def publish_again(
 
 
 @contextmanager
-def _progress(wanted: Range, quiet: bool) -> Iterator[Advance]:
+def _progress(wanted: ReplayRange, quiet: bool) -> Iterator[Advance]:
     """Yield a function that shows the offset that was reached, on a terminal only."""
     if quiet or not sys.stderr.isatty():
         yield lambda _reached: None

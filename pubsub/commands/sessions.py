@@ -7,7 +7,7 @@ import json
 import click
 
 from pubsub.commands.destination import destination, destination_options
-from pubsub.commands.tables import Column, number, print_facts, print_rows, size, time_text
+from pubsub.commands.table_output import Column, number, print_facts, print_rows, size, time_text
 
 _STATES = ("live", "catching_up", "paused", "leaving")
 _COLUMNS = (

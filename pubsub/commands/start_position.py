@@ -1,4 +1,4 @@
-"""Where reading begins and ends: ``earliest``, ``latest``, an offset, or a time."""
+"""The start and end of reading: ``earliest``, ``latest``, an offset, or a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class StartPosition:
     """A place in the history: one of the members, or none for ``latest``.
 
     ``timestamp`` is in µs since the Unix epoch, ``ago`` in seconds before now.
@@ -36,11 +36,11 @@ class Position:
         return self.timestamp if self.ago is None else int((now - self.ago) * 1_000_000)
 
 
-LATEST = Position()
-EARLIEST = Position(earliest=True)
+LATEST = StartPosition()
+EARLIEST = StartPosition(earliest=True)
 
 
-class PositionType(click.ParamType[Position]):
+class PositionType(click.ParamType[StartPosition]):
     """earliest, latest, an offset, a time with a zone, or how long ago."""
 
     name = "position"
@@ -51,9 +51,9 @@ class PositionType(click.ParamType[Position]):
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Position:
+    ) -> StartPosition:
         """See click.ParamType."""
-        if isinstance(value, Position):
+        if isinstance(value, StartPosition):
             return value
         found = parse(value)
         if found is None:
@@ -74,16 +74,16 @@ class PositionType(click.ParamType[Position]):
         return [CompletionItem(n) for n in ("earliest", "latest") if n.startswith(incomplete)]
 
 
-def parse(text: str) -> Position | None:
+def parse(text: str) -> StartPosition | None:
     """Return the position that ``text`` names, or None. A time without a zone is in UTC."""
     if text == "earliest":
         return EARLIEST
     if text == "latest":
         return LATEST
     if text.isascii() and text.isdecimal():
-        return Position(offset=int(text))
+        return StartPosition(offset=int(text))
     if ago := _AGO.fullmatch(text):
-        return Position(ago=int(ago[1]) * _UNITS[ago[2]])
+        return StartPosition(ago=int(ago[1]) * _UNITS[ago[2]])
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -91,13 +91,13 @@ def parse(text: str) -> Position | None:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     try:
-        return Position(timestamp=max(round(moment.timestamp() * 1_000_000), 0))
+        return StartPosition(timestamp=max(round(moment.timestamp() * 1_000_000), 0))
     except (OverflowError, ValueError):
         return None
 
 
 def offset_of(
-    position: Position, bounds: Callable[[int | None], dict[str, Any]], now: float
+    position: StartPosition, bounds: Callable[[int | None], dict[str, Any]], now: float
 ) -> int:
     """Return the offset of ``position``; ``bounds`` asks the HTTP API."""
     if position.offset is not None:

@@ -1,4 +1,4 @@
-"""``pubsub status``: how a broker fares, on one page."""
+"""``pubsub status``: the state of a broker on one page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 from pubsub.broker.visible_text import visible
 from pubsub.commands.destination import destination, destination_options
-from pubsub.commands.tables import bytes_text, time_text
+from pubsub.commands.table_output import bytes_text, time_text
 
 if TYPE_CHECKING:
     from pubsub.commands.api_client import Api

@@ -12,7 +12,7 @@ import click
 
 from pubsub.commands.destination import Destination, destination, destination_options
 from pubsub.commands.message_formats import NAMES, Format, choose
-from pubsub.commands.start_position import LATEST, Position, PositionType
+from pubsub.commands.start_position import LATEST, PositionType, StartPosition
 
 if TYPE_CHECKING:
     from pubsub.client import Client
@@ -22,11 +22,11 @@ TIMED_OUT = 124
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
-    """The form of the output, and the end of the command."""
+class SubscribePlan:
+    """The topics to read, the format of the output, and the end of the command."""
 
     topics: tuple[str, ...]
-    start: Position
+    start: StartPosition
     format: Format
     count: int | None
     timeout: float | None
@@ -62,7 +62,7 @@ def format_options(command: Any) -> Any:
 @click.pass_context
 def sub(
     context: click.Context, /, topics: tuple[str, ...], format_name: str, verbose: bool,
-    count: int | None, start: Position, timeout: float | None, quiet: bool,
+    count: int | None, start: StartPosition, timeout: float | None, quiet: bool,
 ) -> int:  # fmt: skip
     """Print the messages of each TOPIC as they come.
 
@@ -70,14 +70,14 @@ def sub(
     pubsub sub cafe/7
     pubsub sub cafe/7 bob --from earliest --format json
     """
-    form = choose(format_name, verbose, sys.stdout.isatty())
-    subscription = Subscription(topics, start, form, count, timeout, quiet)
+    formatter = choose(format_name, verbose, sys.stdout.isatty())
+    subscription = SubscribePlan(topics, start, formatter, count, timeout, quiet)
     from pubsub.commands.broker_client import run
 
     return run(subscribe(destination(context), subscription))
 
 
-async def subscribe(where: Destination, wanted: Subscription) -> int:
+async def subscribe(where: Destination, wanted: SubscribePlan) -> int:
     """Print messages until one of the ends that ``wanted`` names, and return the exit code."""
     from pubsub.commands.broker_client import connected, find_offset
     from pubsub.commands.notice_report import NoticeReport
@@ -100,12 +100,13 @@ async def subscribe(where: Destination, wanted: Subscription) -> int:
             await asyncio.gather(*tasks, return_exceptions=True)
         if printing in done:
             printing.result()
-        if output.error is not None:
-            raise output.error
+    # Only now is everything written, or has failed to be.
+    if output.error is not None:
+        raise output.error
     return 0 if done else TIMED_OUT
 
 
-async def _print(client: Client, start: int | None, output: Output, wanted: Subscription) -> None:
+async def _print(client: Client, start: int | None, output: Output, wanted: SubscribePlan) -> None:
     from pubsub.client import MessageBatch
     from pubsub.commands.broker_client import subscribe as begin
 

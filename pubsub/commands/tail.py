@@ -9,8 +9,8 @@ import click
 
 from pubsub.commands.destination import Destination, destination, destination_options
 from pubsub.commands.message_formats import Format, choose
-from pubsub.commands.start_position import Position
-from pubsub.commands.sub import Subscription, format_options, subscribe
+from pubsub.commands.start_position import StartPosition
+from pubsub.commands.sub import SubscribePlan, format_options, subscribe
 
 
 @click.command("tail")
@@ -36,17 +36,17 @@ def tail(
     if follow and not topics:
         raise click.UsageError("--follow needs a topic", context)
     where = destination(context)
-    form = choose(format_name, verbose, sys.stdout.isatty())
-    stop = print_last(where, topics, lines, form)
+    formatter = choose(format_name, verbose, sys.stdout.isatty())
+    stop = print_last(where, topics, lines, formatter)
     if not follow:
         return None
     from pubsub.commands.broker_client import run
 
-    wanted = Subscription(topics, Position(offset=stop), form, None, None, quiet=False)
+    wanted = SubscribePlan(topics, StartPosition(offset=stop), formatter, None, None, quiet=False)
     return run(subscribe(where, wanted))
 
 
-def print_last(where: Destination, topics: tuple[str, ...], number: int, form: Format) -> int:
+def print_last(where: Destination, topics: tuple[str, ...], number: int, formatter: Format) -> int:
     """Print the last ``number`` messages and return the offset at which following begins."""
     from pubsub.commands import history_reading as history
     from pubsub.commands.api_client import Api
@@ -64,7 +64,7 @@ def print_last(where: Destination, topics: tuple[str, ...], number: int, form: F
         else:
             click.echo(f"pubsub: {item}", err=True)
     for message in last:
-        sys.stdout.buffer.write(form(message))
+        sys.stdout.buffer.write(formatter(message))
     sys.stdout.buffer.flush()
     return stop
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from pubsub.commands.destination import destination, destination_options
-from pubsub.commands.tables import Column, number, print_rows, size, time_text
+from pubsub.commands.table_output import Column, number, print_rows, size, time_text
 from pubsub.errors import ConfigurationError
 
 

@@ -22,7 +22,7 @@ Number: TypeAlias = int | str
 
 
 class Show(StrEnum):
-    """How a field is shown. A script of a protocol may define more."""
+    """The presentation of a field. A script of a protocol may define more."""
 
     DECIMAL = "decimal"
     HEX = "hex"
@@ -51,7 +51,7 @@ class Suffix:
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """How a field is shown, and which of its values are valid.
+    """The presentation of a field, and its valid values.
 
     ``show``     a Show, or the name of a presentation in one of the protocol's scripts
     ``values``   names of values; no others are valid if ``strict``
@@ -155,7 +155,7 @@ class Packet:
 
 
 class Framing(Protocol):
-    """How a stream is divided into units.
+    """The division of a stream into units.
 
     ``kind`` is its name in ``runtime.framings``, in the runtime or in a script of the protocol.
     """

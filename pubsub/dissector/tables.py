@@ -21,7 +21,7 @@ from pubsub.dissector.declaration import (
     Show,
 )
 from pubsub.dissector.lua import LuaValue
-from pubsub.wire.fields import Counted, FieldKind, Fixed, Remainder, Unsigned
+from pubsub.wire.fields import CountedBytes, FieldKind, Fixed, Remainder, Unsigned
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def _kind(kind: FieldKind) -> dict[str, LuaValue]:
             return {"kind": "uint", "size": size, "big": big and size > 1}
         case Fixed(size):
             return {"kind": "fixed", "size": size}
-        case Counted(count):
+        case CountedBytes(count):
             return {"kind": "counted", "size": count.size, "big": count.big and count.size > 1}
         case Remainder():
             return {"kind": "rest"}
@@ -208,7 +208,7 @@ def _item_fields(item: Item) -> Iterator[WireField]:
             if hint.show == Show.MILLISECONDS:
                 yield WireField(f"{item.name}.time", "absolute_time")
             return
-        case Counted(count):
+        case CountedBytes(count):
             yield WireField(f"{item.name}.length", f"uint{8 * count.size}")
     types = {"": "bytes", Show.BYTES: "bytes", Show.UUID: "guid"}
     yield WireField(item.name, types.get(hint.show, "string"))

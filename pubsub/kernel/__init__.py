@@ -19,6 +19,9 @@ if TYPE_CHECKING or os.environ.get("PUBSUB_KERNEL") == "interpreted":
         TextTable,
         add_to_each,
         encode_numbered,
+        pack_plain_runs,
+        run_record,
+        total_plain_runs,
     )
 else:
     try:
@@ -30,6 +33,9 @@ else:
             TextTable,
             add_to_each,
             encode_numbered,
+            pack_plain_runs,
+            run_record,
+            total_plain_runs,
         )
     except ImportError:
         from pubsub.kernel.interpreted import (
@@ -40,6 +46,9 @@ else:
             TextTable,
             add_to_each,
             encode_numbered,
+            pack_plain_runs,
+            run_record,
+            total_plain_runs,
         )
 
 COMPILED = Columns.__module__ == "pubsub.kernel.compiled"
@@ -57,4 +66,7 @@ __all__ = [
     "TextTable",
     "add_to_each",
     "encode_numbered",
+    "pack_plain_runs",
+    "run_record",
+    "total_plain_runs",
 ]

@@ -11,18 +11,26 @@ from secrets import randbits as getrandbits
 from cpython.bytearray cimport PyByteArray_AsString, PyByteArray_Size
 from cpython.bytes cimport (
     PyBytes_AsString,
-    PyBytes_AsStringAndSize,
     PyBytes_FromStringAndSize,
     PyBytes_Size,
 )
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
 from pubsub.kernel.layout import TextHead
 
+cdef extern from "Python.h":
+    ctypedef struct PyObject
+    # As those of cpython.list and cpython.bytes, for references that somebody else holds.
+    PyObject *borrowed_item "PyList_GetItem"(list, Py_ssize_t) except NULL
+    int borrowed_bytes "PyBytes_AsStringAndSize"(PyObject *, char **, Py_ssize_t *) except -1
+
 cdef enum:
     FIELDS = 2
+    # The fields of a run at rest, and the bytes of its row in a record of the history.
+    RECORD = 15
+    ROW = 40
     MAX_SHAPES = 64
 cdef Py_ssize_t MAX_DATA = 0x7FFFFFFF
 cdef int MAX_HEADS = 16384
@@ -58,6 +66,14 @@ cdef struct Entry:
     int shape
     int next
     uint64_t digest
+
+
+cdef struct Last:
+    # Of an index: its first entry; the size, entry and head (in the frames) of the last message.
+    Entry *first
+    uint32_t size
+    Entry *entry
+    const uint8_t *head
 
 
 cdef struct Seen:
@@ -98,6 +114,53 @@ cdef inline void copy_short(uint8_t *o, const uint8_t *p, Py_ssize_t size) noexc
         o += 1
         p += 1
         size -= 1
+
+
+cdef inline void copy_payload(uint8_t *o, const uint8_t *p, Py_ssize_t size) noexcept nogil:
+    """Copy bytes, without a call if they are few."""
+    if size > 256:
+        memcpy(o, p, size)
+        return
+    if size < 32:
+        copy_short(o, p, size)
+        return
+    memcpy(o + size - 32, p + size - 32, 32)
+    while size > 32:
+        memcpy(o, p, 32)
+        o += 32
+        p += 32
+        size -= 32
+
+
+cdef uint8_t *write_row(
+    uint8_t *o,
+    Py_ssize_t head_size,
+    const uint8_t *data,
+    const uint8_t **parts,
+    const Message *messages,
+    Py_ssize_t count,
+) noexcept nogil:
+    """Write messages of one size behind the head at ``o``, which all have; return the end.
+
+    Their bytes are in ``parts``, or in ``data`` if that is NULL.
+    """
+    cdef const uint8_t *head = o
+    cdef Py_ssize_t i, size = messages[0].size
+    cdef uint64_t first = 0, last = 0
+    cdef bint short = 8 <= head_size <= 16
+    if short:
+        memcpy(&first, head, 8)
+        memcpy(&last, head + head_size - 8, 8)
+    for i in range(count):
+        if short:
+            memcpy(o, &first, 8)
+            memcpy(o + head_size - 8, &last, 8)
+        elif i > 0:
+            copy_short(o, head, head_size)
+        o += head_size
+        copy_payload(o, data + messages[i].start if parts == NULL else parts[i], size)
+        o += size
+    return o
 
 
 cdef inline uint64_t read_field(const uint8_t *p, Field *field) noexcept nogil:
@@ -226,7 +289,32 @@ cdef inline bint same_head(
     const uint8_t *p, Py_ssize_t left, const uint8_t *before, Entry *entry
 ) noexcept nogil:
     """Return whether a message at ``p`` has the head of the one before, which says its size."""
-    return entry.after == NULL and left >= entry.length and same_bytes(p, before, entry.length)
+    return left >= entry.length and same_bytes(p, before, entry.length)
+
+
+cdef Py_ssize_t count_alike(
+    const uint8_t *p, Py_ssize_t left, const uint8_t *head, Py_ssize_t size, Py_ssize_t step
+) noexcept nogil:
+    """Return how many whole messages at ``p``, each of ``step`` bytes, have a head of ``size``."""
+    cdef Py_ssize_t count = 0
+    cdef uint64_t one, other, first, last
+    if 8 <= size <= 16:
+        memcpy(&first, head, 8)
+        memcpy(&last, head + size - 8, 8)
+        while left >= step:
+            memcpy(&one, p, 8)
+            memcpy(&other, p + size - 8, 8)
+            if one != first or other != last:
+                break
+            p += step
+            left -= step
+            count += 1
+        return count
+    while left >= step and same_bytes(p, head, size):
+        p += step
+        left -= step
+        count += 1
+    return count
 
 
 cdef inline uint64_t mix(uint64_t value, const uint8_t *p, Py_ssize_t size) noexcept nogil:
@@ -349,9 +437,13 @@ cdef class Columns:
     cdef readonly list addresses
     cdef Message *messages
     cdef Py_ssize_t room
+    # Payloads that are not joined to `data` yet, and where the bytes of each are; then NULL.
+    cdef list held
+    cdef const uint8_t **parts
 
     def __dealloc__(self):
         free(self.messages)
+        free(self.parts)
 
     def __eq__(self, other):
         """See ``interpreted.Columns.__eq__``."""
@@ -383,21 +475,82 @@ cdef class Columns:
         self.nbytes += size
         return 0
 
-    cdef inline int append_alike(self, Py_ssize_t start) except -1:
-        """Append a message of the size and the index of the last one."""
+    cdef int append_alike(self, Py_ssize_t count, Py_ssize_t step) except -1:
+        """Append messages of the size and the index of the last one, ``step`` bytes apart."""
+        cdef Message like = self.messages[self.count - 1]
         cdef Message *message
-        if self.count == self.room:
-            self.reserve(2 * self.room)
+        cdef Py_ssize_t i
+        if self.count + count > self.room:
+            self.reserve(max(2 * self.room, self.count + count))
         message = &self.messages[self.count]
-        message.start = <uint32_t>start
-        message.size = message[-1].size
-        message.index = message[-1].index
-        self.count += 1
-        self.nbytes += message.size
+        for i in range(count):
+            like.start += <uint32_t>step
+            message[i] = like
+        self.count += count
+        self.nbytes += count * like.size
+        return 0
+
+    cdef inline Py_ssize_t row_end(self, Py_ssize_t at) noexcept nogil:
+        """Return where the messages with the size and the index of the one at ``at`` end."""
+        cdef const Message *messages = self.messages
+        cdef uint32_t size = messages[at].size, index = messages[at].index
+        cdef Py_ssize_t count = self.count
+        at += 1
+        while at < count and messages[at].size == size and messages[at].index == index:
+            at += 1
+        return at
+
+    cdef int refer(self, list held) except -1:
+        """Take payloads of index 0 from a list that nothing else changes."""
+        cdef Py_ssize_t i, size = 0, at = 0, largest = 0, smallest = 0, count = len(held)
+        cdef Message *messages
+        cdef char *part = NULL
+        self.reserve(count)
+        self.parts = <const uint8_t **>malloc(max(count, 1) * sizeof(uint8_t *))
+        if self.parts == NULL:
+            raise MemoryError
+        self.held = held
+        messages = self.messages
+        for i in range(count):
+            borrowed_bytes(borrowed_item(held, i), &part, &size)
+            if at > MAX_DATA - size:
+                raise ValueError("too many bytes for one batch")
+            self.parts[i] = <const uint8_t *>part
+            messages[i].start = <uint32_t>at
+            messages[i].size = <uint32_t>size
+            messages[i].index = 0
+            at += size
+            largest = max(size, largest)
+            smallest = size if i == 0 else min(size, smallest)
+        self.count = count
+        self.nbytes = self.end = at
+        self.largest, self.smallest = largest, smallest
+        return 0
+
+    cdef int join(self) except -1:
+        """Have the payloads in ``data``."""
+        cdef Py_ssize_t i
+        cdef bytes data
+        cdef uint8_t *o
+        if self.parts == NULL:
+            return 0
+        if self.count == 1:
+            data = self.held[0]
+        else:
+            data = PyBytes_FromStringAndSize(NULL, self.nbytes)
+            o = <uint8_t *>PyBytes_AsString(data)
+            for i in range(self.count):
+                copy_payload(o, self.parts[i], self.messages[i].size)
+                o += self.messages[i].size
+        self.data = data
+        free(self.parts)
+        self.parts = NULL
+        self.held = None
         return 0
 
     cdef Columns like(self):
         cdef Columns made = Columns.__new__(Columns)
+        self.join()
         made.data = self.data
         made.end = self.end
         made.addresses = self.addresses
@@ -421,36 +574,23 @@ cdef class Columns:
     def of(list payloads not None, indexes=None, list addresses=None):
         """See ``interpreted.Columns.of``."""
         cdef Columns made = Columns.__new__(Columns)
-        cdef Py_ssize_t i, size, at = 0, count = len(payloads)
-        cdef char **parts
-        cdef char *out
-        # What reads ``indexes`` must not change the list of which the bytes are taken.
-        cdef list held = payloads if indexes is None else payloads.copy()
-        if indexes is not None and len(indexes) != count:
+        cdef Py_ssize_t i
+        if indexes is not None and len(indexes) != len(payloads):
             raise ValueError("indexes and payloads differ in number")
         made.addresses = [0] if addresses is None else addresses
-        made.reserve(count)
-        parts = <char **>malloc(max(count, 1) * sizeof(char *))
-        if parts == NULL:
-            raise MemoryError
-        try:
-            for i in range(count):
-                PyBytes_AsStringAndSize(held[i], &parts[i], &size)
-                if at > MAX_DATA - size:
-                    raise ValueError("too many bytes for one batch")
-                made.append(at, size, 0 if indexes is None else indexes[i])
-                at += size
-            if count == 1:
-                made.data = held[0]
-            else:
-                made.data = PyBytes_FromStringAndSize(NULL, at)
-                out = PyBytes_AsString(made.data)
-                for i in range(count):
-                    memcpy(out, parts[i], made.messages[i].size)
-                    out += made.messages[i].size
-        finally:
-            free(parts)
-        made.end = at
+        made.refer(payloads.copy())
+        if indexes is not None:
+            for i in range(made.count):
+                made.messages[i].index = indexes[i]
+        made.join()
+        return made
+
+    @staticmethod
+    def gather(list payloads not None):
+        """See ``interpreted.Columns.gather``."""
+        cdef Columns made = Columns.__new__(Columns)
+        made.addresses = [0]
+        made.refer(payloads.copy())
         return made
 
     @staticmethod
@@ -600,8 +740,11 @@ cdef class Columns:
 
     def payloads(self):
         """See ``interpreted.Columns.payloads``."""
-        cdef const char *p = PyBytes_AsString(self.data)
+        cdef const char *p
         cdef Py_ssize_t i
+        if self.parts != NULL:
+            return self.held.copy()
+        p = PyBytes_AsString(self.data)
         return [
             PyBytes_FromStringAndSize(p + self.messages[i].start, self.messages[i].size)
             for i in range(self.count)
@@ -621,6 +764,7 @@ cdef class Columns:
         cdef Columns made = None
         cdef Message *message
         cdef Py_ssize_t i
+        self.join()
         for i in range(self.count):
             message = &self.messages[i]
             if i == 0 or message.index != self.messages[i - 1].index:
@@ -647,6 +791,7 @@ cdef class Columns:
 
     def pack(self):
         """See ``interpreted.Columns.pack``."""
+        self.join()
         cdef const char *p = PyBytes_AsString(self.data)
         cdef bytes data = PyBytes_FromStringAndSize(NULL, self.nbytes)
         cdef bytes sizes = PyBytes_FromStringAndSize(NULL, 4 * self.count)
@@ -841,7 +986,7 @@ cdef class HeadTable:
         cdef Columns columns = Columns.__new__(Columns)
         cdef Py_ssize_t size = 0
         # Of the message before; and whether that had the entry and the size of the one before it.
-        cdef Py_ssize_t head = 0, last_size = -1
+        cdef Py_ssize_t head = 0, last_size = -1, row, step
         cdef Entry *entry = NULL
         cdef bint alike = False
         cdef Match matched
@@ -854,15 +999,20 @@ cdef class HeadTable:
         self.scans += 1
         while at < length:
             # A head can be long, and of messages of several sizes or topics few are the same.
-            if alike and same_head(p + at, length - at, p + head, entry):
+            if alike:
                 # The entry is the last one, and follows itself.
-                if size > length - at - entry.length:
+                step = entry.length + size
+                row = count_alike(p + at, length - at, p + head, entry.length, step)
+                if row:
+                    columns.append_alike(row, step)
+                    self.entries[self.last].next = self.last
+                    at += row * step
+                    head = at - step
+                    if at == length:
+                        break
+                if same_head(p + at, length - at, p + head, entry):
+                    # Not whole.
                     break
-                columns.append_alike(at + entry.length)
-                self.entries[self.last].next = self.last
-                head = at
-                at += entry.length + size
-                continue
             matched = DIFFERENT
             number = -1
             if self.last >= 0:
@@ -887,7 +1037,7 @@ cdef class HeadTable:
                 seen.index = <uint32_t>len(columns.addresses)
                 columns.addresses.append(self.addresses[entry.address])
             columns.append(at + entry.length, size, seen.index)
-            alike = number == self.last and size == last_size
+            alike = number == self.last and size == last_size and entry.after == NULL
             if self.last >= 0:
                 self.entries[self.last].next = number
             self.last = number
@@ -944,6 +1094,7 @@ def encode_numbered(
     bytes after not None,
 ):
     """See ``interpreted.encode_numbered``."""
+    columns.join()
     cdef const uint8_t *p = <const uint8_t *>PyBytes_AsString(columns.data)
     cdef const char *first = PyBytes_AsString(before)
     cdef const char *second = PyBytes_AsString(between)
@@ -977,6 +1128,158 @@ def encode_numbered(
         o = write_text(o, p + message.start, message.size)
         o = write_text(o, last, last_size)
     return out
+
+
+cdef extern from "Python.h":
+    void PyObject_GC_UnTrack(void *)
+
+
+def run_record(
+    Columns columns not None,
+    int64_t offset,
+    timestamp,
+    int64_t beside,
+    tuple topics not None,
+    sequence,
+    bytes sender not None,
+    str protocol not None,
+    headers,
+    run,
+):
+    """See ``interpreted.run_record``."""
+    cdef int64_t nbytes = columns.nbytes + beside
+    cdef bytes data
+    cdef bytes sizes = None
+    cdef bytes indexes
+    cdef tuple made
+    cdef tuple mix = None
+    cdef str topic = topics[0]
+    cdef int64_t size = columns.largest
+    if columns.count == 1 and len(topics) == 1 and columns.parts == NULL:
+        if columns.messages[0].size == PyBytes_Size(columns.data):
+            data = columns.data
+        else:
+            data = PyBytes_FromStringAndSize(
+                PyBytes_AsString(columns.data) + columns.messages[0].start,
+                columns.messages[0].size,
+            )
+    else:
+        data, sizes, indexes = columns.pack()
+        if columns.smallest == columns.largest:
+            sizes = None
+        else:
+            size = -1
+            nbytes += 4 * columns.count
+        if len(topics) > 1:
+            topic = ""
+            mix = (topics, indexes)
+            nbytes += 4 * columns.count
+    made = (
+        offset + columns.count - 1, offset, timestamp, nbytes, topic, columns.count, data, size,
+        sizes, sequence, sender, protocol, headers, mix, run,
+    )
+    if mix is None and headers is None:
+        # The garbage collector would do so when it first visits the tuple.
+        PyObject_GC_UnTrack(<void *>made)
+    return made
+
+
+cdef inline void write_u32(uint8_t *o, uint32_t number) noexcept nogil:
+    cdef int i
+    for i in range(4):
+        o[i] = <uint8_t>(number >> (8 * i))
+
+
+cdef inline void write_i64(uint8_t *o, int64_t number) noexcept nogil:
+    cdef int i
+    for i in range(8):
+        o[i] = <uint8_t>(<uint64_t>number >> (8 * i))
+
+
+cdef uint32_t place_of(dict names, bytes name) except? 0xFFFFFFFF:
+    found = names.get(name)
+    if found is None:
+        found = names[name] = len(names)
+    return found
+
+
+def pack_plain_runs(list records not None, Py_ssize_t at, int64_t base, dict names not None):
+    """See ``interpreted.pack_plain_runs``."""
+    # Finalizers, which the garbage collector may run, must not change what is read.
+    cdef tuple held = tuple(records)
+    cdef Py_ssize_t i, count = len(held)
+    cdef bytes out
+    cdef uint8_t *o
+    cdef tuple record
+    cdef str topic = None
+    cdef str protocol = None
+    cdef uint32_t topic_place = 0, protocol_place = 0, number
+    cdef int32_t size
+    cdef int64_t start, timestamp, sequence
+    if at < 0:
+        raise ValueError("the place is negative")
+    for i in range(at, count):
+        record = held[i]
+        if len(record) != RECORD:
+            raise ValueError("this is not a run")
+        if record[8] is not None or record[12] is not None or record[13] is not None:
+            count = i
+            break
+    out = PyBytes_FromStringAndSize(NULL, ROW * max(count - at, 0))
+    o = <uint8_t *>PyBytes_AsString(out)
+    for i in range(at, count):
+        record = held[i]
+        start, number, size = record[1], record[5], record[7]
+        if start < base or start - base > 0xFFFFFFFF:
+            raise OverflowError("a run is outside its record")
+        timestamp, sequence = record[2], record[9]
+        if record[4] is not topic:
+            topic = record[4]
+            topic_place = place_of(names, topic.encode())
+        write_u32(o + 12, place_of(names, record[10]))
+        if record[11] is not protocol:
+            protocol = record[11]
+            protocol_place = place_of(names, protocol.encode())
+        write_u32(o, <uint32_t>(start - base))
+        write_u32(o + 4, number)
+        write_u32(o + 8, topic_place)
+        write_u32(o + 16, protocol_place)
+        write_u32(o + 20, <uint32_t>size)
+        write_i64(o + 24, timestamp)
+        write_i64(o + 32, sequence)
+        o += ROW
+    return out, max(at, count)
+
+
+def total_plain_runs(list records not None, dict totals not None):
+    """See ``interpreted.total_plain_runs``."""
+    cdef tuple record
+    cdef str topic = None
+    cdef int64_t count = 0, nbytes = 0, number
+    cdef list others = []
+    for record in tuple(records):
+        if len(record) != RECORD:
+            raise ValueError("this is not a run")
+        if record[12] is not None or record[13] is not None:
+            others.append(record)
+            continue
+        if record[4] is not topic:
+            if topic is not None:
+                add_total(totals, topic, count, nbytes)
+            topic = record[4]
+            count = nbytes = 0
+        number = record[5]
+        count += number
+        nbytes += PyBytes_Size(record[6]) + number * PyBytes_Size(record[10])
+    if topic is not None:
+        add_total(totals, topic, count, nbytes)
+    return others
+
+
+cdef int add_total(dict totals, str topic, int64_t count, int64_t nbytes) except -1:
+    before_count, before_nbytes = totals.get(topic, (0, 0))
+    totals[topic] = (before_count + count, before_nbytes + nbytes)
+    return 0
 
 
 cdef class FrameEncoder:
@@ -1018,7 +1321,7 @@ cdef class FrameEncoder:
         free(self.entries)
         free(self.first)
 
-    cdef inline Entry *entry_for(self, Message *message) noexcept nogil:
+    cdef inline Entry *entry_for(self, const Message *message) noexcept nogil:
         cdef int i
         if message.index >= <size_t>self.indexes:
             return NULL
@@ -1027,46 +1330,114 @@ cdef class FrameEncoder:
                 return &self.entries[i]
         return NULL
 
-    def encode(self, Columns columns not None, bytes variable not None=b""):
-        """See ``interpreted.FrameEncoder.encode``."""
+    cdef inline void complete(
+        self, uint8_t *o, Entry *entry, uint32_t size, const char *stamp
+    ) noexcept nogil:
+        """Write the length fields and the variable bytes of a head whose other bytes are there."""
+        cdef int j
+        for j in range(entry.field_count):
+            write_field(o, &entry.fields[j], size + entry.fields[j].add)
+        copy_short(o + self.variable_at, <const uint8_t *>stamp, self.variable_size)
+
+    cdef inline Entry *entry_after(self, Last *last, const Message *message) noexcept nogil:
+        """As ``entry_for``, for an index whose last message is known."""
+        cdef Entry *first = last.first
+        if first == NULL or first.least <= message.size <= first.limit:
+            return first
+        return self.entry_for(message)
+
+    cdef tuple encode_mixed(self, Columns columns, const char *stamp):
+        """As ``encode``, for messages of several indexes, each of which has a last head."""
         cdef const uint8_t *p = <const uint8_t *>PyBytes_AsString(columns.data)
-        cdef const char *stamp = PyBytes_AsString(variable)
         cdef Py_ssize_t i, total = 0, count = 0
-        cdef Entry *entry = NULL
-        cdef Message *message
-        cdef uint32_t size = 0, index = 0
+        # Locals, because a write to the frames could change members as far as C can tell.
+        cdef Py_ssize_t number = columns.count, indexes = self.indexes
+        cdef const Message *messages = columns.messages
+        cdef Entry *entry
+        cdef Last *last
+        cdef Last *lasts = <Last *>calloc(indexes, sizeof(Last))
         cdef bytes out
         cdef uint8_t *o
-        cdef const uint8_t *head = NULL
+        if lasts == NULL:
+            raise MemoryError
+        try:
+            for i in range(indexes):
+                if self.first[i] < self.first[i + 1]:
+                    lasts[i].first = &self.entries[self.first[i]]
+            for i in range(number):
+                if messages[i].index < <size_t>indexes:
+                    entry = self.entry_after(&lasts[messages[i].index], &messages[i])
+                    if entry != NULL:
+                        total += entry.length + messages[i].size
+                        count += 1
+            out = PyBytes_FromStringAndSize(NULL, total)
+            o = <uint8_t *>PyBytes_AsString(out)
+            for i in range(number):
+                if messages[i].index >= <size_t>indexes:
+                    continue
+                last = &lasts[messages[i].index]
+                if last.head != NULL and last.size == messages[i].size:
+                    entry = last.entry
+                    copy_short(o, last.head, entry.length)
+                else:
+                    entry = self.entry_after(last, &messages[i])
+                    if entry == NULL:
+                        continue
+                    if entry == last.entry:
+                        copy_short(o, last.head, entry.length)
+                    else:
+                        memcpy(o, entry.data, entry.length)
+                    self.complete(o, entry, messages[i].size, stamp)
+                    last.size = messages[i].size
+                    last.entry = entry
+                    last.head = o
+                o += entry.length
+                memcpy(o, p + messages[i].start, messages[i].size)
+                o += messages[i].size
+        finally:
+            free(lasts)
+        return out, count
+
+    def encode(self, Columns columns not None, bytes variable not None=b""):
+        """See ``interpreted.FrameEncoder.encode``."""
+        cdef const uint8_t *p = NULL
+        cdef const uint8_t **parts
+        cdef const char *stamp = PyBytes_AsString(variable)
+        cdef Py_ssize_t at, end, total = 0, count = 0
+        cdef Entry *entry
+        cdef uint32_t size
+        cdef bytes out
+        cdef uint8_t *o
         cdef int j
+        if columns.parts == NULL:
+            p = <const uint8_t *>PyBytes_AsString(columns.data)
         if PyBytes_Size(variable) != self.variable_size:
             raise ValueError("the variable bytes have another length")
-        for i in range(columns.count):
-            entry = self.entry_for(&columns.messages[i])
+        if self.indexes > 1 and columns.parts == NULL and columns.count >= 2 * self.indexes:
+            return self.encode_mixed(columns, stamp)
+        end = 0
+        while end < columns.count:
+            at = end
+            end = columns.row_end(at)
+            entry = self.entry_for(&columns.messages[at])
             if entry != NULL:
-                total += entry.length + columns.messages[i].size
-                count += 1
+                total += (end - at) * (entry.length + columns.messages[at].size)
+                count += end - at
         out = PyBytes_FromStringAndSize(NULL, total)
         o = <uint8_t *>PyBytes_AsString(out)
-        for i in range(columns.count):
-            message = &columns.messages[i]
-            if head == NULL or message.size != size or message.index != index:
-                entry = self.entry_for(message)
-                if entry == NULL:
-                    head = NULL
-                    continue
-                size = message.size
-                index = message.index
-                head = o
-                memcpy(o, entry.data, entry.length)
-                for j in range(entry.field_count):
-                    write_field(o, &entry.fields[j], message.size + entry.fields[j].add)
-                if self.variable_size:
-                    memcpy(o + self.variable_at, stamp, self.variable_size)
-            else:
-                # As the head of the message before.
-                copy_short(o, head, entry.length)
-            o += entry.length
-            memcpy(o, p + message.start, message.size)
-            o += message.size
+        end = 0
+        while end < columns.count:
+            at = end
+            end = columns.row_end(at)
+            entry = self.entry_for(&columns.messages[at])
+            if entry == NULL:
+                continue
+            size = columns.messages[at].size
+            memcpy(o, entry.data, entry.length)
+            for j in range(entry.field_count):
+                write_field(o, &entry.fields[j], size + entry.fields[j].add)
+            if self.variable_size:
+                memcpy(o + self.variable_at, stamp, self.variable_size)
+            parts = NULL if columns.parts == NULL else columns.parts + at
+            o = write_row(o, entry.length, p, parts, &columns.messages[at], end - at)
         return out, count

@@ -37,7 +37,7 @@ class PageRequest:
     matches: Callable[[str], bool] = lambda name: True
 
 
-class Page:
+class ListPage:
     """Rows as JSON, and the key behind which the list goes on; charged until ``close``.
 
     Raises MemoryExhausted if there is no memory for a page.
@@ -87,7 +87,7 @@ def to_json(value: object) -> bytes:
 
 
 def fill(
-    page: Page,
+    page: ListPage,
     candidates: Iterable[_Candidate],
     row_of: Callable[[_Candidate], Row | None],
     key_of: Callable[[_Candidate], str],

@@ -1,4 +1,4 @@
-"""Refusals by protocol and reason: how many, and whose was the last."""
+"""Refusals by protocol and reason: their number, and the client of the last."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Protocol, cast
 
-from pubsub.broker.figures import CATCHING_UP, LEAVING, LIVE, PAUSED, Figures
+from pubsub.broker.connection_figures import CATCHING_UP, LEAVING, LIVE, PAUSED, Figures
 from pubsub.broker.marks import mark_of, mark_text
 
 if TYPE_CHECKING:

@@ -1,11 +1,11 @@
-"""Subscriptions: which session has subscribed to which topic, by session and then by name."""
+"""Subscriptions of sessions to topics, in the order of sessions and then of names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from pubsub.broker.figures import CATCHING_UP, LIVE, PAUSED
+from pubsub.broker.connection_figures import CATCHING_UP, LIVE, PAUSED
 from pubsub.broker.marks import mark_text
 from pubsub.management.sessions import session_of, sessions_after
 
@@ -22,7 +22,7 @@ _SORTED = 256
 _MARK_LENGTH = 16
 
 
-class Subscription(NamedTuple):
+class ListedSubscription(NamedTuple):
     """A topic that a session has subscribed to, through this outbox."""
 
     session: ListedSession
@@ -35,7 +35,7 @@ class Subscription(NamedTuple):
         return mark_text(self.session.mark) + self.topic.name
 
 
-class Subscriptions:
+class SubscriptionList:
     """The subscriptions of a broker with these ``clients`` and ``topics``."""
 
     def __init__(self, clients: ClientRegistry, topics: TopicRegistry) -> None:
@@ -44,7 +44,7 @@ class Subscriptions:
 
     def after(
         self, key: str, mark: str | None = None, topic: str | None = None
-    ) -> Iterator[Subscription | None]:
+    ) -> Iterator[ListedSubscription | None]:
         """Yield the subscriptions behind ``key``, of one session or topic if it is given.
 
         None is yielded between rows, so that each step is short.
@@ -67,15 +67,15 @@ class Subscriptions:
 
     def _of_session(
         self, session: ListedSession, behind: str, only: str | None
-    ) -> Iterator[Subscription | None]:
+    ) -> Iterator[ListedSubscription | None]:
         for outbox in session.outboxes():
             if only is not None:
                 topic = self._topics.get(only)
                 if topic is not None and only > behind and _has(outbox, topic):
-                    yield Subscription(session, topic, outbox)
+                    yield ListedSubscription(session, topic, outbox)
                 continue
             for found in self._in_order(outbox, behind):
-                yield None if found is None else Subscription(session, found, outbox)
+                yield None if found is None else ListedSubscription(session, found, outbox)
 
     def _in_order(self, outbox: Outbox, behind: str) -> Iterator[Topic | None]:
         """Yield the topics of ``outbox`` behind a name, by name."""
@@ -88,7 +88,7 @@ class Subscriptions:
             yield topic if _has(outbox, topic) else None
 
 
-def subscription_row(subscription: Subscription | None) -> Row | None:
+def subscription_row(subscription: ListedSubscription | None) -> Row | None:
     """Return what a list shows of a subscription."""
     if subscription is None:
         return None

@@ -14,7 +14,7 @@ _SEARCHES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingMessages:
     """Messages that wait between two offsets, and how to measure a part of them."""
 
     start: int
@@ -48,7 +48,7 @@ class Waiting:
         return found
 
 
-def admit(waiting: Sequence[Waiting], rows: int | None, nbytes: int | None) -> list[int]:
+def admit(waiting: Sequence[WaitingMessages], rows: int | None, nbytes: int | None) -> list[int]:
     """Return where a batch with these limits ends in each of the stretches."""
     stops = [one.stop for one in waiting]
     if rows is not None:

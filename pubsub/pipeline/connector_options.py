@@ -26,7 +26,7 @@ from pubsub.pipeline.offset_options import (
     parse_timestamp,
 )
 from pubsub.pipeline.regions import EVERYTHING, Region
-from pubsub.pipeline.subscription import Subscription
+from pubsub.pipeline.topic_selection import TopicSelection
 
 MESSAGES, EVENTS = "messages", "events"
 EVENTS_TOPIC = "$SYS/events"
@@ -105,16 +105,16 @@ class SourceOptions:
         """Number of partitions, one for each broker."""
         return max(len(self.urls), 1)
 
-    def subscription(self, number: int) -> Subscription:
+    def subscription(self, number: int) -> TopicSelection:
         """Return the topics that are read from a partition."""
         if self.assigned is not None:
-            return Subscription(self.assigned.get(number, frozenset()), None)
-        return Subscription(self.topics, self.pattern)
+            return TopicSelection(self.assigned.get(number, frozenset()), None)
+        return TopicSelection(self.topics, self.pattern)
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where the sink writes. ``of_protocol`` has the unparsed options of single protocols.
+    """The destination of the sink. ``of_protocol`` has the unparsed options of single protocols.
 
     Without ``atomic`` a frame is published in several batches. With ``kafka`` columns of Kafka's
     source that cannot be published are left out.

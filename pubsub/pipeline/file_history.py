@@ -14,8 +14,8 @@ from pubsub.pipeline.history import (
     BatchOrGap,
     DamagedRange,
     ExpiredBefore,
+    HistoryRefused,
     PartitionBounds,
-    Rejected,
     TopicSize,
     Unreachable,
     WrongHistory,
@@ -41,16 +41,16 @@ class FileHistory:
         except sqlite3.OperationalError as error:
             raise Unreachable(f"{self._path}: cannot read the history: {error}") from None
         except (StartError, sqlite3.DatabaseError, OSError) as error:
-            raise Rejected(f"{self._path}: cannot read the history: {error}") from None
+            raise HistoryRefused(f"{self._path}: cannot read the history: {error}") from None
 
     def _open(self) -> LogView:
         if self._path.is_file():
-            raise Rejected(
+            raise HistoryRefused(
                 f"{self._path} is a file, and a history is a directory; a history of version 0.1 "
                 "has to be migrated by the broker first"
             )
         if not self._path.is_dir():
-            raise Rejected(f"{self._path}: the directory of the history does not exist")
+            raise HistoryRefused(f"{self._path}: the directory of the history does not exist")
         return LogView(self._path)
 
     def bounds(self, timestamp: int | None = None) -> PartitionBounds:

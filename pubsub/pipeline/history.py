@@ -36,13 +36,13 @@ class Unreachable(PubSubError):
     reason = "unreachable"
 
 
-class Rejected(PubSubError):
+class HistoryRefused(PubSubError):
     """The broker refused the request, for example because of the token."""
 
     reason = "rejected"
 
 
-class PartsLost(Rejected):
+class PartsLost(HistoryRefused):
     """The broker no longer has the parts of a batch; nothing of it was published."""
 
 

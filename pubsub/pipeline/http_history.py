@@ -15,8 +15,8 @@ from pubsub.pipeline.history import (
     BatchOrGap,
     DamagedRange,
     ExpiredBefore,
+    HistoryRefused,
     PartitionBounds,
-    Rejected,
     TopicSize,
     Unreachable,
     WrongHistory,
@@ -32,7 +32,7 @@ _OTHER_HISTORY_CODES = frozenset({"epoch", "beyond-end"})
 _TIMEOUT = 120.0
 
 
-class ErrorReply(Rejected):
+class ErrorReply(HistoryRefused):
     """An error reply of the broker, with its code and details."""
 
     def __init__(self, message: str, code: str, details: Mapping[str, Any]) -> None:
@@ -77,7 +77,7 @@ class HttpApi:
         except (OSError, ValueError, KeyError, TypeError) as error:
             # The text of the error could contain the token.
             kind = type(error).__name__
-            raise Rejected(
+            raise HistoryRefused(
                 f"{self._side}: the request to {self.url} failed, or its token cannot be read: "
                 f"{kind}"
             ) from None

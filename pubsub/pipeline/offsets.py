@@ -1,4 +1,4 @@
-"""The position of a query: for each partition, what it has read, and the epoch of its history.
+"""The position of a query: the next offset of each partition, and the epoch of its history.
 
     {"0": {"next": 1234, "epoch": "3-9f6c01d2", "reads": {"topics": ["orders", "returns"]},
            "behind": [{"next": 57, "topics": ["returns"]}]},
@@ -25,7 +25,7 @@ from pubsub.pipeline.offset_options import (
     Start,
     TopicOffsets,
 )
-from pubsub.pipeline.subscription import Subscription
+from pubsub.pipeline.topic_selection import TopicSelection
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Behind:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class PartitionPosition:
     """A position in one partition. ``reads`` is None if the topics are those of the options.
 
     Spark does not store where a query begins, and asks again if its first batch is run again. So
@@ -46,10 +46,10 @@ class Position:
 
     next: int
     epoch: str
-    reads: Subscription | None = None
+    reads: TopicSelection | None = None
     behind: tuple[Behind, ...] = ()
     initial: bool = False
-    since: Position | None = None
+    since: PartitionPosition | None = None
 
     @property
     def apart(self) -> frozenset[str]:
@@ -57,7 +57,7 @@ class Position:
         return frozenset(name for each in self.behind for name in each.topics)
 
 
-Offsets: TypeAlias = dict[int, Position]
+Offsets: TypeAlias = dict[int, PartitionPosition]
 
 
 def to_json(offsets: Offsets) -> dict[str, dict[str, Any]]:
@@ -65,7 +65,7 @@ def to_json(offsets: Offsets) -> dict[str, dict[str, Any]]:
     return {str(number): _entry(position) for number, position in sorted(offsets.items())}
 
 
-def _entry(position: Position) -> dict[str, Any]:
+def _entry(position: PartitionPosition) -> dict[str, Any]:
     entry: dict[str, Any] = {"next": position.next, "epoch": position.epoch}
     if position.reads is not None:
         entry["reads"] = position.reads.to_json()
@@ -93,12 +93,12 @@ def from_json(value: Mapping[str, Mapping[str, Any]], partitions: int) -> Offset
     return {int(partition): _position(entry) for partition, entry in value.items()}
 
 
-def _position(entry: Mapping[str, Any]) -> Position:
+def _position(entry: Mapping[str, Any]) -> PartitionPosition:
     reads, since = entry.get("reads"), entry.get("since")
-    return Position(
+    return PartitionPosition(
         int(entry["next"]),
         str(entry["epoch"]),
-        None if reads is None else Subscription.from_json(reads),
+        None if reads is None else TopicSelection.from_json(reads),
         tuple(
             Behind(int(each["next"]), frozenset(each["topics"])) for each in entry.get("behind", ())
         ),
@@ -138,7 +138,7 @@ def resolve_offsets(
     if isinstance(start, Mapping):
         check_partitions(start, len(bounds))
     return {
-        number: Position(resolve_offset(start, number, each, default), each.epoch)
+        number: PartitionPosition(resolve_offset(start, number, each, default), each.epoch)
         for number, each in enumerate(bounds)
     }
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pyspark.sql.datasource import InputPartition
 
 from pubsub.pipeline.history import History
-from pubsub.pipeline.subscription import Subscription
+from pubsub.pipeline.topic_selection import TopicSelection
 
 # Cells in which bytes are measured for each range, and at most.
 _CELLS = 4
@@ -33,7 +33,7 @@ class Task(InputPartition):
 def plan_tasks(
     history: History,
     whole: Task,
-    subscription: Subscription,
+    subscription: TopicSelection,
     rows_per_task: int,
     parts: int = 1,
 ) -> list[Task]:
@@ -64,7 +64,7 @@ def plan_tasks(
 
 
 def cuts_by_bytes(
-    history: History, subscription: Subscription, start: int, stop: int, count: int
+    history: History, subscription: TopicSelection, start: int, stop: int, count: int
 ) -> list[int]:
     """Return ``count`` + 1 offsets from ``start`` to ``stop`` with about equal bytes between them.
 

@@ -1,4 +1,4 @@
-"""Positions of topics: where each begins, and what lies between two positions of a query.
+"""Positions of topics: the start of each, and the offsets between two positions of a query.
 
 The topics of a partition are read together, up to one offset. A topic that is added under the same
 checkpoint begins elsewhere: it is kept apart, with those it shares its position with, until it has
@@ -15,8 +15,8 @@ from typing import TypeAlias
 
 from pubsub.pipeline.history import History, PartitionBounds
 from pubsub.pipeline.offset_options import Start, TopicOffsets
-from pubsub.pipeline.offsets import Behind, Position, resolve_offset
-from pubsub.pipeline.subscription import Subscription
+from pubsub.pipeline.offsets import Behind, PartitionPosition, resolve_offset
+from pubsub.pipeline.topic_selection import TopicSelection
 
 Covers: TypeAlias = Callable[[str], bool]
 Group: TypeAlias = tuple[int, Covers]
@@ -31,12 +31,12 @@ class Stretch:
     start: int
     stop: int
     epoch: str
-    reads: Subscription
+    reads: TopicSelection
 
 
 @dataclass(frozen=True, slots=True)
 class TopicStarts:
-    """Where the topics of a partition begin: the option, its default, and the bounds now.
+    """The start of the topics of a partition: the option, its default, and the bounds now.
 
     A time is resolved in the bounds; then ``timed`` is set.
     """
@@ -60,7 +60,7 @@ class TopicStarts:
             return self.bounds.offset_at_time
         return resolve_offset(self.start, self.number, self.bounds, self.default, topic)
 
-    def groups(self, reads: Subscription, before: Subscription | None = None) -> list[Group]:
+    def groups(self, reads: TopicSelection, before: TopicSelection | None = None) -> list[Group]:
         """Return where the topics of ``reads`` that ``before`` does not cover begin."""
         if reads.chosen is not None:
             places: dict[int, set[str]] = defaultdict(set)
@@ -80,21 +80,23 @@ class TopicStarts:
 
 
 def _is_other(
-    reads: Subscription, before: Subscription | None, named: frozenset[str], name: str
+    reads: TopicSelection, before: TopicSelection | None, named: frozenset[str], name: str
 ) -> bool:
     is_new = before is None or not before.covers(name)
     return is_new and name not in named and reads.covers(name)
 
 
-def first_position(history: History, starts: TopicStarts, reads: Subscription) -> Position:
+def first_position(
+    history: History, starts: TopicStarts, reads: TopicSelection
+) -> PartitionPosition:
     """Return the position at which a query begins."""
     groups = starts.groups(reads) or [(starts.of(), reads.covers)]
     return _joined(history, starts.bounds.epoch, reads, groups)
 
 
 def with_subscription(
-    history: History, position: Position, reads: Subscription, starts: TopicStarts
-) -> Position:
+    history: History, position: PartitionPosition, reads: TopicSelection, starts: TopicStarts
+) -> PartitionPosition:
     """Return the position with the topics of ``reads``; those that are new begin at ``starts``."""
     before, apart = position.reads, position.apart
     assert before is not None
@@ -119,7 +121,9 @@ def _is_new(covers: Covers, apart: frozenset[str], name: str) -> bool:
     return name not in apart and covers(name)
 
 
-def _joined(history: History, epoch: str, reads: Subscription, groups: Sequence[Group]) -> Position:
+def _joined(
+    history: History, epoch: str, reads: TopicSelection, groups: Sequence[Group]
+) -> PartitionPosition:
     """Return a position at the last of the offsets, with the topics before it kept apart."""
     top = max(at for at, _ in groups)
     behind: dict[int, frozenset[str]] = {}
@@ -129,10 +133,12 @@ def _joined(history: History, epoch: str, reads: Subscription, groups: Sequence[
             if found:
                 behind[at] = behind.get(at, frozenset()) | found
     apart = tuple(Behind(at, names) for at, names in sorted(behind.items()))
-    return Position(top, epoch, reads, apart)
+    return PartitionPosition(top, epoch, reads, apart)
 
 
-def stretches(number: int, start: Position, end: Position, reads: Subscription) -> list[Stretch]:
+def stretches(
+    number: int, start: PartitionPosition, end: PartitionPosition, reads: TopicSelection
+) -> list[Stretch]:
     """Return what a query reads from ``start`` to ``end``.
 
     Only positions decide, so that a batch which is run again after the options were changed reads
@@ -151,19 +157,21 @@ def stretches(number: int, start: Position, end: Position, reads: Subscription) 
         for name in filter(reads.covers, each.topics):
             stops[ends.get(name, end.next)].add(name)
         found += [
-            Stretch(number, each.next, stop, end.epoch, Subscription(frozenset(names), None))
+            Stretch(number, each.next, stop, end.epoch, TopicSelection(frozenset(names), None))
             for stop, names in sorted(stops.items())
         ]
     return [one for one in found if one.start < one.stop and not one.reads.is_empty]
 
 
-def batch_end(start: Position, end: Position) -> Position:
+def batch_end(start: PartitionPosition, end: PartitionPosition) -> PartitionPosition:
     """Return ``end`` as the end of a batch from ``start``."""
     since = replace(start, initial=False, since=None) if start.initial else None
     return replace(end, initial=False, since=since)
 
 
-def advanced(position: Position, epoch: str, stops: dict[int, int], stop: int) -> Position:
+def advanced(
+    position: PartitionPosition, epoch: str, stops: dict[int, int], stop: int
+) -> PartitionPosition:
     """Return the position at ``stop``; ``stops`` are those of the topics behind, by their start."""
     left: dict[int, frozenset[str]] = {}
     for each in position.behind:
@@ -174,4 +182,4 @@ def advanced(position: Position, epoch: str, stops: dict[int, int], stop: int) -
     if stop == position.next and behind == position.behind:
         # With the old epoch, as Spark compares the offsets to find out whether they have moved.
         return position
-    return Position(stop, epoch, position.reads, behind)
+    return PartitionPosition(stop, epoch, position.reads, behind)

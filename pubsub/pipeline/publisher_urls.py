@@ -1,4 +1,4 @@
-"""From the URL of a sink to HTTP, or to the client library's client of an installed protocol."""
+"""Resolves the URL of a sink: to HTTP, or to the client of an installed protocol."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class PublisherFactory:
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
+class UrlColumns:
     """The columns beside topic and value that a URL takes, and its protocol; None is HTTP."""
 
     optional_columns: tuple[str, ...]
@@ -66,7 +66,7 @@ def client_options() -> frozenset[str]:
     return frozenset(name for client in _clients().values() for name in _names(client.options))
 
 
-def find_destination(options: SinkOptions) -> Destination:
+def find_destination(options: SinkOptions) -> UrlColumns:
     """Check ``options`` and return where they lead. Raises ConfigurationError."""
     parts = urlsplit(options.url)
     name = parts.scheme.removesuffix(_TLS)
@@ -74,7 +74,7 @@ def find_destination(options: SinkOptions) -> Destination:
     if name in _HTTP:
         _check_options(options, ())
         _check_parameters(name, parameters, ())
-        return Destination(_HTTP_COLUMNS, None)
+        return UrlColumns(_HTTP_COLUMNS, None)
     protocol = installed_protocols().get(name)
     client = None if protocol is None else protocol.client
     if protocol is None or client is None:
@@ -85,7 +85,7 @@ def find_destination(options: SinkOptions) -> Destination:
     _parse(client.options, options.of_protocol, "option ")
     _parse(client.parameters, parameters, "option url: ?")
     publishers = PublisherFactory(options.url, dict(options.of_protocol), options.credentials)
-    return Destination(client.columns, publishers)
+    return UrlColumns(client.columns, publishers)
 
 
 def _clients() -> dict[str, ClientSide]:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from pubsub.errors import PubSubError
 from pubsub.pipeline.history import History, PartitionBounds
-from pubsub.pipeline.offsets import Position
+from pubsub.pipeline.offsets import PartitionPosition
 from pubsub.pipeline.positions import Stretch
 from pubsub.pipeline.retry import logger
 
@@ -32,7 +32,7 @@ class QuietRanges:
         self._clock = clock
         self._found: dict[int, tuple[int, int]] = {}
         # The time of the last report to the broker, and its position.
-        self._told: dict[int, tuple[int, float]] = {}
+        self._checked: dict[int, tuple[int, float]] = {}
 
     def until(self, number: int, start: int) -> int:
         """Return the offset before which there is nothing to read from ``start`` on."""
@@ -40,7 +40,12 @@ class QuietRanges:
         return end if begin == start else start
 
     def note(
-        self, history: History, number: int, position: Position, end: int, bounds: PartitionBounds
+        self,
+        history: History,
+        number: int,
+        position: PartitionPosition,
+        end: int,
+        bounds: PartitionBounds,
     ) -> bool:
         """Note that the partition is quiet up to ``end``.
 
@@ -59,11 +64,11 @@ class QuietRanges:
         return position.next >= (bounds.first + end) // 2
 
     def _tell(
-        self, history: History, number: int, position: Position, end: int, epoch: str
+        self, history: History, number: int, position: PartitionPosition, end: int, epoch: str
     ) -> bool:
         now = self._clock()
-        begin, told = self._told.get(number, (-1, 0.0))
-        if begin == position.next and now - told < _PAUSE:
+        begin, checked = self._checked.get(number, (-1, 0.0))
+        if begin == position.next and now - checked < _PAUSE:
             return True
         assert position.reads is not None
         try:
@@ -74,7 +79,7 @@ class QuietRanges:
             logger.warning("partition %d: cannot report the position: %s", number, error)
             return False
         if stored:
-            self._told[number] = (position.next, now)
+            self._checked[number] = (position.next, now)
         return stored
 
     def known_until(self, history: History, stretch: Stretch, first: int) -> int:
@@ -83,16 +88,16 @@ class QuietRanges:
         if found >= first:
             return found
         try:
-            told = history.quiet_until(self._reader, stretch.start, stretch.reads.digest)
+            answer = history.quiet_until(self._reader, stretch.start, stretch.reads.digest)
         except PubSubError as error:
             logger.warning(
                 "partition %d: cannot ask for the position: %s", stretch.partition, error
             )
             return found
-        return found if told is None else max(found, told)
+        return found if answer is None else max(found, answer)
 
-    def report(self, history: History, number: int, position: Position) -> None:
+    def report(self, history: History, number: int, position: PartitionPosition) -> None:
         """Store the position at the broker. Raises PubSubError."""
-        self._told.pop(number, None)
+        self._checked.pop(number, None)
         lowest = min((each.next for each in position.behind), default=position.next)
         history.report_position(self._reader, lowest, position.epoch)

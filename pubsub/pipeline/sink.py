@@ -1,4 +1,4 @@
-"""The sink: what a task does with its rows, and the driver after all tasks.
+"""The sink: each task writes its rows, and the driver commits after all tasks.
 
 Over HTTP a task stages its rows at the broker, and the driver's commit appends all of them at once.
 The broker remembers the batch, so a second run of it appends nothing. Over the other protocols a

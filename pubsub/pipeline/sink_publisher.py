@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import groupby
 from operator import itemgetter
-from types import TracebackType
 
 from pubsub.client import base_client
 from pubsub.client.blocking import Client
@@ -38,12 +37,7 @@ class SinkPublisher:
     def __enter__(self) -> SinkPublisher:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.client.close(flush=False)
 
     def add(self, topic: str, payload: bytes, sender: bytes | None = None) -> None:

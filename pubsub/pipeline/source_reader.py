@@ -20,8 +20,8 @@ from pubsub.pipeline.planning import Task, plan_tasks
 from pubsub.pipeline.positions import Stretch, TopicStarts
 from pubsub.pipeline.retry import Retry
 from pubsub.pipeline.schemas import arrow_schema
-from pubsub.pipeline.subscription import Subscription
 from pubsub.pipeline.task_reader import read_task, report_loss
+from pubsub.pipeline.topic_selection import TopicSelection
 
 
 class SourceReader:
@@ -133,7 +133,7 @@ def snapshot_stretches(
         named = frozenset(filter(reads.covers, first.named | last.named))
         parts = [(reads.without(named), first.of(), last.of())]
         parts += [
-            (Subscription(frozenset({name}), None), first.of(name), last.of(name))
+            (TopicSelection(frozenset({name}), None), first.of(name), last.of(name))
             for name in sorted(named)
         ]
         found += [

@@ -19,7 +19,7 @@ RUN_AGAIN = "restart the query to run it again"
 _UNKNOWN_PART = "unknown-part"
 # The share of a batch that messages may take, as Arrow adds the ends and the padding of columns.
 _FILLED = 0.75
-# What brokers took before they told it.
+# The limit of brokers that do not report theirs.
 _EARLIER_BATCH_BYTES = 32 * 1024**2
 _NOT_FOUND = "not-found"
 

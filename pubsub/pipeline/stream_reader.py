@@ -20,13 +20,13 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pubsub.errors import PubSubError
-from pubsub.pipeline.admission import Delay, Waiting, admit
+from pubsub.pipeline.admission import Delay, WaitingMessages, admit
 from pubsub.pipeline.connector_options import SourceOptions
 from pubsub.pipeline.history import PartitionBounds
 from pubsub.pipeline.http_history import HttpHistory
 from pubsub.pipeline.lag import LagMeter
 from pubsub.pipeline.offset_options import LATEST
-from pubsub.pipeline.offsets import Offsets, Position, from_json, to_json
+from pubsub.pipeline.offsets import Offsets, PartitionPosition, from_json, to_json
 from pubsub.pipeline.open_histories import open_histories
 from pubsub.pipeline.positions import (
     Stretch,
@@ -92,7 +92,7 @@ class StreamReader(SourceReader, DataSourceStreamReader, SupportsTriggerAvailabl
     def _starts(self) -> list[TopicStarts]:
         return self._places(self._options.starting, self._options.starting_timestamp, LATEST)
 
-    def _first_position(self, starts: TopicStarts) -> Position:
+    def _first_position(self, starts: TopicStarts) -> PartitionPosition:
         history = self._histories()[starts.number]
         return first_position(history, starts, self._options.subscription(starts.number))
 
@@ -165,7 +165,7 @@ class StreamReader(SourceReader, DataSourceStreamReader, SupportsTriggerAvailabl
 
     def _waiting(
         self, positions: Offsets, bounds: Sequence[PartitionBounds], ends: Sequence[int]
-    ) -> list[tuple[Stretch, Waiting]]:
+    ) -> list[tuple[Stretch, WaitingMessages]]:
         """Return what waits to be read, and how much of it there is."""
         found = []
         for number, position in positions.items():
@@ -174,10 +174,14 @@ class StreamReader(SourceReader, DataSourceStreamReader, SupportsTriggerAvailabl
                 examined = self._quiet.until(number, one.start)
                 start = min(max(one.start, examined, bounds[number].first), one.stop)
                 measure = partial(self._amount, one)
-                found.append((one, Waiting(start, one.stop, measure(start, one.stop), measure)))
+                found.append(
+                    (one, WaitingMessages(start, one.stop, measure(start, one.stop), measure))
+                )
         return found
 
-    def _stretches(self, number: int, start: Position, end: Position) -> list[Stretch]:
+    def _stretches(
+        self, number: int, start: PartitionPosition, end: PartitionPosition
+    ) -> list[Stretch]:
         return stretches(number, start, end, self._options.subscription(number))
 
     def _amount(self, stretch: Stretch, start: int, stop: int) -> Any:
@@ -193,7 +197,7 @@ class StreamReader(SourceReader, DataSourceStreamReader, SupportsTriggerAvailabl
         self,
         positions: Offsets,
         bounds: Sequence[PartitionBounds],
-        found: Sequence[tuple[Stretch, Waiting]],
+        found: Sequence[tuple[Stretch, WaitingMessages]],
         limit: ReadLimit,
     ) -> Offsets:
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -230,7 +234,7 @@ class StreamReader(SourceReader, DataSourceStreamReader, SupportsTriggerAvailabl
                 )
         return moved
 
-    def _may_stay(self, number: int, position: Position, end: int) -> bool:
+    def _may_stay(self, number: int, position: PartitionPosition, end: int) -> bool:
         history = self._histories()[number]
         # Of now: what has expired since the range was measured was not seen.
         bounds = self._retry.call(history.bounds)
@@ -244,7 +248,7 @@ class StreamReader(SourceReader, DataSourceStreamReader, SupportsTriggerAvailabl
         """Leave messages that arrive from now on to the next run."""
         self._hold_name()
         self._available_now = {
-            number: Position(bounds.next, bounds.epoch)
+            number: PartitionPosition(bounds.next, bounds.epoch)
             for number, bounds in enumerate(self._bounds())
         }
 
@@ -258,7 +262,9 @@ class StreamReader(SourceReader, DataSourceStreamReader, SupportsTriggerAvailabl
             report[str(number)] = entry
         return report
 
-    def _lag_of(self, number: int, position: Position, bounds: PartitionBounds) -> dict[str, Any]:
+    def _lag_of(
+        self, number: int, position: PartitionPosition, bounds: PartitionBounds
+    ) -> dict[str, Any]:
         end = replace(position, next=max(bounds.next, position.next), behind=())
         found = []
         for one in self._stretches(number, position, end):

@@ -165,7 +165,7 @@ class _Entry:
             raise self._error(message) from None
 
     def _list(self, key: str, what: str) -> tuple[str, ...]:
-        """Return the words of a key; an empty list would not say whom or what is meant."""
+        """Return the words of a key; an empty list would be ambiguous."""
         if key not in self._table:
             return ()
         try:

@@ -11,14 +11,19 @@ from pubsub.backplane.engine_url import ENGINE, engine_options
 from pubsub.backplane.fanout import Fanout
 from pubsub.backplane.replica_sender import WINDOW
 from pubsub.backplane.replica_stream import FETCHED
-from pubsub.backplane.shared_history import SharedHistory, SharedLimits
+from pubsub.backplane.shared_history import SharedHistory
+from pubsub.backplane.shared_readers import SharedReaders
+from pubsub.backplane.shared_sessions import SharedSessions
 from pubsub.backplane.shared_topics import SharedTopics
+from pubsub.backplane.spool import SharedLimits
 from pubsub.errors import ConfigurationError
 from pubsub.settings import FILE, SIZE, Kind, Setting, choice, integer
 from pubsub.store.retention import parse_age
 from pubsub.store.shared_store import SharedStore
 
 if TYPE_CHECKING:
+    from pubsub.backplane.shared_positions import SharedPositions
+    from pubsub.backplane.shared_state import ISharedState
     from pubsub.broker.service import BrokerService
 
 OWN, SHARED = "own", "shared"
@@ -149,6 +154,7 @@ def add_backplane(
         limits = SharedLimits(settings["backplane-spool-bytes"], options.max_bytes)
         history = SharedHistory(broker, broker.store, backplane.history, reactor, limits, tick_end)
         fanout = Fanout(broker, backplane, history)
+        _share_places(broker, fanout, backplane.state, history.positions, reactor)
         fanout.set_aside(2 * options.max_bytes + WINDOW + FETCHED)
     shared = SharedTopics(
         broker,
@@ -156,7 +162,21 @@ def add_backplane(
         reactor,
         lambda call: deferToThreadPool(reactor, reactor.getThreadPool(), call),
     )
-    fanout.also = shared.figures
+    fanout.also.append(shared.figures)
     # It is told what there is as soon as there is a connection.
     shared.setServiceParent(broker)  # type: ignore[no-untyped-call]
     fanout.setServiceParent(broker)  # type: ignore[no-untyped-call]
+
+
+def _share_places(
+    broker: BrokerService,
+    fanout: Fanout,
+    state: ISharedState,
+    positions: SharedPositions,
+    reactor: Any,
+) -> None:
+    """Share the positions of readers, and the sessions."""
+    SharedReaders(state, positions, reactor)
+    sessions = SharedSessions(broker, state, positions, reactor)
+    fanout.also.append(sessions.figures)
+    sessions.setServiceParent(broker)  # type: ignore[no-untyped-call]

@@ -20,7 +20,7 @@ from pubsub.settings import (
     number,
     parse_size,
 )
-from pubsub.store.location import STORE
+from pubsub.store.history_location import STORE
 from pubsub.store.retention import RETENTION
 
 _HISTORY_BYTES = 256 * 1024**2
@@ -121,8 +121,8 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
         "topic-expiry",
         SECONDS,
         0,
-        "seconds after which a topic ends that nobody uses and that holds no message and no "
-        "queue key; 0: never",
+        "seconds after which an unused topic without messages and without a queue key ends; "
+        "0: never",
     ),
     Setting(
         "identity-expiry",

@@ -30,7 +30,7 @@ from twisted.internet.endpoints import quoteStringArgument
 
 from pubsub.broker.access_table import AccessTable
 from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
-from pubsub.broker.master_secrets import DenyList, KeySource, Secret, SecretRing
+from pubsub.broker.master_secrets import DenyList, KeySource, MasterSecret, SecretRing
 from pubsub.broker.password_file import read_password_file
 from pubsub.broker.secret_files import read_denied
 from pubsub.broker.tls_settings import TLS
@@ -79,7 +79,7 @@ class Config:
 
     broker: Mapping[str, Any]
     listeners: Sequence[ListenerConfig]
-    secrets: Sequence[Secret] = ()
+    secrets: Sequence[MasterSecret] = ()
     admin: ListenerConfig | None = None
     redacted: Sequence[bytes] = ()
     passwords: Mapping[str, str] | None = None

@@ -16,6 +16,7 @@ from typing import Any
 from pubsub.broker.master_secrets import KeySource
 from pubsub.server.configuration import Config, ListenerConfig
 from pubsub.server.reload_effects import BROKER, EFFECTS, Effect, effect_of
+from pubsub.store.retention import RetentionLimits
 
 _SHOWN = 120
 # The name of the tables [[access]] and [groups] among the settings.
@@ -74,11 +75,14 @@ def text_of(value: object) -> str:
         return str(value)
     if isinstance(value, Mapping):
         return ",".join(f"{text_of(key)}:{text_of(item)}" for key, item in value.items())
+    if isinstance(value, RetentionLimits):
+        return str(value)
     if is_dataclass(value):
         named = [(field.name, getattr(value, field.name)) for field in fields(value)]
         return " ".join(f"{name}={text_of(item)}" for name, item in named if item != inf)
     if isinstance(value, Sequence):
-        return ",".join(
+        # Limits have commas themselves.
+        return (" " if any(isinstance(one, RetentionLimits) for one in value) else ",").join(
             "=".join(map(text_of, item)) if isinstance(item, tuple) else text_of(item)
             for item in value
         )
@@ -86,7 +90,7 @@ def text_of(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SettingChange:
     """A setting that differs. ``where`` names the listener, and is empty for the whole broker."""
 
     where: str
@@ -110,7 +114,7 @@ class Change:
 class Changes:
     """All differences; listeners and secrets by their names."""
 
-    settings: Sequence[Change]
+    settings: Sequence[SettingChange]
     added: Sequence[str]
     removed: Sequence[str]
     secrets_added: Sequence[str]
@@ -134,7 +138,7 @@ class Changes:
         return lines
 
 
-def _effect(change: Change) -> str:
+def _effect(change: SettingChange) -> str:
     return "needs a restart" if change.needs_restart else change.effect.value
 
 
@@ -147,14 +151,14 @@ def cut(text: str) -> str:
 def compare(old: Described, new: Described) -> Changes:
     """Return what changes from ``old`` to ``new``."""
     changes = [
-        Change("", name, was, becomes, _broker_effect(name))
+        SettingChange("", name, was, becomes, _broker_effect(name))
         for name, was, becomes in _differences(old["broker"], new["broker"])
     ]
     before, after = _by_name(old), _by_name(new)
     for key in [key for key in before if key in after]:
         protocol = after[key]["protocol"]
         changes += [
-            Change(key, name, was, becomes, effect_of(protocol, name))
+            SettingChange(key, name, was, becomes, effect_of(protocol, name))
             for name, was, becomes in _differences(before[key]["settings"], after[key]["settings"])
         ]
     return Changes(

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from twisted.application.service import Service
+
 from pubsub.broker.durability import Durability
 from pubsub.errors import ConfigurationError
+from pubsub.store.log_directory import check_free
 from pubsub.store.log_options import options_of
 from pubsub.store.log_store import MEMORY_BYTES, LogStore
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
 from pubsub.store.shared_store import SharedStore
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from twisted.internet.interfaces import IReactorTime
 
     from pubsub.broker.wall_clock import WallClock
@@ -41,6 +46,17 @@ def check_history(settings: Mapping[str, Any]) -> None:
         raise ConfigurationError(
             f"max-memory: the history alone needs {nbytes} bytes; give more memory"
         )
+
+
+class HistoryCheck(Service):
+    """Refuses the history in ``directory`` if another broker uses it, before listeners listen."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def privilegedStartService(self) -> None:
+        """Raise StartError if another broker uses it."""
+        check_free(self._directory)
 
 
 def make_store(

@@ -20,7 +20,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
 
-from pubsub.broker.master_secrets import Secret
+from pubsub.broker.master_secrets import MasterSecret
 from pubsub.broker.secret_files import parse_key_set
 from pubsub.errors import PubSubError
 from pubsub.server.secret_settings import JWKS
@@ -37,7 +37,7 @@ SECONDS = 10.0
 _HEADERS = Headers(
     {b"Accept": [b"application/jwk-set+json, application/json"], b"User-Agent": [b"pubsub"]}
 )
-Run = Callable[[Callable[[], list[Secret]]], "Deferred[list[Secret]]"]
+Run = Callable[[Callable[[], list[MasterSecret]]], "Deferred[list[MasterSecret]]"]
 
 
 class FetchFailed(PubSubError):
@@ -53,7 +53,7 @@ class KeyFetcher:
         self._reactor = reactor
         self._run = run
 
-    def fetch(self, source: KeySource) -> Deferred[list[Secret]]:
+    def fetch(self, source: KeySource) -> Deferred[list[MasterSecret]]:
         """Return the keys of ``source``; fails with FetchFailed. Cancelling it is allowed."""
         connections = _Connections(self._reactor, ClientFiles(JWKS, source.ca))
         agent = Agent.usingEndpointFactory(self._reactor, connections)
@@ -65,7 +65,7 @@ class KeyFetcher:
         fetching.addErrback(_explain)
         return fetching
 
-    def _parse(self, id: str, content: bytes) -> Deferred[list[Secret]]:
+    def _parse(self, id: str, content: bytes) -> Deferred[list[MasterSecret]]:
         return self._run(lambda: parse_key_set(id, content))
 
 
@@ -141,7 +141,7 @@ def _content(response: IResponse) -> Deferred[bytes]:
 
 
 def _overdue(result: Any, seconds: float) -> Any:
-    raise FetchFailed(f"not done in {seconds:g} seconds")
+    raise FetchFailed(f"not finished within {seconds:g} seconds")
 
 
 def _explain(failure: Failure) -> Failure:

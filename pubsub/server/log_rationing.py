@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Lock
+from threading import RLock
 
 from twisted.logger import ILogObserver, LogEvent, LogLevel
 from zope.interface import implementer
@@ -49,7 +49,8 @@ class Rationing:
         self._observer = observer
         self._seconds = seconds
         self._call_later = call_later
-        self._lock = Lock()
+        # Reentrant: handlers of signals log, and interrupt this thread while it holds the lock.
+        self._lock = RLock()
         self._windows: dict[Kind, _Window] = {}
         self._waiting = False
 
@@ -90,7 +91,7 @@ class Rationing:
     def _write_reports(self, all: bool) -> None:
         with self._lock:
             reports = self._end_windows(all)
-            wait = not self._waiting and any(w.withheld for w in self._windows.values())
+            wait = not self._waiting and any(w.withheld for w in list(self._windows.values()))
             self._waiting |= wait
         for report in reports:
             self._observer(report)
@@ -100,9 +101,9 @@ class Rationing:
     def _end_windows(self, all: bool) -> list[LogEvent]:
         """Forget the windows that are over; return what to write about them."""
         now = self._seconds()
-        over = [k for k, w in self._windows.items() if all or now - w.begin >= SECONDS]
-        windows = [self._windows.pop(kind) for kind in over]
-        return [_report_of(w.last, w.withheld) for w in windows if w.last is not None]
+        over = [k for k, w in list(self._windows.items()) if all or now - w.begin >= SECONDS]
+        windows = [self._windows.pop(kind, None) for kind in over]
+        return [_report_of(w.last, w.withheld) for w in windows if w and w.last is not None]
 
 
 def _is_unlimited(event: LogEvent) -> bool:

@@ -65,17 +65,17 @@ class ProcessLog:
         self._call_later = call_later
         self._predicate = LogLevelFilterPredicate()
         self._rationing: Rationing | None = None
-        self._tell: Callable[[bool], object] = lambda shown: None
+        self._watcher: Callable[[bool], object] = lambda shown: None
         self.configure(settings)
 
     def configure(self, settings: Mapping[str, Any]) -> None:
         """Use other levels from now on."""
         set_levels(self._predicate, settings["log-level"])
-        self._tell(self.shows_connections)
+        self._watcher(self.shows_connections)
 
-    def tell(self, call: Callable[[bool], object]) -> None:
+    def watch(self, call: Callable[[bool], object]) -> None:
         """Call ``call`` now, and when the levels change, with ``shows_connections``."""
-        self._tell = call
+        self._watcher = call
         call(self.shows_connections)
 
     @property

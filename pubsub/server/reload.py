@@ -28,6 +28,7 @@ from pubsub.server.configuration_changes import (
     describe,
     entries,
 )
+from pubsub.server.early_reload import early_reload
 from pubsub.server.history_settings import check_history
 from pubsub.server.listener_set import ListenerSet, Prepared
 
@@ -168,7 +169,7 @@ def _attempt(step: Callable[[], object]) -> None:
     try:
         step()
     except Exception:
-        log.failure("reload: a part did not go back to what it was; restart the broker")
+        log.failure("reload: a setting could not be restored; restart the broker")
 
 
 class Reloader(Service):
@@ -192,9 +193,11 @@ class Reloader(Service):
         self._done = done
 
     def startService(self) -> None:
-        """Handle the signal."""
+        """Handle the signal, also one that came before."""
         super().startService()  # type: ignore[no-untyped-call]
         signal.signal(signal.SIGHUP, self._signalled)
+        if early_reload.take():
+            self._reactor.callFromThread(self.reload)
 
     def stopService(self) -> Deferred[None] | None:
         """Ignore the signal, so that it does not kill a process that is stopping."""

@@ -19,7 +19,7 @@ from pubsub.broker.master_secrets import (
     PUBLIC_ALGORITHMS,
     REFRESH_SECONDS,
     KeySource,
-    Secret,
+    MasterSecret,
 )
 from pubsub.broker.secret_files import parse_end, read_key_set, read_public_key, read_secret
 from pubsub.errors import ConfigurationError
@@ -40,7 +40,7 @@ _OF_OTHERS = frozenset(ACTIONS) - {"admin"}
 _REFRESH = number(1, 86_400)
 
 
-def read_secrets(broker: Mapping[str, Any], table: object) -> list[Secret]:
+def read_secrets(broker: Mapping[str, Any], table: object) -> list[MasterSecret]:
     """Return the secrets of ``[keys]`` and of ``secret-file``; raises ConfigurationError.
 
     ``broker`` has the values of the broker's settings. Each table ``[keys.<id>]`` has
@@ -164,7 +164,7 @@ def _claims(where: str, entry: Mapping[str, Any]) -> tuple[float, str, frozenset
     return ends, issuer, audience
 
 
-def _secrets(id: str, entry: Mapping[str, Any], allow_weak: bool) -> list[Secret]:
+def _secrets(id: str, entry: Mapping[str, Any], allow_weak: bool) -> list[MasterSecret]:
     where = _where(id)
     if "secret" in entry:
         raise ConfigurationError(
@@ -181,7 +181,7 @@ def _secrets(id: str, entry: Mapping[str, Any], allow_weak: bool) -> list[Secret
 
 def _read(
     where: str, id: str, entry: Mapping[str, Any], ends: float, allow_weak: bool
-) -> list[Secret]:
+) -> list[MasterSecret]:
     files = [name for name in _FILES if name in entry]
     path = _path(where, files[0], entry) if len(files) == 1 else None
     algorithm = entry.get("algorithm")

@@ -29,7 +29,7 @@ from pubsub.server.command_line import Options as ParsedOptions
 from pubsub.server.command_line import make_options
 from pubsub.server.configuration import Config
 from pubsub.server.configuration_changes import entries
-from pubsub.server.history_settings import check_history, history_bytes, make_store
+from pubsub.server.history_settings import HistoryCheck, check_history, history_bytes, make_store
 from pubsub.server.key_fetcher import KeyFetcher
 from pubsub.server.listener_set import ListenerSet
 from pubsub.server.log_setup import LoggedProcess, ProcessLog, call_later_from_threads
@@ -65,7 +65,7 @@ def makeService(options: ParsedOptions) -> IService:
     broker.drainage.stop = reactor.stop
     twistd: Mapping[str, Any] = options.parent or {}
     process_log = ProcessLog(options.config.broker, twistd, call_later_from_threads(reactor))
-    process_log.tell(broker.served.log_connections)
+    process_log.watch(broker.served.log_connections)
     live = LiveConfiguration(broker, options.config, reactor, tuning, process_log.configure)
     begun, done = _report_to_manager(broker, reactor)
     reloader = Reloader(live, options.read, reactor, begun, done)
@@ -116,6 +116,9 @@ def make_broker(
     report_deprecated(config.access, [(one.protocol.name, one.settings) for one in entries(config)])
     for thread in threads:
         WorkerThread(thread).setServiceParent(broker)  # type: ignore[no-untyped-call]
+    if settings["store"] is not None:
+        check = HistoryCheck(settings["store"].directory)
+        check.setServiceParent(broker)  # type: ignore[no-untyped-call]
     add_backplane(broker, settings, reactor, tick_end)
     listeners = ListenerSet(broker, reactor, tuning)
     for one in entries(config):

@@ -13,7 +13,7 @@ from twisted.logger import Logger
 
 from pubsub.plugin import ADMIN
 from pubsub.server.configuration import Config, ListenerConfig
-from pubsub.store.location import StoreLocation
+from pubsub.store.history_location import StoreLocation
 
 log = Logger()
 _UNIX = re.compile(r"(haproxy:)?unix:")

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from pubsub.broker.batch import Headers
 from pubsub.store.arrow_values import ROWS, as_text, counting, expand, int64, message_ids, wrapped
-from pubsub.store.columns import (
+from pubsub.store.block_columns import (
     HAS_HEADERS,
     MIXED,
     RUN,

@@ -1,6 +1,6 @@
 """The messages of a record of the history, in columns. Sans-IO.
 
-The columns are described in ``columns.py``. A block also has its base (the offset of its first
+``block_columns.py`` describes the columns. A block also has its base (the offset of its first
 message), its number of messages, their first and last timestamp, and the number of the broker run
 that the message ids come from.
 
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pubsub.broker.batch import headers_nbytes
-from pubsub.store.columns import (
+from pubsub.store.block_columns import (
     HAS_HEADERS,
     MIXED,
     RUN,
@@ -33,7 +33,8 @@ from pubsub.store.columns import (
     native,
     numbers,
 )
-from pubsub.store.stored_runs import RunRecord, StoredRun, encode_runs, overhead_of
+from pubsub.store.run_encoding import encode_runs
+from pubsub.store.stored_runs import RunRecord, StoredRun, overhead_of
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The catalog of a log: its segments in order, and which of their messages are hidden.
+"""The catalog of a log: its segments in order, and the messages in them that are hidden.
 
 The broker's threads and other processes read through it. It is changed by replacing a tuple, so
 that a reader works on the segments that there were when it began.
@@ -15,7 +15,7 @@ from threading import Lock
 from pubsub.store.damage import Damage
 from pubsub.store.record import Found
 from pubsub.store.segment import Segment
-from pubsub.store.segment_index import Entry
+from pubsub.store.segment_index import IndexEntry
 
 # Segments whose index is in memory, and bytes of records that are.
 _SEGMENTS = 64
@@ -85,6 +85,13 @@ class Catalog:
         horizon = self.horizon_of(topic)
         return max(self.ended.get(topic, 0), 0 if horizon is None else horizon.offset)
 
+    def hides(self, offset: int, topics: frozenset[str] | None) -> bool:
+        """Return whether some messages from ``offset`` on may be hidden, of ``topics`` or, if that
+        is None, of any."""
+        if all(one.offset <= offset for one in self.horizons):
+            return False
+        return topics is None or any(self.hidden_before(one) > offset for one in topics)
+
     def end_topic(self, topic: str, offset: int) -> None:
         """Hide the messages of ``topic`` before ``offset``."""
         with self._lock:
@@ -120,6 +127,8 @@ class Catalog:
     def use(self, segment: Segment) -> None:
         """Keep the index of ``segment`` in memory, and release one that was not read for long."""
         with self._lock:
+            if segment.removed:
+                return
             self._used[segment] = None
             self._used.move_to_end(segment)
             least = None
@@ -128,7 +137,7 @@ class Catalog:
         if least is not None:
             least.release()
 
-    def records(self, segment: Segment, entry: Entry) -> list[Item]:
+    def records(self, segment: Segment, entry: IndexEntry) -> list[Item]:
         """Return the records of an entry, verified, and its damaged ranges of offsets."""
         key = (segment.head.sequence, entry.number, entry.end)
         with self._lock:
@@ -148,8 +157,14 @@ class Catalog:
         return found
 
     def replace(self, removed: Sequence[Segment], added: Sequence[Segment]) -> None:
-        """Put ``added`` in the place of ``removed``."""
+        """Put ``added`` in the place of ``removed``.
+
+        These are kept only by those who read them: an open file would keep its space on the disk.
+        """
         with self._lock:
+            for one in removed:
+                one.removed = True
+                self._used.pop(one, None)
             left = [one for one in self.segments if one not in removed]
             self.segments = tuple(sorted((*left, *added), key=lambda one: one.place))
 

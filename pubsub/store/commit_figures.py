@@ -1,4 +1,4 @@
-"""``CommitFigures``: how many groups were committed, and how long that took."""
+"""``CommitFigures``: the number of groups that were committed, and the time that took."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pubsub.broker.histogram import Histogram
 from pubsub.interfaces import CommitWatcher
 from pubsub.store.group import Group
-from pubsub.store.stored_runs import count_of
+from pubsub.store.stored_runs import first_offset_of, last_offset_of
 
 
 class CommitFigures:
@@ -36,7 +36,8 @@ class CommitFigures:
         seconds = now - group.since
         self.write_times.observe(seconds)
         if self.watcher is not None:
-            self.watcher(sum(map(count_of, group.runs)), group.nbytes, seconds)
+            count = last_offset_of(group.runs[-1]) + 1 - first_offset_of(group.runs[0])
+            self.watcher(count, group.nbytes, seconds)
 
     def synced(self, groups: Sequence[Group], now: float) -> None:
         """Count groups that are on disk."""

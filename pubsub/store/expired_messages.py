@@ -17,7 +17,7 @@ from pubsub.store.catalog import Catalog, Horizon
 from pubsub.store.parcel import TopicCounts
 from pubsub.store.retention import MICROSECONDS, RetentionLimits
 from pubsub.store.segment import Segment
-from pubsub.store.segment_index import ENTRY_BYTES, Entry, Grain
+from pubsub.store.segment_index import ENTRY_BYTES, Grain, IndexEntry
 
 # Entries that one step examines, which takes some milliseconds.
 _STEP = 256
@@ -70,7 +70,7 @@ def horizons_of(limits: Sequence[RetentionLimits]) -> list[Horizon]:
     return [Horizon(one.pattern, matcher([one.pattern])) for one in limits]
 
 
-class Expiry:
+class ExpiredMessages:
     """Finds what has expired in ``catalog``; its horizons are those of ``limits``, in order."""
 
     def __init__(self, catalog: Catalog, limits: Sequence[RetentionLimits]) -> None:
@@ -148,7 +148,7 @@ class Expiry:
 
     def _entries(
         self, start: int, stop: int
-    ) -> Iterator[tuple[Segment, Entry, dict[str, tuple[int, int]]]]:
+    ) -> Iterator[tuple[Segment, IndexEntry, dict[str, tuple[int, int]]]]:
         """Yield the entries of a range that get no more records."""
         catalog = self._catalog
         for segment in catalog.from_offset(start):
@@ -201,7 +201,7 @@ class Expiry:
         return _Growing(*_sum(contents, names), entry.last) if names else None
 
     def _names_of(
-        self, rule: _Rule, contents: dict[str, tuple[int, int]], entry: Entry
+        self, rule: _Rule, contents: dict[str, tuple[int, int]], entry: IndexEntry
     ) -> list[str]:
         catalog = self._catalog
         return [

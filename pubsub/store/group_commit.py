@@ -32,13 +32,7 @@ from pubsub.store.commit_effects import Effects
 from pubsub.store.commit_figures import CommitFigures
 from pubsub.store.group import Group
 from pubsub.store.record import End, Put
-from pubsub.store.stored_runs import (
-    RunRecord,
-    first_offset_of,
-    last_offset_of,
-    nbytes_of,
-    run_of,
-)
+from pubsub.store.stored_runs import RunRecord, first_offset_of, last_offset_of, nbytes_of, run_of
 from pubsub.store.unsynced_groups import UnsyncedGroups
 
 SYNC_BYTES = 8 * 1024**2
@@ -67,9 +61,8 @@ class GroupCommit:
         self._unsynced = UnsyncedGroups()
         self._write_runs = self._sync_runs = self._with_sync = False
         self._backlog = 0
-        self._due = self._examining = self._held = self._closing = False
-        # The values that were put before ``hold``.
-        self._before: dict[tuple[str, str], Put] = {}
+        self._due = self._examining = self._closing = False
+        self._holds = 0
         self._interval_timer: IDelayedCall | None = None
         self._sync_timer: IDelayedCall | None = None
         self._retry_timer: IDelayedCall | None = None
@@ -85,37 +78,50 @@ class GroupCommit:
     def add(self, run: RunRecord) -> None:
         """Commit ``run``, which has the next offsets."""
         group = self._group
+        number = run_of(run)
         if not group.runs:
             group.since = self._effects.seconds()
-        elif run_of(group.runs[-1]) != run_of(run):
-            group.cut(first_offset_of(run), self._before if self._held else group.puts)
-            self._before = {}
+        elif group.run != number:
+            group.cut(first_offset_of(run))
+        group.run = number
         group.runs.append(run)
         nbytes = nbytes_of(run)
         group.nbytes += nbytes
         self._backlog += nbytes
-        if self._backlog > BACKLOG:
+        if self._backlog > BACKLOG and self.failing is None:
             self.gate.close()
-        self._schedule()
+        if group.nbytes >= self._nbytes or not (self._examining or self._interval_timer):
+            self._schedule()
 
-    def end(self, topic: str, offset: int) -> None:
-        """Commit the end of a topic at ``offset``."""
-        self._group.end(End(topic, offset))
+    def end(self, topic: str, offset: int) -> int:
+        """Commit the end of a topic at ``offset``; return where it ends (see ``Group.end``)."""
+        offset = self._group.end(End(topic, offset))
         self._schedule()
+        return offset
 
     def put(self, table: str, key: str, value: Value | None) -> None:
         """Commit a value of the metadata; None deletes it."""
         self._group.puts[table, key] = Put(table, key, value)
         self._schedule()
 
-    def hold(self) -> None:
-        """Collect all input until ``release`` in one group."""
-        self._held = True
-        self._before = dict(self._group.puts)
+    def hold(self, offset: int) -> None:
+        """Collect all input until ``release`` in one record; ``offset`` is the next one.
+
+        That may be in a later tick. It may be called again before.
+        """
+        if not self._holds:
+            self._group.hold(offset)
+        self._holds += 1
 
     def release(self) -> None:
         """See ``hold``."""
-        self._held = False
+        self._holds -= 1
+        if self._holds:
+            return
+        self._group.release()
+        if self._due:
+            # It became due while it was held.
+            self._examine_at_tick_end()
         self._schedule()
 
     # Callbacks
@@ -150,7 +156,7 @@ class GroupCommit:
     # Scheduling
 
     def _schedule(self) -> None:
-        if self._held:
+        if self._holds:
             return
         if self._group.nbytes >= self._nbytes:
             self._due = True
@@ -189,9 +195,9 @@ class GroupCommit:
 
     def _go_on(self) -> None:
         """Start what is due, unless it runs."""
-        if self.failing is not None or self._held:
+        if self.failing is not None:
             return
-        if not self._write_runs and self._due and self._group:
+        if not self._holds and not self._write_runs and self._due and self._group:
             self._write()
         self._due = self._due and bool(self._group)
         if not self._sync_runs and not self._with_sync and self._needs_sync():

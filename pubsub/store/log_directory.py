@@ -16,8 +16,10 @@ import errno
 import fcntl
 import os
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from pubsub.errors import StartError
 from pubsub.store.segment import INDEX_SUFFIX, SUFFIX
@@ -63,16 +65,30 @@ class LogDirectory:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            holder = os.pread(file, 20, 0).decode(errors="replace").strip()
-            os.close(file)
-            raise StartError(
-                f"history: {self.path} is in use by another broker (process "
-                f"{holder or 'unknown'}); give this one a directory of its own, --store log:DIR, "
-                "or --store memory"
-            ) from None
+            try:
+                self._refuse(file)
+            finally:
+                os.close(file)
         os.ftruncate(file, 0)
         os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
         self._lock = file
+
+    def check_free(self) -> None:
+        """Raise StartError if another broker has the lock. Raises OSError."""
+        file = self.open(LOCK, os.O_RDONLY)
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._refuse(file)
+        finally:
+            os.close(file)
+
+    def _refuse(self, file: int) -> NoReturn:
+        holder = os.pread(file, 20, 0).decode(errors="replace").strip()
+        raise StartError(
+            f"history: {self.path} is in use by another broker (process {holder or 'unknown'}); "
+            "give this one a directory of its own, --store log:DIR, or --store memory"
+        ) from None
 
     def close(self) -> None:
         """Release the lock and close the directory."""
@@ -189,3 +205,16 @@ class LogDirectory:
         """Return the free bytes and all bytes of the file system."""
         found = os.fstatvfs(self.file)
         return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
+
+def check_free(path: Path) -> None:
+    """Raise StartError if another broker has locked the log at ``path``; change nothing.
+
+    Nothing is said of a directory that is not there or cannot be used.
+    """
+    with suppress(OSError):
+        directory = LogDirectory(path)
+        try:
+            directory.check_free()
+        finally:
+            directory.close()

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 
 from pubsub.broker.batch import Batch, Page
 from pubsub.store.block import Block, decode_block
+from pubsub.store.block_columns import RUN
 from pubsub.store.catalog import Catalog
-from pubsub.store.columns import RUN
 from pubsub.store.parcel import Parcel, Piece, TopicCounts, add_counts
 from pubsub.store.record import LOST as LOST_FLAG
 from pubsub.store.record import Found
 from pubsub.store.segment import Segment
-from pubsub.store.segment_index import LOST, Entry
+from pubsub.store.segment_index import LOST, IndexEntry
 from pubsub.store.stored_runs import StoredRun
 
 # Bytes of columns that a message takes beside its payload, so that empty messages count.
@@ -85,7 +85,7 @@ class _Walk:
                 yield from self._items_in(segment, entry, names)
 
     def _items_in(
-        self, segment: Segment, entry: Entry, names: frozenset[str]
+        self, segment: Segment, entry: IndexEntry, names: frozenset[str]
     ) -> Iterator[tuple[Found, Block, frozenset[str]] | tuple[int, int]]:
         catalog = self._catalog
         cut = any(catalog.hidden_before(name) > entry.base for name in names)

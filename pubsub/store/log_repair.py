@@ -19,7 +19,7 @@ from pubsub.store.log_check import Inspected, describe_range, index_problem, ins
 from pubsub.store.log_directory import METADATA, LogDirectory
 from pubsub.store.log_files import read_note, write_index
 from pubsub.store.log_view import open_metadata, open_segment, without_replaced
-from pubsub.store.metadata import Epoch, Metadata, Place, SealedSegment, State
+from pubsub.store.metadata import Epoch, LogPlace, LogState, Metadata, SealedSegment
 from pubsub.store.segment import (
     NotASegment,
     Segment,
@@ -219,7 +219,7 @@ class LogRepair:
         changes = [pair for one in found for pair in one.operations]
         newest, last = segments[-1], found[-1].last
         position = 0 if last is None else last.position
-        place = Place(newest.base, newest.head.sequence, position)
+        place = LogPlace(newest.base, newest.head.sequence, position)
         stop = found[-1].index.stop
         metadata.apply(changes, place, stop, stop if last is None else max(last.head.ceiling, stop))
         if not metadata.epochs():
@@ -261,7 +261,7 @@ class LogRepair:
         return rows
 
     def _report_holes(
-        self, state: State, segments: Sequence[Segment], found: Sequence[Inspected]
+        self, state: LogState, segments: Sequence[Segment], found: Sequence[Inspected]
     ) -> None:
         at = state.first
         for segment, inspected in zip(segments, found, strict=True):

@@ -10,8 +10,7 @@ from __future__ import annotations
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,22 +24,23 @@ from pubsub.broker.batch import Batch, Page
 from pubsub.broker.histogram import Histogram
 from pubsub.errors import HistoryUnavailable, StartError
 from pubsub.interfaces import CommitWatcher, IStore, Value
+from pubsub.store.atomic_commits import AtomicCommits
 from pubsub.store.catalog import CACHE_BYTES, set_horizons
 from pubsub.store.commit_threads import CommitThreads
 from pubsub.store.epochs import continuation, continues
-from pubsub.store.expired_messages import Expiry, grain_of, horizons_of
+from pubsub.store.expired_messages import ExpiredMessages, grain_of, horizons_of
 from pubsub.store.group_commit import BACKLOG, GroupCommit
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_options import LogOptions, options_of
 from pubsub.store.log_writer import LogWriter
-from pubsub.store.memory import parcel_of
-from pubsub.store.migrate import migrate_missing
+from pubsub.store.memory_store import parcel_of
 from pubsub.store.parcel import Parcel, TopicCounts
 from pubsub.store.reader_threads import ReaderThreads
 from pubsub.store.record import Begin
 from pubsub.store.recovery import boot_id, recover
 from pubsub.store.retention import MICROSECONDS
 from pubsub.store.run_log import RunLog
+from pubsub.store.sqlite_migration import migrate_missing
 from pubsub.store.upkeep import Rounds, Upkeep
 
 log = Logger()
@@ -51,7 +51,7 @@ MEMORY_BYTES = BACKLOG + RECENT + CACHE_BYTES
 
 
 @implementer(IStore)
-class LogStore:
+class LogStore(AtomicCommits):
     """A history in the directory ``path``. ``at_tick_end`` runs a call at the end of the tick.
 
     ``retention_time`` returns the time at which the age of messages is judged, in seconds since
@@ -77,6 +77,7 @@ class LogStore:
         self._retention_time = retention_time
         self._reactor = reactor
         self._options = options or LogOptions()
+        super().__init__()
         self._log = RunLog(2**62, BACKLOG + RECENT)
         self._effects = CommitThreads(reactor, at_tick_end or partial(reactor.callLater, 0))
         self._watcher: CommitWatcher | None = None
@@ -122,7 +123,7 @@ class LogStore:
             self._begin(run)
 
     def _begin(self, run: int) -> None:
-        """Recover the log, and continue it in a new epoch."""
+        """Recover the log, and continue it in a new epoch; SQLite has that later on a full disk."""
         self._run = run
         found = recover(self._directory)
         self.last_timestamp = max([one.last_timestamp for one in found.catalog.segments], default=0)
@@ -139,7 +140,7 @@ class LogStore:
             )
             self._writer.begin(found.offset, number, found.sequence, [begin], found.lost)
             self.epoch = f"{number}-{begin.mark:08x}"
-            self._epochs = [(one.name, one.begins) for one in self._metadata.epochs()]
+            self._epochs = [*((one.name, one.begins) for one in known), (self.epoch, found.offset)]
             self._tables: dict[str, list[tuple[str, bytes]]] = {}
             for table, key, value in self._metadata.items():
                 self._tables.setdefault(table, []).append((key, value))
@@ -150,7 +151,7 @@ class LogStore:
         self._log = RunLog(2**62, BACKLOG + RECENT, found.offset)
         self._commits = self._make_commits(found.offset)
         self.gate = self._commits.gate
-        self._expiry = Expiry(self._catalog, self._options.retention)
+        self._expiry = ExpiredMessages(self._catalog, self._options.retention)
         self._upkeep = upkeep = Upkeep(
             self._directory,
             self._catalog,
@@ -174,6 +175,7 @@ class LogStore:
 
     async def _close(self) -> None:
         self._rounds.stop()
+        self.end_commits()
         if not await self._commits.finish():
             log.error(
                 "history: {count} messages could not be written and are lost: {reason}",
@@ -269,7 +271,7 @@ class LogStore:
     ) -> Deferred[Page]:
         """See ``IStore``."""
         committed = self._commits.committed
-        if offset >= self._log.first_offset:
+        if offset >= self._log.first_offset and not self._catalog.hides(offset, topics):
             end = None if fresh else committed
             return succeed(self._log.read(offset, topics, max_bytes, end))
         return self._readers.read(offset, topics, max_bytes, committed)
@@ -277,9 +279,9 @@ class LogStore:
     def read_parcel(
         self, start: int, stop: int, topics: frozenset[str] | None, max_bytes: int
     ) -> Deferred[Parcel]:
-        """See ``IStore``: from the segments, which are in columns, unless all is in memory."""
+        """See ``IStore``: from the segments, unless all is in memory and nothing hidden."""
         stop = min(stop, self._commits.committed)
-        if start >= self._log.first_offset:
+        if start >= self._log.first_offset and not self._catalog.hides(start, topics):
             parcel = parcel_of(self._log, self._run, start, stop, topics, max_bytes)
             return succeed(replace(parcel, first=self.first_offset))
         return self._readers.read_parcel(start, stop, topics, max_bytes)
@@ -308,7 +310,7 @@ class LogStore:
 
     def append(self, batch: Batch) -> None:
         """See ``IStore``."""
-        if self._commits.failing is not None:
+        if self._commits.failing is not None and not self.is_continuing:
             raise HistoryUnavailable(self._commits.failing)
         run = self._log.append(batch)
         assert run is not None
@@ -316,10 +318,10 @@ class LogStore:
 
     def forget(self, topic: str) -> None:
         """See ``IStore``."""
-        self._log.forget(topic)
-        self._catalog.end_topic(topic, self.next_offset)
-        self._expiry.end(topic, self.next_offset)
-        self._commits.end(topic, self.next_offset)
+        offset = self._commits.end(topic, self.next_offset)
+        self._log.forget(topic, offset)
+        self._catalog.end_topic(topic, offset)
+        self._expiry.end(topic, offset)
 
     def put(self, table: str, key: str, value: Value) -> None:
         """See ``IStore``."""
@@ -328,17 +330,6 @@ class LogStore:
     def delete(self, table: str, key: str) -> None:
         """See ``IStore``."""
         self._commits.put(table, key, None)
-
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """See ``IStore``. A group is one record, so it waits until it has all."""
-        if self._commits.failing is not None:
-            raise HistoryUnavailable(self._commits.failing)
-        self._commits.hold()
-        try:
-            yield
-        finally:
-            self._commits.release()
 
     def when_written(self, call: Callable[[bool], None]) -> None:
         """See ``IStore``."""

@@ -20,7 +20,7 @@ from pubsub.settings import matcher
 from pubsub.store.catalog import Catalog, Horizon
 from pubsub.store.log_directory import METADATA, LogDirectory
 from pubsub.store.log_reader import read_parcel
-from pubsub.store.metadata import Epoch, Metadata, Place, SealedSegment, State
+from pubsub.store.metadata import Epoch, LogPlace, LogState, Metadata, SealedSegment
 from pubsub.store.parcel import Parcel
 from pubsub.store.record import SEALED, Begin, End, Found
 from pubsub.store.segment import (
@@ -56,7 +56,7 @@ class LogView:
                 self._catalog = Catalog()
                 self._files: dict[str, _File] = {}
                 self.unusable: dict[str, str] = {}
-                """Why some files cannot be used, by name."""
+                """The reasons why files cannot be used, by name."""
                 self._version = -1
                 # What the records say and the metadata may not say yet.
                 self._ended: dict[str, int] = {}
@@ -146,7 +146,7 @@ class LogView:
 
     def _read_metadata(self) -> None:
         metadata = self.metadata
-        self.state: State = metadata.state()
+        self.state: LogState = metadata.state()
         self.rows = {(row.base, row.sequence): row for row in metadata.segments()}
         self._epochs = {one.number: one for one in metadata.epochs()}
         self._known_ended = metadata.ended()
@@ -180,7 +180,7 @@ class LogView:
             return
         self._files[name] = found
         head = found.segment.head
-        place = Place(head.base, head.sequence, 2**62)
+        place = LogPlace(head.base, head.sequence, 2**62)
         if found.segment.sealed and place > self.state.applied:
             self._note(found.survey())
 

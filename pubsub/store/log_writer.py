@@ -149,6 +149,7 @@ class LogWriter:
                 self._write_piece(*piece)
                 group.done += 1
             self._note_position()
+            group.free()
         if sync:
             self.sync()
 
@@ -294,7 +295,7 @@ class LogWriter:
     def _write_again(self) -> None:
         """Write what a sync that failed may have lost.
 
-        The operating system reports such a loss only once: the next sync succeeds all the same.
+        The operating system reports such a loss only once: the next sync succeeds nevertheless.
         """
         with self._lock:
             written = self._unsynced.copy()

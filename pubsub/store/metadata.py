@@ -55,7 +55,7 @@ UPGRADES: Sequence[Callable[[sqlite3.Connection], None]] = ()
 VERSION = 1 + len(UPGRADES)
 
 
-class Place(NamedTuple):
+class LogPlace(NamedTuple):
     """A position in a segment; places are in the order of the log."""
 
     base: int
@@ -75,13 +75,13 @@ class SealedSegment(NamedTuple):
     last: int
 
 
-class State(NamedTuple):
+class LogState(NamedTuple):
     """The row of the table of states."""
 
     log_id: bytes
     first: int
     newest: tuple[int, int]
-    applied: Place
+    applied: LogPlace
     stop: int
     ceiling: int
 
@@ -184,12 +184,12 @@ class Metadata:
 
     # Reading
 
-    def state(self) -> State:
+    def state(self) -> LogState:
         """Return the state."""
         with self._lock:
             row = self._connection.execute("SELECT * FROM state").fetchone()
         log_id, first, base, sequence, *applied, stop, ceiling = row
-        return State(log_id, first, (base, sequence), Place(*applied), stop, ceiling)
+        return LogState(log_id, first, (base, sequence), LogPlace(*applied), stop, ceiling)
 
     def version(self) -> int:
         """Return a number that changes when another process has changed the file."""
@@ -269,7 +269,7 @@ class Metadata:
     def apply(
         self,
         changes: Iterable[tuple[int, Sequence[Operation]]],
-        applied: Place,
+        applied: LogPlace,
         stop: int,
         ceiling: int,
         sealed: Sequence[SealedSegment] = (),

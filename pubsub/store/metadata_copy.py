@@ -13,7 +13,7 @@ from twisted.logger import Logger
 
 from pubsub.store.log_directory import METADATA, LogDirectory
 from pubsub.store.log_files import write_index
-from pubsub.store.metadata import Metadata, Place, SealedSegment
+from pubsub.store.metadata import LogPlace, Metadata, SealedSegment
 from pubsub.store.open_segment import OpenSegment, WrittenRecord
 
 log = Logger()
@@ -45,7 +45,7 @@ class MetadataCopy:
             self.waiting = self.waiting[-1:]
             return False
         last = self.waiting[-1]
-        place = Place(*last.segment.segment.place, last.position)
+        place = LogPlace(*last.segment.segment.place, last.position)
         sealed = [self._finish(one) for one in to_seal]
         try:
             self._metadata.apply(changes, place, stop, last.ceiling, sealed)
@@ -70,7 +70,7 @@ class MetadataCopy:
         file = self._directory.path / METADATA
         if problem is not None and before is None:
             log.error(
-                "history: {file} cannot be written: {problem}; messages are stored all the same, "
+                "history: {file} cannot be written: {problem}; messages are still stored, "
                 "and segments are kept until it can",
                 file=file,
                 problem=problem,

@@ -21,9 +21,10 @@ from zlib import crc32
 
 from pubsub.interfaces import Value
 from pubsub.store.block import Block
-from pubsub.store.columns import encode_name
+from pubsub.store.block_columns import encode_name
 from pubsub.store.compression import compressed, decompressed
-from pubsub.store.stored_runs import RunColumns, RunRecord, encode_runs
+from pubsub.store.run_encoding import RunColumns, encode_runs
+from pubsub.store.stored_runs import RunRecord
 
 MAGIC = b"PSLR"
 VERSION = 1
@@ -100,7 +101,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class RecordHead:
     """The head of a record; ``length`` is that of the whole record in bytes.
 
     ``crc`` is the checksum of the record, ``check`` that of the head.
@@ -190,7 +191,7 @@ def encode(
     return [bytes(head) + before, *payloads], length
 
 
-def decode_head(data: bytes | memoryview, salt: bytes, at: int = 0) -> Head | None:
+def decode_head(data: bytes | memoryview, salt: bytes, at: int = 0) -> RecordHead | None:
     """Return the head of the record at ``at``; None if no intact head is there."""
     if len(data) - at < HEAD_BYTES:
         return None
@@ -203,7 +204,7 @@ def decode_head(data: bytes | memoryview, salt: bytes, at: int = 0) -> Head | No
     least = HEAD_BYTES if flags & COMPRESSED else HEAD_BYTES + sum(sizes)
     if version != VERSION or flags & ~_KNOWN_FLAGS or length < least:
         return None
-    return Head(
+    return RecordHead(
         flags, crc, epoch, length, base, count, ceiling, first, last, run, tuple(sizes), check
     )
 
@@ -212,12 +213,12 @@ def _check_of(head: bytes | bytearray | memoryview, salt: bytes) -> int:
     return crc32(head[_CRC_END:_CHECK_AT], crc32(head[:_CRC_AT], crc32(salt)))
 
 
-def is_intact(head: Head, data: memoryview) -> bool:
+def is_intact(head: RecordHead, data: memoryview) -> bool:
     """Return whether the checksum of ``data``, a whole record, is right."""
     return len(data) == head.length and crc32(data[HEAD_BYTES:], head.check) == head.crc
 
 
-def decode_block(head: Head, data: memoryview) -> Block:
+def decode_block(head: RecordHead, data: memoryview) -> Block:
     """Return the messages of a record that has been verified."""
     columns = []
     data = _body_of(head, data)
@@ -233,13 +234,13 @@ def decode_block(head: Head, data: memoryview) -> Block:
     )  # fmt: skip
 
 
-def operations_of(head: Head, data: memoryview) -> list[Operation]:
+def operations_of(head: RecordHead, data: memoryview) -> list[Operation]:
     """Return the operations of a record that has been verified."""
     at = sum(head.sizes[:6])
     return decode_operations(bytes(_body_of(head, data)[at : at + head.sizes[6]]))
 
 
-def _body_of(head: Head, data: memoryview) -> memoryview:
+def _body_of(head: RecordHead, data: memoryview) -> memoryview:
     """Return what is behind the head, as it was before it was compressed."""
     body = data[HEAD_BYTES:]
     return memoryview(decompressed(body)) if head.flags & COMPRESSED and body else body
@@ -249,7 +250,7 @@ def _body_of(head: Head, data: memoryview) -> memoryview:
 class Found:
     """A record of a segment: its head, its position, and its bytes, which have been verified."""
 
-    head: Head
+    head: RecordHead
     position: int
     data: memoryview
 

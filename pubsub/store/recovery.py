@@ -1,4 +1,4 @@
-"""Opening a log: which files belong to it, where it ends, and what is missing.
+"""Opening a log: finds its files, its end, and offsets that are missing.
 
 A log that was closed ends where it says. If the process was killed, everything that it had written
 is there, and the log continues behind it. If the machine lost power, messages that were written and
@@ -24,7 +24,7 @@ from pubsub.store.catalog import Catalog
 from pubsub.store.damage import Damage
 from pubsub.store.log_directory import METADATA, POSITION, LogDirectory
 from pubsub.store.log_files import SALT_BYTES, read_note
-from pubsub.store.metadata import Metadata, Place, SealedSegment, State
+from pubsub.store.metadata import LogPlace, LogState, Metadata, SealedSegment
 from pubsub.store.record import HEAD_BYTES, Begin, Operation
 from pubsub.store.segment import (
     SEGMENT_HEAD_BYTES,
@@ -112,7 +112,7 @@ class _Recovery:
     def __init__(self, directory: LogDirectory, metadata: Metadata, names: Sequence[str]) -> None:
         self._directory = directory
         self._metadata = metadata
-        self._state: State = metadata.state()
+        self._state: LogState = metadata.state()
         self._names = names
         self._rows = {(row.base, row.sequence): row for row in metadata.segments()}
         self._unsealed: list[Segment] = []
@@ -186,7 +186,7 @@ class _Recovery:
 
     def _is_applied(self, segment: Segment) -> bool:
         """Return whether all operations of a segment were applied."""
-        return Place(*segment.place, 2**62) <= self._state.applied
+        return LogPlace(*segment.place, 2**62) <= self._state.applied
 
     def _without_leftovers(self, segments: list[Segment]) -> list[Segment]:
         """Remove segments that were rewritten, and return the others in order."""
@@ -273,7 +273,7 @@ class _Recovery:
             return
         newest = sealed[-1]
         # The place of the last record.
-        place = Place(newest.base, newest.sequence, newest.size - HEAD_BYTES)
+        place = LogPlace(newest.base, newest.sequence, newest.size - HEAD_BYTES)
         offset = recovered.offset
         self._metadata.apply(self._scanner.operations, place, offset, offset, sealed)
         recovered.catalog.ended = self._metadata.ended()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
-from pubsub.settings import Kind, parse_size
+from pubsub.settings import Kind, parse_size, size_text
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 MICROSECONDS = 1_000_000
@@ -24,6 +24,14 @@ class RetentionLimits:
     seconds: float = inf
     nbytes: float = inf
     messages: float = inf
+
+    def __str__(self) -> str:
+        parts = [
+            f"age:{age_text(self.seconds)}" if self.seconds < inf else "",
+            f"bytes:{size_text(int(self.nbytes))}" if self.nbytes < inf else "",
+            f"messages:{self.messages:.0f}" if self.messages < inf else "",
+        ]
+        return f"{self.pattern}={','.join(filter(None, parts))}"
 
 
 def _limits(text: object) -> RetentionLimits:
@@ -54,6 +62,12 @@ def parse_age(text: str) -> float:
     if not number.isdecimal() or unit not in _UNITS or not int(number):
         raise ValueError(f"expected an age such as 90s, 30m, 12h or 7d, not {text!r}")
     return int(number) * _UNITS[unit]
+
+
+def age_text(seconds: float) -> str:
+    """Return the age as text, which ``parse_age`` reads."""
+    unit = next(name for name in reversed(_UNITS) if not seconds % _UNITS[name])
+    return f"{seconds / _UNITS[unit]:.0f}{unit}"
 
 
 def _count(text: str) -> float:

@@ -20,7 +20,7 @@ from pubsub.store.record import LOST as LOST_FLAG
 from pubsub.store.record import Found
 from pubsub.store.segment import Segment
 from pubsub.store.segment_builder import SegmentBuilder
-from pubsub.store.segment_index import LOST, Entry, Grain, SegmentIndex
+from pubsub.store.segment_index import LOST, Grain, IndexEntry, SegmentIndex
 
 # A segment is rewritten if it has more records than this, and they are smaller on average.
 _RECORDS = 64
@@ -189,7 +189,7 @@ class Rewrite:
         """Put the new segment in its place; the sources are still to be removed."""
         return self._builder.finish()
 
-    def _add(self, source: Segment, entry: Entry, contents: TopicCounts) -> None:
+    def _add(self, source: Segment, entry: IndexEntry, contents: TopicCounts) -> None:
         names = self._catalog.visible(contents, entry.stop)
         for item in source.records(entry):
             if not isinstance(item, Found):

@@ -26,6 +26,8 @@ from pubsub.store.stored_runs import (
 
 # Runs that one read examines, so that a reader of a rare topic does not delay the others.
 _SCAN = 2_000
+# Bytes that are removed at a time, for each MiB that is kept.
+_STEP, _MIB = 4096, 1024**2
 # Topics that have ended before their runs are removed.
 _FORGOTTEN = 10_000
 
@@ -33,7 +35,7 @@ _FORGOTTEN = 10_000
 class RunLog:
     """The newest ``messages`` messages within ``nbytes`` bytes; the oldest runs go first.
 
-    With either bound at zero nothing is kept; offsets are counted all the same, from ``offset``.
+    With either bound at zero nothing is kept; offsets are still counted, from ``offset``.
     """
 
     def __init__(self, messages: int, nbytes: int, offset: int = 0) -> None:
@@ -60,17 +62,18 @@ class RunLog:
 
     def append(self, batch: Batch) -> RunRecord | None:
         """Assign ``batch`` its offset and keep it; return its record if it was kept."""
-        batch.offset = self.next_offset
+        offset = batch.offset = self.next_offset
         run = record_of(batch) if self.max_messages else None
         # Counted only now, so that an error above leaves no gap in the offsets.
-        self.next_offset += batch.count
+        self.next_offset = after = offset + batch.columns.count
         if run is None:
             return None
         self._runs.append(run)
         self._bytes += nbytes_of(run)
-        if (
-            self._bytes > self.max_bytes
-            or self.next_offset - first_offset_of(self._runs[self._head]) > self.max_messages
+        if self._bytes > self.max_bytes or (
+            # The first comparison is only there because the second costs more.
+            after > self.max_messages
+            and after - first_offset_of(self._runs[self._head]) > self.max_messages
         ):
             self._trim()
         return run
@@ -144,13 +147,15 @@ class RunLog:
         at = bisect_left(self._runs, timestamp, lo=self._head, key=timestamp_of)
         return first_offset_of(self._runs[at]) if at < len(self._runs) else self.next_offset
 
-    def forget(self, topic: str) -> None:
-        """Hide the messages that ``topic`` has so far. Their offsets stay unused.
+    def forget(self, topic: str, before: int | None = None) -> None:
+        """Hide the messages that ``topic`` has so far, or ``before`` an offset.
+
+        Their offsets stay unused.
 
         Removing them means a pass over the log, which would delay all clients; so that is done
         once for many topics.
         """
-        self._forgotten[topic] = self.next_offset
+        self._forgotten[topic] = self.next_offset if before is None else before
         if len(self._forgotten) > _FORGOTTEN:
             self._runs = [one for run in self._runs[self._head :] for one in self._shown(run, None)]
             self._head = 0
@@ -190,9 +195,12 @@ class RunLog:
         """Remove the oldest runs, but never the newest."""
         runs = self._runs
         head = self._head
+        # A little more room than for one run, as small runs come one by one.
+        room = self.max_bytes
+        if self._bytes > room:
+            room -= room // _MIB * _STEP
         while head < len(runs) - 1 and (
-            self._bytes > self.max_bytes
-            or self.next_offset - first_offset_of(runs[head]) > self.max_messages
+            self._bytes > room or self.next_offset - first_offset_of(runs[head]) > self.max_messages
         ):
             self._bytes -= nbytes_of(runs[head])
             # Releases the memory before the list is cut.

@@ -19,7 +19,7 @@ from zlib import crc32
 
 from pubsub.store.record import COMPRESSED, HEAD_BYTES, Found, decode_head, is_intact
 from pubsub.store.record import START as RECORD_START
-from pubsub.store.segment_index import Entry, SegmentIndex
+from pubsub.store.segment_index import IndexEntry, SegmentIndex
 from pubsub.store.segment_scan import add_damage, survey
 
 SUFFIX, INDEX_SUFFIX = ".log", ".index"
@@ -107,6 +107,8 @@ class Segment:
         self.head = head
         self.name = segment_name(head.base, head.sequence)
         self.sealed = index is None
+        self.removed = False
+        """Whether the catalog has another segment in its place, or none."""
         self._directory = directory
         self._stop = stop
         self._index = index
@@ -212,7 +214,7 @@ class Segment:
         head = decode_head(data, self.head.salt)
         return head is not None and bool(head.flags & COMPRESSED)
 
-    def records(self, entry: Entry) -> Iterator[Found | tuple[int, int]]:
+    def records(self, entry: IndexEntry) -> Iterator[Found | tuple[int, int]]:
         """Yield the records of an entry, and ranges of offsets (start, stop) that are damaged."""
         whole = self.read(entry.position, entry.end)
         data = memoryview(whole)

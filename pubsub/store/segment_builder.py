@@ -6,7 +6,7 @@ import os
 import secrets
 
 from pubsub.store.block import Block, decode_block, encode_block, join_blocks
-from pubsub.store.columns import RUN
+from pubsub.store.block_columns import RUN
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_files import SALT_BYTES, write_all, write_index
 from pubsub.store.metadata import SealedSegment

@@ -17,7 +17,7 @@ from threading import Lock
 from typing import NamedTuple
 from zlib import crc32
 
-from pubsub.store.columns import decode_names, encode_name, little_endian, numbers
+from pubsub.store.block_columns import decode_names, encode_name, little_endian, numbers
 from pubsub.store.parcel import TopicCounts
 
 LOST = "\0" * 256 + "lost"
@@ -44,7 +44,7 @@ class Grain(NamedTuple):
 DEFAULT_GRAIN = Grain()
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """Offsets from ``base`` to before ``stop``, in bytes from ``position`` to before ``end``."""
 
     number: int
@@ -163,12 +163,12 @@ class SegmentIndex:
         """The topics of all messages."""
         return frozenset([*self._names, *self._newest.copy()])
 
-    def entry(self, number: int) -> Entry:
+    def entry(self, number: int) -> IndexEntry:
         """Return one entry."""
         stop, end = self._tail
         if number + 1 < len(self._bases):
             stop, end = self._bases[number + 1], self._positions[number + 1]
-        return Entry(
+        return IndexEntry(
             number, self._bases[number], stop, self._positions[number], end,
             self._firsts[number], self._lasts[number],
         )  # fmt: skip

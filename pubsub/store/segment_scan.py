@@ -13,7 +13,7 @@ from pubsub.store.record import (
     HEAD_BYTES,
     SEALED,
     Found,
-    Head,
+    RecordHead,
     decode_head,
     is_intact,
 )
@@ -85,7 +85,9 @@ def add_damage(index: SegmentIndex, stop: int, length: int) -> None:
     index.close_entry()
 
 
-def _next_record(file: int, index: SegmentIndex, salt: bytes, size: int) -> tuple[Head, int] | None:
+def _next_record(
+    file: int, index: SegmentIndex, salt: bytes, size: int
+) -> tuple[RecordHead, int] | None:
     """Return the head and the position of the first intact record behind damage."""
     position = index.end
     while position + HEAD_BYTES <= size:

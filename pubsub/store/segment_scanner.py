@@ -11,7 +11,7 @@ from twisted.logger import Logger
 from pubsub.store.damage import Damage
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_files import write_index
-from pubsub.store.metadata import Place, SealedSegment
+from pubsub.store.metadata import LogPlace, SealedSegment
 from pubsub.store.record import CLOSED, SEALED, Found, Operation, Record, encode
 from pubsub.store.segment import (
     SEGMENT_HEAD_BYTES,
@@ -46,7 +46,7 @@ class SegmentScanner:
     the first offset of their record. What cannot be read is reported, and noted in ``damage``.
     """
 
-    def __init__(self, directory: LogDirectory, applied: Place, damage: Damage) -> None:
+    def __init__(self, directory: LogDirectory, applied: LogPlace, damage: Damage) -> None:
         self.operations: list[tuple[int, Sequence[Operation]]] = []
         self._directory = directory
         self._applied = applied
@@ -73,7 +73,7 @@ class SegmentScanner:
                     self._report_damaged(*item)
                     continue
                 last = item
-                place = Place(*segment.place, item.position)
+                place = LogPlace(*segment.place, item.position)
                 if item.head.sizes[6] and place > self._applied:
                     self.operations.append((item.head.base, item.operations()))
         finally:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Replication(Protocol):
-    """Is told about the messages of this broker; see ``SharedHistory``."""
+    """Observes the messages of this broker; see ``SharedHistory``."""
 
     def trouble(self) -> str | None:
         """Return why no more messages can be stored, None if they can."""
@@ -26,10 +26,18 @@ class Replication(Protocol):
         """Return a call for ``when_stored`` of this disk: ``call`` waits for the others too."""
 
 
+class Positions(Protocol):
+    """Observes all messages; see ``SharedPositions``."""
+
+    def appended(self, batch: Batch) -> None:
+        """The store has ``batch``."""
+
+
 class SharedStore(LogStore):
     """``when_stored`` waits for the stream that brokers share, too; ``append`` is bounded by it."""
 
     replication: Replication | None = None
+    positions: Positions | None = None
     _is_together = False
 
     @property
@@ -41,13 +49,15 @@ class SharedStore(LogStore):
         """See ``IStore``."""
         if batch.run or self.replication is None:
             super().append(batch)
-            return
-        self._check()
-        super().append(batch)
-        self.replication.appended(batch)
+        else:
+            self._check()
+            super().append(batch)
+            self.replication.appended(batch)
+        if self.positions is not None:
+            self.positions.appended(batch)
 
     def _check(self) -> None:
-        if self.replication is not None and not self._is_together:
+        if self.replication is not None and not self._is_together and not self.is_continuing:
             trouble = self.replication.trouble()
             if trouble is not None:
                 raise HistoryUnavailable(trouble)
@@ -56,18 +66,32 @@ class SharedStore(LogStore):
     def together(self) -> Iterator[None]:
         """See ``IStore``."""
         self._check()
-        with self.importing():
+        with self._unchecked():
             yield
 
     @contextmanager
     def importing(self) -> Iterator[None]:
-        """As ``together``, for messages of others: these are stored while this broker's wait."""
+        """As ``together``, for messages of others: these are stored while this broker's wait.
+
+        A record has the messages of one run, so a commit that has begun ends before.
+        """
+        self.finish_commit()
+        with self._unchecked():
+            yield
+
+    @contextmanager
+    def _unchecked(self) -> Iterator[None]:
         with super().together():
             self._is_together = True
             try:
                 yield
             finally:
                 self._is_together = False
+
+    def begin_commit(self, finish: Callable[[], None]) -> None:
+        """See ``IStore``."""
+        self._check()
+        super().begin_commit(finish)
 
     def when_stored(self, call: Callable[[bool], None]) -> None:
         """See ``IStore``."""

@@ -18,7 +18,7 @@ from zlib import crc32
 
 from pubsub.errors import StartError
 from pubsub.store.block import Block
-from pubsub.store.columns import RUN
+from pubsub.store.block_columns import RUN
 from pubsub.store.metadata import Epoch
 
 APPLICATION = 0x50755342

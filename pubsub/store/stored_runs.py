@@ -2,16 +2,18 @@
 
 A stored run is a batch with its payloads joined, and either the one length that they share or all
 lengths. It costs the same for any number of messages, so that storing adds one join to the path of
-a message, and nothing for each message. Only this module makes and takes apart a ``RunRecord``.
+a message, and nothing for each message. Only this module and ``run_encoding.py`` make and take
+apart a ``RunRecord``.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 from pubsub.broker.batch import (
     Batch,
@@ -21,21 +23,14 @@ from pubsub.broker.batch import (
     messages_nbytes,
 )
 from pubsub.broker.packed_headers import PackedHeaders
-from pubsub.kernel import Columns
-from pubsub.store.columns import (
-    HAS_HEADERS,
-    MIXED,
-    RUN,
-    SEVERAL,
-    encode_headers,
-    little_endian,
-    native,
-)
+from pubsub.kernel import Columns, run_record, total_plain_runs
 
 RUN_BYTES = 320
 """Estimated bytes that a run takes beside its payloads."""
 MESSAGE_BYTES = 64
 """Bytes of a page that a message takes beside its payload, so that empty messages count."""
+# Runs that one call of the kernel takes.
+_AT_ONCE = 1024
 # Estimated bytes that a header takes in memory beside its key and value.
 _HEADER_BYTES = 200
 
@@ -81,21 +76,11 @@ REMOVED: RunRecord = (0, 0, 0, 0, "", 0, b"", 0, None, 0, b"", "", None, None, 0
 
 def record_of(batch: Batch) -> RunRecord:
     """Return the record of ``batch``, which has its offset."""
-    columns, offset, headers = batch.columns, batch.offset, batch.headers
-    count, size = columns.count, columns.largest
-    data, sizes, indexes = columns.pack()
-    lengths, mix = None, None
-    nbytes = columns.nbytes + overhead_of(batch.sender, headers)
-    topic = batch.topics[0]
-    if columns.smallest != size:
-        size, lengths = MIXED, sizes
-        nbytes += len(sizes)
-    if len(batch.topics) > 1:
-        topic, mix = "", (batch.topics, indexes)
-        nbytes += len(indexes)
-    return (
-        offset + count - 1, offset, batch.timestamp, nbytes, topic, count, data, size, lengths,
-        batch.sequence, batch.sender, batch.protocol, headers, mix, batch.run,
+    sender, headers = batch.sender, batch.headers
+    beside = RUN_BYTES + len(sender) if headers is None else overhead_of(sender, headers)
+    return run_record(
+        batch.columns, batch.offset, batch.timestamp, beside, batch.topics, batch.sequence, sender,
+        batch.protocol, headers, batch.run,
     )  # fmt: skip
 
 
@@ -142,113 +127,28 @@ def _columns(data: bytes, count: int, size: int, lengths: bytes | None, mix: Mix
     return Columns.unpack(data, lengths, b"" if mix is None else mix[1])
 
 
-class RunColumns(NamedTuple):
-    """Runs in the columns of a block (see ``columns.py``); timestamps are 0 without a run."""
-
-    first_timestamp: int
-    last_timestamp: int
-    runs: bytes
-    lists: bytes
-    picks: bytes
-    lengths: bytes
-    headers: bytes
-    payloads: Sequence[bytes]
-
-
-class _MixColumns:
-    """The runs of several topics: the list of topics of each, and the picks of their messages."""
-
-    def __init__(self, name_indexes: dict[bytes, int]) -> None:
-        self.lists = array("I")
-        self.picks: list[bytes] = []
-        self._name_indexes = name_indexes
-        # By the identity of the tuple, as many runs have the same.
-        self._known: dict[int, array[int]] = {}
-
-    def add(self, mix: Mix) -> None:
-        """Add the next run of several topics."""
-        topics, picks = mix
-        found = self._known.get(id(topics))
-        if found is None:
-            found = self._known[id(topics)] = self._list(topics)
-        self.lists.extend(found)
-        self.picks.append(picks)
-
-    def _list(self, topics: Sequence[str]) -> array[int]:
-        """Return the number of ``topics`` and the index of the name of each."""
-        index_of, names = self._name_indexes.setdefault, self._name_indexes
-        return array("I", [len(topics), *[index_of(one.encode(), len(names)) for one in topics]])
-
-
-def encode_runs(
-    records: Iterable[RunRecord], base: int, name_indexes: dict[bytes, int]
-) -> RunColumns:
-    """Encode ``records`` for a block that begins at the offset ``base``.
-
-    New names are added to ``name_indexes``.
-    """
-    index_of = name_indexes.setdefault
-    runs: list[bytes] = []
-    mixes = _MixColumns(name_indexes)
-    all_lengths: list[bytes] = []
-    all_headers: list[bytes] = []
-    payloads: list[bytes] = []
-    timestamps: list[int] = []
-    for (
-        _, offset, timestamp, _, topic, count, data,
-        size, lengths, sequence, sender, protocol, headers, mix, _,
-    ) in records:  # fmt: skip
-        start = offset - base
-        if mix is None:
-            place = index_of(topic.encode(), len(name_indexes))
-        else:
-            place = SEVERAL
-            mixes.add(mix)
-        if headers is not None:
-            count |= HAS_HEADERS
-            all_headers += encode_headers(start, headers)
-        if lengths is not None:
-            all_lengths.append(lengths)
-        sender_at = index_of(sender, len(name_indexes))
-        protocol_at = index_of(protocol.encode(), len(name_indexes))
-        runs.append(
-            RUN.pack(start, count, place, sender_at, protocol_at, size, timestamp, sequence)
-        )
-        payloads.append(data)
-        timestamps.append(timestamp)
-    return RunColumns(
-        min(timestamps, default=0),
-        max(timestamps, default=0),
-        b"".join(runs),
-        little_endian(mixes.lists).tobytes() if mixes.lists else b"",
-        _words(mixes.picks),
-        _words(all_lengths),
-        b"".join(all_headers),
-        payloads,
-    )
-
-
-def _words(parts: Sequence[bytes]) -> bytes:
-    """Return u32 in this machine's byte order as a column; the conversion is its own inverse."""
-    return native(b"".join(parts))
+def some_of(records: Iterable[RunRecord]) -> Iterator[list[RunRecord]]:
+    """Yield the records, some at a time: no other thread runs while the kernel is called."""
+    rest = iter(records)
+    while found := list(islice(rest, _AT_ONCE)):
+        yield found
 
 
 def topics_of(records: Iterable[RunRecord]) -> dict[str, tuple[int, int]]:
     """Return the number of messages of each topic and their bytes (see ``messages_nbytes``)."""
     totals: dict[str, tuple[int, int]] = {}
+    others = [one for some in some_of(records) for one in total_plain_runs(some, totals)]
     # Records of the same topics, by the identity of the tuple, with senders as long, are counted
     # together.
     mixed: dict[tuple[int, int], tuple[tuple[str, ...], list[bytes], list[bytes]]] = {}
-    for record in records:
+    for record in others:
         mix, sender = record[_MIX], len(record[_SENDER])
         if record[_HEADERS] is not None:
             for run in split(record):
                 headers = all_headers_nbytes(run[_HEADERS] or ())
                 _count(totals, run[_TOPIC], run[_COUNT], len(run[_DATA]) + headers, sender)
             continue
-        if mix is None:
-            _count(totals, record[_TOPIC], record[_COUNT], len(record[_DATA]), sender)
-            continue
+        assert mix is not None
         lengths = record[_LENGTHS]
         if lengths is None:
             lengths = array("I", [record[_SIZE]]).tobytes() * record[_COUNT]

@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pubsub.store.catalog import Catalog, set_horizons
-from pubsub.store.expired_messages import Expiry, grain_of, horizons_of
+from pubsub.store.expired_messages import ExpiredMessages, grain_of, horizons_of
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.metadata import Metadata, SealedSegment
@@ -50,7 +50,7 @@ class Upkeep:
         catalog: Catalog,
         metadata: Metadata,
         writer: LogWriter,
-        expiry: Expiry,
+        expiry: ExpiredMessages,
         check_before: int,
         grain: Grain,
         compress: bool = False,

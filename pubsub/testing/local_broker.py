@@ -21,7 +21,7 @@ from pubsub.testing.reactor_thread import call_in_reactor, global_reactor
 
 MAX_TOKEN = 255
 """Bytes of a token that fast accepts (seeds/fast.md)."""
-PATIENCE = 0.25
+CLOSE_SECONDS = 0.25
 """Seconds that connections have to close at the end of a test, before they are aborted."""
 SECRET_ID = "test"
 
@@ -120,7 +120,7 @@ class LocalBroker:
     def stop(self) -> Deferred[int]:
         """Stop it, in the thread of the reactor.
 
-        Fires with the number of connections that did not close in ``PATIENCE`` and were aborted.
+        Fires with the number of connections that were aborted after ``CLOSE_SECONDS``.
         """
         broker = self.service.broker
         left = 0
@@ -130,7 +130,7 @@ class LocalBroker:
             left = len(broker.clients)
             broker.abort_clients()
 
-        deadline = global_reactor().callLater(PATIENCE, abort)
+        deadline = global_reactor().callLater(CLOSE_SECONDS, abort)
 
         def stopped(result: Any) -> Any:
             if deadline.active():

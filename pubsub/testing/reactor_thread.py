@@ -1,4 +1,4 @@
-"""Where the reactor of a test process runs, and how other threads call functions in it.
+"""The thread of the reactor in a test process, and calls of functions in it from other threads.
 
 A reactor that runs already is used. Otherwise one daemon thread runs it from the first use to the
 end of the process.
@@ -21,7 +21,7 @@ from twisted.python.failure import Failure
 from pubsub.errors import StartError
 
 SECONDS = 30.0
-"""How long a call in the reactor may take, which only a blocked reactor exceeds."""
+"""Seconds that a call in the reactor may take, which only a blocked reactor exceeds."""
 _lock = threading.Lock()
 # The process that the thread was started in: a child that was forked has no such thread.
 _started_by: int | None = None

@@ -1,4 +1,4 @@
-"""Columns on the side of a client: one batch to frames, and what was scanned to ``Messages``."""
+"""Columns on the side of a client: a batch becomes frames, scanned frames become ``Messages``."""
 
 from __future__ import annotations
 

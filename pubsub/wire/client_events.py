@@ -15,7 +15,7 @@ from pubsub.kernel import Columns
 
 
 class Level(IntEnum):
-    """How safe a confirmed message is; a larger value is safer."""
+    """The safety of a confirmed message; a larger value is safer."""
 
     HANDLED = 1
     """The broker has accepted the message. On a topic that is stored it may not be written yet."""

@@ -20,7 +20,7 @@ class TokenUse(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ClientSide:
-    """A protocol's client, and what it is configured with.
+    """A protocol's client, and its configuration.
 
     ``make_wire`` makes what ``pubsub.client`` uses; it takes the values of both ``parameters`` and
     ``options``. ``parameters`` are given after the ``?`` of a URL, ``options`` beside the URL; no

@@ -1,4 +1,4 @@
-"""A protocol on the side of its clients, sans-IO: what a wire can do, and its connections.
+"""A protocol on the side of its clients, sans-IO: the traits of a wire, and its connections.
 
 Each protocol's ``client.py`` has a subclass of ``ClientWire``, one object for each client, and one
 of ``WireConnection``, one object for each connection:
@@ -31,6 +31,9 @@ from pubsub.kernel import Columns
 from pubsub.wire.client_events import ENDS, Interest, Level, Malformed, WireEvent
 
 Headers = Mapping[str, bytes]
+Sender = bytes | None
+"""The sender that is sent with messages; None unless the wire takes one."""
+_ENDS = frozenset(ENDS)
 # A read of this many bytes and more is not copied.
 _LARGE_READ = 16 * 1024
 
@@ -184,11 +187,7 @@ class WireConnection(ABC):
         """
 
     def publish(
-        self,
-        topic: str,
-        columns: Columns,
-        sender: bytes | None = None,
-        headers: Headers | None = None,
+        self, topic: str, columns: Columns, sender: Sender = None, headers: Headers | None = None
     ) -> None:
         """Publish the payloads of ``columns``, in order; all have ``sender`` and ``headers``.
 
@@ -234,20 +233,23 @@ class WireConnection(ABC):
         """Return the events of ``data``, which follows what was received before."""
         if self.ended:
             return []
-        self._chunks.append(data)
-        self._nbytes += len(data)
-        if self._nbytes < self._need:
-            return []
         events: list[WireEvent] = []
-        whole = b""
+        whole, at = data, 0
+        if self._chunks or len(data) < self._need:
+            self._chunks.append(data)
+            self._nbytes += len(data)
+            if self._nbytes < self._need:
+                return []
         try:
-            whole, at = self._join(events)
+            if self._chunks:
+                whole, at = self._join(events)
             end, self._need = (0, 1) if _is_over(events) else self.consume(whole, at, events)
         except WireError as error:
             events.append(Malformed(str(error)))
             end = len(whole)
         rest = whole[end:]
-        self._chunks, self._nbytes = ([rest] if rest else []), len(rest)
+        if rest or self._chunks:
+            self._chunks, self._nbytes = ([rest] if rest else []), len(rest)
         if _is_over(events):
             self.ended = True
             self._chunks = []
@@ -259,8 +261,6 @@ class WireConnection(ABC):
         A large read is not copied because of the frame that began before it: that is handled here.
         """
         *before, data = self._chunks
-        if not before:
-            return data, 0
         kept = self._nbytes - len(data)
         # A header, then the frame that it announces.
         for _ in range(2 if kept < _LARGE_READ <= len(data) else 0):
@@ -285,7 +285,7 @@ class WireConnection(ABC):
 
 
 def _is_over(events: list[WireEvent]) -> bool:
-    return bool(events) and isinstance(events[-1], ENDS)
+    return bool(events) and type(events[-1]) in _ENDS
 
 
 class WireError(Exception):

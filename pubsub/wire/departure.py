@@ -1,4 +1,4 @@
-"""How a stream leaves: carries out the steps of its life cycle on its transport.
+"""The closing of a stream: carries out the steps of its life cycle on its transport.
 
 The same for all protocols and HTTP, and for TCP, TLS, UNIX sockets and streams behind a proxy. One
 timer is active from the first step until the transport is gone. It ticks once a second, as not

@@ -77,7 +77,7 @@ class Fixed:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CountedBytes:
     """A length, then as many bytes; also a list of u8."""
 
     count: Unsigned
@@ -144,7 +144,7 @@ def fixed(size: int) -> Any:
 
 def counted(count: Unsigned) -> Any:
     """A dataclass field: a length, then as many bytes."""
-    return field(metadata={"wire": Counted(count)})
+    return field(metadata={"wire": CountedBytes(count)})
 
 
 def remainder() -> Any:

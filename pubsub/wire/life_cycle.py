@@ -35,9 +35,9 @@ The events:
 A deadline is set from the first step out of ``open`` until the transport is gone. Each step says
 what the shell has to do, in order, and which deadline replaces the one before:
 
-- PATIENCE: the time for a client to take what was written for it. While answers are owed, it
+- CLIENT: the time for a client to read what was written for it. While replies are due, it
   begins again whenever the client has taken everything so far.
-- LINGER: a short time for the client to close. At a stop it also replaces PATIENCE for connections
+- LINGER: a short time for the client to close. At a stop it also replaces CLIENT for connections
   that were being flushed already, so that they do not delay it.
 """
 
@@ -86,7 +86,7 @@ class Action(Enum):
 class Wait(Enum):
     """A deadline."""
 
-    PATIENCE = "patience"
+    CLIENT = "client"
     LINGER = "linger"
 
 
@@ -105,18 +105,18 @@ _CLOSED = Step(_GONE, (Action.CLOSE,), Wait.LINGER)
 _LOST = Step(_GONE, (Action.END, Action.RELEASE))
 
 TABLE: Mapping[tuple[State, Event], Step] = {
-    (_OPEN, Event.CLOSE): Step(_ANSWERING, (Action.DISCARD_INPUT,), Wait.PATIENCE),
+    (_OPEN, Event.CLOSE): Step(_ANSWERING, (Action.DISCARD_INPUT,), Wait.CLIENT),
     # Requests that were received before are still answered.
-    (_OPEN, Event.HALF_CLOSE): Step(_ANSWERING, (), Wait.PATIENCE),
-    (_OPEN, Event.DRAIN): Step(_ANSWERING, (Action.DISCARD_INPUT,), Wait.PATIENCE),
+    (_OPEN, Event.HALF_CLOSE): Step(_ANSWERING, (), Wait.CLIENT),
+    (_OPEN, Event.DRAIN): Step(_ANSWERING, (Action.DISCARD_INPUT,), Wait.CLIENT),
     (_OPEN, Event.ABORT): _ABORTED,
     (_OPEN, Event.LOST): _LOST,
     (_ANSWERING, Event.CLOSE): Step(_ANSWERING, (Action.DISCARD_INPUT,)),
     (_ANSWERING, Event.HALF_CLOSE): Step(_ANSWERING),
     (_ANSWERING, Event.DRAIN): Step(_ANSWERING, (Action.DISCARD_INPUT,)),
-    (_ANSWERING, Event.DRAINED): Step(_ANSWERING, (), Wait.PATIENCE),
+    (_ANSWERING, Event.DRAINED): Step(_ANSWERING, (), Wait.CLIENT),
     (_ANSWERING, Event.ANSWERED): Step(
-        _FLUSHING, (Action.SEND_LAST, Action.END, Action.FINISH), Wait.PATIENCE
+        _FLUSHING, (Action.SEND_LAST, Action.END, Action.FINISH), Wait.CLIENT
     ),
     (_ANSWERING, Event.DEADLINE): _ABORTED,
     (_ANSWERING, Event.ABORT): _ABORTED,

@@ -186,7 +186,7 @@ def _set_ciphers(context: SSL.Context, ciphers: str) -> None:
         context.set_cipher_list(ciphers.encode())
     except (SSL.Error, ValueError):
         raise ConfigurationError(
-            f"tls-ciphers: {ciphers!r} is no cipher suite of TLS 1.2; `openssl ciphers -v LIST` "
+            f"tls-ciphers: {ciphers!r} is not a cipher suite of TLS 1.2; `openssl ciphers -v LIST` "
             "shows those of a list"
         ) from None
 

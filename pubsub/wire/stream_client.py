@@ -1,4 +1,4 @@
-"""The transport's side of a connection: flow control, and the way to the end.
+"""The transport's side of a connection: flow control and closing.
 
 The base of ``Connection``, which adds input and replies. The states of the way to the end are in
 ``life_cycle.py``; ``departure.py`` carries them out.
@@ -14,7 +14,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pubsub.broker.figures import Figures, figures_of
+from pubsub.broker.connection_figures import Figures, figures_of
 from pubsub.broker.identity import Identity
 from pubsub.broker.marks import describe
 from pubsub.wire.connection_log import log_closed
@@ -58,7 +58,7 @@ class StreamClient(Identified, Protocol):
     closing = False
     """True from the start of the end on: nothing more is sent."""
     end_reason = "left"
-    """Why the connection ended, for events; ``left`` if the client closed it."""
+    """The reason for the end of the connection, for events; ``left`` if the client closed it."""
     is_session = True
     mark = 0
     """The number of the connection (see ``Marked``)."""
@@ -316,7 +316,7 @@ class StreamClient(Identified, Protocol):
 
     def timed_out(self, seconds: float) -> None:
         """See ``Leaver``."""
-        self._log_disconnect(f"did not take what it was sent for {seconds:g} s")
+        self._log_disconnect(f"did not read its messages for {seconds:g} s")
         if not self.closing:
             self.end_reason = "slow"
 

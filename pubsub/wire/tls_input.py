@@ -1,4 +1,4 @@
-"""The input of a connection over TLS that OpenSSL has not been given, and what it may cost.
+"""The input of a TLS connection that OpenSSL has not been given, and bounds for its cost.
 
 OpenSSL never returns the memory that its buffers have once grown to. So it gets the input in small
 pieces, and while the client is held the rest waits here, where it is charged.
@@ -57,7 +57,7 @@ class Records:
         self._left = max(at - size, 0)
 
     @property
-    def unfinished(self) -> int:
+    def partial(self) -> int:
         """The number of the record that has arrived in part, from 1 on; 0 if there is none."""
         if self._head:
             return self._whole_heads + 1

@@ -84,8 +84,8 @@ class TlsStream(BufferingTLSTransport):
     _paused = False
     _input_ended = False
     # The record that has arrived in part, and since when; the timer is kept for the next ones.
-    _unfinished = 0
-    _unfinished_since = 0.0
+    _partial = 0
+    _partial_since = 0.0
     _record_timer: IDelayedCall | None = None
 
     def acceptable_protocols(self) -> list[bytes]:
@@ -110,16 +110,16 @@ class TlsStream(BufferingTLSTransport):
         self._heard = True
         self._input.add(data)
         self._decrypt()
-        unfinished = self._input.records.unfinished
-        if unfinished != self._unfinished:
-            self._unfinished = unfinished
-            if unfinished:
+        partial = self._input.records.partial
+        if partial != self._partial:
+            self._partial = partial
+            if partial:
                 self._record_begins()
 
     # The time limit of a record
 
     def _record_begins(self) -> None:
-        self._unfinished_since = self.factory._clock.seconds()
+        self._partial_since = self.factory._clock.seconds()
         seconds = self._frame_seconds
         if seconds and self._record_timer is None and not self._is_over:
             self._record_timer = self.factory._clock.callLater(seconds, self._check_record)
@@ -133,12 +133,12 @@ class TlsStream(BufferingTLSTransport):
         """End the connection if the record that arrives takes too long."""
         self._record_timer = None
         clock, seconds = self.factory._clock, self._frame_seconds
-        if not (self._unfinished and seconds) or self._is_over:
+        if not (self._partial and seconds) or self._is_over:
             return
         if self._paused or not self._handshakeDone:
             # It cannot arrive, or the limit of handshakes applies.
-            self._unfinished_since = clock.seconds()
-        left = self._unfinished_since + seconds - clock.seconds()
+            self._partial_since = clock.seconds()
+        left = self._partial_since + seconds - clock.seconds()
         if left > 0:
             self._record_timer = clock.callLater(left, self._check_record)
         else:
@@ -258,7 +258,7 @@ class TlsStream(BufferingTLSTransport):
         """See IPushProducer. What was decrypted meanwhile is delivered later, as by a socket."""
         if self._paused:
             self._paused = False
-            self._unfinished_since = self.factory._clock.seconds()
+            self._partial_since = self.factory._clock.seconds()
             self.factory._clock.callLater(0, self._deliver_held)
         self._bottom.resumeProducing()
 

@@ -57,7 +57,7 @@ def untaken_bytes(transport: Any) -> int:
     total = unsent_bytes(transport)
     bottom: Any = bottom_of(transport)
     if hasattr(bottom, "fileno") and not IUNIXTransport.providedBy(bottom):
-        # The socket may be closed, and not every system can tell.
+        # The socket may be closed, and not every system reports the bytes.
         with suppress(OSError, ValueError):
             total += int.from_bytes(ioctl(bottom.fileno(), TIOCOUTQ, bytes(4)), byteorder)
     return total

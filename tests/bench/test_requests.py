@@ -14,8 +14,8 @@ from tests.bench.requests.site import Result, Scale
 from tests.unit.tokens import KEY
 
 _SAME = {
-    "commit_topics": 50, "exclusive_topics": 50, "subscribers": 20, "small_messages": 50,
-    "rounds": 1,
+    "commit_topics": 50, "commit_senders": 500, "exclusive_topics": 50, "subscribers": 20,
+    "small_messages": 50, "rounds": 1,
 }  # fmt: skip
 SMALL = Scale(400, 200, 2, 2, 2, **_SAME)
 LARGE = Scale(1600, 800, 2, 2, 2, **_SAME)

@@ -16,7 +16,7 @@ from pubsub.kernel import Columns
 from pubsub.settings import matcher
 from pubsub.store import log_writer, rewrite
 from pubsub.store.catalog import Horizon, set_horizons
-from pubsub.store.expired_messages import Expiry, grain_of
+from pubsub.store.expired_messages import ExpiredMessages, grain_of
 from pubsub.store.group import Group
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_writer import LogWriter
@@ -62,7 +62,7 @@ class Keeper:
             found.catalog,
             found.metadata,
             self._writer,
-            Expiry(found.catalog, _RETENTION),
+            ExpiredMessages(found.catalog, _RETENTION),
             0,
             grain,
         )

@@ -175,7 +175,7 @@ def check_request(unit: Unit, line: bytes) -> None:
     text, in_base64 = nsd.unwrap(line)
     try:
         request = nsd.parse(text, line)
-    except nsd.InvalidRequest:
+    except nsd.InvalidLine:
         assert FAULTS & set(unit.experts), line[:100]
         return
     assert not FAULTS & set(unit.experts), line[:100]

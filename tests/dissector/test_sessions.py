@@ -186,10 +186,10 @@ def _subscribe(client: Nsd) -> str:
 def test_commands_of_brokers() -> None:
     commands: list[broker_codec.BrokerCommand] = [
         broker_codec.Confirm(7),
-        broker_codec.Confirmed(1, 2**63, 3),
+        broker_codec.Confirmation(1, 2**63, 3),
         broker_codec.Read(b"news", b"e1", 9),
-        broker_codec.Page(b"news", b"e1", 1, 2, 3),
-        broker_codec.Page(b"news", b"", 1, 2, 3, [4, 5], [b"a", b""]),
+        broker_codec.HistoryPage(b"news", b"e1", 1, 2, 3),
+        broker_codec.HistoryPage(b"news", b"", 1, 2, 3, [4, 5], [b"a", b""]),
     ]
     data = b"".join(broker_codec.encode_broker_command(command) for command in commands)
     (units,) = shown("spot", [[(False, data)]])

@@ -197,11 +197,12 @@ class Round:
         """Call every method of columns."""
         random = self.random
         count = columns.one.count
+        # Before the payloads are joined.
+        self.encode(columns)
         data, sizes, indexes = columns.call("pack")
         self.columns("unpack", data, sizes, indexes)
         self.columns("unpack", data, sizes, b"")
         columns.call("runs")
-        self.encode(columns)
         if not depth:
             return
         start, stop = (random.randint(-2, count + 2) for _ in range(2))
@@ -252,6 +253,7 @@ class Round:
         for made in (
             self.columns("of", payloads),
             self.columns("of", payloads, indexes),
+            self.columns("gather", payloads),
             self.columns("one", random.randbytes(random.choice(_SIZES)), 5, random.randrange(99)),
         ):
             if made is not None and few < 2**32:

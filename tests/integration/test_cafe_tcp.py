@@ -207,7 +207,9 @@ KEPT = [
 ]
 
 
-@pytest.mark.parametrize(("role", "request_", "code"), KEPT, ids=lambda v: str(v)[-24:])
+@pytest.mark.parametrize(
+    ("role", "request_", "code"), KEPT, ids=lambda v: getattr(v, "__name__", str(v)[-24:])
+)
 def test_errors_that_keep_the_connection(
     broker: Broker, role: object, request_: bytes, code: int
 ) -> None:

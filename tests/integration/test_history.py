@@ -222,6 +222,8 @@ def test_a_second_broker_is_refused(house: House) -> None:
         f"pubsub: history: {house.path} is in use by another broker (process {broker.pid}); "
         "give this one a directory of its own, --store log:DIR, or --store memory"
     ]
+    # No client connects to a broker that cannot start.
+    assert "cafe on tcp" not in second.stdout
 
 
 @pytest.mark.parametrize(

@@ -271,7 +271,7 @@ def test_messages_are_the_same_after_a_restart(start: Start, tmp_path: Path) -> 
 def test_over_tls(start: Start, tmp_path: Path) -> None:
     key, certificate = make_certificate(tmp_path)
     endpoint = f"ssl:0:interface={HOST}:privateKey={key}:certKey={certificate}"
-    broker = start(f"--admin-port={endpoint}")
+    broker = start(*listen("cafe"), f"--admin-port={endpoint}")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     url = f"wss://{HOST}:{broker.port('admin')}/v1/ws"
@@ -293,7 +293,7 @@ def test_over_tls(start: Start, tmp_path: Path) -> None:
 
 def test_over_a_unix_socket(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "socket"
-    start(f"--admin-port=unix:{path}")
+    start(*listen("cafe"), f"--admin-port=unix:{path}")
     curl("--unix-socket", str(path), "-d", "x", "http://localhost/v1/topics/a/messages")
     uri = "ws://localhost/v1/ws"
     with unix_connect(str(path), uri, subprotocols=[Subprotocol(SUBPROTOCOL)]) as socket:

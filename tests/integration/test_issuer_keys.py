@@ -16,7 +16,7 @@ import pytest_twisted  # type: ignore[import-untyped]
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 
-from pubsub.broker.master_secrets import KeySource, Secret
+from pubsub.broker.master_secrets import KeySource, MasterSecret
 from pubsub.server import key_fetcher
 from pubsub.server.key_fetcher import MAX_BYTES, FetchFailed, KeyFetcher
 from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen
@@ -47,7 +47,7 @@ def url(server: KeyServer, host: str = NAME, scheme: str = "https") -> str:
     return f"{scheme}://{host}:{server.port}/keys?tenant=1"
 
 
-def fetched(address: str, ca: str = "") -> Deferred[list[Secret]]:
+def fetched(address: str, ca: str = "") -> Deferred[list[MasterSecret]]:
     """Fetch keys as the broker does."""
     from twisted.internet import reactor
 
@@ -156,7 +156,7 @@ async def test_a_server_that_does_not_finish(
 
     server.reply = wait
     monkeypatch.setattr(key_fetcher, "SECONDS", 0.5)
-    assert await failure(url(server), authority.file) == "not done in 0.5 seconds"
+    assert await failure(url(server), authority.file) == "not finished within 0.5 seconds"
 
 
 # A broker

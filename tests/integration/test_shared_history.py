@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 import time
+import urllib.error
+import urllib.parse
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pubsub.backplane.shared_position import SharedPosition, decode
 from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen, run
 from tests.integration.clients import Nsd, message
 from tests.integration.nats_cluster import nats_cluster
@@ -38,11 +42,13 @@ def until(condition: Callable[[], bool]) -> None:
 class Place:
     """A broker that is started again and again in one directory."""
 
-    def __init__(self, start: Start, url: str, store: Path, *options: str) -> None:
+    def __init__(
+        self, start: Start, url: str, store: Path, *options: str, protocols: Sequence[str] = ()
+    ) -> None:
         self._start = start
         self.name = store.name
         self._options = (
-            *listen("nsd", "http"), f"--backplane={url}", "--backplane-history=shared",
+            *listen("nsd", "http", *protocols), f"--backplane={url}", "--backplane-history=shared",
             f"--store=log:{store}", *options,
         )  # fmt: skip
         self.broker: Broker
@@ -209,6 +215,21 @@ def test_sync_waits_for_the_engine(start: Start, server: NatsServer, tmp_path: P
     assert same(here, there) == ["1", "2", "3"]
 
 
+def test_a_broker_that_stops_waits_for_the_engine(
+    start: Start, server: NatsServer, tmp_path: Path
+) -> None:
+    here = Place(start, server.url, tmp_path / "here", SYNC)
+    assert here.publish("1")
+    server.signal(signal.SIGSTOP)
+    here.publisher.put("Publish", here.name, message=message("2"))
+    until(lambda: len(here.messages()) == 2)
+    here.broker.signal()
+    here.broker.wait_line("Received SIGTERM")
+    server.signal(signal.SIGCONT)
+    assert here.publisher.answer()["_class"] == "SuccessResponse"
+    here.broker.wait()
+
+
 def test_a_stream_with_other_settings(start: Start, server: NatsServer, tmp_path: Path) -> None:
     Place(start, server.url, tmp_path / "here")
     options = (
@@ -240,3 +261,53 @@ def test_a_node_of_a_cluster_is_killed(start: Start, tmp_path: Path) -> None:
         bodies = same(here, there)
         for load in loads:
             load.check(bodies)
+
+
+def test_positions_hold_at_every_broker(start: Start, server: NatsServer, tmp_path: Path) -> None:
+    first = Place(start, server.url, tmp_path / "a")
+    second = Place(start, server.url, tmp_path / "b")
+    places = (first, second)
+    settle(*places)
+    for number in range(20):
+        assert first.publish(f"a{number}")
+        assert second.publish(f"b{number}")
+    settle(*places)
+
+    def position(place: Place, query: str = "") -> str:
+        found: str = json.loads(place.get(f"/v1/bounds?{query}"))["position"]
+        return found
+
+    def between(place: Place, begin: str, end: str) -> list[str]:
+        query = urllib.parse.urlencode({"from": begin, "to": end, "topic": ["a", "b"]}, True)
+        rows = place.get(f"/v1/history?format=jsonl&{query}").splitlines()
+        return sorted(body_of(json.loads(row)["value"]) for row in rows)
+
+    until(lambda: json.loads(first.get("/v1/bounds"))["next"] >= 40)
+    half, whole = position(first, "at=17"), position(first)
+    begin = SharedPosition().encode()
+    parts = [between(place, begin, half) for place in places]
+    assert parts[0] == parts[1]
+    rest = [between(place, half, whole) for place in places]
+    assert rest[0] == rest[1]
+    everything = sorted([f"{name}{number}" for number in range(20) for name in "ab"])
+    assert sorted(parts[0] + rest[1]) == everything
+    # A reader goes on at the other broker after its own was killed.
+    body = json.dumps({"offset": 17}).encode()
+    url = f"http://{HOST}:{first.broker.port('admin')}/v1/readers/me"
+    urllib.request.urlopen(urllib.request.Request(url, body, method="PUT")).close()
+    until(lambda: "position" in _reader(second))
+    first.broker.kill()
+    found = _reader(second)["position"]
+    assert decode(found).origins == decode(half).origins
+    assert (
+        between(second, found, position(second, urllib.parse.urlencode({"from": found})))
+        == (rest[1])
+    )
+
+
+def _reader(place: Place) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(place.get("/v1/readers/me"))
+    except urllib.error.HTTPError:
+        return {}
+    return found

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from ipaddress import IPv4Address
 
 import pytest
 import zmq
@@ -20,8 +21,9 @@ from tests.integration.clients import ERROR, Cafe, publish
 from tests.integration.cluster import Member, free_port, sockets, subscribe
 from tests.integration.needs import missing, not_allowed
 
-# From the block reserved for network tests (RFC 2544).
-NEAR, FAR = "198.18.73.1", "198.18.73.2"
+# From the block reserved for network tests (RFC 2544); other processes of pytest have others.
+_NET = f"198.18.{os.getpid() // 64 % 256}.{os.getpid() % 64 * 4}"
+NEAR, FAR = (str(IPv4Address(_NET) + number) for number in (1, 2))
 
 
 def ip(*words: str) -> None:

@@ -31,7 +31,7 @@ def test_a_session_without_the_fixtures_imports_nothing_heavy(pytester: pytest.P
 
         def test_imports(request):
             assert request.config.pluginmanager.has_plugin("pubsub")
-            assert "pubsub.testing.plugin" in sys.modules
+            assert "pubsub.testing.pytest_plugin" in sys.modules
             assert [name for name in {HEAVY} if name in sys.modules] == []
         """
     )

@@ -29,7 +29,7 @@ def test_listing_and_deleting(start: Start, tmp_path: Path) -> None:
     (row,) = map(json.loads, output("topics", "--json", env=env).splitlines())
     assert (row["name"], row["messages"]) == ("cafe/7", 2)
     assert "--yes" in error("topics", "delete", "cafe/7", env=env)
-    assert "pubsub topics lists" in error("topics", "delete", "none", "--yes", env=env)
+    assert "pubsub topics list shows" in error("topics", "delete", "none", "--yes", env=env)
     assert output("topics", "delete", "cafe/7", "--yes", env=env) == b""
     assert output("topics", env=env) == b""
 

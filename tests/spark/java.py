@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 from unittest.mock import patch
 
@@ -22,7 +23,9 @@ _ROOT = Path(__file__).parents[2]
 
 def java_options(cache: Path) -> str:
     """Return the options for ``JDK_JAVA_OPTIONS``; class data are in the directory ``cache``."""
-    with patch.dict(os.environ, {"XDG_CACHE_HOME": str(cache)}):
+    # Of several processes of pytest, the first one makes the file.
+    with (cache / "lock").open("w") as lock, patch.dict(os.environ, {"XDG_CACHE_HOME": str(cache)}):
+        flock(lock, LOCK_EX)
         if not java_option():
             subprocess.run(
                 [Path(sys.executable).with_name("pubsub"), "pipeline", "prepare"],

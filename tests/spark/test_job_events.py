@@ -77,7 +77,7 @@ def test_an_alert_is_sent_once_when_the_threshold_is_reached(
             sent.extend((topic, json.loads(value)) for topic, value in rows)
 
     refused = {"topic": "t", "reason": "bad-token"}
-    with patch.object(job_publisher.Publisher, "send", send):
+    with patch.object(job_publisher.JobPublisher, "send", send):
         for first, count in ((0, 3), (3, 3), (6, 1), (7, 9)):
             rows = [event(n, "refused", **refused) for n in range(first, first + count)]
             feed.put([*rows, event(first, "rotated", client="bob")])

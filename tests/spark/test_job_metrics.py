@@ -67,7 +67,7 @@ def test_rows_are_published_as_json(spark: SparkSession, tmp_path: Path) -> None
     def send(_self: object, messages: list[pa.RecordBatch], _query: str, batch: int) -> None:
         sent.append((messages, batch))
 
-    with patch.object(job_publisher.Publisher, "send", send):
+    with patch.object(job_publisher.JobPublisher, "send", send):
         run(metrics, spark, feed.stream, "--to", to, "--publish")
     (only,) = [batch for messages, _number in sent for batch in messages]
     assert set(only["topic"].to_pylist()) == {"$SYS/pipeline/metrics"}

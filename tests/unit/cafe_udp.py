@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pubsub.protocols.cafe.datagram import CafeDatagrams
-from tests.unit.cafe_wire import GAP, Cafe, frames, hs_pub, hs_sub
+from tests.unit import cafe_wire as wire
+from tests.unit.cafe_wire import GAP, Cafe
 
 Address = tuple[str, int]
 ALICE, BOB, CAROL = ("192.0.2.1", 4001), ("192.0.2.2", 4002), ("192.0.2.2", 4003)
@@ -58,7 +59,7 @@ class Udp(Cafe):
     def join(self, address: Address, handshake: bytes) -> None:
         """Open a session and wait until the gap has passed."""
         (answer,) = self.send(address, handshake)
-        ((opcode, payload),) = frames(answer)
+        ((opcode, payload),) = wire.frames(answer)
         assert (opcode, payload[0]) == (0x03, 0)
         self.clock.advance(GAP)
 
@@ -66,6 +67,6 @@ class Udp(Cafe):
 def joined(**settings: Any) -> Udp:
     """Alice publishes on 1, Bob is subscribed to it."""
     udp = Udp(**settings)
-    udp.join(ALICE, hs_pub(1, b"alice"))
-    udp.join(BOB, hs_sub(b"\x01", b"bob"))
+    udp.join(ALICE, wire.hs_pub(1, b"alice"))
+    udp.join(BOB, wire.hs_sub(b"\x01", b"bob"))
     return udp

@@ -5,6 +5,7 @@ They record calls and have no logic; the broker in these tests is the real one.
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -44,7 +45,7 @@ from pubsub.interfaces import Encoding, IStore
 from pubsub.kernel import Columns
 from pubsub.plugin import IWireProtocol
 from pubsub.settings import Setting, read_all
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
 
 START = 1_700_000_000.0
 
@@ -266,6 +267,26 @@ def scratch(case: SynchronousTestCase) -> Path:
     directory = TemporaryDirectory()
     case.addCleanup(directory.cleanup)
     return Path(directory.name)
+
+
+def copy_still(directory: Path, to: Path) -> None:
+    """Copy a directory at a moment at which no thread changes it, as a crash would leave it."""
+
+    def state() -> list[tuple[str, int, int]]:
+        found = [(one.name, one.stat()) for one in sorted(directory.iterdir())]
+        return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in found]
+
+    for _ in range(1000):
+        try:
+            before = state()
+            shutil.copytree(directory, to)
+            if state() == before:
+                return
+        except (FileNotFoundError, shutil.Error):
+            # A file was removed meanwhile.
+            pass
+        shutil.rmtree(to, ignore_errors=True)
+    raise AssertionError(f"{directory} changes all the time")
 
 
 class Bench:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from pubsub.store.recovery import recover
 from pubsub.store.retention import RetentionLimits
 from pubsub.store.run_log import RunLog
 from pubsub.store.stored_runs import RunRecord
-from tests.unit.fakes import batch_of, mixed_batch, scratch
+from tests.unit.fakes import batch_of, copy_still, mixed_batch, scratch
 from tests.unit.test_block import TOPICS, batches
 
 RUN = 0xABCDEF
@@ -206,7 +205,7 @@ class LogCase(SynchronousTestCase):
     def copy(self) -> Path:
         """Copy the directory as a crash would leave it now."""
         path = scratch(self) / "log"
-        shutil.copytree(self.path, path)
+        copy_still(self.path, path)
         return path
 
     def names(self, suffix: str = ".log") -> list[str]:
@@ -300,7 +299,7 @@ class StoreCase(TestCase):
     def crashed(self) -> Path:
         """Copy the directory as a crash would leave it now."""
         path = scratch(self) / "history"
-        shutil.copytree(self.path, path)
+        copy_still(self.path, path)
         return path
 
     async def after(self, path: Path) -> tuple[list[Stored], tuple[tuple[int, int], ...]]:

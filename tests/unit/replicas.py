@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import secrets
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
@@ -14,12 +14,13 @@ from twisted.trial.unittest import TestCase
 
 from pubsub.backplane import shared_history
 from pubsub.backplane.memory_stream import MemoryLog, MemoryStream
-from pubsub.backplane.shared_history import SharedHistory, SharedLimits
+from pubsub.backplane.shared_history import SharedHistory
+from pubsub.backplane.spool import SharedLimits
 from pubsub.broker.batch import Batch, message_number
 from pubsub.errors import HistoryUnavailable
 from pubsub.kernel import Columns
 from pubsub.store.shared_store import SharedStore
-from tests.unit.fakes import scratch
+from tests.unit.fakes import copy_still, scratch
 from tests.unit.logs import keep_everything
 from tests.unit.streams import House
 
@@ -30,19 +31,25 @@ Seen = list[tuple[str, bytes, int]]
 class Node:
     """A broker with a history in the directory ``path``."""
 
+    listen: ClassVar[Mapping[str, Mapping[str, object]]] = {"spot": {}}
+
     def __init__(self, log: MemoryLog, path: Path, limits: SharedLimits = LIMITS) -> None:
         self.path = path
         self.store = SharedStore(path, reactor, keep_everything())
-        self.house = House({"spot": {}}, store=self.store, draw=secrets.randbits)
+        self.house = House(self.listen, store=self.store, draw=secrets.randbits)
         self.broker = self.house.broker
         self.stream = MemoryStream(log, at_tick_end)
         self.history = SharedHistory(
             self.broker, self.store, self.stream, reactor, limits, at_tick_end
         )
+        self.prepare()
         self.broker.startService()
         self.history.open()
         self.stream.open()
         self.is_open = True
+
+    def prepare(self) -> None:
+        """Add what else is shared, before the broker starts."""
 
     def publish(self, topic: str, *payloads: bytes) -> Batch:
         """Publish as a client does."""
@@ -93,7 +100,7 @@ class Node:
 
     def crashed(self, path: Path) -> Path:
         """Copy the directory as a crash would leave it now."""
-        shutil.copytree(self.path, path)
+        copy_still(self.path, path)
         return path
 
 
@@ -136,6 +143,16 @@ class ReplicaCase(TestCase):
         """Wait until ``condition`` is true, at most for the time limit of the test."""
         while not condition():
             await deferLater(reactor, 0.005)
+
+    async def two_with_a_message(self) -> tuple[Node, Node]:
+        """Return two brokers that share one message, which is on the disk of the first."""
+        here, there = self.node(), self.node()
+        here.publish("t", b"0")
+        await self.settled(here, there)
+        stored: list[bool] = []
+        here.store.when_stored(stored.append)
+        await self.until(lambda: bool(stored))
+        return here, there
 
     async def has(self, node: Node, payloads: Sequence[bytes]) -> None:
         """Wait until the history has so many messages; then it has these, in any order."""

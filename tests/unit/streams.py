@@ -26,7 +26,7 @@ from pubsub.interfaces import IStore
 from pubsub.plugin import installed_protocols
 from pubsub.server.configuration import CommandLine, Config, merge
 from pubsub.server.reload import LiveConfiguration, Reloader
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
 from pubsub.tuning import TUNED
 from pubsub.wire.connection import Connection
 from pubsub.wire.direct_transport import READ_BYTES

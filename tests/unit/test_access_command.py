@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.access_explanation import Request, explain
+from pubsub.broker.access_explanation import AccessRequest, explain
 from pubsub.broker.access_table import ACTIONS, AccessRule, AccessTable
 from pubsub.broker.identity import Identity
 from pubsub.broker.listener_access import ListenerAccess
@@ -176,6 +176,6 @@ class AgreementTests(SynchronousTestCase):
     ) -> None:
         table = AccessTable(rules)
         access = ListenerAccess("toy", SETTINGS, table).rules_for(identity)
-        found = explain(table, "toy", SETTINGS, Request(identity, action, topic))
+        found = explain(table, "toy", SETTINGS, AccessRequest(identity, action, topic))
         assert found.allowed == access.may(action, topic)
         assert len(found.steps) == len(rules)

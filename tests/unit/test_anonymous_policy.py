@@ -18,7 +18,7 @@ from pubsub.broker.tls_settings import TLS
 from pubsub.errors import AuthenticationRequired, StartError
 from pubsub.server.command_line import make_options
 from pubsub.wire.listener_service import ListenerService
-from tests.unit.cafe_wire import error, hs_pub, hs_sub
+from tests.unit import cafe_wire as wire
 from tests.unit.fakes import make_broker, make_listener
 from tests.unit.streams import House
 from tests.unit.web import WebHouse
@@ -120,7 +120,7 @@ class RefusalTests(SynchronousTestCase):
 
     def test_cafe(self) -> None:
         house = House({"cafe": {"allow-anonymous": False}})
-        for handshake in (hs_pub(1), hs_sub(b"\x01")):
+        for handshake in (wire.hs_pub(1), wire.hs_sub(b"\x01")):
             client = house.connect("cafe")
             client.send(handshake)
             assert client.take()[7] == 0x08
@@ -130,12 +130,12 @@ class RefusalTests(SynchronousTestCase):
         house = House({"cafe": {}})
         house.start()
         client = house.connect("cafe")
-        client.send(hs_sub(b"\x01"))
+        client.send(wire.hs_sub(b"\x01"))
         client.take()
         house.document["listen"][0]["allow-anonymous"] = False  # type: ignore[index]
         house.reloader().reload()
         house.pump(3)
-        assert client.take() == error(0x08)
+        assert client.take() == wire.error(0x08)
 
 
 class ExposureTests(TestCase):

@@ -8,23 +8,23 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.audience import (
     WRITE_BYTES,
+    DeliveryShares,
     Share,
-    Shares,
     joined,
 )
 from pubsub.broker.topic_mix import MixedAudience, TopicMix
-from pubsub.broker.topics import Delivery, Recipient, Source, SubscriberGroup, Topic
+from pubsub.broker.topics import Delivery, DeliverySource, Recipient, SubscriberGroup, Topic
 from pubsub.interfaces import Encoding
 from tests.unit.fakes import Bench, Lines
 
 A, B, C = Topic("a"), Topic("b"), Topic("c")
 
 
-def counts(source: Source, count: int = 0) -> dict[str, int]:
+def counts(source: DeliverySource, count: int = 0) -> dict[str, int]:
     return {topic.name: number for topic, number in source.counts(count)}
 
 
-def topics(source: Source) -> set[str]:
+def topics(source: DeliverySource) -> set[str]:
     return {topic.name for topic in source.topics}
 
 
@@ -56,7 +56,7 @@ class SourceTests(SynchronousTestCase):
 
     def test_shares_are_added(self) -> None:
         other = Share((B, C), [(0, 5, 0), (1, 6, 0)], frozenset({0, 1}))
-        shares = Shares([self.share, other, self.share])
+        shares = DeliveryShares([self.share, other, self.share])
         assert topics(shares) == {"a", "b", "c"}
         assert counts(shares) == {"a": 4, "b": 5, "c": 14}
 

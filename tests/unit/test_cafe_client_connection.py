@@ -11,7 +11,7 @@ from pubsub.errors import ConfigurationError
 from pubsub.kernel import Columns
 from pubsub.protocols.cafe.channels import CHANNELS
 from pubsub.protocols.cafe.client import CafeWire
-from pubsub.protocols.cafe.client_connection import CafeConnection
+from pubsub.protocols.cafe.client_connection import CafeClientConnection
 from pubsub.protocols.cafe.codec import (
     Disconnect,
     Error,
@@ -268,5 +268,5 @@ class PropertyTests(SynchronousTestCase):
     def test_any_bytes_are_survived(self, data: bytes) -> None:
         for role in Role:
             connection = opened(role)
-            assert isinstance(connection, CafeConnection)
+            assert isinstance(connection, CafeClientConnection)
             connection.receive(data)

@@ -9,26 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.unit import cafe_wire as wire
 from tests.unit.cafe_udp import ALICE, BOB, CAROL, Udp, joined
-from tests.unit.cafe_wire import (
-    DISCONNECT,
-    GAP,
-    PING,
-    PONG,
-    Cafe,
-    ack,
-    error,
-    frame,
-    frames,
-    hs_pub,
-    hs_sub,
-    message,
-    payloads,
-    publish,
-    resume,
-    subscribe,
-    unsubscribe,
-)
+from tests.unit.cafe_wire import DISCONNECT, GAP, PING, PONG, Cafe
 
 
 class OptionTests(SynchronousTestCase):
@@ -62,59 +45,59 @@ class DatagramTests(SynchronousTestCase):
 
     def test_a_datagram_may_hold_several_frames(self) -> None:
         udp = joined()
-        assert udp.send(ALICE, publish(1, b"a", b"b") + PING + publish(1, b"c")) == [PONG]
-        assert [payloads(data) for data in udp.take(BOB)] == [[b"a"], [b"b"], [b"c"]]
+        assert udp.send(ALICE, wire.publish(1, b"a", b"b") + PING + wire.publish(1, b"c")) == [PONG]
+        assert [wire.payloads(data) for data in udp.take(BOB)] == [[b"a"], [b"b"], [b"c"]]
 
     def test_the_broker_sends_one_frame_in_a_datagram(self) -> None:
         udp = joined()
         for payload in (b"a", b"b", b"x" * 2000):
-            udp.send(ALICE, publish(1, payload) + publish(1, payload))
-        assert [len(payloads(data)) for data in udp.take(BOB)] == [1] * 6
+            udp.send(ALICE, wire.publish(1, payload) + wire.publish(1, payload))
+        assert [len(wire.payloads(data)) for data in udp.take(BOB)] == [1] * 6
 
     def test_frames_share_a_datagram_if_they_may(self) -> None:
         udp = joined(udp_packing="on")
-        udp.send(ALICE, publish(1, b"a", b"b") + PING + publish(1, b"c"))
+        udp.send(ALICE, wire.publish(1, b"a", b"b") + PING + wire.publish(1, b"c"))
         (datagram,) = udp.take(BOB)
-        assert payloads(datagram) == [b"a", b"b", b"c"]
+        assert wire.payloads(datagram) == [b"a", b"b", b"c"]
 
     def test_a_datagram_that_ends_inside_a_frame_is_malformed(self) -> None:
-        for cut in (b"\xfe", PING[:6], publish(1, b"cut")[:-1], frame(0x77, b"xy")[:-1]):
+        for cut in (b"\xfe", PING[:6], wire.publish(1, b"cut")[:-1], wire.frame(0x77, b"xy")[:-1]):
             udp = joined()
-            assert udp.send(ALICE, publish(1, b"counts") + cut) == [error(0x07)]
-            assert [payloads(data) for data in udp.take(BOB)] == [[b"counts"]]
-            assert udp.send(ALICE, PING) == [error(0x01)]
+            assert udp.send(ALICE, wire.publish(1, b"counts") + cut) == [wire.error(0x07)]
+            assert [wire.payloads(data) for data in udp.take(BOB)] == [[b"counts"]]
+            assert udp.send(ALICE, PING) == [wire.error(0x01)]
             assert udp.broker.counters.refusals[("cafe", "truncated-datagram")] == 1
 
     def test_parts_of_a_frame_are_not_joined_across_datagrams(self) -> None:
         udp = joined()
         udp.send(ALICE, PING[:4])
-        assert udp.send(ALICE, PING[4:]) == [error(0x07)]
+        assert udp.send(ALICE, PING[4:]) == [wire.error(0x07)]
 
     def test_frames_share_datagrams_of_1400_bytes(self) -> None:
         udp = joined(udp_packing="on")
-        udp.send(ALICE, publish(1, *[b"x" * 84] * 29))
+        udp.send(ALICE, wire.publish(1, *[b"x" * 84] * 29))
         assert [len(data) for data in udp.take(BOB)] == [1400, 1400, 100]
 
     def test_one_byte_more_begins_another_datagram(self) -> None:
         udp = joined(udp_packing="on")
-        udp.send(ALICE, publish(1, b"x" * 600, b"y" * 769, b"z"))
+        udp.send(ALICE, wire.publish(1, b"x" * 600, b"y" * 769, b"z"))
         assert [len(data) for data in udp.take(BOB)] == [616, 785 + 17]
 
     def test_a_larger_frame_has_its_own_datagram(self) -> None:
         udp = joined(udp_packing="on")
-        udp.send(ALICE, publish(1, b"a", b"x" * 2000, b"b", b"c"))
-        sizes = [[len(p) for p in payloads(data)] for data in udp.take(BOB)]
+        udp.send(ALICE, wire.publish(1, b"a", b"x" * 2000, b"b", b"c"))
+        sizes = [[len(p) for p in wire.payloads(data)] for data in udp.take(BOB)]
         assert sizes == [[1], [2000], [1, 1]]
 
     def test_the_acknowledgment_has_its_own_datagram_and_messages_wait(self) -> None:
         udp = Udp()
-        udp.join(ALICE, hs_pub(1))
-        assert udp.send(BOB, hs_sub(b"\x01") + PING) == [ack(2), PONG]
-        udp.send(ALICE, publish(1, b"hi"))
+        udp.join(ALICE, wire.hs_pub(1))
+        assert udp.send(BOB, wire.hs_sub(b"\x01") + PING) == [wire.ack(2), PONG]
+        udp.send(ALICE, wire.publish(1, b"hi"))
         udp.clock.advance(0.019)
         assert udp.take(BOB) == []
         udp.clock.advance(0.002)
-        assert [payloads(data) for data in udp.take(BOB)] == [[b"hi"]]
+        assert [wire.payloads(data) for data in udp.take(BOB)] == [[b"hi"]]
 
     def test_the_longest_message_for_udp_has_65491_bytes(self) -> None:
         udp = joined()
@@ -122,9 +105,9 @@ class DatagramTests(SynchronousTestCase):
         sizes = (65_491, 65_492)
         alice = udp.publisher()
         for size in sizes:
-            alice.send(publish(1, b"x" * size))
+            alice.send(wire.publish(1, b"x" * size))
         assert [len(data) for data in udp.take(BOB)] == [65_507]
-        assert [len(p) for p in payloads(stream.take())] == list(sizes)
+        assert [len(p) for p in wire.payloads(stream.take())] == list(sizes)
         assert udp.broker.counters.drops == {("bob@192.0.2.2:4002", "cafe/1", "too-large"): 1}
 
     def test_an_empty_datagram_is_ignored(self) -> None:
@@ -137,7 +120,7 @@ class DatagramTests(SynchronousTestCase):
         for packing in ("off", "on"):
             udp = joined(udp_packing=packing)
             udp.port.broken = BlockingIOError()
-            udp.send(ALICE, publish(1, *[b"lost"] * 300))
+            udp.send(ALICE, wire.publish(1, *[b"lost"] * 300))
             udp.send(BOB, PING)
             drops = {("bob@192.0.2.2:4002", "cafe/1", "unsendable"): 300}
             assert udp.broker.counters.drops == drops
@@ -161,8 +144,15 @@ class SessionTests(SynchronousTestCase):
 
     def test_the_first_frame_of_an_unknown_peer_must_be_a_handshake(self) -> None:
         udp = Udp()
-        for first in (PING, PONG, DISCONNECT, publish(1, b"x"), subscribe(1), frame(0x77)):
-            assert udp.send(CAROL, first + hs_pub(1)) == [error(0x01)]
+        for first in (
+            PING,
+            PONG,
+            DISCONNECT,
+            wire.publish(1, b"x"),
+            wire.subscribe(1),
+            wire.frame(0x77),
+        ):
+            assert udp.send(CAROL, first + wire.hs_pub(1)) == [wire.error(0x01)]
         assert udp.broker.counters.connections == 0
         assert udp.broker.counters.refusals == {("cafe", "no-handshake"): 6}
 
@@ -173,91 +163,95 @@ class SessionTests(SynchronousTestCase):
             b"GET / HTTP/1.1\r\n": 0x07,
             b"\xfe\xca\x01\x01\0\x10\0": 0x03,
             b"\xfe": 0x07,
-            hs_pub(1)[:-1]: 0x07,
+            wire.hs_pub(1)[:-1]: 0x07,
             PING[:-1]: 0x07,
         }
         for data, code in faults.items():
-            assert udp.send(CAROL, data) == [error(code)]
+            assert udp.send(CAROL, data) == [wire.error(code)]
         assert len(udp.protocol._peers) == 0
 
     def test_a_failed_handshake_leaves_no_session_and_ends_the_datagram(self) -> None:
         udp = Udp(channels="1", allow_subscribe="x")
-        for handshake, code in ((hs_pub(2), 2), (hs_sub(b"\x01"), 8), (frame(0x01), 1)):
-            assert udp.send(CAROL, handshake + hs_pub(1)) == [ack(0, status=code)]
+        for handshake, code in (
+            (wire.hs_pub(2), 2),
+            (wire.hs_sub(b"\x01"), 8),
+            (wire.frame(0x01), 1),
+        ):
+            assert udp.send(CAROL, handshake + wire.hs_pub(1)) == [wire.ack(0, status=code)]
             assert udp.broker.counters.connections == 0
-        assert udp.send(CAROL, hs_pub(1)) == [ack(1)]
+        assert udp.send(CAROL, wire.hs_pub(1)) == [wire.ack(1)]
 
     def test_a_closing_error_ends_the_session_and_the_datagram(self) -> None:
         faults = {
-            hs_pub(1): 0x01,
-            frame(0x20, b"x"): 0x07,
+            wire.hs_pub(1): 0x01,
+            wire.frame(0x20, b"x"): 0x07,
             b"\xca\xfe\x20\0\0\0\0": 0x05,
             b"GET / HTTP/1.1\r\n": 0x07,
             b"\xfe\xca\x10\x01\0\x10\0": 0x03,
         }
         for fault, code in faults.items():
             udp = joined()
-            assert udp.send(ALICE, fault + publish(1, b"ignored")) == [error(code)]
+            assert udp.send(ALICE, fault + wire.publish(1, b"ignored")) == [wire.error(code)]
             assert udp.take(BOB) == []
             assert udp.broker.counters.connections == 1
             assert len(udp.broker.sessions) == 1
-            assert udp.send(ALICE, hs_pub(1)) == [ack(3)]
+            assert udp.send(ALICE, wire.hs_pub(1)) == [wire.ack(3)]
 
     def test_other_errors_do_not_end_the_session(self) -> None:
         udp = joined(rate_messages=1)
-        assert udp.send(ALICE, subscribe(1) + frame(0x77) + PING) == [
-            error(0x08),
-            error(0x06),
+        assert udp.send(ALICE, wire.subscribe(1) + wire.frame(0x77) + PING) == [
+            wire.error(0x08),
+            wire.error(0x06),
             PONG,
         ]
-        assert udp.send(ALICE, publish(1, b"a", b"b", b"c")) == [error(0x04)] * 2
-        assert udp.send(BOB, publish(1, b"x"))[-1] == error(0x08)
+        assert udp.send(ALICE, wire.publish(1, b"a", b"b", b"c")) == [wire.error(0x04)] * 2
+        assert udp.send(BOB, wire.publish(1, b"x"))[-1] == wire.error(0x08)
 
     def test_subscriptions_change_as_on_tcp(self) -> None:
         udp = joined()
-        udp.send(BOB, subscribe(2) + unsubscribe(1))
-        udp.send(ALICE, publish(1, b"no") + publish(2, b"yes"))
+        udp.send(BOB, wire.subscribe(2) + wire.unsubscribe(1))
+        udp.send(ALICE, wire.publish(1, b"no") + wire.publish(2, b"yes"))
         (datagram,) = udp.take(BOB)
-        assert frames(datagram)[0][1][9:] == b"yes"
+        assert wire.frames(datagram)[0][1][9:] == b"yes"
 
     def test_disconnect_ends_the_session_without_a_reply(self) -> None:
         udp = joined()
         assert udp.send(BOB, DISCONNECT + PING) == []
-        udp.send(ALICE, publish(1, b"hi"))
+        udp.send(ALICE, wire.publish(1, b"hi"))
         assert udp.take(BOB) == []
-        assert udp.send(CAROL, hs_sub(b"", resume(b"bob", 2))) == [ack(0, status=1)]
+        assert udp.send(CAROL, wire.hs_sub(b"", wire.resume(b"bob", 2))) == [wire.ack(0, status=1)]
 
     def test_the_session_ends_after_5_minutes_without_a_datagram(self) -> None:
         udp = joined()
         udp.start()
         udp.advance(200)
-        udp.send(ALICE, publish(1, b"hi"))
+        udp.send(ALICE, wire.publish(1, b"hi"))
         udp.take(BOB)
         udp.advance(110)
         assert udp.take(BOB) == [DISCONNECT]
         assert udp.broker.counters.connections == 1
         assert udp.broker.counters.refusals == {("cafe", "idle"): 1}
         assert udp.send(ALICE, PING) == [PONG]
-        assert udp.send(BOB, hs_sub(b"", resume(b"bob", 2))) == [ack(0, status=1)]
+        assert udp.send(BOB, wire.hs_sub(b"", wire.resume(b"bob", 2))) == [wire.ack(0, status=1)]
 
     def test_a_subscriber_on_loopback_may_be_silent(self) -> None:
         udp = Udp()
         udp.start()
         home, publisher = ("127.0.0.1", 4001), ("127.0.0.1", 4002)
-        udp.join(home, hs_sub(b"\x01"))
-        udp.join(publisher, hs_pub(1))
+        udp.join(home, wire.hs_sub(b"\x01"))
+        udp.join(publisher, wire.hs_pub(1))
         udp.advance(310)
         assert udp.take(home) == []
         assert udp.take(publisher) == [DISCONNECT]
-        udp.publisher().send(publish(1, b"hi"))
-        assert [payloads(data) for data in udp.take(home)] == [[b"hi"]]
+        udp.publisher().send(wire.publish(1, b"hi"))
+        assert [wire.payloads(data) for data in udp.take(home)] == [[b"hi"]]
 
     def test_a_subscriber_in_a_trusted_network_may_be_silent(self) -> None:
         udp = joined(udp_trusted="192.0.2.0/28, 2001:db8::/32")
         udp.start()
         mapped, sixth = ("::ffff:192.0.2.3", 1), ("2001:db8::1", 1)
         for address in (mapped, sixth, ("192.0.2.200", 1)):
-            udp.join(address, hs_sub(b"\x01"))
+            udp.join(address, wire.hs_sub(b"\x01"))
         udp.advance(310)
         assert udp.take(ALICE) == udp.take(("192.0.2.200", 1)) == [DISCONNECT]
         assert udp.take(BOB) == udp.take(mapped) == udp.take(sixth) == []
@@ -288,33 +282,33 @@ class SessionTests(SynchronousTestCase):
 
     def test_a_session_moves_to_another_address_while_it_lives(self) -> None:
         udp = joined()
-        assert udp.send(CAROL, hs_sub(b"\x02", resume(b"bob", 2))) == [ack(2)]
+        assert udp.send(CAROL, wire.hs_sub(b"\x02", wire.resume(b"bob", 2))) == [wire.ack(2)]
         udp.clock.advance(GAP)
-        udp.send(ALICE, publish(1, b"one") + publish(2, b"two"))
+        udp.send(ALICE, wire.publish(1, b"one") + wire.publish(2, b"two"))
         assert udp.take(BOB) == []
-        found = [payload for data in udp.take(CAROL) for _, payload in frames(data)]
+        found = [payload for data in udp.take(CAROL) for _, payload in wire.frames(data)]
         assert sorted(payload[9:] for payload in found) == [b"one", b"two"]
-        assert udp.send(BOB, PING) == [error(0x01)]
+        assert udp.send(BOB, PING) == [wire.error(0x01)]
         assert udp.broker.counters.connections == 2
 
     def test_a_handshake_within_a_session_is_refused(self) -> None:
         udp = joined()
-        assert udp.send(BOB, hs_sub(b"", resume(b"bob", 2))) == [error(0x01)]
+        assert udp.send(BOB, wire.hs_sub(b"", wire.resume(b"bob", 2))) == [wire.error(0x01)]
 
     def test_a_stream_session_can_be_resumed_over_udp(self) -> None:
         udp = Udp()
         bob, alice = udp.subscriber(), udp.publisher()
         bob.stream.lose()
-        alice.send(publish(1, b"x" * 65_492, b"fits"))
-        assert udp.send(CAROL, hs_sub(b"", resume(b"bob", 1))) == [ack(1)]
+        alice.send(wire.publish(1, b"x" * 65_492, b"fits"))
+        assert udp.send(CAROL, wire.hs_sub(b"", wire.resume(b"bob", 1))) == [wire.ack(1)]
         udp.clock.advance(GAP)
-        assert [payloads(data) for data in udp.take(CAROL)] == [[b"fits"]]
+        assert [wire.payloads(data) for data in udp.take(CAROL)] == [[b"fits"]]
 
     def test_two_ports_of_a_host_are_two_peers(self) -> None:
         udp = joined()
-        assert udp.send(CAROL, hs_sub(b"\x01", b"bob")) == [ack(3)]
+        assert udp.send(CAROL, wire.hs_sub(b"\x01", b"bob")) == [wire.ack(3)]
         udp.clock.advance(GAP)
-        udp.send(ALICE, publish(1, b"hi"))
+        udp.send(ALICE, wire.publish(1, b"hi"))
         assert len(udp.take(BOB)) == len(udp.take(CAROL)) == 1
 
 
@@ -323,14 +317,14 @@ class LimitTests(SynchronousTestCase):
 
     def test_a_peer_over_quota_is_refused(self) -> None:
         udp = joined(max_connections=2)
-        assert udp.send(CAROL, hs_sub(b"\x01")) == [error(0x04)]
+        assert udp.send(CAROL, wire.hs_sub(b"\x01")) == [wire.error(0x04)]
         udp.send(ALICE, DISCONNECT)
-        assert udp.send(CAROL, hs_sub(b"\x01")) == [ack(3)]
+        assert udp.send(CAROL, wire.hs_sub(b"\x01")) == [wire.ack(3)]
 
     def test_the_quota_of_an_address_covers_udp_and_tcp(self) -> None:
         udp = joined(max_connections_per_address=1)
-        assert udp.send(CAROL, hs_sub(b"\x01")) == [error(0x04)]
-        assert udp.connect("cafe", BOB[0]).take() == error(0x04)
+        assert udp.send(CAROL, wire.hs_sub(b"\x01")) == [wire.error(0x04)]
+        assert udp.connect("cafe", BOB[0]).take() == wire.error(0x04)
         assert udp.broker.counters.refusals == {("cafe", "limit-reached"): 2}
 
     def test_datagrams_are_refused_where_a_stream_would_be_held(self) -> None:
@@ -338,40 +332,40 @@ class LimitTests(SynchronousTestCase):
         slow, fast = udp.subscriber(), udp.publisher()
         slow.stream.stop_reading()
         for _ in range(20):
-            fast.send(publish(1, b"." * 65_600))
+            fast.send(wire.publish(1, b"." * 65_600))
         assert fast.stream.paused
-        assert udp.send(ALICE, publish(1, b"a", b"b")) == [error(0x04)] * 2
-        assert udp.send(ALICE, publish(2, b"a")) == []
+        assert udp.send(ALICE, wire.publish(1, b"a", b"b")) == [wire.error(0x04)] * 2
+        assert udp.send(ALICE, wire.publish(2, b"a")) == []
         slow.stream.read()
-        assert udp.send(ALICE, publish(1, b"a")) == []
+        assert udp.send(ALICE, wire.publish(1, b"a")) == []
 
     def test_shutdown_sends_the_goodbye_and_closes_the_port(self) -> None:
         udp = joined()
         udp.start()
-        udp.protocol.datagramReceived(publish(1, b"last"), ALICE)
+        udp.protocol.datagramReceived(wire.publish(1, b"last"), ALICE)
         stopped = udp.broker.stopService()
         self.successResultOf(stopped)
         assert udp.port.stopped
         assert udp.take(ALICE) == [DISCONNECT]
-        assert udp.take(BOB) == [message(1, b"last", at=MOMENT), DISCONNECT]
+        assert udp.take(BOB) == [wire.message(1, b"last", at=MOMENT), DISCONNECT]
         assert not udp.broker.clients
         assert udp.listeners["cafe"].quota.open == 0
 
     def test_messages_held_in_the_gap_precede_the_goodbye(self) -> None:
         udp = Udp()
-        udp.join(ALICE, hs_pub(1))
-        udp.send(BOB, hs_sub(b"\x01"))
-        udp.send(ALICE, publish(1, b"held"))
+        udp.join(ALICE, wire.hs_pub(1))
+        udp.send(BOB, wire.hs_sub(b"\x01"))
+        udp.send(ALICE, wire.publish(1, b"held"))
         udp.broker.stopService()
         held, goodbye = udp.take(BOB)
-        assert (payloads(held), goodbye) == ([b"held"], DISCONNECT)
+        assert (wire.payloads(held), goodbye) == ([b"held"], DISCONNECT)
 
     def test_memory_is_released(self) -> None:
         udp = Udp()
         start = udp.broker.memory.used
         ports: Callable[[], int] = count(5000).__next__
         for _ in range(50):
-            udp.send(("192.0.2.9", ports()), hs_sub(bytes(range(256))[:255], b"x"))
+            udp.send(("192.0.2.9", ports()), wire.hs_sub(bytes(range(256))[:255], b"x"))
         assert udp.broker.memory.used > start
         udp.start()
         udp.advance(302)

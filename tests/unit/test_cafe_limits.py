@@ -7,23 +7,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.limits import CONNECTION_BYTES
 from pubsub.broker.sessions import SESSION_BYTES
 from pubsub.broker.topic_registry import TOPIC_BYTES
-from tests.unit.cafe_wire import (
-    DISCONNECT,
-    GAP,
-    PING,
-    PONG,
-    Cafe,
-    ack,
-    error,
-    frame,
-    frames,
-    hs_pub,
-    hs_sub,
-    message,
-    payloads,
-    publish,
-    subscribe,
-)
+from tests.unit import cafe_wire as wire
+from tests.unit.cafe_wire import DISCONNECT, GAP, PING, PONG, Cafe
 
 
 class QuotaTests(SynchronousTestCase):
@@ -34,7 +19,7 @@ class QuotaTests(SynchronousTestCase):
         cafe.publisher()
         cafe.subscriber()
         third = cafe.connect("cafe")
-        third.send(hs_sub(b"\x01") + PING)
+        third.send(wire.hs_sub(b"\x01") + PING)
         assert third.take() == bytes.fromhex("fe ca 03 09 00 00 00 04 00 00 00 00 00 00 00 00")
         assert third.closed
 
@@ -44,14 +29,14 @@ class QuotaTests(SynchronousTestCase):
         cafe.subscriber()
         alice.stream.lose()
         third = cafe.connect("cafe")
-        third.send(hs_pub(1))
-        assert third.take() == ack(3)
+        third.send(wire.hs_pub(1))
+        assert third.take() == wire.ack(3)
 
     def test_connections_of_an_address_over_quota_are_refused_at_accept(self) -> None:
         cafe = Cafe(max_connections_per_address=1)
         cafe.connect("cafe", "192.0.2.1")
         second = cafe.connect("cafe", "192.0.2.1")
-        assert second.take() == error(0x04)
+        assert second.take() == wire.error(0x04)
         assert second.closed
         second.send(PING)
         assert second.take() == b""
@@ -63,11 +48,11 @@ class QuotaTests(SynchronousTestCase):
         cafe = Cafe(top, channels="1")
         cafe.publisher()
         second = cafe.connect("cafe")
-        second.send(hs_sub(b"\x01"))
-        assert second.take() == ack(0, status=4)
+        second.send(wire.hs_sub(b"\x01"))
+        assert second.take() == wire.ack(0, status=4)
         second.stream.lose()
         cafe.connect("cafe")
-        assert cafe.connect("cafe").take() == error(0x04)
+        assert cafe.connect("cafe").take() == wire.error(0x04)
 
 
 class RateTests(SynchronousTestCase):
@@ -76,36 +61,38 @@ class RateTests(SynchronousTestCase):
     def test_messages_of_a_batch_are_refused_one_by_one(self) -> None:
         cafe = Cafe(rate_messages=2)
         alice, bob = cafe.publisher(), cafe.subscriber()
-        alice.send(publish(1, *[b"%d" % n for n in range(5)]) + PING)
-        assert alice.take() == error(0x04) * 3 + PONG
+        alice.send(wire.publish(1, *[b"%d" % n for n in range(5)]) + PING)
+        assert alice.take() == wire.error(0x04) * 3 + PONG
         cafe.clock.advance(1)
-        alice.send(publish(1, b"5", b"6", b"7"))
-        assert alice.take() == error(0x04)
-        assert payloads(bob.take()) == [b"0", b"1", b"5", b"6"]
+        alice.send(wire.publish(1, b"5", b"6", b"7"))
+        assert alice.take() == wire.error(0x04)
+        assert wire.payloads(bob.take()) == [b"0", b"1", b"5", b"6"]
         assert cafe.broker.counters.published == 4
         assert cafe.broker.counters.refusals == {("cafe", "rate-limited"): 4}
 
     def test_bytes_are_limited_too(self) -> None:
         cafe = Cafe(rate_bytes=100)
         alice, bob = cafe.publisher(), cafe.subscriber()
-        alice.send(publish(1, b"a" * 60, b"b" * 60, b"c", b"d"))
-        assert alice.take() == error(0x04) * 2
-        assert [p[:1] for p in payloads(bob.take())] == [b"a", b"b"]
+        alice.send(wire.publish(1, b"a" * 60, b"b" * 60, b"c", b"d"))
+        assert alice.take() == wire.error(0x04) * 2
+        assert [p[:1] for p in wire.payloads(bob.take())] == [b"a", b"b"]
 
     def test_the_connections_of_a_listener_share_its_rate(self) -> None:
         cafe = Cafe(listener_rate_messages=3)
         alice, carol = cafe.publisher(), cafe.publisher()
-        alice.send(publish(1, b"a", b"b"))
-        carol.send(publish(1, b"c", b"d"))
-        alice.send(publish(1, b"e"))
-        assert (alice.take(), carol.take()) == (error(0x04), error(0x04))
+        alice.send(wire.publish(1, b"a", b"b"))
+        carol.send(wire.publish(1, b"c", b"d"))
+        alice.send(wire.publish(1, b"e"))
+        assert (alice.take(), carol.take()) == (wire.error(0x04), wire.error(0x04))
 
     def test_permission_and_channel_are_checked_before_the_rate(self) -> None:
         cafe = Cafe(rate_messages=1, channels="1-2", allow_publish="cafe/1")
         alice = cafe.publisher()
-        long = frame(0x10, b"\x02" + b"x" * 1_048_568)
-        alice.send(publish(1, b"x", b"x") + publish(2, b"x", b"x") + publish(3, b"x") + long)
-        answers = [payload[0] for _, payload in frames(alice.take())]
+        long = wire.frame(0x10, b"\x02" + b"x" * 1_048_568)
+        alice.send(
+            wire.publish(1, b"x", b"x") + wire.publish(2, b"x", b"x") + wire.publish(3, b"x") + long
+        )
+        answers = [payload[0] for _, payload in wire.frames(alice.take())]
         assert answers == [0x04, 0x08, 0x08, 0x02, 0x03]
 
 
@@ -118,8 +105,8 @@ class BackpressureTests(SynchronousTestCase):
         bob.stream.stop_reading()
         sent = [b"%02d" % n + b"." * 65_000 for n in range(40)]
         for payload in sent:
-            alice.send(publish(1, payload))
-            other.send(publish(2, b"nobody listens"))
+            alice.send(wire.publish(1, payload))
+            other.send(wire.publish(2, b"nobody listens"))
         assert bool(alice.stream.paused)
         assert not other.stream.paused
         assert 1_000_000 < cafe.broker.memory.used < 1_500_000 + 300 * TOPIC_BYTES
@@ -129,7 +116,7 @@ class BackpressureTests(SynchronousTestCase):
         bob.stream.read()
         cafe.pump()
         assert not alice.stream.paused
-        assert payloads(bob.take()) == sent
+        assert wire.payloads(bob.take()) == sent
         assert not cafe.broker.memory.holders
         assert cafe.broker.counters.dropped == 0
 
@@ -138,8 +125,8 @@ class BackpressureTests(SynchronousTestCase):
         alice, bob, carol = cafe.publisher(), cafe.subscriber(), cafe.subscriber()
         bob.stream.stop_reading()
         for n in range(40):
-            alice.send(publish(1, b"%02d" % n + b"." * 65_000))
-        assert len(payloads(carol.take())) == cafe.broker.counters.published > 10
+            alice.send(wire.publish(1, b"%02d" % n + b"." * 65_000))
+        assert len(wire.payloads(carol.take())) == cafe.broker.counters.published > 10
 
     def test_after_30_seconds_the_slow_subscriber_is_disconnected(self) -> None:
         cafe = Cafe(slow_consumer="pause")
@@ -147,7 +134,7 @@ class BackpressureTests(SynchronousTestCase):
         alice, bob = cafe.publisher(), cafe.subscriber()
         bob.stream.stop_reading()
         for n in range(30):
-            alice.send(publish(1, b"%02d" % n + b"." * 65_000))
+            alice.send(wire.publish(1, b"%02d" % n + b"." * 65_000))
         assert bool(alice.stream.paused)
         cafe.advance(29)
         assert not bob.closed
@@ -161,9 +148,9 @@ class BackpressureTests(SynchronousTestCase):
         alice, bob = cafe.publisher(), cafe.subscriber()
         bob.stream.stop_reading()
         for _ in range(3):
-            alice.send(publish(1, b"." * 65_600))
+            alice.send(wire.publish(1, b"." * 65_600))
         assert not bob.closed
-        alice.send(publish(1, b"." * 65_600))
+        alice.send(wire.publish(1, b"." * 65_600))
         assert bob.stream.aborted
         assert not alice.stream.paused
 
@@ -173,11 +160,11 @@ class BackpressureTests(SynchronousTestCase):
         alice, bob = cafe.publisher(), cafe.subscriber()
         bob.stream.stop_reading()
         for n in range(10):
-            alice.send(publish(1, b"%d" % n + b"." * 65_600))
+            alice.send(wire.publish(1, b"%d" % n + b"." * 65_600))
         cafe.advance(100)
         bob.stream.read()
-        alice.send(publish(1, b"later"))
-        got = payloads(bob.take())
+        alice.send(wire.publish(1, b"later"))
+        got = wire.payloads(bob.take())
         counters = cafe.broker.counters
         assert [p[:1] for p in got[:-1]] == [b"%d" % n for n in range(len(got) - 1)]
         assert got[-1] == b"later"
@@ -202,8 +189,8 @@ class BackpressureTests(SynchronousTestCase):
         cafe = Cafe()
         alice, bob = cafe.publisher(), cafe.subscriber()
         bob.stream.stop_reading()
-        alice.send(publish(1, b"." * 70_000))
-        bob.send(subscribe(2))
+        alice.send(wire.publish(1, b"." * 70_000))
+        bob.send(wire.subscribe(2))
         assert not bob.stream.paused
         bob.send(PING)
         assert bob.stream.paused
@@ -218,13 +205,13 @@ class MemoryBoundTests(SynchronousTestCase):
         alice, bob = cafe.publisher(), cafe.subscriber()
         bob.stream.stop_reading()
         for _ in range(8):
-            alice.send(publish(1, b"." * 60_000))
+            alice.send(wire.publish(1, b"." * 60_000))
         assert bool(alice.stream.paused)
         assert cafe.broker.memory.used < 450_000
         bob.stream.read()
         cafe.pump()
         assert not alice.stream.paused
-        assert len(payloads(bob.take())) == 8
+        assert len(wire.payloads(bob.take())) == 8
 
     def test_the_largest_holder_is_evicted_after_memory_seconds(self) -> None:
         top = {"history": 0, "max-memory": 300_000, "memory-seconds": 5}
@@ -233,7 +220,7 @@ class MemoryBoundTests(SynchronousTestCase):
         alice, bob = cafe.publisher(), cafe.subscriber()
         bob.stream.stop_reading()
         for _ in range(8):
-            alice.send(publish(1, b"." * 60_000))
+            alice.send(wire.publish(1, b"." * 60_000))
         cafe.advance(4)
         assert not bob.closed
         cafe.advance(4)
@@ -249,16 +236,16 @@ class EndTests(SynchronousTestCase):
         cafe.start()
         alice, bob = cafe.publisher(), cafe.subscriber()
         late, new = cafe.connect("cafe"), cafe.connect("cafe")
-        late.send(hs_sub(b"\x01"))
+        late.send(wire.hs_sub(b"\x01"))
         bob.stream.stop_reading()
-        alice.stream.feed(publish(1, b"." * 70_000, b"last"))
+        alice.stream.feed(wire.publish(1, b"." * 70_000, b"last"))
         stopped = cafe.broker.stopService()
         assert alice.take() == new.take() == DISCONNECT
         assert late.take()[-len(DISCONNECT) - 4 :] == b"last" + DISCONNECT
         assert not bob.closed
         bob.stream.read()
         assert bob.take()[-len(DISCONNECT) - 4 :] == b"last" + DISCONNECT
-        alice.stream.feed(publish(1, b"too late"))
+        alice.stream.feed(wire.publish(1, b"too late"))
         assert cafe.broker.counters.published == 2
         for client in (alice, bob, late, new):
             assert client.closed
@@ -271,7 +258,7 @@ class EndTests(SynchronousTestCase):
         cafe.start()
         alice, bob = cafe.publisher(), cafe.subscriber()
         bob.stream.stop_reading()
-        alice.send(publish(1, b"." * 70_000) + publish(2, b"."))
+        alice.send(wire.publish(1, b"." * 70_000) + wire.publish(2, b"."))
         stopped = cafe.broker.stopService()
         alice.stream.lose()
         cafe.advance(2.5)
@@ -299,8 +286,8 @@ class CounterTests(SynchronousTestCase):
         cafe = Cafe(channels="1-2")
         alice = cafe.publisher()
         bob, carol = cafe.subscriber(), cafe.subscriber(b"\x01\x02")
-        alice.send(publish(1, b"a", b"bc") + publish(2, b"def") + publish(3, b"no"))
-        bob.send(publish(1, b"no") + frame(0x55))
+        alice.send(wire.publish(1, b"a", b"bc") + wire.publish(2, b"def") + wire.publish(3, b"no"))
+        bob.send(wire.publish(1, b"no") + wire.frame(0x55))
         counters = cafe.broker.counters
         assert (counters.published, counters.published_bytes) == (3, 6)
         assert counters.delivered == 5
@@ -320,12 +307,12 @@ class CounterTests(SynchronousTestCase):
         faults = {
             b"\xca\xfe\x01\0\0\0\0": "protocol-version-mismatch",
             b"GET / HTTP": "malformed-message",
-            frame(0x10)[:3] + b"\x01\0\x10\0": "message-too-large",
+            wire.frame(0x10)[:3] + b"\x01\0\x10\0": "message-too-large",
             PONG: "no-handshake",
-            hs_pub(1) + hs_pub(1): "second-handshake",
-            frame(0x01): "malformed-handshake",
-            hs_sub(b"\x02"): "topic-not-found",
-            hs_sub(b"", b";resume="): "session-unknown",
+            wire.hs_pub(1) + wire.hs_pub(1): "second-handshake",
+            wire.frame(0x01): "malformed-handshake",
+            wire.hs_sub(b"\x02"): "topic-not-found",
+            wire.hs_sub(b"", b";resume="): "session-unknown",
         }
         for data, reason in faults.items():
             client = cafe.connect("cafe")
@@ -337,12 +324,12 @@ class CounterTests(SynchronousTestCase):
     def test_messages_held_in_the_gap_are_counted_when_they_are_dropped(self) -> None:
         cafe = Cafe(top={"resume-window": 0})
         alice, bob = cafe.publisher(), cafe.connect("cafe")
-        bob.send(hs_sub(b"\x01"))
-        alice.send(publish(1, b"one", b"two"))
+        bob.send(wire.hs_sub(b"\x01"))
+        alice.send(wire.publish(1, b"one", b"two"))
         assert cafe.broker.counters.delivered == 2
         bob.stream.lose()
         assert cafe.broker.counters.delivered == 0
         assert list(cafe.broker.counters.drops.values()) == [2]
         cafe.clock.advance(GAP)
-        assert bob.take() == ack(2)
-        assert message(1, b"one") not in bytes(bob.stream.buffered)
+        assert bob.take() == wire.ack(2)
+        assert wire.message(1, b"one") not in bytes(bob.stream.buffered)

@@ -9,21 +9,9 @@ from pubsub.broker.identity import PASSWORD, Identity
 from pubsub.broker.password_changes import changed_users, end_connections
 from pubsub.broker.passwords import MAX_PER_SOURCE
 from pubsub.errors import ConfigurationError
+from tests.unit import cafe_wire as wire
 from tests.unit.cafe_udp import ALICE, BOB, Udp
-from tests.unit.cafe_wire import (
-    GAP,
-    PING,
-    PONG,
-    Cafe,
-    ack,
-    error,
-    frames,
-    hs_pub,
-    hs_sub,
-    payloads,
-    publish,
-    resume,
-)
+from tests.unit.cafe_wire import GAP, PING, PONG, Cafe
 from tests.unit.fakes import scratch
 from tests.unit.streams import House, logged
 from tests.unit.user_files import user_file
@@ -55,8 +43,8 @@ class StreamTests(PasswordCase):
     def test_a_right_password_identifies_the_client_by_its_name_alone(self) -> None:
         cafe = self.cafe()
         client = cafe.connect("cafe")
-        client.send(hs_pub(1, RIGHT))
-        assert client.take() == ack(1)
+        client.send(wire.hs_pub(1, RIGHT))
+        assert client.take() == wire.ack(1)
         assert client.protocol.identity == Identity("bob", PASSWORD, host="192.0.2.1")
         assert client.protocol.label.startswith("bob@")
 
@@ -66,12 +54,12 @@ class StreamTests(PasswordCase):
         lines = logged(self)
         for client_id in (RIGHT, b"bob:hunter2", b"eve:hunter2", b":hunter2", b"bob:"):
             client = cafe.connect("cafe")
-            client.send(hs_pub(1, client_id))
+            client.send(wire.hs_pub(1, client_id))
             cafe.pump(3)
-            client.send(publish(1, b"x"))
+            client.send(wire.publish(1, b"x"))
             client.stream.lose()
             cafe.pump(3)
-        handshake = hs_pub(1, b"bob:hunter2 sesame")
+        handshake = wire.hs_pub(1, b"bob:hunter2 sesame")
         for bad in (
             handshake[:7] + b"\x01\xff" + handshake[9:],
             handshake[:3] + b"\x05" + handshake[4:],
@@ -95,16 +83,16 @@ class StreamTests(PasswordCase):
     def test_the_user_is_the_sender(self) -> None:
         cafe = self.cafe()
         client = cafe.connect("cafe")
-        client.send(hs_pub(1, RIGHT))
-        client.send(publish(1, b"x"))
+        client.send(wire.hs_pub(1, RIGHT))
+        client.send(wire.publish(1, b"x"))
         assert (b"bob", b"x") in contents(self, cafe)
 
     def test_a_wrong_password_is_refused_in_the_handshake(self) -> None:
         cafe = self.cafe()
         for client_id in (WRONG, b"eve:sesame", b"bob:", b":sesame", b"\xff:sesame", b"bob", b""):
             client = cafe.connect("cafe")
-            client.send(hs_sub(b"\x01", client_id))
-            assert client.take() == ack(0, status=8)
+            client.send(wire.hs_sub(b"\x01", client_id))
+            assert client.take() == wire.ack(0, status=8)
             assert client.closed
         assert cafe.broker.counters.refusals == {("cafe", "wrong-password"): 7}
         assert len(cafe.broker.sessions) == 0
@@ -112,42 +100,42 @@ class StreamTests(PasswordCase):
     def test_where_passwords_are_optional_a_name_alone_is_anonymous(self) -> None:
         cafe = self.cafe("optional")
         client = cafe.connect("cafe")
-        client.send(hs_pub(1, b"bob"))
-        assert client.take() == ack(1)
+        client.send(wire.hs_pub(1, b"bob"))
+        assert client.take() == wire.ack(1)
         assert client.protocol.identity.is_anonymous
         client = cafe.connect("cafe")
-        client.send(hs_pub(1, WRONG))
-        assert client.take() == ack(0, status=8)
+        client.send(wire.hs_pub(1, WRONG))
+        assert client.take() == wire.ack(0, status=8)
 
     def test_by_default_a_colon_is_part_of_the_name(self) -> None:
         cafe = Cafe()
         client = cafe.connect("cafe")
-        client.send(hs_pub(1, b"bob:x"))
-        assert client.take() == ack(1)
+        client.send(wire.hs_pub(1, b"bob:x"))
+        assert client.take() == wire.ack(1)
         assert client.protocol.identity.is_anonymous
         assert client.protocol.label.startswith("bob:x@")
 
     def test_a_colon_may_be_in_the_password(self) -> None:
         cafe = self.cafe()
         client = cafe.connect("cafe")
-        client.send(hs_pub(1, b"bob:ses:ame"))
-        assert client.take() == ack(0, status=8)
+        client.send(wire.hs_pub(1, b"bob:ses:ame"))
+        assert client.take() == wire.ack(0, status=8)
 
     def test_input_waits_for_the_verification(self) -> None:
         cafe = self.cafe()
         reader = cafe.connect("cafe")
-        reader.send(hs_sub(b"\x01", RIGHT))
+        reader.send(wire.hs_sub(b"\x01", RIGHT))
         cafe.clock.advance(GAP)
         reader.take()
         client = cafe.connect("cafe")
         cafe.broker.passwords.replace({**(cafe.config.passwords or {})})
-        client.stream.feed(hs_pub(1, RIGHT) + publish(1, b"first") + PING)
-        client.stream.feed(publish(1, b"second"))
+        client.stream.feed(wire.hs_pub(1, RIGHT) + wire.publish(1, b"first") + PING)
+        client.stream.feed(wire.publish(1, b"second"))
         assert client.take() == b""
         assert client.stream.paused
         cafe.pump(3)
-        assert client.take() == ack(2) + PONG
-        assert payloads(reader.take()) == [b"first", b"second"]
+        assert client.take() == wire.ack(2) + PONG
+        assert wire.payloads(reader.take()) == [b"first", b"second"]
 
     def test_clients_of_other_machines_need_no_permission_to_be_anonymous(self) -> None:
         for mode, exposed in (("required", False), ("optional", True), ("none", True)):
@@ -163,38 +151,38 @@ class StreamTests(PasswordCase):
         cafe.start()
         clients = [cafe.connect("cafe") for _ in range(2)]
         for client, client_id in zip(clients, (b"bob", RIGHT), strict=True):
-            client.send(hs_sub(b"\x01", client_id))
+            client.send(wire.hs_sub(b"\x01", client_id))
         cafe.clock.advance(GAP)
         for client in clients:
             client.take()
         cafe.document["listen"][0]["client-id-password"] = "required"  # type: ignore[index]
         cafe.reloader().reload()
         cafe.pump(3)
-        assert [client.take() for client in clients] == [error(0x08), b""]
+        assert [client.take() for client in clients] == [wire.error(0x08), b""]
 
     def test_a_session_is_resumed_with_the_password(self) -> None:
         cafe = self.cafe("optional")
         client = cafe.connect("cafe")
-        client.send(hs_sub(b"\x01", RIGHT))
-        assert client.take() == ack(1)
+        client.send(wire.hs_sub(b"\x01", RIGHT))
+        assert client.take() == wire.ack(1)
         client.stream.lose()
         alice = cafe.connect("cafe")
-        alice.send(hs_pub(1, b"ann:other") + publish(1, b"missed"))
+        alice.send(wire.hs_pub(1, b"ann:other") + wire.publish(1, b"missed"))
         for thief, status in ((b"bob", 1), (WRONG, 8), (b"ann:other", 1)):
             other = cafe.connect("cafe")
-            other.send(hs_sub(b"", resume(thief, 1)))
-            assert other.take() == ack(0, status=status)
+            other.send(wire.hs_sub(b"", wire.resume(thief, 1)))
+            assert other.take() == wire.ack(0, status=status)
         again = cafe.connect("cafe")
-        again.send(hs_sub(b"", resume(RIGHT, 1)))
+        again.send(wire.hs_sub(b"", wire.resume(RIGHT, 1)))
         cafe.clock.advance(GAP)
-        (_, acknowledged), *rest = frames(again.take())
+        (_, acknowledged), *rest = wire.frames(again.take())
         assert acknowledged[0] == 0
         assert [payload[9:] for _, payload in rest] == [b"missed"]
 
     def test_a_client_that_leaves_costs_no_verification(self) -> None:
         cafe = self.cafe()
         client = cafe.connect("cafe")
-        client.stream.feed(hs_pub(1, WRONG))
+        client.stream.feed(wire.hs_pub(1, WRONG))
         client.stream.lose()
         cafe.pump(3)
         assert cafe.broker.passwords.verified == 0
@@ -204,17 +192,17 @@ class StreamTests(PasswordCase):
         cafe = self.cafe(handshake_seconds=3)
         cafe.broker.passwords._run = lambda call, done, failed: None
         client = cafe.connect("cafe")
-        client.stream.feed(hs_pub(1, RIGHT))
+        client.stream.feed(wire.hs_pub(1, RIGHT))
         cafe.advance(3.5)
-        assert client.take() == error(1)
+        assert client.take() == wire.error(1)
         assert client.closed
 
     def test_a_busy_broker_is_no_permanent_error(self) -> None:
         cafe = self.cafe()
         cafe.broker.passwords.stop()
         client = cafe.connect("cafe")
-        client.send(hs_pub(1, RIGHT))
-        assert client.take() == ack(0, status=4)
+        client.send(wire.hs_pub(1, RIGHT))
+        assert client.take() == wire.ack(0, status=4)
         assert cafe.broker.counters.refusals == {("cafe", "passwords-busy"): 1}
 
     def test_without_users_the_listener_is_not_made(self) -> None:
@@ -227,52 +215,52 @@ class DatagramTests(PasswordCase):
 
     def test_a_right_and_a_wrong_password(self) -> None:
         udp = self.udp()
-        assert udp.send(ALICE, hs_pub(1, RIGHT)) == [ack(1)]
-        assert udp.send(BOB, hs_sub(b"\x01", WRONG)) == [ack(0, status=8)]
+        assert udp.send(ALICE, wire.hs_pub(1, RIGHT)) == [wire.ack(1)]
+        assert udp.send(BOB, wire.hs_sub(b"\x01", WRONG)) == [wire.ack(0, status=8)]
         assert udp.broker.counters.connections == 1
 
     def test_datagrams_wait_and_handshakes_that_are_repeated_are_ignored(self) -> None:
         udp = self.udp()
-        udp.join(BOB, hs_sub(b"\x01", RIGHT))
+        udp.join(BOB, wire.hs_sub(b"\x01", RIGHT))
         memory = udp.broker.memory.used
-        handshake = hs_pub(1, b"ann:other")
-        udp.protocol.datagramReceived(handshake + publish(1, b"same"), ALICE)
+        handshake = wire.hs_pub(1, b"ann:other")
+        udp.protocol.datagramReceived(handshake + wire.publish(1, b"same"), ALICE)
         udp.protocol.datagramReceived(handshake, ALICE)
-        udp.protocol.datagramReceived(publish(1, b"next"), ALICE)
+        udp.protocol.datagramReceived(wire.publish(1, b"next"), ALICE)
         assert udp.port.sent == []
         udp.pump(3)
-        assert udp.take(ALICE) == [ack(2)]
-        assert payloads(b"".join(udp.take(BOB))) == [b"same", b"next"]
+        assert udp.take(ALICE) == [wire.ack(2)]
+        assert wire.payloads(b"".join(udp.take(BOB))) == [b"same", b"next"]
         assert udp.broker.memory.used < memory + 16_000
 
     def test_unproved_addresses_wait_as_one(self) -> None:
         udp = self.udp()
         for n in range(MAX_PER_SOURCE + 10):
             address = (f"198.51.100.{n}", 4000)
-            udp.protocol.datagramReceived(hs_pub(1, b"eve:%d" % n), address)
+            udp.protocol.datagramReceived(wire.hs_pub(1, b"eve:%d" % n), address)
         assert len(udp.broker.passwords) == MAX_PER_SOURCE
         client = udp.connect("cafe")
-        client.stream.feed(hs_pub(1, RIGHT))
+        client.stream.feed(wire.hs_pub(1, RIGHT))
         udp.pump(3)
         assert client.take()[7] == 0
 
     def test_waiting_input_has_a_bound_and_is_freed(self) -> None:
         udp = self.udp()
         before = udp.broker.memory.used
-        udp.protocol.datagramReceived(hs_pub(1, WRONG), ALICE)
+        udp.protocol.datagramReceived(wire.hs_pub(1, WRONG), ALICE)
         for n in range(100):
-            udp.protocol.datagramReceived(publish(1, b"%03d" % n + b"." * 1000), ALICE)
+            udp.protocol.datagramReceived(wire.publish(1, b"%03d" % n + b"." * 1000), ALICE)
         assert udp.broker.memory.used < before + 32 * 1024
         udp.pump(3)
-        assert udp.take(ALICE) == [ack(0, status=8)]
+        assert udp.take(ALICE) == [wire.ack(0, status=8)]
         assert udp.broker.memory.used == before
 
     def test_a_forged_address_gets_one_small_reply(self) -> None:
         udp = self.udp()
         for _ in range(10):
-            udp.protocol.datagramReceived(hs_pub(1, WRONG), ALICE)
+            udp.protocol.datagramReceived(wire.hs_pub(1, WRONG), ALICE)
         udp.pump(3)
-        assert udp.take(ALICE) == [ack(0, status=8)]
+        assert udp.take(ALICE) == [wire.ack(0, status=8)]
 
 
 class ChangedPasswordTests(PasswordCase):
@@ -289,7 +277,7 @@ class ChangedPasswordTests(PasswordCase):
         cafe = self.cafe("optional")
         clients = [cafe.connect("cafe") for _ in range(3)]
         for client, client_id in zip(clients, (RIGHT, b"ann:other", b"bob"), strict=True):
-            client.send(hs_pub(1, client_id))
+            client.send(wire.hs_pub(1, client_id))
         for _ in end_connections(cafe.broker.clients, {"bob"}):
             pass
         cafe.pump(3)
@@ -297,7 +285,7 @@ class ChangedPasswordTests(PasswordCase):
 
     def test_over_udp(self) -> None:
         udp = self.udp()
-        udp.join(ALICE, hs_pub(1, RIGHT))
+        udp.join(ALICE, wire.hs_pub(1, RIGHT))
         for _ in end_connections(udp.broker.clients, {"bob"}):
             pass
         assert udp.broker.counters.connections == 0

@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.unit.cafe_wire import (
-    GAP,
-    Cafe,
-    ack,
-    frames,
-    hs_pub,
-    hs_sub,
-    payloads,
-    publish,
-    resume,
-    subscribe,
-    unsubscribe,
-)
+from tests.unit import cafe_wire as wire
+from tests.unit.cafe_wire import GAP, Cafe
 from tests.unit.streams import Client
 
 
@@ -25,19 +14,19 @@ class ResumptionTests(SynchronousTestCase):
 
     def resumed(self, cafe: Cafe, name: bytes, session: int, channels: bytes = b"") -> Client:
         client = cafe.connect("cafe")
-        client.send(hs_sub(channels, resume(name, session)))
+        client.send(wire.hs_sub(channels, wire.resume(name, session)))
         return client
 
     def lose_unread(self, alice: Client, bob: Client) -> None:
         """Let ``bob`` stop reading, be sent a message and queue three, and lose the connection."""
         bob.stream.stop_reading()
-        alice.send(publish(1, b"written" + b"." * 70_000))
+        alice.send(wire.publish(1, b"written" + b"." * 70_000))
         for n in range(3):
-            alice.send(publish(1, b"unwritten %d" % n))
+            alice.send(wire.publish(1, b"unwritten %d" % n))
         bob.stream.lose()
 
     def test_the_window_is_60_seconds_from_the_end_of_the_connection(self) -> None:
-        for seconds, answer in ((59.9, ack(1)), (60.0, ack(0, status=1))):
+        for seconds, answer in ((59.9, wire.ack(1)), (60.0, wire.ack(0, status=1))):
             cafe = Cafe()
             bob = cafe.subscriber()
             cafe.clock.advance(100)
@@ -49,22 +38,27 @@ class ResumptionTests(SynchronousTestCase):
         cafe = Cafe(top={"resume-window": 0})
         bob, carol = cafe.subscriber(), cafe.subscriber(name=b"carol")
         bob.stream.lose()
-        assert self.resumed(cafe, b"bob", 1).take() == ack(0, status=1)
-        assert self.resumed(cafe, b"carol", 2).take() == ack(0, status=1)
+        assert self.resumed(cafe, b"bob", 1).take() == wire.ack(0, status=1)
+        assert self.resumed(cafe, b"carol", 2).take() == wire.ack(0, status=1)
         assert not carol.closed
         assert len(cafe.broker.sessions) == 1
 
     def test_missed_messages_follow_the_gap_in_order_before_live_ones(self) -> None:
         cafe = Cafe()
         alice, bob = cafe.publisher(), cafe.subscriber(b"\x01\x02")
-        alice.send(publish(1, b"seen"))
+        alice.send(wire.publish(1, b"seen"))
         bob.stream.lose()
-        alice.send(publish(1, b"a") + publish(2, b"b") + publish(3, b"other") + publish(1, b"c"))
+        alice.send(
+            wire.publish(1, b"a")
+            + wire.publish(2, b"b")
+            + wire.publish(3, b"other")
+            + wire.publish(1, b"c")
+        )
         again = self.resumed(cafe, b"bob", 2)
-        alice.send(publish(1, b"live") + publish(3, b"other"))
-        assert again.take() == ack(2)
+        alice.send(wire.publish(1, b"live") + wire.publish(3, b"other"))
+        assert again.take() == wire.ack(2)
         cafe.clock.advance(GAP)
-        assert payloads(again.take()) == [b"a", b"b", b"c", b"live"]
+        assert wire.payloads(again.take()) == [b"a", b"b", b"c", b"live"]
 
     def test_a_long_history_is_replayed_in_pages_under_traffic(self) -> None:
         cafe = Cafe()
@@ -72,7 +66,7 @@ class ResumptionTests(SynchronousTestCase):
         bob.stream.lose()
         missed = [b"%05d" % n + b"." * 10_000 for n in range(120)]
         for payload in missed:
-            alice.send(publish(1, payload))
+            alice.send(wire.publish(1, payload))
         again = self.resumed(cafe, b"bob", 2)
         again.take()
         again.stream.stop_reading()
@@ -80,11 +74,11 @@ class ResumptionTests(SynchronousTestCase):
         assert len(again.stream.buffered) < 600_000
         live = [b"live %d" % n for n in range(3)]
         for payload in live:
-            alice.send(publish(1, payload))
+            alice.send(wire.publish(1, payload))
         for _ in range(20):
             again.stream.read(on=False)
             cafe.pump(3)
-        assert payloads(again.take()) == missed + live
+        assert wire.payloads(again.take()) == missed + live
         assert cafe.broker.counters.delivered == 123
         assert cafe.broker.counters.dropped == 0
 
@@ -95,7 +89,7 @@ class ResumptionTests(SynchronousTestCase):
         again = self.resumed(cafe, b"bob", 2)
         again.take()
         cafe.clock.advance(GAP)
-        assert payloads(again.take()) == [b"unwritten 0", b"unwritten 1", b"unwritten 2"]
+        assert wire.payloads(again.take()) == [b"unwritten 0", b"unwritten 1", b"unwritten 2"]
         # The client had not taken the output.
         assert cafe.broker.counters.dropped == 1
         assert cafe.broker.counters.delivered == 3
@@ -119,17 +113,17 @@ class ResumptionTests(SynchronousTestCase):
         cafe = Cafe()
         alice, bob = cafe.publisher(), cafe.subscriber(b"\x01\x02")
         bob.stream.stop_reading()
-        alice.send(publish(1, b"fill" + b"." * 70_000))
+        alice.send(wire.publish(1, b"fill" + b"." * 70_000))
         big = b"." * 150_000
-        alice.send(b"".join(publish(n % 2 + 1, b"%d" % n + big) for n in range(4)))
+        alice.send(b"".join(wire.publish(n % 2 + 1, b"%d" % n + big) for n in range(4)))
         bob.stream.read(on=False)
-        before = [p[:1] for p in payloads(bob.take() + bytes(bob.stream.buffered))]
+        before = [p[:1] for p in wire.payloads(bob.take() + bytes(bob.stream.buffered))]
         bob.stream.lose()
         again = self.resumed(cafe, b"bob", 2)
         again.take()
         cafe.clock.advance(GAP)
         cafe.pump()
-        after = [p[:1] for p in payloads(again.take())]
+        after = [p[:1] for p in wire.payloads(again.take())]
         assert sorted(before + after) == [b"0", b"1", b"2", b"3", b"f"]
 
     def test_a_subscription_has_no_history_after_resumption(self) -> None:
@@ -137,16 +131,16 @@ class ResumptionTests(SynchronousTestCase):
         cafe = Cafe()
         alice, bob = cafe.publisher(), cafe.subscriber(b"\x01")
         bob.stream.stop_reading()
-        alice.send(publish(1, b"fill" + b"." * 70_000))
-        alice.send(publish(1, b"unread"))
-        alice.send(publish(2, b"before the subscription"))
-        bob.send(subscribe(2))
-        alice.send(publish(2, b"after it"))
+        alice.send(wire.publish(1, b"fill" + b"." * 70_000))
+        alice.send(wire.publish(1, b"unread"))
+        alice.send(wire.publish(2, b"before the subscription"))
+        bob.send(wire.subscribe(2))
+        alice.send(wire.publish(2, b"after it"))
         bob.stream.lose()
         again = self.resumed(cafe, b"bob", 2)
         again.take()
         cafe.clock.advance(GAP)
-        assert payloads(again.take()) == [b"unread", b"after it"]
+        assert wire.payloads(again.take()) == [b"unread", b"after it"]
 
     def test_an_interrupted_replay_continues(self) -> None:
         cafe = Cafe()
@@ -154,15 +148,15 @@ class ResumptionTests(SynchronousTestCase):
         bob.stream.lose()
         missed = [b"%05d" % n + b"." * 10_000 for n in range(100)]
         for payload in missed:
-            alice.send(publish(1, payload))
+            alice.send(wire.publish(1, payload))
         got: list[bytes] = []
         for _ in range(10):
             client = self.resumed(cafe, b"bob", 2)
-            assert client.take() == ack(2)
+            assert client.take() == wire.ack(2)
             client.stream.stop_reading()
             cafe.clock.advance(GAP)
             cafe.pump(3)
-            got += payloads(bytes(client.stream.buffered))
+            got += wire.payloads(bytes(client.stream.buffered))
             client.stream.lose()
         assert got == missed
 
@@ -171,11 +165,11 @@ class ResumptionTests(SynchronousTestCase):
         alice, bob = cafe.publisher(), cafe.subscriber()
         bob.stream.lose()
         for n in range(25):
-            alice.send(publish(1, b"%d" % n))
+            alice.send(wire.publish(1, b"%d" % n))
         again = self.resumed(cafe, b"bob", 2)
         again.take()
         cafe.clock.advance(GAP)
-        assert payloads(again.take()) == [b"%d" % n for n in range(15, 25)]
+        assert wire.payloads(again.take()) == [b"%d" % n for n in range(15, 25)]
         assert [(key[2], count) for key, count in cafe.broker.counters.drops.items()] == [
             ("expired", 15)
         ]
@@ -185,16 +179,16 @@ class ResumptionTests(SynchronousTestCase):
         alice, bob = cafe.publisher(), cafe.subscriber(b"\x01\x02")
         bob.stream.lose()
         for n in range(60):
-            alice.send(publish(n % 2 + 1, b"%d" % n + b"." * 10_000))
+            alice.send(wire.publish(n % 2 + 1, b"%d" % n + b"." * 10_000))
         again = self.resumed(cafe, b"bob", 2)
         again.take()
         again.stream.stop_reading()
         cafe.clock.advance(GAP)
-        again.send(unsubscribe(2) + subscribe(1) + subscribe(3))
+        again.send(wire.unsubscribe(2) + wire.subscribe(1) + wire.subscribe(3))
         again.stream.read()
         cafe.pump()
-        alice.send(publish(1, b"1") + publish(2, b"2") + publish(3, b"3"))
-        found = [(p[0], p[9:].rstrip(b".")) for _, p in frames(again.take())]
+        alice.send(wire.publish(1, b"1") + wire.publish(2, b"2") + wire.publish(3, b"3"))
+        found = [(p[0], p[9:].rstrip(b".")) for _, p in wire.frames(again.take())]
         ones = [text for channel, text in found if channel == 1]
         assert ones == [b"%d" % n for n in range(0, 60, 2)] + [b"1"]
         assert found[-2:] == [(1, b"1"), (3, b"3")]
@@ -203,13 +197,13 @@ class ResumptionTests(SynchronousTestCase):
         cafe = Cafe()
         old = cafe.publisher()
         new = cafe.connect("cafe")
-        new.send(hs_pub(1, resume(b"alice", 1)))
-        assert new.take() == ack(1)
+        new.send(wire.hs_pub(1, wire.resume(b"alice", 1)))
+        assert new.take() == wire.ack(1)
         assert old.stream.aborted
-        old.send(publish(1, b"too late"))
+        old.send(wire.publish(1, b"too late"))
         assert cafe.broker.counters.published == 0
         assert len(cafe.broker.sessions) == 1
-        new.send(publish(1, b"hi"))
+        new.send(wire.publish(1, b"hi"))
         assert cafe.broker.counters.published == 1
 
     def test_held_and_blocked_connections_are_taken_over_too(self) -> None:
@@ -217,13 +211,13 @@ class ResumptionTests(SynchronousTestCase):
         alice, bob = cafe.publisher(), cafe.subscriber()
         bob.stream.stop_reading()
         for n in range(30):
-            alice.send(publish(1, b"%02d" % n + b"." * 70_000))
+            alice.send(wire.publish(1, b"%02d" % n + b"." * 70_000))
         assert bool(alice.stream.paused)
         new = self.resumed(cafe, b"bob", 2)
         new.take()
         cafe.clock.advance(GAP)
         cafe.pump()
         assert not alice.stream.paused
-        count = len(payloads(new.take()))
+        count = len(wire.payloads(new.take()))
         assert count + 1 == cafe.broker.counters.published == 30
         assert cafe.broker.memory.holders == set()

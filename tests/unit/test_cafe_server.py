@@ -4,24 +4,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.unit.cafe_wire import (
-    DISCONNECT,
-    GAP,
-    PING,
-    PONG,
-    Cafe,
-    ack,
-    error,
-    frame,
-    frames,
-    hs_sub,
-    message,
-    payloads,
-    publish,
-    resume,
-    subscribe,
-    unsubscribe,
-)
+from tests.unit import cafe_wire as wire
+from tests.unit.cafe_wire import DISCONNECT, GAP, PING, PONG, Cafe
 from tests.unit.streams import logged
 
 
@@ -32,13 +16,13 @@ class AcknowledgmentTests(SynchronousTestCase):
         cafe = Cafe()
         alice = cafe.publisher()
         bob = cafe.connect("cafe")
-        bob.send(hs_sub(b"\x01", b"bob"))
-        alice.send(publish(1, b"one"))
+        bob.send(wire.hs_sub(b"\x01", b"bob"))
+        alice.send(wire.publish(1, b"one"))
         cafe.clock.advance(0.019)
-        alice.send(publish(1, b"two"))
-        assert bob.stream.writes == [ack(2)]
+        alice.send(wire.publish(1, b"two"))
+        assert bob.stream.writes == [wire.ack(2)]
         cafe.clock.advance(0.001)
-        assert [payload for _, payload in frames(b"".join(bob.stream.writes[1:]))] == [
+        assert [payload for _, payload in wire.frames(b"".join(bob.stream.writes[1:]))] == [
             bytes.fromhex("01 00 68 e5 cf 8b 01 00 00") + b"one",
             bytes.fromhex("01 13 68 e5 cf 8b 01 00 00") + b"two",
         ]
@@ -47,29 +31,29 @@ class AcknowledgmentTests(SynchronousTestCase):
         cafe = Cafe()
         alice = cafe.publisher()
         bob = cafe.connect("cafe")
-        bob.send(hs_sub(b"\x01") + subscribe(2) + unsubscribe(1) + PING)
-        alice.send(publish(1, b"one") + publish(2, b"two"))
+        bob.send(wire.hs_sub(b"\x01") + wire.subscribe(2) + wire.unsubscribe(1) + PING)
+        alice.send(wire.publish(1, b"one") + wire.publish(2, b"two"))
         cafe.clock.advance(GAP)
-        assert bob.stream.writes == [ack(2), PONG, message(2, b"two")]
+        assert bob.stream.writes == [wire.ack(2), PONG, wire.message(2, b"two")]
 
     def test_only_the_acknowledged_subscriber_is_held(self) -> None:
         cafe = Cafe()
         alice, bob = cafe.publisher(), cafe.subscriber()
         late = cafe.connect("cafe")
-        late.send(hs_sub(b"\x01"))
-        alice.send(publish(1, b"hi"))
-        assert len(frames(bob.take())) == 1
-        assert late.stream.writes == [ack(3)]
+        late.send(wire.hs_sub(b"\x01"))
+        alice.send(wire.publish(1, b"hi"))
+        assert len(wire.frames(bob.take())) == 1
+        assert late.stream.writes == [wire.ack(3)]
 
     def test_a_client_that_disconnects_in_the_gap_holds_nothing(self) -> None:
         cafe = Cafe()
         alice = cafe.publisher()
         bob = cafe.connect("cafe")
-        bob.send(hs_sub(b"\x01"))
-        alice.send(publish(1, b"hi"))
+        bob.send(wire.hs_sub(b"\x01"))
+        alice.send(wire.publish(1, b"hi"))
         bob.send(DISCONNECT)
         cafe.clock.advance(GAP)
-        assert bob.take() == ack(2)
+        assert bob.take() == wire.ack(2)
         assert bob.closed
         assert cafe.broker.counters.delivered == 0
         assert cafe.broker.counters.dropped == 1
@@ -85,24 +69,24 @@ class OpcodeTests(SynchronousTestCase):
         for client in clients:
             for opcode in (0x03, 0x13, 0xFF):
                 for payload in payloads:
-                    client.send(frame(opcode, payload) + PING)
-                    assert client.take() == error(0x06) + PONG
+                    client.send(wire.frame(opcode, payload) + PING)
+                    assert client.take() == wire.error(0x06) + PONG
         assert cafe.broker.counters.refusals == {("cafe", "invalid-opcode"): 30}
         assert not any(client.closed for client in clients)
 
     def test_one_among_publishes_does_not_close(self) -> None:
         cafe = Cafe()
         alice, bob = cafe.publisher(), cafe.subscriber()
-        alice.send(publish(1, b"a", b"b") + ack(1) + publish(1, b"c"))
-        assert alice.take() == error(0x06)
-        assert payloads(bob.take()) == [b"a", b"b", b"c"]
+        alice.send(wire.publish(1, b"a", b"b") + wire.ack(1) + wire.publish(1, b"c"))
+        assert alice.take() == wire.error(0x06)
+        assert wire.payloads(bob.take()) == [b"a", b"b", b"c"]
 
     def test_before_the_handshake_they_close(self) -> None:
         cafe = Cafe()
         for opcode in (0x03, 0x13, 0xFF):
             client = cafe.connect("cafe")
-            client.send(frame(opcode, b"\x01"))
-            assert client.take() == error(0x01)
+            client.send(wire.frame(opcode, b"\x01"))
+            assert client.take() == wire.error(0x01)
             assert client.closed
 
 
@@ -113,33 +97,33 @@ class DeliveryTests(SynchronousTestCase):
         cafe = Cafe()
         alice, bob = cafe.publisher(), cafe.subscriber()
         cafe.clock.rightNow = 1_700_000_000.123999
-        alice.send(publish(1, b"hi"))
+        alice.send(wire.publish(1, b"hi"))
         assert bob.take() == bytes.fromhex("fe ca 13 0b 00 00 00 01 7b 68 e5 cf 8b 01 00 00 68 69")
 
     def test_timestamps_do_not_decrease_with_the_clock(self) -> None:
         cafe = Cafe()
         alice, bob = cafe.publisher(), cafe.subscriber()
         cafe.clock.rightNow = 1_700_000_001.0
-        alice.send(publish(1, b"a"))
+        alice.send(wire.publish(1, b"a"))
         cafe.clock.rightNow = 1_700_000_000.5
-        alice.send(publish(1, b"b"))
+        alice.send(wire.publish(1, b"b"))
         later = bytes.fromhex("e8 6b e5 cf 8b 01 00 00")
-        assert bob.take() == message(1, b"a", b"b", at=later)
+        assert bob.take() == wire.message(1, b"a", b"b", at=later)
 
     def test_a_chunk_of_publishes_is_one_write_to_each_subscriber(self) -> None:
         cafe = Cafe()
         alice, bob, carol = cafe.publisher(), cafe.subscriber(), cafe.subscriber()
         names = [b"%03d" % number for number in range(500)]
-        alice.send(publish(1, *names))
+        alice.send(wire.publish(1, *names))
         for client in (bob, carol):
             assert len(client.stream.writes) == 2
-            assert payloads(client.take()) == names
+            assert wire.payloads(client.take()) == names
 
     def test_interleaved_channels_keep_the_order_of_each(self) -> None:
         cafe = Cafe()
         alice, bob = cafe.publisher(), cafe.subscriber(b"\x01\x02")
-        alice.send(b"".join(publish(n % 2 + 1, b"%d" % n) for n in range(20)))
-        found = frames(bob.take())
+        alice.send(b"".join(wire.publish(n % 2 + 1, b"%d" % n) for n in range(20)))
+        found = wire.frames(bob.take())
         for channel in (1, 2):
             assert [p[9:] for _, p in found if p[0] == channel] == [
                 b"%d" % n for n in range(20) if n % 2 + 1 == channel
@@ -153,14 +137,14 @@ class DeliveryTests(SynchronousTestCase):
         alice, bob = cafe.publisher(), cafe.subscriber(b"\x01\x02")
         cafe.factories["cafe"] = other
         carol, dave = cafe.subscriber(b"\x01\x09"), cafe.publisher(9)
-        alice.send(publish(1, b"one"))
-        alice.send(publish(2, b"two"))
-        dave.send(publish(9, b"nine"))
-        dave.send(publish(2, b"not offered"))
-        seen = [[(p[0], p[9:]) for _, p in frames(client.take())] for client in (bob, carol)]
+        alice.send(wire.publish(1, b"one"))
+        alice.send(wire.publish(2, b"two"))
+        dave.send(wire.publish(9, b"nine"))
+        dave.send(wire.publish(2, b"not offered"))
+        seen = [[(p[0], p[9:]) for _, p in wire.frames(client.take())] for client in (bob, carol)]
         assert seen[0] == [(1, b"one"), (2, b"two"), (1, b"nine")]
         assert seen[1] == [(9, b"one"), (1, b"two"), (9, b"nine")]
-        assert dave.take() == error(0x02)
+        assert dave.take() == wire.error(0x02)
 
     def test_a_session_is_resumed_only_at_the_listener_that_opened_it(self) -> None:
         cafe = Cafe()
@@ -171,8 +155,8 @@ class DeliveryTests(SynchronousTestCase):
             cafe.broker.make_listener("cafe", config.settings)
         )
         again = cafe.connect("cafe")
-        again.send(hs_sub(b"", resume(b"bob", 1)))
-        assert again.take() == ack(0, status=1)
+        again.send(wire.hs_sub(b"", wire.resume(b"bob", 1)))
+        assert again.take() == wire.ack(0, status=1)
 
     def test_a_message_too_long_for_a_frame_is_dropped_and_counted(self) -> None:
         cafe = Cafe(channels="1:ada", also={"nsd": {"max-body": 2_000_000}})
@@ -183,7 +167,7 @@ class DeliveryTests(SynchronousTestCase):
             line = b'{"_class":"PublishRequest","identity":"ada","message":'
             line += b'{"_class":"Message","from":"","when":0,"body":"%b"}}\n' % (b"x" * size)
             ada.send(line)
-        assert payloads(bob.take()) == [b"x" * 1_048_567]
+        assert wire.payloads(bob.take()) == [b"x" * 1_048_567]
         (drop,) = cafe.broker.counters.drops.items()
         assert drop == (("bob@" + bob.protocol.peer, "ada", "too-large"), 1)
 
@@ -201,14 +185,18 @@ class LogTests(SynchronousTestCase):
         cafe.broker.sessions._draw = lambda: 7
         alice = cafe.publisher()
         bob.stream.stop_reading()
-        alice.send(publish(1, *[b"SECRET" + b"." * 70_000] * 3) + publish(9, b"SECRET"))
-        alice.send(frame(0x77, b"SECRET") + publish(1, b"SECRET"))
+        alice.send(wire.publish(1, *[b"SECRET" + b"." * 70_000] * 3) + wire.publish(9, b"SECRET"))
+        alice.send(wire.frame(0x77, b"SECRET") + wire.publish(1, b"SECRET"))
         cafe.clock.advance(1)
-        alice.send(publish(1, b"SECRET" + b"." * 70_000))
+        alice.send(wire.publish(1, b"SECRET" + b"." * 70_000))
         taker = cafe.connect("cafe")
-        taker.send(hs_sub(b"", resume(b"bob", session)))
-        for wrong in (resume(b"bob", session ^ 1), b"x;resume=SECRET", resume(b"SECRE", session)):
-            cafe.connect("cafe").send(hs_sub(b"", wrong))
+        taker.send(wire.hs_sub(b"", wire.resume(b"bob", session)))
+        for wrong in (
+            wire.resume(b"bob", session ^ 1),
+            b"x;resume=SECRET",
+            wire.resume(b"SECRE", session),
+        ):
+            cafe.connect("cafe").send(wire.hs_sub(b"", wrong))
         cafe.connect("cafe").send(b"SECRET is no magic")
         cafe.advance(10)
         assert len(lines) > 6

@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 from pubsub.client import ConnectFailed, Disconnected, Gap, Level, MessageBatch, Refusal
 from pubsub.commands import api_client, broker_client
 from pubsub.commands.command import main
+from pubsub.commands.output import Output
 from pubsub.kernel import Columns
 from pubsub.wire.client_events import Messages
 from tests.unit.test_pubsub_command import CommandCase
@@ -276,6 +277,22 @@ class SubTests(ClientCase):
         assert self.run_it("sub", "a", "b", "-vn3", *CAFE) == (0, "a 1\na 2\nb 3\n", "")
         assert self.run_it("sub", "a", "-n3", "-Fraw", *CAFE) == (0, "123", "")
 
+    def test_output_that_fails_at_the_end(self) -> None:
+        """The last message is written after the subscription has ended."""
+        err, wake = io.StringIO(), Output._wake
+
+        def wake_at_the_end(output: Output) -> None:
+            if output._closing:
+                wake(output)
+
+        with (
+            patch.object(Output, "_wake", wake_at_the_end),
+            self.stdout(Path("/dev/full")),
+            redirect_stderr(err),
+        ):
+            assert main(["sub", "a", "-n1", *CAFE]) == 1
+        assert err.getvalue() == "pubsub: No space left on device\n"
+
     def test_a_time(self) -> None:
         code, out, err = self.run_it("sub", "a", "-W", "0.01", *CAFE)
         assert (code, err) == (124, "")
@@ -347,6 +364,15 @@ class ReplayTests(ClientCase):
         assert "cut off" in self.one_line("replay", "-o", str(path), API)
         assert not path.exists()
 
+    def test_json(self) -> None:
+        self.store(("", ""))
+        path = str(self.directory / "new")
+        code, out, err = self.run_it("replay", "a", "-o", path, "--from=1", "--json", API)
+        assert code == 0
+        assert json.loads(out) == {"start": 1, "stop": 4, "messages": 1, "damaged": [[3, 4]]}
+        assert err == "pubsub: offsets 3 to 3 are damaged and left out\n"
+        assert "exclude" in self.usage("replay", "-o", "-", "--json", API)
+
     def test_to_a_topic(self) -> None:
         code, _, _ = self.run_it("replay", "a", "--into=c", "--from=1", *CAFE)
         assert code == 0
@@ -400,7 +426,7 @@ class TopicsTests(ClientCase):
         assert code == 0
         assert self.api.requests == [("DELETE", "/v1/topics/a%2Fb")]
         assert self.api.headers == {"Authorization": "Bearer t1"}
-        assert "pubsub topics lists" in self.one_line("topics", "delete", "-y", "none", API)
+        assert "pubsub topics list shows" in self.one_line("topics", "delete", "-y", "none", API)
 
     def test_an_api_that_is_none(self) -> None:
         assert "not nsd" in self.one_line("topics", "--api=nsd://127.0.0.1:7071")

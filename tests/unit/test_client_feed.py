@@ -27,30 +27,30 @@ class NoticeTests(SynchronousTestCase):
 
     def test_they_are_bounded(self) -> None:
         for n in range(10 * NOTICES):
-            self.feed.tell(Disconnected(str(n)))
+            self.feed.notify(Disconnected(str(n)))
         kept = taken(self.feed)
         assert kept == [Disconnected(str(n)) for n in range(NOTICES)]
-        self.feed.tell(Disconnected("again"))
+        self.feed.notify(Disconnected("again"))
         assert taken(self.feed) == [Disconnected("again")]
 
     def test_a_gap_is_kept_behind_each_batch(self) -> None:
         """No message may be missing without a Gap, also if the queue is not read for long."""
         for _ in range(NOTICES):
-            self.feed.tell(Disconnected("x"))
+            self.feed.notify(Disconnected("x"))
         for _ in range(3):
             self.feed.put(MessageBatch(Messages("t", Columns.of([b"x"]))))
             for _ in range(3):
-                self.feed.tell(self.feed.gap("x"))
+                self.feed.notify(self.feed.gap("x"))
         assert [type(item) for item in taken(self.feed)[NOTICES:]] == [MessageBatch, Gap] * 3
 
     def test_without_events_none_are_kept(self) -> None:
         feed = Feed([Interest("t")], 1_000_000, False)
-        feed.tell(Disconnected("x"))
+        feed.notify(Disconnected("x"))
         assert taken(feed) == []
 
     def test_after_clear_there_is_room(self) -> None:
         for n in range(2 * NOTICES):
-            self.feed.tell(Disconnected(str(n)))
+            self.feed.notify(Disconnected(str(n)))
         self.feed.clear()
-        self.feed.tell(Disconnected("x"))
+        self.feed.notify(Disconnected("x"))
         assert taken(self.feed) == [Disconnected("x")]

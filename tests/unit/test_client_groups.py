@@ -46,11 +46,13 @@ class GroupTests(SynchronousTestCase):
     def test_a_large_group_is_confirmed_at_once(self) -> None:
         self.stream.reading = False
         self.publish(1)
-        self.publish(4000)
+        self.publish(16_000)
         assert self.pings() == 1
-        self.publish(100)
+        self.publish(400)
         assert self.pings() == 2
-        self.publish(1, size=256 * 1024)
+        self.publish(1, size=512 * 1024)
+        assert self.pings() == 2
+        self.publish(1, size=512 * 1024)
         assert self.pings() == 3
 
     def test_who_waits_is_confirmed_at_once(self) -> None:

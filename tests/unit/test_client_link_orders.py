@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.client.client_errors import ClientError
-from pubsub.client.link import State
+from pubsub.client.link import LinkState
 from pubsub.client.link_timing import Timing
-from pubsub.client.publishing_link import PublishingLink, Request
+from pubsub.client.publishing_link import PublishingLink, PublishRequest
 from pubsub.client.tickets import Ticket
 from pubsub.kernel import Columns
 from pubsub.protocols.cafe.channels import CHANNELS
@@ -20,13 +20,24 @@ from pubsub.wire.client_wire import WireOptions
 
 # From each state to those of the table of link.py.
 NEXT = {
-    State.IDLE: {State.CONNECTING, State.CLOSED},
-    State.CONNECTING: {State.OPENING, State.BACKING_OFF, State.IDLE, State.CLOSED},
-    State.OPENING: {State.READY, State.CONNECTING, State.BACKING_OFF, State.IDLE, State.CLOSED},
-    State.READY: {State.BACKING_OFF, State.IDLE, State.CLOSING},
-    State.BACKING_OFF: {State.CONNECTING, State.CLOSED},
-    State.CLOSING: {State.CLOSED},
-    State.CLOSED: set(),
+    LinkState.IDLE: {LinkState.CONNECTING, LinkState.CLOSED},
+    LinkState.CONNECTING: {
+        LinkState.OPENING,
+        LinkState.BACKING_OFF,
+        LinkState.IDLE,
+        LinkState.CLOSED,
+    },
+    LinkState.OPENING: {
+        LinkState.READY,
+        LinkState.CONNECTING,
+        LinkState.BACKING_OFF,
+        LinkState.IDLE,
+        LinkState.CLOSED,
+    },
+    LinkState.READY: {LinkState.BACKING_OFF, LinkState.IDLE, LinkState.CLOSING},
+    LinkState.BACKING_OFF: {LinkState.CONNECTING, LinkState.CLOSED},
+    LinkState.CLOSING: {LinkState.CLOSED},
+    LinkState.CLOSED: set(),
 }
 REPLIES = {
     "acknowledged": encode(HandshakeAck(0, 5)),
@@ -82,7 +93,7 @@ class Driven:
         link.take_commands()
 
     def publish(self, confirm: bool) -> None:
-        if self.link.state in (State.CLOSING, State.CLOSED) or not self.link.has_room():
+        if self.link.state in (LinkState.CLOSING, LinkState.CLOSED) or not self.link.has_room():
             return
         ticket: Ticket[Level] | None = None
         if confirm:
@@ -90,7 +101,7 @@ class Driven:
             number = len(self.tickets)
             self.tickets.append(ticket)
             ticket.when_done(lambda: self.called.append(number))
-        self.link.add(Request("cafe/7", Columns.one(b"x" * 20), ticket=ticket))
+        self.link.add(PublishRequest("cafe/7", Columns.one(b"x" * 20), ticket=ticket))
 
 
 class OrderTests(SynchronousTestCase):
@@ -120,6 +131,6 @@ class OrderTests(SynchronousTestCase):
             driven.step(name)
         driven.link.close(driven.now)
         driven.link.tick(driven.now + 60)
-        assert driven.link.state is State.CLOSED
+        assert driven.link.state is LinkState.CLOSED
         assert driven.link.gone.done
         assert driven.link.deadline() is None

@@ -23,7 +23,7 @@ from pubsub.client import (
     SubscriptionRefused,
     Uncertain,
 )
-from pubsub.client.publishing_link import Request
+from pubsub.client.publishing_link import PublishRequest
 from pubsub.kernel import Columns
 from tests.unit import fast_wire
 from tests.unit.client_runtime import MemoryRuntime
@@ -304,7 +304,7 @@ class PublisherTests(LinkCase):
         self.runtime.run(client.publish("news", b"0", confirm=True))
         link = client._links.publishing.link
         self.runtime.run(client.close())
-        raised(ClientClosed, link.add, Request("news", Columns.one(b"x")))
+        raised(ClientClosed, link.add, PublishRequest("news", Columns.one(b"x")))
 
     def test_refusals_without_a_waiting_publish_are_reported(self) -> None:
         house = House({"rheos": {"allow-publish": "allowed"}})

@@ -125,7 +125,7 @@ class CoroutineTests(TestCase):
             async with connect(broker.url("spot"), client_id="bob") as client:
                 messages = client.subscribe(prefixes=["a"])
                 await messages.accepted()
-                with pytest.raises(TimeoutError, match=r"nothing within 0\.01 s"):
+                with pytest.raises(TimeoutError, match=r"no message within 0\.01 s"):
                     await messages.next_item(0.01)
                 await client.publish("abc", "x", confirm=True)
                 found = await messages.next_item(SECONDS)

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pubsub.client import blocking
 from pubsub.commands import api_client, command
-from pubsub.commands.api_client import Api, ApiError
+from pubsub.commands.api_client import Api, RequestFailed
 from pubsub.commands.destination import Destination
 from pubsub.testing import start_broker
 from tests.unit.fakes import scratch
@@ -107,7 +107,7 @@ class ApiTests(TestCase):
             assert [row["name"] for row in api.get("/v1/topics?start=0")["topics"]] == ["a/b"]
             assert api.bounds()["next"] == 2
             assert api.bounds(0)["offset"] == 0
-            error = raised(ApiError, api.delete, api_client.topic_path("a/b"))
+            error = raised(RequestFailed, api.delete, api_client.topic_path("a/b"))
             assert error.code == "not-authorized"
             assert str(error).endswith("with --token-file or PUBSUB_TOKEN")
 
@@ -117,7 +117,7 @@ class ApiTests(TestCase):
         broker = start_broker(self)
         url = broker.url("http")
         await broker.stop()
-        error = await deferToThread(lambda: raised(ApiError, at(url).bounds))
+        error = await deferToThread(lambda: raised(RequestFailed, at(url).bounds))
         assert "cannot be reached: connection refused; check the URL" in str(error)
 
 
@@ -132,5 +132,5 @@ class ApiFileTests(SynchronousTestCase):
             {"tls_cert": str(path)},
             {"tls_ca": f"{path}-none"},
         ):
-            error = str(raised(ApiError, at("https://127.0.0.1:1", **files).bounds))
+            error = str(raised(RequestFailed, at("https://127.0.0.1:1", **files).bounds))
             assert error.startswith("a certificate or key cannot be used: ")

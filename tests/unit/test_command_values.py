@@ -24,7 +24,7 @@ from pubsub.commands.latency_histogram import (
 from pubsub.commands.message_formats import choose
 from pubsub.commands.message_source import LineSplitter, repeated
 from pubsub.commands.pace import paced
-from pubsub.commands.start_position import EARLIEST, LATEST, Position, offset_of, parse
+from pubsub.commands.start_position import EARLIEST, LATEST, StartPosition, offset_of, parse
 from pubsub.errors import ConfigurationError
 
 
@@ -34,13 +34,13 @@ class PositionTests(SynchronousTestCase):
     def test_texts(self) -> None:
         assert parse("earliest") is EARLIEST
         assert parse("latest") is LATEST
-        assert parse("0") == Position(offset=0)
-        assert parse("90s") == Position(ago=90)
-        assert parse("2h") == Position(ago=7200)
+        assert parse("0") == StartPosition(offset=0)
+        assert parse("90s") == StartPosition(ago=90)
+        assert parse("2h") == StartPosition(ago=7200)
         second = int(datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp()) * 1_000_000
         for text in ("2026-01-31T12:00:00Z", "2026-01-31 12:00", "2026-01-31T13:00:00+01:00"):
-            assert parse(text) == Position(timestamp=second), text
-        assert parse("1960-01-01") == Position(timestamp=0)
+            assert parse(text) == StartPosition(timestamp=second), text
+        assert parse("1960-01-01") == StartPosition(timestamp=0)
         for text in ("", "-1", "1.5", "soon", "5w", "٣", "2026-13-01", "1h30m"):
             assert parse(text) is None, text
 
@@ -50,9 +50,9 @@ class PositionTests(SynchronousTestCase):
 
         assert offset_of(EARLIEST, bounds, 100.0) == 3
         assert offset_of(LATEST, bounds, 100.0) == 9
-        assert offset_of(Position(offset=5), bounds, 100.0) == 5
-        assert offset_of(Position(timestamp=7), bounds, 100.0) == 7
-        assert offset_of(Position(ago=10), bounds, 100.0) == 90_000_000
+        assert offset_of(StartPosition(offset=5), bounds, 100.0) == 5
+        assert offset_of(StartPosition(timestamp=7), bounds, 100.0) == 7
+        assert offset_of(StartPosition(ago=10), bounds, 100.0) == 90_000_000
 
 
 class FormatTests(SynchronousTestCase):

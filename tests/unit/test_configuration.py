@@ -23,7 +23,7 @@ from pubsub.server.configuration import (
 )
 from pubsub.server.file_tables import read_file as read
 from pubsub.settings import BOOLEAN, COUNT, Setting
-from pubsub.store.location import default_path
+from pubsub.store.history_location import default_path
 from tests.unit.fakes import Toy, scratch
 
 SPEED = Setting("speed", COUNT, 5, "how fast")

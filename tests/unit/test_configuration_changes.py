@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.plugin import installed_protocols
 from pubsub.server.configuration import CommandLine, Config, merge
 from pubsub.server.configuration_changes import Changes, carried, compare, cut, describe, text_of
+from pubsub.store.retention import RETENTION
 from tests.unit.fakes import scratch
 from tests.unit.tokens import KEY, OTHER_KEY
 
@@ -42,6 +43,8 @@ class DescriptionTests(SynchronousTestCase):
         assert text_of(None) == "none"
         assert text_of(0.005) == "0.005"
         assert text_of(Path("/x")) == "/x"
+        limits = ["a/*=age:90d", "*=age:36h,bytes:10G,messages:7", "b=bytes:1000"]
+        assert text_of(RETENTION.parse(limits)) == " ".join(limits)
 
     def test_secrets_are_named_and_not_shown(self) -> None:
         directory = scratch(self)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.master_secrets import Secret
+from pubsub.broker.master_secrets import MasterSecret
 from pubsub.errors import ConfigurationError
 from pubsub.server.configuration import CommandLine, merge
 from pubsub.server.file_tables import read_file
@@ -37,7 +37,7 @@ class KeysCase(SynchronousTestCase):
         path.chmod(0o600)
         return str(path)
 
-    def secrets(self, keys: object, **settings: object) -> list[Secret]:
+    def secrets(self, keys: object, **settings: object) -> list[MasterSecret]:
         given = {name.replace("_", "-"): value for name, value in settings.items()}
         return list(merge({}, CommandLine(given), {"keys": keys}).secrets)
 
@@ -56,10 +56,10 @@ class TableTests(KeysCase):
 
     def test_a_secret_file_is_for_hs256_by_default(self) -> None:
         keys: dict[str, dict[str, Any]] = {"a": {"secret-file": self.strong}}
-        assert self.secrets(keys) == [Secret("a", "HS256", KEY, inf, table="a")]
+        assert self.secrets(keys) == [MasterSecret("a", "HS256", KEY, inf, table="a")]
         for algorithm in ("HS256", "HS384", "HS512"):
             keys["a"]["algorithm"] = algorithm
-            assert self.secrets(keys) == [Secret("a", algorithm, KEY, inf, table="a")]
+            assert self.secrets(keys) == [MasterSecret("a", algorithm, KEY, inf, table="a")]
 
     def test_a_public_key_file_is_for_eddsa(self) -> None:
         for extra in ({}, {"algorithm": "EdDSA"}):
@@ -72,8 +72,8 @@ class TableTests(KeysCase):
             "2026-02": {"secret-file": self.other, "ends": "2023-11-14T22:13:20Z"},
         }
         assert self.secrets(keys) == [
-            Secret("2026-01", "HS256", KEY, START, table="2026-01"),
-            Secret("2026-02", "HS256", OTHER_KEY, START, table="2026-02"),
+            MasterSecret("2026-01", "HS256", KEY, START, table="2026-01"),
+            MasterSecret("2026-02", "HS256", OTHER_KEY, START, table="2026-02"),
         ]
 
     def test_a_toml_file_with_every_key(self) -> None:
@@ -87,14 +87,14 @@ class TableTests(KeysCase):
             public-key-file = "%b"
             ''' % (self.strong.encode(), self.public.encode()))  # fmt: skip
         old, public = merge({}, CommandLine(), read_file(path)).secrets
-        assert old == Secret("old", "HS512", KEY, START, table="old")
+        assert old == MasterSecret("old", "HS512", KEY, START, table="old")
         assert (public.id, public.algorithm, public.ends) == ("a b", "EdDSA", inf)
 
     def test_a_weak_secret_must_be_allowed(self) -> None:
         keys = {"w": {"secret-file": self.weak}}
         self.refuses(r"^secret 'w': .*fewer than 32; .*--allow-weak-secret$", keys)
         assert self.secrets(keys, allow_weak_secret=1) == [
-            Secret("w", "HS256", b"weak", inf, table="w")
+            MasterSecret("w", "HS256", b"weak", inf, table="w")
         ]
 
 
@@ -166,11 +166,11 @@ class SecretFileTests(KeysCase):
     """secret-file, on the line or the top level"""
 
     def test_it_is_added_to_the_tables(self) -> None:
-        plain = Secret("secret-file", "HS256", OTHER_KEY, inf)
+        plain = MasterSecret("secret-file", "HS256", OTHER_KEY, inf)
         assert self.secrets({}, secret_file=self.other) == [plain]
         tables = {"a": {"secret-file": self.strong}}
         assert self.secrets(tables, secret_file=self.other) == [
-            Secret("a", "HS256", KEY, inf, table="a"),
+            MasterSecret("a", "HS256", KEY, inf, table="a"),
             plain,
         ]
 

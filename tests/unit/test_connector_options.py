@@ -18,8 +18,8 @@ from pubsub.pipeline.connector_options import (
     source_options,
 )
 from pubsub.pipeline.publisher_urls import (
-    Destination,
     PublisherFactory,
+    UrlColumns,
     client_options,
     find_destination,
 )
@@ -209,7 +209,7 @@ class Tokens(OptionsCase):
         self.refused("cannot be combined", token=TOKEN, tokenfile="x")
 
 
-def sink(given: Mapping[str, str]) -> Destination:
+def sink(given: Mapping[str, str]) -> UrlColumns:
     return find_destination(sink_options(given, client_options()))
 
 

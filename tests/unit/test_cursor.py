@@ -16,7 +16,7 @@ from pubsub.broker.service import BrokerService
 from pubsub.broker.slow_policy import DROP, SlowPolicy
 from pubsub.broker.topics import Topic
 from pubsub.kernel import Columns
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import Lines, Reader, Transport, clock_at, make_broker, make_listener
 
 LARGE = b"." * (PAGE_BYTES // 4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pubsub.broker.listener import Listener
 from pubsub.kernel import Columns
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import Ruled, Transport, make_listener, recheck_all
 from tests.unit.test_cursor import CursorCase
 

@@ -160,6 +160,15 @@ class DeleteTests(SynchronousTestCase):
         assert self.house.delete("/v1/identities/a", far).error == (403, "not-authorized")
         assert self.house.delete("/v1/topics/a", UNIXAddress(None)).status == 204
 
+    def test_without_secrets_this_machine_may_delete_a_topic_with_a_key(self) -> None:
+        """Otherwise a key that it sets could never be removed again."""
+        house = self.house
+        house.broker.queue_keys.close(house.broker.topics.create("a"), b"k", "", "")
+        far = IPv4Address("TCP", "192.0.2.1", 40_000)
+        assert house.delete("/v1/topics/a", far).error == (403, "not-authorized")
+        assert house.delete("/v1/topics/a").status == 204
+        assert "a" not in house.broker.queue_keys.names
+
     def test_many_subscribers_are_notified_in_slices(self) -> None:
         house = self.house
         topic = house.broker.topics.create("a")

@@ -31,7 +31,7 @@ from pubsub.dissector.tables import WireField, convert, merged, wire_fields
 from pubsub.plugin import IWireProtocol, installed_protocols
 from pubsub.protocols.cafe import codec as cafe
 from pubsub.settings import SIZE, Setting, choice
-from pubsub.wire.fields import U8, U16, U32, Counted, Remainder, Unsigned, counted, u8, u32
+from pubsub.wire.fields import U8, U16, U32, CountedBytes, Remainder, Unsigned, counted, u8, u32
 from tests.unit.fakes import Toy
 from tests.unit.raising import raised
 
@@ -80,7 +80,7 @@ class DeclarationTests(SynchronousTestCase):
         assert items(PaintWall, {"colour": hint}) == (
             Item("colour", U8, hint),
             Item("area", U32),
-            Item("note", Counted(U16)),
+            Item("note", CountedBytes(U16)),
         )
 
     def test_items_of_a_struct(self) -> None:
@@ -126,7 +126,7 @@ class TableTests(SynchronousTestCase):
         }
 
     def test_heads_have_fields_of_fixed_sizes(self) -> None:
-        packet = Packet((Item("name", Counted(U8)),), {0: Frame("A")})
+        packet = Packet((Item("name", CountedBytes(U8)),), {0: Frame("A")})
         error = raised(ValueError, lambda: convert(packet))
         assert str(error) == "name: the head of a packet has fields of fixed sizes only"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.durability import DURABILITY, Durability, DurabilityRules
-from pubsub.store.location import STORE, StoreLocation, default_path
+from pubsub.store.history_location import STORE, StoreLocation, default_path
 from tests.unit.raising import raised
 
 NONE, ASYNC, SYNC = Durability.NONE, Durability.ASYNC, Durability.SYNC

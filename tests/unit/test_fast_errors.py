@@ -6,6 +6,7 @@ import pytest
 
 from pubsub.errors import NotConfigured, Refused
 from pubsub.protocols.fast.refusals import CODES
+from tests.unit import fast_wire as wire
 from tests.unit.fast_wire import (
     BAD_TOKEN,
     FORGED,
@@ -20,14 +21,6 @@ from tests.unit.fast_wire import (
     WRONG_KEY,
     Fast,
     FastCase,
-    create,
-    error,
-    grant,
-    message,
-    publish,
-    rotate,
-    subscribe,
-    unsubscribe,
 )
 from tests.unit.streams import House, logged
 
@@ -36,23 +29,25 @@ class OrderTests(FastCase):
     """§5.2: token, topic, queue key, permission"""
 
     def test_checks_of_each_request_are_in_order(self) -> None:
-        nothing = grant("x")
+        nothing = wire.grant("x")
         for kind, request in (
-            (2, subscribe),
-            (3, lambda raw: publish(raw, b"x")),
-            (5, unsubscribe),
-            (7, lambda raw: rotate(raw, b"\xff")),
+            (2, wire.subscribe),
+            (3, lambda raw: wire.publish(raw, b"x")),
+            (5, wire.unsubscribe),
+            (7, lambda raw: wire.rotate(raw, b"\xff")),
         ):
             fast = self.house()
-            assert self.answer(fast, request(FORGED)) == error(kind, BAD_TOKEN)
-            assert self.answer(fast, request(nothing)) == error(kind, NO_TOPIC)
+            assert self.answer(fast, request(FORGED)) == wire.error(kind, BAD_TOKEN)
+            assert self.answer(fast, request(nothing)) == wire.error(kind, NO_TOPIC)
             fast.owner()
-            assert self.answer(fast, request(FORGED)) == error(kind, BAD_TOKEN)
-            assert self.answer(fast, request(grant("x", key="k2"))) == error(kind, WRONG_KEY)
-            assert self.answer(fast, request(KEYLESS)) == error(kind, WRONG_KEY)
+            assert self.answer(fast, request(FORGED)) == wire.error(kind, BAD_TOKEN)
+            assert self.answer(fast, request(wire.grant("x", key="k2"))) == wire.error(
+                kind, WRONG_KEY
+            )
+            assert self.answer(fast, request(KEYLESS)) == wire.error(kind, WRONG_KEY)
             if kind != 5:
-                assert self.answer(fast, request(nothing)) == error(kind, NO_PERMISSION)
-        assert self.answer(fast, rotate(OWNER, b"\xff")) == error(7, INVALID)
+                assert self.answer(fast, request(nothing)) == wire.error(kind, NO_PERMISSION)
+        assert self.answer(fast, wire.rotate(OWNER, b"\xff")) == wire.error(7, INVALID)
 
 
 class HintTests(FastCase):
@@ -68,8 +63,8 @@ class HintTests(FastCase):
     def test_a_client_that_leaves_after_an_error(self) -> None:
         fast = self.house()
         for _ in range(3):
-            client = fast.client(publish(OWNER, b"x"))
-            assert client.take() == error(3, NO_TOPIC)
+            client = fast.client(wire.publish(OWNER, b"x"))
+            assert client.take() == wire.error(3, NO_TOPIC)
             client.stream.lose()
         (hint,) = self.hints()
         assert hint.startswith("fast on tcp:7074:interface=127.0.0.1: '192.0.2.1:")
@@ -80,10 +75,10 @@ class HintTests(FastCase):
 
     def test_a_client_that_goes_on_or_leaves_without_an_error(self) -> None:
         fast = self.house()
-        client = fast.client(publish(OWNER, b"x"))
-        client.send(create(OWNER))
+        client = fast.client(wire.publish(OWNER, b"x"))
+        client.send(wire.create(OWNER))
         client.stream.lose()
-        fast.client(publish(OWNER, b"x")).stream.lose()
+        fast.client(wire.publish(OWNER, b"x")).stream.lose()
         assert self.hints() == []
 
     def test_a_client_that_the_broker_disconnects(self) -> None:
@@ -93,7 +88,7 @@ class HintTests(FastCase):
         assert self.hints() == []
 
     def test_without_errors(self) -> None:
-        self.house(errors="off").client(publish(OWNER, b"x")).stream.lose()
+        self.house(errors="off").client(wire.publish(OWNER, b"x")).stream.lose()
         assert self.hints() == []
 
 
@@ -111,21 +106,28 @@ class ErrorTests(FastCase):
     def test_the_question_whether_all_was_handled_is_no_refusal(self) -> None:
         fast = self.house()
         fast.owner()
-        assert self.answer(fast, unsubscribe(OWNER, 0) * 2) == error(5, NO_TOPIC, 0) * 2
+        assert self.answer(fast, wire.unsubscribe(OWNER, 0) * 2) == wire.error(5, NO_TOPIC, 0) * 2
         assert fast.refusals() == {}
-        assert self.answer(fast, unsubscribe(FORGED, 0)) == error(5, BAD_TOKEN, 0)
-        assert self.answer(fast, unsubscribe(OWNER, 1)) == error(5, NO_TOPIC, 1)
-        assert self.answer(fast, subscribe(OWNER, 0)) == error(2, NO_TOPIC, 0)
+        assert self.answer(fast, wire.unsubscribe(FORGED, 0)) == wire.error(5, BAD_TOKEN, 0)
+        assert self.answer(fast, wire.unsubscribe(OWNER, 1)) == wire.error(5, NO_TOPIC, 1)
+        assert self.answer(fast, wire.subscribe(OWNER, 0)) == wire.error(2, NO_TOPIC, 0)
         assert fast.refusals() == {"bad-token": 1, "topic-not-found": 2}
 
     def test_without_errors_refusals_are_counted_only(self) -> None:
         fast = self.house(errors="off")
-        silent = create(FORGED) + create(KEYLESS) + create(OWNER, flags=8) + create(OWNER)
-        client = fast.client(silent + create(OTHER) + publish(READER, b"x") + subscribe(OWNER, 1))
+        silent = (
+            wire.create(FORGED)
+            + wire.create(KEYLESS)
+            + wire.create(OWNER, flags=8)
+            + wire.create(OWNER)
+        )
+        client = fast.client(
+            silent + wire.create(OTHER) + wire.publish(READER, b"x") + wire.subscribe(OWNER, 1)
+        )
         assert client.take() == b""
         assert not client.closed
-        client.send(subscribe(OWNER) + publish(OWNER, b"x"))
-        assert client.take() == message(b"x")
+        client.send(wire.subscribe(OWNER) + wire.publish(OWNER, b"x"))
+        assert client.take() == wire.message(b"x")
         assert sum(fast.refusals().values()) == 6
 
     def test_without_errors_the_connection_closes_silently(self) -> None:
@@ -140,16 +142,16 @@ class ErrorTests(FastCase):
         for number in (0x00, 0x04, 0x06, 0x08, 0x7F, 0xFF):
             fast = self.house()
             client = fast.client(bytes([number]))
-            assert client.take() == error(number, INVALID, 0)
+            assert client.take() == wire.error(number, INVALID, 0)
             assert client.closed
-            client.send(create(OWNER))
+            client.send(wire.create(OWNER))
             assert not len(fast.broker.topics)
 
     def test_a_connection_over_quota_gets_an_error_and_is_closed(self) -> None:
         fast = self.house(max_connections=1)
         fast.client()
-        second = fast.client(create(OWNER))
-        assert second.take() == error(0, RATE_LIMITED, 0)
+        second = fast.client(wire.create(OWNER))
+        assert second.take() == wire.error(0, RATE_LIMITED, 0)
         assert second.closed
         assert not len(fast.broker.topics)
 
@@ -158,10 +160,10 @@ class ErrorTests(FastCase):
         owner = fast.owner()
         reader = fast.reader()
         fast.start()
-        owner.send(publish(OWNER, b"last"))
+        owner.send(wire.publish(OWNER, b"last"))
         fast.broker.stopService()
         fast.pump()
-        assert reader.take() == message(b"last")
+        assert reader.take() == wire.message(b"last")
         assert reader.closed
         assert owner.closed
 

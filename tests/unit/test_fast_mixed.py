@@ -9,6 +9,7 @@ from pubsub.broker import combination_cache
 from pubsub.broker.publisher import Publisher
 from pubsub.protocols.fast.heads import Source
 from pubsub.protocols.fast.proofs import Proofs
+from tests.unit import fast_wire as wire
 from tests.unit.fast_wire import (
     BAD_TOKEN,
     NEWS,
@@ -21,21 +22,12 @@ from tests.unit.fast_wire import (
     WRONG_KEY,
     Fast,
     FastCase,
-    create,
-    error,
-    for_seconds,
-    grant,
-    message,
-    publish,
-    rotate,
-    subscribe,
-    topic_id,
 )
 from tests.unit.streams import Client
 from tests.unit.tokens import KEY, OTHER_KEY
 
-SPORT = topic_id("sport")
-OTHER_KEYED = grant(key="k2", sub="mal")
+SPORT = wire.topic_id("sport")
+OTHER_KEYED = wire.grant(key="k2", sub="mal")
 SOURCES = [Source(WRITER, NEWS), Source(WRITER, SPORT)]
 
 
@@ -45,11 +37,11 @@ class MixedCase(FastCase):
     def start(self, **settings: object) -> tuple[Fast, Client]:
         """Return the house and the reader."""
         fast = Fast(self, **settings)  # type: ignore[arg-type]
-        fast.client(create(OWNER) + create(OWNER, "sport"))
+        fast.client(wire.create(OWNER) + wire.create(OWNER, "sport"))
         reader = fast.reader()
-        reader.send(subscribe(READER, SPORT))
+        reader.send(wire.subscribe(READER, SPORT))
         # Cached tokens.
-        writer = fast.client(publish(WRITER, b"0") + publish(WRITER, b"0", topic=SPORT))
+        writer = fast.client(wire.publish(WRITER, b"0") + wire.publish(WRITER, b"0", topic=SPORT))
         assert writer.take() == b""
         reader.take()
         return fast, reader
@@ -62,14 +54,14 @@ class MixedCase(FastCase):
 def both(raw: bytes, other: bytes | None = None) -> bytes:
     """Messages of news and sport in turn."""
     return (
-        publish(raw, b"n1") + publish(other or raw, b"s1", topic=SPORT)
-        + publish(raw, b"n2", b"n3") + publish(other or raw, b"s2", topic=SPORT)
+        wire.publish(raw, b"n1") + wire.publish(other or raw, b"s1", topic=SPORT)
+        + wire.publish(raw, b"n2", b"n3") + wire.publish(other or raw, b"s2", topic=SPORT)
     )  # fmt: skip
 
 
 BOTH = (
-    message(b"n1") + message(b"s1", topic=SPORT) + message(b"n2", b"n3")
-    + message(b"s2", topic=SPORT)
+    wire.message(b"n1") + wire.message(b"s1", topic=SPORT) + wire.message(b"n2", b"n3")
+    + wire.message(b"s2", topic=SPORT)
 )  # fmt: skip
 
 
@@ -91,7 +83,7 @@ class PublishTests(MixedCase):
 
     def test_a_token_that_is_not_cached(self) -> None:
         fast, reader = self.start()
-        fresh = grant("publish", sub="zoe")
+        fresh = wire.grant("publish", sub="zoe")
         assert self.answer(fast, both(fresh)) == b""
         assert reader.take() == BOTH
 
@@ -108,17 +100,21 @@ class PublishTests(MixedCase):
         for raw, code in (
             (OTHER_KEYED, WRONG_KEY),
             (READER, NO_PERMISSION),
-            (grant(secret=OTHER_KEY), BAD_TOKEN),
+            (wire.grant(secret=OTHER_KEY), BAD_TOKEN),
         ):
-            assert self.answer(fast, both(WRITER, raw)) == error(3, code, SPORT) * 2
-            assert reader.take() == message(b"n1", b"n2", b"n3")
+            assert self.answer(fast, both(WRITER, raw)) == wire.error(3, code, SPORT) * 2
+            assert reader.take() == wire.message(b"n1", b"n2", b"n3")
 
     def test_an_unknown_topic(self) -> None:
         fast, reader = self.start()
-        none = topic_id("none")
-        sent = publish(WRITER, b"n1") + publish(WRITER, b"x", topic=none) + publish(WRITER, b"n2")
-        assert self.answer(fast, sent) == error(3, NO_TOPIC, none)
-        assert reader.take() == message(b"n1", b"n2")
+        none = wire.topic_id("none")
+        sent = (
+            wire.publish(WRITER, b"n1")
+            + wire.publish(WRITER, b"x", topic=none)
+            + wire.publish(WRITER, b"n2")
+        )
+        assert self.answer(fast, sent) == wire.error(3, NO_TOPIC, none)
+        assert reader.take() == wire.message(b"n1", b"n2")
 
     def test_access_rules_that_change(self) -> None:
         fast, reader = self.start()
@@ -126,27 +122,28 @@ class PublishTests(MixedCase):
         assert reader.take() == BOTH
         listener = fast.listeners["fast"]
         listener.reconfigure({**listener.settings, "allow-publish": ("news",)})
-        assert self.answer(fast, both(WRITER)) == error(3, NO_PERMISSION, SPORT) * 2
-        assert reader.take() == message(b"n1", b"n2", b"n3")
+        assert self.answer(fast, both(WRITER)) == wire.error(3, NO_PERMISSION, SPORT) * 2
+        assert reader.take() == wire.message(b"n1", b"n2", b"n3")
 
     def test_a_rate_limit(self) -> None:
         fast, reader = self.start(rate_messages=4)
         answer = self.answer(fast, both(WRITER))
-        assert answer == error(3, RATE_LIMITED, SPORT)
-        assert reader.take() == BOTH[: -len(message(b"s2"))]
+        assert answer == wire.error(3, RATE_LIMITED, SPORT)
+        assert reader.take() == BOTH[: -len(wire.message(b"s2"))]
 
     def test_a_client_that_must_wait_for_its_tokens(self) -> None:
         """Messages before the first token that has to wait are published."""
         fast, reader = self.start()
         client = fast.client()
         forged = b"".join(
-            publish(grant(sub=f"{n}", secret=OTHER_KEY), b"x", topic=SPORT) for n in range(200)
+            wire.publish(wire.grant(sub=f"{n}", secret=OTHER_KEY), b"x", topic=SPORT)
+            for n in range(200)
         )
-        client.send(publish(WRITER, b"n1") + forged + publish(WRITER, b"n2"))
-        assert reader.take() == message(b"n1")
+        client.send(wire.publish(WRITER, b"n1") + forged + wire.publish(WRITER, b"n2"))
+        assert reader.take() == wire.message(b"n1")
         fast.advance(600)
-        assert client.take() == error(3, BAD_TOKEN, SPORT) * 200
-        assert reader.take() == message(b"n2")
+        assert client.take() == wire.error(3, BAD_TOKEN, SPORT) * 200
+        assert reader.take() == wire.message(b"n2")
 
 
 def subject(proofs: Proofs, sources: Sequence[Source]) -> str | None:
@@ -162,9 +159,9 @@ class ProofTests(MixedCase):
         fast, _ = self.start()
         proofs = self.proofs(fast)
         assert subject(proofs, SOURCES) == "eve"
-        other = grant("publish", sub="eve", iss="another")
+        other = wire.grant("publish", sub="eve", iss="another")
         assert proofs.token_of([*SOURCES, Source(other, NEWS)]) is None
-        self.answer(fast, publish(other, b"x"))
+        self.answer(fast, wire.publish(other, b"x"))
         assert subject(proofs, [*SOURCES, Source(other, NEWS)]) == "eve"
 
     def test_several_senders(self) -> None:
@@ -173,17 +170,17 @@ class ProofTests(MixedCase):
 
     def test_a_token_without_the_permission_or_the_key(self) -> None:
         fast, _ = self.start()
-        fast.client(create(OTHER_KEYED, "theirs"))
+        fast.client(wire.create(OTHER_KEYED, "theirs"))
         for raw in (READER, OTHER_KEYED):
             assert fast.listeners["fast"].tokens.known(raw)
             assert self.proofs(fast).token_of([SOURCES[0], Source(raw, SPORT)]) is None
-        theirs = Source(OTHER_KEYED, topic_id("theirs"))
+        theirs = Source(OTHER_KEYED, wire.topic_id("theirs"))
         assert subject(self.proofs(fast), [theirs]) == "mal"
 
     def test_a_topic_without_a_key(self) -> None:
         fast, _ = self.start()
         fast.broker.topics.create("open")
-        assert self.proofs(fast).token_of([Source(OWNER, topic_id("open"))]) is None
+        assert self.proofs(fast).token_of([Source(OWNER, wire.topic_id("open"))]) is None
 
     def test_an_unknown_topic(self) -> None:
         fast, _ = self.start()
@@ -198,7 +195,7 @@ class ProofTests(MixedCase):
 
     def test_a_proof_ends_with_the_first_token(self) -> None:
         fast, reader = self.start()
-        short = for_seconds(10, "publish", sub="eve")
+        short = wire.for_seconds(10, "publish", sub="eve")
         assert self.answer(fast, both(WRITER, short)) == b""
         assert reader.take() == BOTH
         proofs = self.proofs(fast)
@@ -206,15 +203,15 @@ class ProofTests(MixedCase):
         assert subject(proofs, sources) == "eve"
         fast.clock.rightNow += 10
         assert proofs.token_of(sources) is None
-        assert self.answer(fast, both(WRITER, short)) == error(3, BAD_TOKEN, SPORT) * 2
-        assert reader.take() == message(b"n1", b"n2", b"n3")
+        assert self.answer(fast, both(WRITER, short)) == wire.error(3, BAD_TOKEN, SPORT) * 2
+        assert reader.take() == wire.message(b"n1", b"n2", b"n3")
 
     def test_a_proof_does_not_hold_before_it_was_made(self) -> None:
         """A clock that is set back may make a token not valid yet."""
         fast, _ = self.start()
-        later = grant("publish", sub="eve", nbf=fast.clock.seconds() + 10)
+        later = wire.grant("publish", sub="eve", nbf=fast.clock.seconds() + 10)
         fast.clock.rightNow += 10
-        self.answer(fast, publish(later, b"x"))
+        self.answer(fast, wire.publish(later, b"x"))
         sources = [SOURCES[0], Source(later, SPORT)]
         assert subject(self.proofs(fast), sources) == "eve"
         fast.clock.rightNow -= 5
@@ -225,9 +222,9 @@ class ProofTests(MixedCase):
     def test_a_rotated_key_ends_a_proof(self) -> None:
         fast, _ = self.start()
         assert subject(self.proofs(fast), SOURCES) == "eve"
-        self.answer(fast, rotate(OWNER, b"k2", SPORT))
+        self.answer(fast, wire.rotate(OWNER, b"k2", SPORT))
         assert self.proofs(fast).token_of(SOURCES) is None
-        assert self.answer(fast, both(WRITER)) == error(3, WRONG_KEY, SPORT) * 2
+        assert self.answer(fast, both(WRITER)) == wire.error(3, WRONG_KEY, SPORT) * 2
 
     def test_a_topic_created_again_with_another_key(self) -> None:
         fast, reader = self.start()
@@ -235,9 +232,9 @@ class ProofTests(MixedCase):
         reader.take()
         fast.broker.topic_lifecycle.end(fast.broker.topics.named("sport"))
         reader.take()
-        assert self.answer(fast, both(WRITER)) == error(3, NO_TOPIC, SPORT) * 2
-        self.answer(fast, create(OTHER_KEYED, "sport"))
-        assert self.answer(fast, both(WRITER)) == error(3, WRONG_KEY, SPORT) * 2
+        assert self.answer(fast, both(WRITER)) == wire.error(3, NO_TOPIC, SPORT) * 2
+        self.answer(fast, wire.create(OTHER_KEYED, "sport"))
+        assert self.answer(fast, both(WRITER)) == wire.error(3, WRONG_KEY, SPORT) * 2
         assert self.answer(fast, both(WRITER, OTHER_KEYED)) == b""
         assert fast.broker.topics.named("sport").id == SPORT
 
@@ -248,8 +245,10 @@ class ProofTests(MixedCase):
         fast.reloader().reload()
         assert self.proofs(fast).token_of(SOURCES) is None
         reader.take()
-        bad = error(3, BAD_TOKEN) + error(3, BAD_TOKEN, SPORT)
-        answer = self.answer(fast, publish(WRITER, b"x") + publish(WRITER, b"y", topic=SPORT))
+        bad = wire.error(3, BAD_TOKEN) + wire.error(3, BAD_TOKEN, SPORT)
+        answer = self.answer(
+            fast, wire.publish(WRITER, b"x") + wire.publish(WRITER, b"y", topic=SPORT)
+        )
         assert answer == bad
 
     def test_proofs_are_bounded(self) -> None:

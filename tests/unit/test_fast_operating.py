@@ -7,24 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tests.unit import fast_wire as wire
 from tests.unit.fakes import START, scratch
-from tests.unit.fast_wire import (
-    BAD_TOKEN,
-    OVER,
-    OWNER,
-    READER,
-    Fast,
-    FastCase,
-    create,
-    error,
-    for_seconds,
-    grant,
-    key_update,
-    message,
-    publish,
-    rotate,
-    subscribe,
-)
+from tests.unit.fast_wire import BAD_TOKEN, OVER, OWNER, READER, Fast, FastCase
 from tests.unit.tokens import KEY, OTHER_KEY, PRIVATE, PUBLIC_PEM, token
 
 
@@ -41,11 +26,11 @@ class AuditTests(FastCase):
         cafe = fast.connect("cafe")
         cafe.send(bytes.fromhex("fe ca 02 03 00 00 00 01 01 00"))
         owner = fast.owner()
-        late, kept = fast.reader(for_seconds(10, "subscribe")), fast.reader()
+        late, kept = fast.reader(wire.for_seconds(10, "subscribe")), fast.reader()
         fast.clock.rightNow += 10
-        owner.stream.feed(rotate(grant(sub="käthe"), b"k2"))
+        owner.stream.feed(wire.rotate(wire.grant(sub="käthe"), b"k2"))
         fast.turn()
-        assert (late.take(), kept.take()) == (OVER, key_update(b"k2"))
+        assert (late.take(), kept.take()) == (OVER, wire.key_update(b"k2"))
         created, rotated = self.records(path)
         when = datetime.fromtimestamp(START + 10, UTC).isoformat(timespec="milliseconds")
         assert created["event"] == "create"
@@ -60,8 +45,8 @@ class AuditTests(FastCase):
         path = scratch(self) / "audit.log"
         fast = self.house(top={"audit-log": str(path)})
         self.addCleanup(fast.audit.close)
-        secretive = grant(key="hush-hush", sub="ada")
-        owner = fast.client(create(secretive) + rotate(secretive, b"be-quiet"))
+        secretive = wire.grant(key="hush-hush", sub="ada")
+        owner = fast.client(wire.create(secretive) + wire.rotate(secretive, b"be-quiet"))
         assert owner.take() == b""
         text = path.read_text()
         assert "ada" in text
@@ -80,21 +65,21 @@ class ReloadTests(FastCase):
     def test_a_removed_secret_ends_its_subscriptions(self) -> None:
         fast = self.house(secrets={"old": KEY, "new": OTHER_KEY})
         owner = fast.owner()
-        old, new = fast.reader(), fast.reader(grant("subscribe", secret=OTHER_KEY))
+        old, new = fast.reader(), fast.reader(wire.grant("subscribe", secret=OTHER_KEY))
         self.reload(fast, new=OTHER_KEY)
         assert (old.take(), new.take()) == (OVER, b"")
-        owner.send(publish(OWNER, b"x") + publish(grant(secret=OTHER_KEY), b"y"))
-        assert owner.take() == error(3, BAD_TOKEN)
-        assert (old.take(), new.take()) == (b"", message(b"y"))
+        owner.send(wire.publish(OWNER, b"x") + wire.publish(wire.grant(secret=OTHER_KEY), b"y"))
+        assert owner.take() == wire.error(3, BAD_TOKEN)
+        assert (old.take(), new.take()) == (b"", wire.message(b"y"))
 
     def test_an_added_secret_ends_no_subscription(self) -> None:
         fast = self.house()
         fast.owner()
         reader = fast.reader()
-        other = grant("subscribe", secret=OTHER_KEY)
-        assert self.answer(fast, subscribe(other)) == error(2, BAD_TOKEN)
+        other = wire.grant("subscribe", secret=OTHER_KEY)
+        assert self.answer(fast, wire.subscribe(other)) == wire.error(2, BAD_TOKEN)
         self.reload(fast, main=KEY, new=OTHER_KEY)
-        assert self.answer(fast, subscribe(other)) == b""
+        assert self.answer(fast, wire.subscribe(other)) == b""
         assert reader.take() == b""
 
     def test_a_new_secret_under_the_same_id_is_distinct(self) -> None:
@@ -107,10 +92,10 @@ class ReloadTests(FastCase):
     def test_an_unchanged_public_key_ends_no_subscription(self) -> None:
         fast = self.house(secrets={"public": PUBLIC_PEM})
         raw = token({"queue_key": "k1", "permissions": "*"}, PRIVATE.sign, "EdDSA")
-        client = fast.client(create(raw) + subscribe(raw))
+        client = fast.client(wire.create(raw) + wire.subscribe(raw))
         self.reload(fast, public=PUBLIC_PEM)
-        client.send(publish(raw, b"x"))
-        assert client.take() == message(b"x")
+        client.send(wire.publish(raw, b"x"))
+        assert client.take() == wire.message(b"x")
 
     def test_changed_rules_end_forbidden_subscriptions(self) -> None:
         fast = self.house()
@@ -131,7 +116,7 @@ class ReloadTests(FastCase):
         assert reader.take() == b""
         fast.advance(0.5)
         assert reader.take() == OVER
-        assert self.answer(fast, subscribe(READER)) == error(2, BAD_TOKEN)
+        assert self.answer(fast, wire.subscribe(READER)) == wire.error(2, BAD_TOKEN)
 
     def test_an_end_in_the_future_ends_no_subscription_yet(self) -> None:
         """How a secret is replaced: the new one is added, the old one gets an end."""
@@ -141,7 +126,7 @@ class ReloadTests(FastCase):
         end = datetime.fromtimestamp(START + 60, UTC)
         fast.document["keys"]["main"]["ends"] = end  # type: ignore[index]
         fast.reloader().reload()
-        owner.send(publish(OWNER, b"x"))
-        assert reader.take() == message(b"x")
+        owner.send(wire.publish(OWNER, b"x"))
+        assert reader.take() == wire.message(b"x")
         fast.advance(60)
         assert reader.take() == OVER

@@ -3,23 +3,9 @@
 from __future__ import annotations
 
 from pubsub.broker.topics import KeyChange
+from tests.unit import fast_wire as wire
 from tests.unit.fakes import START
-from tests.unit.fast_wire import (
-    ENDED,
-    NO_PERMISSION,
-    OWNER,
-    READER,
-    Fast,
-    FastCase,
-    create,
-    error,
-    for_seconds,
-    grant,
-    key_update,
-    publish,
-    rotate,
-    subscribe,
-)
+from tests.unit.fast_wire import ENDED, NO_PERMISSION, OWNER, READER, Fast, FastCase
 from tests.unit.streams import logged
 from tests.unit.tokens import (
     KEY,
@@ -38,10 +24,15 @@ class SilenceTests(FastCase):
     def test_no_key_or_token_is_logged_or_sent(self) -> None:
         lines = logged(self)
         fast = Fast(self)
-        hush = grant(key="hush-hush")
-        client = fast.client(create(hush) + subscribe(hush) + rotate(hush, b"be-quiet"))
-        client.send(publish(hush, b"x") + create(hush) + b"\xff" + hush)
-        fast.client(subscribe(grant(key="guess-work")) + subscribe(grant(secret=OTHER_KEY)))
+        hush = wire.grant(key="hush-hush")
+        client = fast.client(
+            wire.create(hush) + wire.subscribe(hush) + wire.rotate(hush, b"be-quiet")
+        )
+        client.send(wire.publish(hush, b"x") + wire.create(hush) + b"\xff" + hush)
+        fast.client(
+            wire.subscribe(wire.grant(key="guess-work"))
+            + wire.subscribe(wire.grant(secret=OTHER_KEY))
+        )
         fast.start()
         fast.advance(2)
         said = "\n".join(lines)
@@ -52,18 +43,18 @@ class SilenceTests(FastCase):
 
     def test_no_repr_contains_a_key(self) -> None:
         secret = next(iter(self.fast.broker.tokens.ring))
-        known = self.fast.broker.tokens.check(grant(key="hush-hush"), START)
+        known = self.fast.broker.tokens.check(wire.grant(key="hush-hush"), START)
         for thing in (secret, known, KeyChange(b"hush-hush", b"hush-hush")):
             assert "hush-hush" not in repr(thing)
             assert repr(KEY)[2:-1] not in repr(thing)
 
     def test_the_end_of_a_subscription_reveals_no_key(self) -> None:
-        late = self.fast.reader(for_seconds(10, "subscribe"))
+        late = self.fast.reader(wire.for_seconds(10, "subscribe"))
         self.fast.clock.rightNow += 10
-        self.owner.stream.feed(rotate(OWNER, b"new-key"))
+        self.owner.stream.feed(wire.rotate(OWNER, b"new-key"))
         self.fast.turn()
-        assert late.take() == error(2, ENDED)
-        assert self.reader.take() == key_update(b"new-key")
+        assert late.take() == wire.error(2, ENDED)
+        assert self.reader.take() == wire.key_update(b"new-key")
 
     def test_a_token_for_reading_does_not_permit_a_rotation(self) -> None:
-        assert self.answer(self.fast, rotate(READER, b"mine")) == error(7, NO_PERMISSION)
+        assert self.answer(self.fast, wire.rotate(READER, b"mine")) == wire.error(7, NO_PERMISSION)

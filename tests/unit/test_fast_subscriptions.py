@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pubsub.broker import sliced_routing
+from tests.unit import fast_wire as wire
 from tests.unit.fakes import START, Bench, Lines
 from tests.unit.fast_wire import (
     BAD_TOKEN,
@@ -16,17 +17,6 @@ from tests.unit.fast_wire import (
     READER,
     WRONG_KEY,
     FastCase,
-    create,
-    error,
-    for_seconds,
-    grant,
-    key_update,
-    message,
-    publish,
-    rotate,
-    subscribe,
-    topic_id,
-    unsubscribe,
 )
 
 
@@ -38,13 +28,13 @@ class ExpiryTests(FastCase):
         self.owner = self.fast.owner()
 
     def publish(self, payload: bytes = b"x") -> None:
-        self.owner.send(publish(OWNER, payload))
+        self.owner.send(wire.publish(OWNER, payload))
 
     def test_a_subscription_ends_with_its_token(self) -> None:
-        reader = self.fast.reader(for_seconds(10, "subscribe"))
+        reader = self.fast.reader(wire.for_seconds(10, "subscribe"))
         self.fast.advance(9.5)
         self.publish(b"in time")
-        assert reader.take() == message(b"in time")
+        assert reader.take() == wire.message(b"in time")
         self.fast.clock.advance(0.499)
         assert reader.take() == b""
         self.fast.clock.advance(0.001)
@@ -55,60 +45,60 @@ class ExpiryTests(FastCase):
         assert self.fast.refusals() == {"subscription-ended": 1}
 
     def test_earlier_messages_precede_the_end(self) -> None:
-        reader = self.fast.reader(for_seconds(10, "subscribe"))
+        reader = self.fast.reader(wire.for_seconds(10, "subscribe"))
         self.fast.advance(9.5)
-        self.owner.stream.feed(publish(OWNER, b"last"))
+        self.owner.stream.feed(wire.publish(OWNER, b"last"))
         self.fast.clock.advance(0.5)
-        assert reader.take() == message(b"last") + OVER
+        assert reader.take() == wire.message(b"last") + OVER
 
     def test_a_clock_that_was_set_back_extends_it(self) -> None:
-        reader = self.fast.reader(for_seconds(10, "subscribe"))
+        reader = self.fast.reader(wire.for_seconds(10, "subscribe"))
         self.fast.listeners["fast"].wall.system = lambda: self.fast.clock.seconds() - 3600
         self.fast.advance(10)
         self.publish()
-        assert reader.take() == message(b"x")
+        assert reader.take() == wire.message(b"x")
         self.fast.advance(3600)
         assert reader.take() == OVER
 
     def test_the_last_token_counts(self) -> None:
-        reader = self.fast.reader(for_seconds(10, "subscribe"))
-        reader.send(subscribe(for_seconds(20, "subscribe")))
+        reader = self.fast.reader(wire.for_seconds(10, "subscribe"))
+        reader.send(wire.subscribe(wire.for_seconds(20, "subscribe")))
         self.fast.advance(15)
         self.publish()
-        assert reader.take() == message(b"x")
+        assert reader.take() == wire.message(b"x")
         self.fast.advance(5)
         assert reader.take() == OVER
 
     def test_the_last_token_counts_even_if_it_expires_earlier(self) -> None:
         reader = self.fast.reader()
-        reader.send(subscribe(for_seconds(10, "subscribe")))
+        reader.send(wire.subscribe(wire.for_seconds(10, "subscribe")))
         self.fast.advance(10)
         assert reader.take() == OVER
-        reader.send(subscribe(READER))
+        reader.send(wire.subscribe(READER))
         self.fast.advance(1000)
         self.publish()
-        assert reader.take() == message(b"x")
+        assert reader.take() == wire.message(b"x")
 
     def test_a_refused_subscribe_changes_nothing(self) -> None:
-        reader = self.fast.reader(for_seconds(10, "subscribe"))
-        reader.send(subscribe(grant("publish")))
-        assert reader.take() == error(2, NO_PERMISSION)
+        reader = self.fast.reader(wire.for_seconds(10, "subscribe"))
+        reader.send(wire.subscribe(wire.grant("publish")))
+        assert reader.take() == wire.error(2, NO_PERMISSION)
         self.fast.advance(10)
         assert reader.take() == OVER
 
     def test_each_topic_has_its_own_expiry(self) -> None:
-        more = topic_id("more")
-        both = for_seconds(10, "subscribe")
-        reader = self.fast.client(create(OWNER, "more") + subscribe(both))
-        reader.send(subscribe(OWNER, more))
+        more = wire.topic_id("more")
+        both = wire.for_seconds(10, "subscribe")
+        reader = self.fast.client(wire.create(OWNER, "more") + wire.subscribe(both))
+        reader.send(wire.subscribe(OWNER, more))
         self.fast.advance(10)
         assert reader.take() == OVER
-        self.owner.send(publish(OWNER, b"x", topic=more))
-        assert reader.take() == message(b"x", topic=more)
+        self.owner.send(wire.publish(OWNER, b"x", topic=more))
+        assert reader.take() == wire.message(b"x", topic=more)
 
     def test_unsubscribing_cancels_the_expiry(self) -> None:
-        reader = self.fast.reader(for_seconds(10, "subscribe"))
-        reader.send(unsubscribe(READER))
+        reader = self.fast.reader(wire.for_seconds(10, "subscribe"))
+        reader.send(wire.unsubscribe(READER))
         self.fast.advance(20)
         assert reader.take() == b""
         assert not self.fast.clock.getDelayedCalls()
@@ -116,34 +106,34 @@ class ExpiryTests(FastCase):
     def test_without_errors_it_ends_silently(self) -> None:
         fast = self.house(errors="off")
         owner = fast.owner()
-        reader = fast.reader(for_seconds(10, "subscribe"))
+        reader = fast.reader(wire.for_seconds(10, "subscribe"))
         fast.advance(10)
-        owner.send(publish(OWNER, b"x"))
+        owner.send(wire.publish(OWNER, b"x"))
         assert reader.take() == b""
 
     def test_requests_are_refused_from_that_second_on(self) -> None:
-        raw = for_seconds(10)
-        client = self.fast.client(publish(raw, b"x"))
+        raw = wire.for_seconds(10)
+        client = self.fast.client(wire.publish(raw, b"x"))
         self.fast.clock.advance(9.999)
-        client.send(publish(raw, b"x"))
+        client.send(wire.publish(raw, b"x"))
         assert client.take() == b""
         self.fast.clock.advance(0.001)
-        client.send(publish(raw, b"x") + subscribe(raw))
-        assert client.take() == error(3, BAD_TOKEN) + error(2, BAD_TOKEN)
+        client.send(wire.publish(raw, b"x") + wire.subscribe(raw))
+        assert client.take() == wire.error(3, BAD_TOKEN) + wire.error(2, BAD_TOKEN)
 
     def test_a_token_that_is_not_valid_yet(self) -> None:
-        raw = grant(nbf=START + 10)
-        client = self.fast.client(subscribe(raw))
-        assert client.take() == error(2, BAD_TOKEN)
+        raw = wire.grant(nbf=START + 10)
+        client = self.fast.client(wire.subscribe(raw))
+        assert client.take() == wire.error(2, BAD_TOKEN)
         self.fast.advance(10)
-        client.send(subscribe(raw))
+        client.send(wire.subscribe(raw))
         assert client.take() == b""
 
     def test_a_token_with_a_very_late_expiry(self) -> None:
-        reader = self.fast.reader(grant("subscribe", exp=1e300))
+        reader = self.fast.reader(wire.grant("subscribe", exp=1e300))
         self.fast.advance(10_000)
         self.publish()
-        assert reader.take() == message(b"x")
+        assert reader.take() == wire.message(b"x")
 
 
 class RotationTests(FastCase):
@@ -152,81 +142,83 @@ class RotationTests(FastCase):
     def test_the_old_key_is_invalid_at_once(self) -> None:
         fast = self.house()
         owner = fast.owner()
-        owner.send(rotate(OWNER, b"k2"))
+        owner.send(wire.rotate(OWNER, b"k2"))
         assert owner.take() == b""
         for kind, request in (
-            (2, subscribe(OWNER)),
-            (3, publish(OWNER, b"x")),
-            (5, unsubscribe(OWNER)),
-            (7, rotate(OWNER, b"k3")),
+            (2, wire.subscribe(OWNER)),
+            (3, wire.publish(OWNER, b"x")),
+            (5, wire.unsubscribe(OWNER)),
+            (7, wire.rotate(OWNER, b"k3")),
         ):
-            assert self.answer(fast, request) == error(kind, WRONG_KEY)
-        assert self.answer(fast, create(OWNER)) == error(1, EXISTS)
-        assert self.answer(fast, create(NEW_OWNER) + subscribe(NEW_READER)) == b""
+            assert self.answer(fast, request) == wire.error(kind, WRONG_KEY)
+        assert self.answer(fast, wire.create(OWNER)) == wire.error(1, EXISTS)
+        assert self.answer(fast, wire.create(NEW_OWNER) + wire.subscribe(NEW_READER)) == b""
 
     def test_subscribers_are_notified_and_stay(self) -> None:
         fast = self.house()
         owner = fast.owner()
         readers = [fast.reader(), fast.reader(OWNER)]
-        owner.send(publish(OWNER, b"1") + rotate(OWNER, b"k2") + publish(NEW_OWNER, b"2"))
+        owner.send(
+            wire.publish(OWNER, b"1") + wire.rotate(OWNER, b"k2") + wire.publish(NEW_OWNER, b"2")
+        )
         for reader in readers:
-            assert reader.take() == message(b"1") + key_update(b"k2") + message(b"2")
-        owner.send(rotate(NEW_OWNER, b"k3") + publish(grant(key="k3"), b"3"))
+            assert reader.take() == wire.message(b"1") + wire.key_update(b"k2") + wire.message(b"2")
+        owner.send(wire.rotate(NEW_OWNER, b"k3") + wire.publish(wire.grant(key="k3"), b"3"))
         for reader in readers:
-            assert reader.take() == key_update(b"k3") + message(b"3")
+            assert reader.take() == wire.key_update(b"k3") + wire.message(b"3")
 
     def test_without_permission_nothing_changes(self) -> None:
         fast = self.house()
         fast.owner()
         reader = fast.reader()
-        for raw in (READER, grant("publish", "create", "subscribe")):
-            assert self.answer(fast, rotate(raw, b"k2")) == error(7, NO_PERMISSION)
+        for raw in (READER, wire.grant("publish", "create", "subscribe")):
+            assert self.answer(fast, wire.rotate(raw, b"k2")) == wire.error(7, NO_PERMISSION)
         assert reader.take() == b""
-        assert self.answer(fast, rotate(grant("rotate"), b"k2")) == b""
-        assert reader.take() == key_update(b"k2")
+        assert self.answer(fast, wire.rotate(wire.grant("rotate"), b"k2")) == b""
+        assert reader.take() == wire.key_update(b"k2")
 
     def test_keys_that_no_token_can_contain(self) -> None:
         fast = self.house()
         fast.owner()
         for key in (b"", b"\xff", b"k\xc3"):
-            assert self.answer(fast, rotate(OWNER, key)) == error(7, INVALID)
-        assert self.answer(fast, rotate(OWNER, "schlüssel".encode())) == b""
-        assert self.answer(fast, subscribe(grant(key="schlüssel"))) == b""
+            assert self.answer(fast, wire.rotate(OWNER, key)) == wire.error(7, INVALID)
+        assert self.answer(fast, wire.rotate(OWNER, "schlüssel".encode())) == b""
+        assert self.answer(fast, wire.subscribe(wire.grant(key="schlüssel"))) == b""
 
     def test_subscriptions_with_expired_tokens_end(self) -> None:
         """A token that has expired before its timer is called."""
         fast = self.house()
         owner = fast.owner()
-        late = fast.reader(for_seconds(10, "subscribe"))
+        late = fast.reader(wire.for_seconds(10, "subscribe"))
         kept = fast.reader()
         fast.clock.rightNow += 10
-        owner.stream.feed(rotate(OWNER, b"k2"))
+        owner.stream.feed(wire.rotate(OWNER, b"k2"))
         fast.turn()
         assert late.take() == OVER
-        assert kept.take() == key_update(b"k2")
+        assert kept.take() == wire.key_update(b"k2")
         fast.turn()
         assert late.take() == b""
 
     def test_the_rotating_subscriber_is_notified(self) -> None:
         fast = self.house()
-        client = fast.client(create(OWNER) + subscribe(OWNER) + rotate(OWNER, b"k2"))
-        assert client.take() == key_update(b"k2")
+        client = fast.client(wire.create(OWNER) + wire.subscribe(OWNER) + wire.rotate(OWNER, b"k2"))
+        assert client.take() == wire.key_update(b"k2")
 
     def test_a_token_with_the_old_key_still_expires(self) -> None:
         fast = self.house()
         owner = fast.owner()
-        reader = fast.reader(for_seconds(10, "subscribe"))
-        owner.send(rotate(OWNER, b"k2"))
+        reader = fast.reader(wire.for_seconds(10, "subscribe"))
+        owner.send(wire.rotate(OWNER, b"k2"))
         fast.advance(10)
-        assert reader.take() == key_update(b"k2") + OVER
+        assert reader.take() == wire.key_update(b"k2") + OVER
 
     def test_other_topics_keep_the_same_key(self) -> None:
         fast = self.house()
         owner = fast.owner()
-        more = topic_id("more")
-        owner.send(create(OWNER, "more") + rotate(OWNER, b"k2"))
-        owner.send(subscribe(OWNER, more) + publish(OWNER, b"x", topic=more))
-        assert owner.take() == message(b"x", topic=more)
+        more = wire.topic_id("more")
+        owner.send(wire.create(OWNER, "more") + wire.rotate(OWNER, b"k2"))
+        owner.send(wire.subscribe(OWNER, more) + wire.publish(OWNER, b"x", topic=more))
+        assert owner.take() == wire.message(b"x", topic=more)
 
 
 class SlicedRotationTests(FastCase):
@@ -236,7 +228,7 @@ class SlicedRotationTests(FastCase):
         self.patch(sliced_routing, "_FEW", 0)  # type: ignore[no-untyped-call]
         self.patch(sliced_routing, "_UNITS", 1)  # type: ignore[no-untyped-call]
         self.fast = self.house()
-        self.owner = self.fast.client(create(OWNER))
+        self.owner = self.fast.client(wire.create(OWNER))
         self.settle()
         self.readers = [self.fast.reader() for _ in range(10)]
         self.keys = self.fast.broker.queue_keys
@@ -247,66 +239,72 @@ class SlicedRotationTests(FastCase):
 
     def begin(self, sends: bytes = b"") -> None:
         """Rotate to k2; the subscribers are rechecked in the next ticks."""
-        self.owner.stream.feed(rotate(OWNER, b"k2") + sends)
+        self.owner.stream.feed(wire.rotate(OWNER, b"k2") + sends)
         topic = self.fast.broker.topics.named("news")
         assert self.keys.matches(topic, b"k2")
         assert self.fast.broker.router.waiting
 
     def test_the_next_packets_come_after_it(self) -> None:
-        self.begin(rotate(NEW_OWNER, b"k3") + publish(grant(key="k3"), b"x") + create(OWNER))
+        self.begin(
+            wire.rotate(NEW_OWNER, b"k3")
+            + wire.publish(wire.grant(key="k3"), b"x")
+            + wire.create(OWNER)
+        )
         topic = self.fast.broker.topics.named("news")
         # The second rotation waits, so that a client has one at most.
         assert not self.keys.matches(topic, b"k3")
         self.settle()
         for reader in self.readers:
-            assert reader.take() == key_update(b"k2") + key_update(b"k3") + message(b"x")
-        assert self.owner.take() == error(1, EXISTS)
+            assert reader.take() == wire.key_update(b"k2") + wire.key_update(b"k3") + wire.message(
+                b"x"
+            )
+        assert self.owner.take() == wire.error(1, EXISTS)
 
     def test_messages_of_others_come_after_it(self) -> None:
         self.begin()
         other = self.fast.client()
-        other.stream.feed(publish(OWNER, b"old") + publish(NEW_OWNER, b"x"))
+        other.stream.feed(wire.publish(OWNER, b"old") + wire.publish(NEW_OWNER, b"x"))
         self.settle()
-        assert other.take() == error(3, WRONG_KEY)
+        assert other.take() == wire.error(3, WRONG_KEY)
         for reader in self.readers:
-            assert reader.take() == key_update(b"k2") + message(b"x")
+            assert reader.take() == wire.key_update(b"k2") + wire.message(b"x")
 
     def test_a_subscriber_that_has_a_token_with_the_new_key_already(self) -> None:
         self.begin()
         last = self.readers[-1]
-        last.stream.feed(subscribe(NEW_READER) + publish(NEW_OWNER, b"x"))
+        last.stream.feed(wire.subscribe(NEW_READER) + wire.publish(NEW_OWNER, b"x"))
         self.settle()
         for reader in self.readers:
-            assert reader.take() == key_update(b"k2") + message(b"x")
+            assert reader.take() == wire.key_update(b"k2") + wire.message(b"x")
 
     def test_those_who_leave_meanwhile(self) -> None:
         self.begin()
         leaving, lost = self.readers[-1], self.readers[-2]
-        leaving.stream.feed(unsubscribe(NEW_OWNER))
+        leaving.stream.feed(wire.unsubscribe(NEW_OWNER))
         lost.stream.lose()
         self.settle()
-        self.owner.send(publish(NEW_OWNER, b"x"))
+        self.owner.send(wire.publish(NEW_OWNER, b"x"))
         self.settle()
-        assert leaving.take() == key_update(b"k2")
+        assert leaving.take() == wire.key_update(b"k2")
         for reader in self.readers[:-2]:
-            assert reader.take() == key_update(b"k2") + message(b"x")
+            assert reader.take() == wire.key_update(b"k2") + wire.message(b"x")
         assert self.fast.refusals() == {}
 
     def test_a_token_expires_meanwhile(self) -> None:
-        late = self.fast.reader(for_seconds(10, "subscribe"))
+        late = self.fast.reader(wire.for_seconds(10, "subscribe"))
         self.fast.clock.rightNow += 10
         self.begin()
         # The timer is called before its turn.
         self.settle()
         assert late.take() == OVER
         assert self.fast.refusals() == {"subscription-ended": 1}
-        assert {reader.take() for reader in self.readers} == {key_update(b"k2")}
+        assert {reader.take() for reader in self.readers} == {wire.key_update(b"k2")}
 
     def test_the_rotating_client_leaves(self) -> None:
-        self.begin(publish(NEW_OWNER, b"x"))
+        self.begin(wire.publish(NEW_OWNER, b"x"))
         self.owner.stream.lose()
         self.settle()
-        assert {reader.take() for reader in self.readers} == {key_update(b"k2")}
+        assert {reader.take() for reader in self.readers} == {wire.key_update(b"k2")}
 
     def test_a_deleted_topic(self) -> None:
         self.begin()
@@ -315,7 +313,7 @@ class SlicedRotationTests(FastCase):
             pass
         self.settle()
         for reader in self.readers:
-            assert reader.take() == key_update(b"k2") + OVER
+            assert reader.take() == wire.key_update(b"k2") + OVER
 
     def test_a_topic_that_is_closed(self) -> None:
         """The packets of the client that creates it wait as well."""
@@ -324,11 +322,11 @@ class SlicedRotationTests(FastCase):
         reader = bench.outbox(recheck=lambda topic, change: False).outbox
         assert reader is not None
         broker.router.subscribe(reader, topic, Lines())
-        self.owner.stream.feed(create(OWNER, "open") + unsubscribe(OWNER, 0))
+        self.owner.stream.feed(wire.create(OWNER, "open") + wire.unsubscribe(OWNER, 0))
         assert topic in self.keys
         assert not self.owner.stream.received
         self.settle()
-        assert self.owner.take() == error(5, 4, 0)
+        assert self.owner.take() == wire.error(5, 4, 0)
         assert not topic.subscribers
 
 
@@ -341,35 +339,35 @@ class GraceTests(FastCase):
 
     def test_subscriptions_that_are_not_renewed_end(self) -> None:
         reader = self.fast.reader()
-        self.owner.send(rotate(OWNER, b"k2"))
-        assert reader.take() == key_update(b"k2")
+        self.owner.send(wire.rotate(OWNER, b"k2"))
+        assert reader.take() == wire.key_update(b"k2")
         self.fast.advance(29.5)
-        self.owner.send(publish(NEW_OWNER, b"x"))
-        assert reader.take() == message(b"x")
+        self.owner.send(wire.publish(NEW_OWNER, b"x"))
+        assert reader.take() == wire.message(b"x")
         self.fast.advance(0.5)
         assert reader.take() == OVER
 
     def test_renewed_subscriptions_stay(self) -> None:
         reader = self.fast.reader()
-        self.owner.send(rotate(OWNER, b"k2"))
-        reader.send(subscribe(READER))
-        assert reader.take() == key_update(b"k2") + error(2, WRONG_KEY)
-        reader.send(subscribe(NEW_READER))
+        self.owner.send(wire.rotate(OWNER, b"k2"))
+        reader.send(wire.subscribe(READER))
+        assert reader.take() == wire.key_update(b"k2") + wire.error(2, WRONG_KEY)
+        reader.send(wire.subscribe(NEW_READER))
         self.fast.advance(100)
-        self.owner.send(publish(NEW_OWNER, b"x"))
-        assert reader.take() == message(b"x")
+        self.owner.send(wire.publish(NEW_OWNER, b"x"))
+        assert reader.take() == wire.message(b"x")
 
     def test_a_second_rotation_does_not_extend_the_grace(self) -> None:
         reader = self.fast.reader()
-        self.owner.send(rotate(OWNER, b"k2"))
+        self.owner.send(wire.rotate(OWNER, b"k2"))
         self.fast.advance(20)
-        self.owner.send(rotate(NEW_OWNER, b"k3"))
-        assert reader.take() == key_update(b"k2") + key_update(b"k3")
+        self.owner.send(wire.rotate(NEW_OWNER, b"k3"))
+        assert reader.take() == wire.key_update(b"k2") + wire.key_update(b"k3")
         self.fast.advance(10)
         assert reader.take() == OVER
 
     def test_the_grace_does_not_extend_the_life_of_a_token(self) -> None:
-        reader = self.fast.reader(for_seconds(10, "subscribe"))
-        self.owner.send(rotate(OWNER, b"k2"))
+        reader = self.fast.reader(wire.for_seconds(10, "subscribe"))
+        self.owner.send(wire.rotate(OWNER, b"k2"))
         self.fast.advance(10)
-        assert reader.take() == key_update(b"k2") + OVER
+        assert reader.take() == wire.key_update(b"k2") + OVER

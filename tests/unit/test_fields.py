@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.wire.fields import (
     U8,
-    Counted,
+    CountedBytes,
     FieldError,
     Remainder,
     Unsigned,
@@ -84,19 +84,19 @@ class BytesTests(SynchronousTestCase):
     """Counted and Remainder"""
 
     def test_counted_bytes_follow_their_number(self) -> None:
-        assert Counted(Unsigned(2)).encode(b"abc") == b"\3\0abc"
-        assert Counted(Unsigned(2)).decode(b"\3\0abcd", 0) == (b"abc", 5)
-        assert Counted(U8).decode(b"\0", 0) == (b"", 1)
+        assert CountedBytes(Unsigned(2)).encode(b"abc") == b"\3\0abc"
+        assert CountedBytes(Unsigned(2)).decode(b"\3\0abcd", 0) == (b"abc", 5)
+        assert CountedBytes(U8).decode(b"\0", 0) == (b"", 1)
 
     def test_more_bytes_than_their_number_can_express_overflow(self) -> None:
-        assert Counted(U8).encode(b"x" * 255)[0] == 255
+        assert CountedBytes(U8).encode(b"x" * 255)[0] == 255
         with pytest.raises(OverflowError):
-            Counted(U8).encode(b"x" * 256)
+            CountedBytes(U8).encode(b"x" * 256)
 
     def test_fewer_bytes_than_counted_are_a_field_error(self) -> None:
         for data in (b"", b"\1", b"\3ab"):
             with pytest.raises(FieldError):
-                Counted(U8).decode(data, 0)
+                CountedBytes(U8).decode(data, 0)
 
     def test_the_rest_may_be_empty(self) -> None:
         assert Remainder().decode(b"abc", 1) == (b"bc", 3)
@@ -124,7 +124,7 @@ class FrameTests(SynchronousTestCase):
         assert decode_fields(Empty, b"") == Empty()
 
     def test_the_layout_names_fields_and_kinds(self) -> None:
-        assert layout(Closed) == (("name", Counted(Unsigned(2))), ("small", U8))
+        assert layout(Closed) == (("name", CountedBytes(Unsigned(2))), ("small", U8))
 
     @given(
         st.builds(

@@ -152,6 +152,7 @@ class CommitMachine(RuleBasedStateMachine):
         self.asked = 0
         self.called: dict[int, bool] = {}
         self.order: dict[str, list[int]] = {"written": [], "synced": []}
+        self.held = -1
 
     def _callback(self, kind: str) -> Callable[[bool], None]:
         number, offset = self.asked, self.log.next_offset
@@ -186,11 +187,37 @@ class CommitMachine(RuleBasedStateMachine):
     @rule()
     @precondition(lambda self: self.commits.failing is None)
     def together(self) -> None:
-        self.commits.hold()
+        self.commits.hold(self.log.next_offset)
         self.commits.add(run_of(self.log, GROUP))
         self.commits.add(run_of(self.log, SMALL))
         self.commits.put("t", "a", b"w")
         self.commits.release()
+
+    @rule()
+    @precondition(lambda self: self.commits.failing is None and self.held < 0)
+    def hold(self) -> None:
+        self.held = self.log.next_offset
+        self.commits.hold(self.held)
+
+    @rule(count=st.integers(1, 3))
+    @precondition(lambda self: self.held >= 0)
+    def add_more(self, count: int) -> None:
+        for _ in range(count):
+            self.commits.add(run_of(self.log, SMALL))
+
+    @rule()
+    @precondition(lambda self: self.held >= 0)
+    def release(self) -> None:
+        group = self.commits._group
+        pieces = group.pieces(self.disk.written if not group.runs else group.runs[0][1])
+        stops = [stop for base, stop, runs, _ in pieces if runs and stop > self.held]
+        assert len(stops) <= 1, "what was held is in several records"
+        self.held = -1
+        self.commits.release()
+
+    @invariant()
+    def nothing_of_what_is_held_is_written(self) -> None:
+        assert self.held < 0 or self.disk.written <= self.held
 
     @rule(kind=st.sampled_from(["written", "synced"]))
     def ask(self, kind: str) -> None:
@@ -235,6 +262,8 @@ class CommitMachine(RuleBasedStateMachine):
             assert self.commits._backlog > BACKLOG // 2
 
     def teardown(self) -> None:
+        if self.held >= 0:
+            self.release()
         self.disk.settle()
         assert sorted(self.called) == list(range(self.asked))
         assert self.commits.failing is None
@@ -403,6 +432,84 @@ class CommitTests(CommitCase):
         assert [(base, stop, len(runs)) for base, stop, runs, _ in pieces] == [(0, 1, 1), (1, 2, 1)]
         keys = [[getattr(one, "key", "end") for one in piece[3]] for piece in pieces]
         assert keys == [["before"], ["end", "after"]]
+
+
+class HeldTests(CommitCase):
+    """A group that is held over several ticks"""
+
+    def test_it_is_not_written_before_it_is_released(self) -> None:
+        self.commits.hold(0)
+        self.add(GROUP)
+        self.commits.when_written(self.called.append)
+        self.disk.tick()
+        self.disk.clock.advance(SYNC_SECONDS)
+        self.disk.tick()
+        assert self.disk.writing is None
+        self.add()
+        self.commits.release()
+        self.disk.tick()
+        self.disk.end_write()
+        assert self.called == [True]
+        assert self.disk.written == 2
+
+    def test_a_small_group_that_became_due_meanwhile_is_written(self) -> None:
+        self.add()
+        self.disk.tick()
+        self.commits.hold(1)
+        self.add()
+        self.disk.clock.advance(INTERVAL)
+        self.commits.release()
+        self.disk.tick()
+        self.disk.end_write()
+        assert self.disk.written == 2
+
+    def test_what_is_written_is_synced_meanwhile(self) -> None:
+        self.add(GROUP)
+        self.disk.end_write()
+        self.commits.hold(1)
+        self.add()
+        self.disk.clock.advance(SYNC_SECONDS)
+        self.disk.end_sync()
+        assert self.disk.synced == 1
+        self.commits.release()
+
+    def test_it_may_be_held_twice(self) -> None:
+        self.commits.hold(0)
+        self.add()
+        self.commits.hold(1)
+        self.add(GROUP)
+        self.commits.release()
+        assert self.disk.writing is None
+        self.commits.release()
+        assert self.disk.writing is not None
+
+    def test_a_topic_ends_before_what_is_held(self) -> None:
+        self.add()
+        self.commits.put("t", "before", b"1")
+        self.commits.hold(1)
+        self.add()
+        self.commits.put("t", "within", b"2")
+        assert self.commits.end("a", 2) == 1
+        assert self.commits.end("b", 2) == 1
+        self.add()
+        self.commits.put("t", "before", b"3")
+        pieces = self.commits._group.pieces(0)
+        assert [(base, stop, len(runs)) for base, stop, runs, _ in pieces] == [(0, 1, 1), (1, 3, 2)]
+        operations = [sorted([str(one[:2]) for one in piece[3]]) for piece in pieces]
+        assert operations == [
+            ["('t', 'before')"],
+            ["('a', 1)", "('b', 1)", "('t', 'before')", "('t', 'within')"],
+        ]
+
+    def test_the_gate_stays_open_while_writing_fails(self) -> None:
+        self.add(GROUP)
+        self.commits.hold(1)
+        self.disk.end_write(works=False)
+        self.add(BACKLOG)
+        assert not self.commits.gate.shut
+        self.commits.release()
+        self.disk.settle()
+        assert self.disk.synced == 2
 
 
 class FailureTests(CommitCase):

@@ -7,7 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Page
 from pubsub.broker.history_reads import RETRY_SECONDS, read_history
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import Reader, clock_at
 from tests.unit.streams import logged
 from tests.unit.test_let_go import LetGoCase

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.access_table import AccessRule, AccessTable, Who
 from pubsub.broker.master_secrets import SecretRing
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
 from pubsub.store.parcel import Parcel
 from tests.unit.test_access_table import rule
 from tests.unit.test_http_reading import HouseCase

@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.client.http_wire import HttpWire
 from pubsub.kernel import Columns
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
 from pubsub.wire.client_events import (
     Alive,
     Closing,

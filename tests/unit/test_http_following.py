@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.admin.live_response import HEARTBEAT_SECONDS
 from pubsub.broker.durability import Durability
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
 from pubsub.wire.departure import LINGER
 from tests.unit.web import WebClient, WebHouse
 

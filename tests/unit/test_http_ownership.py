@@ -9,7 +9,7 @@ from unittest.mock import patch
 from pubsub.admin import committed_batches
 from pubsub.admin.committed_batches import COMMITS, UNOWNED_COMMITS
 from pubsub.admin.reader_positions import READERS
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
 from tests.unit.test_http_writing import WritingCase, table
 from tests.unit.web import Answer, WebHouse, stream_of
 

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.admin.flow_control import WAIT_SECONDS
 from pubsub.admin.message_body import MAX_MESSAGES
 from pubsub.broker.durability import Durability
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import Held
 from tests.unit.web import Answer, WebHouse
 

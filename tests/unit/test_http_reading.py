@@ -8,7 +8,7 @@ from urllib.parse import quote
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import message_id
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import START
 from tests.unit.web import WebHouse
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -14,12 +15,18 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.admin import staged_parts
 from pubsub.admin.api_error import ApiError
-from pubsub.admin.staged_parts import read_runs, summarize
+from pubsub.admin.staged_parts import PublishableRun, read_rows, summarize
 from tests.profiles import examples
 from tests.unit.test_http_streams import Threads
 from tests.unit.test_http_writing import HEADERS, WritingCase, table
 from tests.unit.tokens import token
 from tests.unit.web import WebHouse, stream_of
+
+
+def read_runs(file: io.BytesIO, sender: bytes) -> Iterator[PublishableRun]:
+    """The runs of a part."""
+    for rows in read_rows(file, sender):
+        yield from rows.runs()
 
 
 class StageTests(WritingCase):

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.admin.request_body import Body
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
 from pubsub.wire.departure import LINGER
 from tests.unit.web import WebClient, WebHouse
 

@@ -12,7 +12,7 @@ from pubsub.broker.durability import Durability
 from pubsub.broker.limits import CONNECTION_BYTES
 from pubsub.broker.topic_lifecycle import TOPICS
 from pubsub.broker.topic_names import TOPIC_NAMESPACE, fnv1a32
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import Lines, Reader, Transport
 from tests.unit.test_http_streams import Threads
 from tests.unit.web import Answer, WebHouse, stream_of

@@ -14,15 +14,16 @@ from pubsub.broker.access_table import ACTIONS, AccessTable
 from pubsub.broker.identity import Identity, token_identity
 from pubsub.broker.listener_access import ListenerAccess
 from pubsub.broker.listener_settings import SETTINGS
-from pubsub.broker.master_secrets import KeySource, Secret, SecretRing
+from pubsub.broker.master_secrets import KeySource, MasterSecret, SecretRing
 from pubsub.broker.tokens import Token, TokenVerifier
 from pubsub.embed import read_config
 from pubsub.errors import ConfigurationError
 from pubsub.plugin import installed_protocols
 from pubsub.server.configuration import CommandLine, Config, merge
 from pubsub.settings import read_all
+from tests.unit import fast_wire as wire
 from tests.unit.fakes import START, scratch
-from tests.unit.fast_wire import NO_PERMISSION, create, publish, subscribe
+from tests.unit.fast_wire import NO_PERMISSION
 from tests.unit.streams import House
 from tests.unit.tokens import KEY, hmac_secret, token
 from tests.unit.web import WebHouse
@@ -80,14 +81,16 @@ class PermissionTests(SynchronousTestCase):
         assert not tokens.valid(unlimited, START)
 
     def test_the_identity_has_the_table_of_the_key(self) -> None:
-        key = Secret("corp/a", "HS256", KEY, kid="a", table="corp")
+        key = MasterSecret("corp/a", "HS256", KEY, kid="a", table="corp")
         found = TokenVerifier(SecretRing([key])).check(token({"sub": "ada"}, kid="a"), START)
         assert token_identity(found) == Identity("ada", "token", issuer="corp")
         assert token_identity(verified(actions=None)).issuer == "main"
 
     def test_keys_that_were_fetched_have_the_actions_of_their_source(self) -> None:
         source = KeySource("corp", URL, actions=READ)
-        ring = SecretRing(sources=[source], fetched={"corp": (Secret("corp/a", "HS256", KEY),)})
+        ring = SecretRing(
+            sources=[source], fetched={"corp": (MasterSecret("corp/a", "HS256", KEY),)}
+        )
         (key,) = ring
         assert (key.source, key.actions) == ("corp", READ)
 
@@ -189,11 +192,11 @@ class WireTests(SynchronousTestCase):
         house = House({"fast": {"errors": True}}, top={"keys": keys})
         raw = token({"sub": "ada", "queue_key": "k", "permissions": ["*"]})
         client = house.connect("fast")
-        client.send(create(raw) + subscribe(raw))
+        client.send(wire.create(raw) + wire.subscribe(raw))
         house.pump()
         assert house.broker.router.subscriptions == 1
         client.take()
-        client.send(publish(raw, b"1"))
+        client.send(wire.publish(raw, b"1"))
         house.pump()
         assert bytes([NO_PERMISSION]) in client.take()
         assert house.store.next_offset == 0

@@ -374,6 +374,31 @@ class TestEncode:
         columns = kernel.Columns.of([b"a", b"", b"ccc", b"dd"])
         assert encoder.encode(columns) == (frame(8, b"a") + frame(8, b"dd"), 2)
 
+    def test_rows_of_every_size(self, kernel: Any) -> None:
+        for size in (*range(100), 255, 256, 257, 1000):
+            for width in (2, 7, 8, 11, 16, 17, 40):
+                head = Head(bytes(2) + bytes(range(2, width)), (LengthField(0, 2),), 5000)
+                payloads = [bytes([number]) * size for number in range(4)]
+                frames = b"".join(head.encode(size) + payload for payload in payloads)
+                encoder = kernel.FrameEncoder([(head,)])
+                assert encoder.encode(kernel.Columns.of(payloads)) == (frames, 4)
+                assert encoder.encode(kernel.Columns.gather(payloads)) == (frames, 4)
+
+    def test_gathered_payloads(self, kernel: Any) -> None:
+        encoder = kernel.FrameEncoder([(channel_head(8, limit=3),)])
+        payloads = [b"a", b"b", b"", b"long", b"abc", bytes([5, 6])]
+        columns = kernel.Columns.gather(payloads)
+        wanted, same = payloads.copy(), kernel.Columns.of(payloads)
+        del payloads[1:]
+        frames = b"".join(frame(8, payload) for payload in wanted if payload != b"long")
+        for _ in range(2):
+            assert encoder.encode(columns) == (frames, 5)
+            assert described(columns) == described(same)
+            # They are joined for this.
+            assert columns == same
+        assert columns.slice(1, 3).payloads() == [b"b", b""]
+        assert encoder.encode(kernel.Columns.gather([])) == (b"", 0)
+
     def test_the_first_head_that_fits(self, kernel: Any) -> None:
         short, long = Head(b"\0", (LengthField(0, 1),), 2), Head(b"L\0", (LengthField(1, 1),), 9)
         encoder = kernel.FrameEncoder([(short, long)])
@@ -420,6 +445,20 @@ class TestBothForms:
             assert one.slice(at, 30).payloads() == other.slice(at, 30).payloads()
             encoders = [form.FrameEncoder(heads) for form in (interpreted, compiled)]
             assert encoders[0].encode(one) == encoders[1].encode(other)
+
+    @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 12)), max_size=40), st.booleans())
+    def test_encode_few_topics_in_turn(self, sent: list[tuple[int, int]], overlap: bool) -> None:
+        assert compiled is not None
+        short, long = channel_head(1, limit=4), channel_head(2, limit=10, least=2)
+        heads = [(short,), (), (short, long), (long,)]
+        payloads = [bytes([65 + place]) * size for place, (_, size) in enumerate(sent)]
+        frames = [
+            form.FrameEncoder(heads, 3 if overlap else 6, 2).encode(
+                form.Columns.of(payloads, [index for index, _ in sent]), b"xy"
+            )
+            for form in (interpreted, compiled)
+        ]
+        assert frames[0] == frames[1]
 
     @given(st.lists(st.tuples(st.binary(max_size=9), st.binary(max_size=300)), max_size=30))
     def test_two_length_fields(self, messages: list[tuple[bytes, bytes]]) -> None:

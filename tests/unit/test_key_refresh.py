@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.key_refresh import EARLY_SECONDS, RETRY_SECONDS
-from pubsub.broker.master_secrets import KeySource, Secret
+from pubsub.broker.master_secrets import KeySource, MasterSecret
 from pubsub.errors import BadToken
 from pubsub.management.status import status_of
 from tests.unit.fakes import START
@@ -27,23 +27,26 @@ class Issuer:
     def __init__(self) -> None:
         self.private: dict[str, Ed25519PrivateKey] = {}
         self.asked: list[KeySource] = []
-        self.pending: list[Deferred[list[Secret]]] = []
+        self.pending: list[Deferred[list[MasterSecret]]] = []
         self.cancelled = 0
 
-    def fetch(self, source: KeySource) -> Deferred[list[Secret]]:
+    def fetch(self, source: KeySource) -> Deferred[list[MasterSecret]]:
         """Take part in a broker as its fetcher."""
         self.asked.append(source)
-        pending: Deferred[list[Secret]] = Deferred(self._cancel)
+        pending: Deferred[list[MasterSecret]] = Deferred(self._cancel)
         self.pending.append(pending)
         return pending
 
-    def _cancel(self, pending: Deferred[list[Secret]]) -> None:
+    def _cancel(self, pending: Deferred[list[MasterSecret]]) -> None:
         self.pending.remove(pending)
         self.cancelled += 1
 
     def publish(self, *kids: str) -> None:
         """End the fetch with these keys."""
-        keys = [Secret(f"corp/{kid}", "EdDSA", self.key(kid).public_key(), kid=kid) for kid in kids]
+        keys = [
+            MasterSecret(f"corp/{kid}", "EdDSA", self.key(kid).public_key(), kid=kid)
+            for kid in kids
+        ]
         self.pending.pop(0).callback(keys)
 
     def fail(self, reason: str = "away") -> None:
@@ -230,7 +233,7 @@ class RotationTests(RefreshCase):
 
     def test_no_key_takes_the_id_of_a_configured_secret(self) -> None:
         self.issuer.publish("a")
-        own = Secret("corp/a", "HS256", b"k" * 32)
+        own = MasterSecret("corp/a", "HS256", b"k" * 32)
         ring = self.house.broker.tokens.ring
         both = type(ring)([own], sources=ring.sources, fetched=ring.fetched)
         assert list(both) == [own]

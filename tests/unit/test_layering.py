@@ -1,4 +1,4 @@
-"""The permitted imports between parts of the package, read from the sources."""
+"""The permitted imports between components of the package, read from the sources."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from pubsub.broker.service import BrokerService
 from pubsub.broker.slow_policy import AUTO, SlowPolicy
 from pubsub.broker.topics import KeyChange, Topic
 from pubsub.kernel import Columns
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import Held, Lines, Reader, Transport, clock_at, make_broker, make_listener
 
 KIB = 1024

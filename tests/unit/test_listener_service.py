@@ -23,7 +23,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase, TestCase
 from pubsub.broker.service import BrokerService
 from pubsub.errors import ConfigurationError, StartError
 from pubsub.server.clocks import system_wall_clock
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
 from pubsub.tuning import LOOPBACK_RENO, TUNED, Tuning
 from pubsub.wire.light_transport import LightTransport
 from pubsub.wire.listener_service import BACKLOG, ListenerService

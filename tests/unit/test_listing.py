@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.errors import MemoryExhausted
-from pubsub.management.listing import Page, PageRequest, fill
+from pubsub.management.listing import ListPage, PageRequest, fill
 
 
 class FillTests(SynchronousTestCase):
@@ -25,7 +25,7 @@ class FillTests(SynchronousTestCase):
             self.looked_at += 1
             yield number
 
-    def steps(self, page: Page, every: int = 1, stop: int = 100_000) -> list[int]:
+    def steps(self, page: ListPage, every: int = 1, stop: int = 100_000) -> list[int]:
         """Return how many candidates each step has looked at."""
         found, before = [], 0
         rows = fill(page, self.numbers(stop), lambda n: None if n % every else {"n": n}, str)
@@ -35,27 +35,27 @@ class FillTests(SynchronousTestCase):
         return found
 
     def test_a_step_makes_one_row(self) -> None:
-        page = Page(PageRequest(limit=50), self.memory)
+        page = ListPage(PageRequest(limit=50), self.memory)
         assert self.steps(page) == [1] * 50
         assert (len(page), page.next) == (50, "49")
 
     def test_a_step_looks_at_few_candidates(self) -> None:
-        page = Page(PageRequest(limit=50), self.memory)
+        page = ListPage(PageRequest(limit=50), self.memory)
         assert max(self.steps(page, every=99_999)) <= 9
         assert (len(page), page.next) == (2, None)
 
     def test_the_last_page_has_no_cursor(self) -> None:
-        page = Page(PageRequest(limit=50), self.memory)
+        page = ListPage(PageRequest(limit=50), self.memory)
         self.steps(page, stop=50)
         assert (len(page), page.next) == (50, None)
 
     def test_nothing_more_is_done_for_a_client_that_has_left(self) -> None:
-        page = Page(PageRequest(limit=50), self.memory)
+        page = ListPage(PageRequest(limit=50), self.memory)
         page.abandoned = lambda: self.looked_at > 10
         assert len(self.steps(page)) == 10
 
     def test_rows_are_charged_until_the_page_is_closed(self) -> None:
-        page = Page(PageRequest(), self.memory)
+        page = ListPage(PageRequest(), self.memory)
         page.add({"name": "x" * 1000})
         assert self.memory.used > 2000
         page.close()
@@ -65,10 +65,10 @@ class FillTests(SynchronousTestCase):
     def test_without_memory_there_is_no_page(self) -> None:
         self.memory.add(10**6)
         with pytest.raises(MemoryExhausted):
-            Page(PageRequest(), self.memory)
+            ListPage(PageRequest(), self.memory)
 
     def test_the_body_is_json_with_any_names(self) -> None:
-        page = Page(PageRequest(), self.memory)
+        page = ListPage(PageRequest(), self.memory)
         rows = [{"name": "<\0>\u2028ä"}, {"name": "\udc80"}]
         for row in rows:
             page.add(row)

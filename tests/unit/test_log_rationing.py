@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Thread
 from typing import Any, cast
 
 from hypothesis import given
@@ -49,6 +50,22 @@ class RationingTests(SynchronousTestCase):
             self.log.clock.advance(SECONDS)
         assert len(self.log.lines) == 5 * LINES
         assert not self.log.clock.getDelayedCalls()
+
+    def test_a_handler_of_a_signal_logs_while_a_line_is_written(self) -> None:
+        handlers = [lambda: self.log.log("while a line is written")]
+
+        def seconds() -> float:
+            if handlers:
+                handlers.pop()()
+            return 0.0
+
+        self.log.log("before")
+        self.log.rationing._seconds = seconds
+        thread = Thread(target=self.log.log, args=("line",), daemon=True)
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert self.log.lines == ["before", "while a line is written", "line"]
 
     def test_of_more_their_number_and_the_last_are_written(self) -> None:
         self.log.flood()

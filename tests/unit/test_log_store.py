@@ -7,6 +7,7 @@ import gc
 import os
 import stat
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -15,8 +16,10 @@ from pubsub.errors import HistoryUnavailable, StartError
 from pubsub.store import group_commit, log_reader
 from pubsub.store.block import decode_block
 from pubsub.store.group_commit import BACKLOG
-from pubsub.store.log_directory import RESERVE
+from pubsub.store.log_directory import RESERVE, check_free
 from pubsub.store.log_store import LogStore
+from pubsub.store.metadata_copy import MetadataCopy
+from pubsub.store.retention import RetentionLimits
 from tests.unit.fakes import Held, batch_of, mixed_batch
 from tests.unit.logs import RUN, StoreCase, keep_everything, messages
 from tests.unit.raising import raised
@@ -96,6 +99,21 @@ class RestartTests(StoreCase):
         assert self.store.continues(self.store.epoch, 1)
         assert not self.store.continues("", 0)
 
+    async def test_positions_are_valid_while_sqlite_cannot_write(self) -> None:
+        """On a full disk the log may have room for the new epoch where SQLite has none."""
+        await self.put(batch_of([b"1"]))
+        await self.store.close()
+
+        with mock.patch.object(MetadataCopy, "apply", return_value=False):
+            self.open()
+        assert self.store.continues(self.store.epoch, 0)
+        assert self.store.continues(self.store.epoch, 1)
+        await self.put(batch_of([b"2"]))
+        second = self.store.epoch
+        await self.reopen()
+        assert self.store.continues(second, 2)
+        assert not self.store.continues(second, 3)
+
     async def test_metadata_comes_back(self) -> None:
         self.store.put("t", "a", b"1")
         self.store.put("t", "b", lambda: b"2")
@@ -143,6 +161,18 @@ class ModeTests(StoreCase):
         second = LogStore(self.path, self.store._reactor)
         reason = str(raised(StartError, second.open, RUN))
         assert f"in use by another broker (process {os.getpid()})" in reason
+
+    async def test_a_locked_directory_is_found_without_locking_it(self) -> None:
+        reason = str(raised(StartError, check_free, self.path))
+        assert f"in use by another broker (process {os.getpid()})" in reason
+        await self.store.close()
+        check_free(self.path)
+        self.open()
+
+    def test_nothing_is_said_of_a_directory_that_is_not_there(self) -> None:
+        missing = self.path / "none"
+        check_free(missing)
+        assert not missing.exists()
 
 
 class ReadTests(StoreCase):
@@ -192,6 +222,15 @@ class ReadTests(StoreCase):
         assert (await self.store.topics_in(0, 3)).keys() == {"a", "b"}
         assert (await self.store.topics_in(1, 2)).keys() == {"b"}
         assert [await self.store.offset_at(at) for at in (0, 2000, 2001, 3001)] == [0, 1, 2, 3]
+
+    async def test_expired_messages_are_not_read_from_memory(self) -> None:
+        await self.reopen(keep_everything(retention=(RetentionLimits("a", messages=1),)))
+        await self.one_each(*[batch_of([name.encode()], name) for name in "abab"])
+        self.store._catalog.horizons[0].offset = 2
+        for topics, offsets in ((None, [1, 2, 3]), (["a"], [2]), (["b"], [1, 3])):
+            assert [m.offset for m in await self.read(topics=topics)] == offsets
+        parcel = await self.store.read_parcel(0, 4, frozenset("a"), 100)
+        assert [block.base for block, _ in parcel.blocks] == [2]
 
     async def test_segments_that_are_replaced_while_they_are_read(self) -> None:
         await self.put(batch_of([b"1"], "a"))

@@ -294,8 +294,8 @@ class FailureTests(FaultCase):
         assert log.writer.metadata_failing is None
         file = self.path / "metadata.db"
         assert lines == [
-            f"history: {file} cannot be written: disk I/O error; messages are stored all the "
-            "same, and segments are kept until it can",
+            f"history: {file} cannot be written: disk I/O error; messages are still stored, "
+            "and segments are kept until it can",
             f"history: {file} can be written again",
         ]
         after = self.log(crashed)

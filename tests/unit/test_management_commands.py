@@ -15,7 +15,7 @@ from pubsub.commands.api_client import Api
 from pubsub.commands.disconnect import disconnect
 from pubsub.commands.sessions import sessions
 from pubsub.commands.status import page, status
-from pubsub.commands.tables import bytes_text, time_text
+from pubsub.commands.table_output import bytes_text, time_text
 from pubsub.commands.topics import topics
 from pubsub.management.status import status_of
 from tests.unit.fakes import make_broker

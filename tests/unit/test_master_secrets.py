@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.master_secrets import DenyList, Secret, SecretRing
+from pubsub.broker.master_secrets import DenyList, MasterSecret, SecretRing
 from pubsub.broker.secret_files import (
     MIN_SECRET,
     key_set,
@@ -85,7 +85,7 @@ class RingTests(SynchronousTestCase):
         assert ring.candidates(None, "HS256", START) == []
 
     def test_a_secret_does_not_show_its_key(self) -> None:
-        secret = Secret("a", "HS256", b"hidden bytes")
+        secret = MasterSecret("a", "HS256", b"hidden bytes")
         assert "hidden" not in repr(secret)
         assert "'a'" in repr(secret)
 
@@ -104,7 +104,7 @@ class FileCase(SynchronousTestCase):
 class SecretFileTests(FileCase):
     """read_secret"""
 
-    def read(self, allow_weak: bool = False) -> Secret:
+    def read(self, allow_weak: bool = False) -> MasterSecret:
         return read_secret("main", str(self.path), "HS384", START, allow_weak)
 
     def refuses(self, pattern: str, allow_weak: bool = False) -> None:
@@ -115,7 +115,7 @@ class SecretFileTests(FileCase):
 
     def test_the_secret_is_the_content_of_the_file(self) -> None:
         self.write(KEY)
-        assert self.read() == Secret("main", "HS384", KEY, START)
+        assert self.read() == MasterSecret("main", "HS384", KEY, START)
 
     def test_one_newline_at_the_end_is_not_part_of_it(self) -> None:
         for data, key in ((b"\n", b""), (b"\n\n", b"\n"), (b" ", b" "), (b"\r\n", b"\r")):
@@ -188,7 +188,7 @@ class PublicKeyFileTests(FileCase):
         for private in keys:
             public = private.public_key()
             self.write(public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-            self.refuses("is no key of Ed25519, P-256, or RSA with 2048 bits or more")
+            self.refuses("is not a key of Ed25519, P-256, or RSA with 2048 bits or more")
 
     def test_the_key_decides_the_algorithm(self) -> None:
         keys: list[tuple[Any, str]] = [

@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.admin.stream_formats import batches_of
 from pubsub.broker.batch import Batch, message_id
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
 from pubsub.store.record import Operation, Put
 from pubsub.store.run_log import RunLog
 from pubsub.store.stored_runs import RunRecord, payloads_of
@@ -91,7 +91,7 @@ class CommitTests(SynchronousTestCase):
         disk.commits.add(own)
         disk.commits.put("t", "own", b"1")
         for record, value in ((first, b"first"), (more, b"more"), (last, b"last")):
-            disk.commits.hold()
+            disk.commits.hold(0)
             disk.commits.put("t", "at", value)
             disk.commits.add(record)
             disk.commits.release()
@@ -109,7 +109,7 @@ class CommitTests(SynchronousTestCase):
         own, first, _, last, _ = runs_of(batches(), RunLog(2**62, 2**30))
         disk.commits.add(own)
         for record, value in ((first, b"first"), (last, b"last")):
-            disk.commits.hold()
+            disk.commits.hold(0)
             disk.commits.add(record)
             disk.commits.put("t", "at", value)
             disk.commits.release()

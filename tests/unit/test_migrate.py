@@ -14,13 +14,13 @@ from twisted.trial.unittest import TestCase
 
 from pubsub.broker.batch import Page
 from pubsub.errors import StartError
-from pubsub.store import migrate as migrate_module
+from pubsub.store import sqlite_migration
 from pubsub.store.block import encode_block
 from pubsub.store.log_options import LogOptions
 from pubsub.store.log_store import LogStore
-from pubsub.store.migrate import migrate
 from pubsub.store.segment_builder import SegmentBuilder
 from pubsub.store.sqlite_history import JOURNALS, checksum
+from pubsub.store.sqlite_migration import migrate
 from pubsub.store.stored_runs import record_of
 from tests.histories import RUN
 from tests.sqlite_histories import history
@@ -136,7 +136,7 @@ class MigrationTests(TestCase):
         with history(self.old) as old:
             for _ in range(40):
                 old.put("a", [bytes(100_000)])
-        self.patch(migrate_module, "SEGMENT_BYTES", 300_000)  # type: ignore[no-untyped-call]
+        self.patch(sqlite_migration, "SEGMENT_BYTES", 300_000)  # type: ignore[no-untyped-call]
         bases: list[int] = []
         original = SegmentBuilder.sync
 

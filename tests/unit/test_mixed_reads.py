@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.durability import Durability
 from pubsub.broker.publisher import Publisher
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
 from tests.unit import brokers, cafe_wire, rheos_wire
 from tests.unit.cafe_wire import Cafe
 from tests.unit.rheos_wire import ALICE, BOB, FAILED, Rheos

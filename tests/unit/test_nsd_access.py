@@ -5,18 +5,8 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.access_table import ACTIONS, AccessRule, AccessTable, Who
-from tests.unit.nsd_lines import (
-    SUCCESS,
-    Nsd,
-    bodies,
-    error,
-    get,
-    open_,
-    publish,
-    slow_client,
-    subscribe,
-    unsubscribe,
-)
+from tests.unit import nsd_lines as wire
+from tests.unit.nsd_lines import SUCCESS, Nsd
 from tests.unit.streams import Client
 
 ANY = frozenset(ACTIONS)
@@ -42,30 +32,34 @@ class NameTests(SynchronousTestCase):
 
     def test_every_request(self) -> None:
         nsd = Nsd()
-        nsd.ask(open_("secret"))
+        nsd.ask(wire.open_("secret"))
         apply(nsd, DENIED, EVERYTHING)
         client = nsd.connect("nsd")
         for name in ("secret", "absent"):
             for line in (
-                open_(name),
-                publish(name, "x"),
-                publish(name, "x" * 2000),
-                subscribe("ben", name),
-                unsubscribe("ben", name),
+                wire.open_(name),
+                wire.publish(name, "x"),
+                wire.publish(name, "x" * 2000),
+                wire.subscribe("ben", name),
+                wire.unsubscribe("ben", name),
             ):
-                assert say(client, line) == error(f"NOT AUTHORIZED: {name}"), line
+                assert say(client, line) == wire.error(f"NOT AUTHORIZED: {name}"), line
 
     def test_with_the_right_they_differ(self) -> None:
         nsd = Nsd()
         client = nsd.connect("nsd")
-        for line in (publish("absent", "x"), subscribe("b", "absent"), unsubscribe("b", "absent")):
-            assert say(client, line) == error("NO SUCH CHANNEL: absent")
+        for line in (
+            wire.publish("absent", "x"),
+            wire.subscribe("b", "absent"),
+            wire.unsubscribe("b", "absent"),
+        ):
+            assert say(client, line) == wire.error("NO SUCH CHANNEL: absent")
 
     def test_an_old_subscription_can_be_ended(self) -> None:
         nsd = Nsd()
-        nsd.ask(open_("secret"), subscribe("ben", "secret"))
+        nsd.ask(wire.open_("secret"), wire.subscribe("ben", "secret"))
         apply(nsd, DENIED, EVERYTHING)
-        assert say(nsd.connect("nsd"), unsubscribe("ben", "secret")) == SUCCESS
+        assert say(nsd.connect("nsd"), wire.unsubscribe("ben", "secret")) == SUCCESS
 
 
 class ListTests(SynchronousTestCase):
@@ -74,18 +68,18 @@ class ListTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.nsd = Nsd(max_body=200_000)
         self.texts = self.nsd.write_history(60, 100_000)
-        self.nsd.ask(open_("ben"), publish("ben", "last"), subscribe("cy", "ada"),
-                     subscribe("cy", "ben"))  # fmt: skip
+        self.nsd.ask(wire.open_("ben"), wire.publish("ben", "last"), wire.subscribe("cy", "ada"),
+                     wire.subscribe("cy", "ben"))  # fmt: skip
 
     def get_while(self, *rules: AccessRule) -> list[str]:
         """Return the result of a Get; the rules are replaced while it is sent."""
-        client = slow_client(self.nsd)
-        client.send(get("cy"))
+        client = wire.slow_client(self.nsd)
+        client.send(wire.get("cy"))
         self.nsd.pump()
         apply(self.nsd, *rules)
         client.stream.read()
         self.nsd.pump(200)
-        return bodies(client.take())
+        return wire.bodies(client.take())
 
     def test_a_channel_is_left_out_from_the_revocation_on(self) -> None:
         got = self.get_while(DENIED, EVERYTHING)

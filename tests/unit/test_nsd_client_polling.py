@@ -22,7 +22,7 @@ from tests.unit.nsd_lines import NOTHING, SUCCESS, error, get
 from tests.unit.nsd_reading import MISSING, NEWS, READER, listed, message, opened, subscribed
 from tests.unit.wire_pairs import flat, others, receive_cut
 
-BAD_LIST = [Malformed("a list has what is not a message of nsd")]
+BAD_LIST = [Malformed("a list has an item that is not a message of nsd")]
 
 
 class PollingTests(SynchronousTestCase):
@@ -140,7 +140,7 @@ class ResponseTests(SynchronousTestCase):
             for cut in (len(start), 1000):
                 connection = subscribed(NEWS)
                 events = receive_cut(connection, start + rest, (cut,))
-                assert events == [Malformed("a list of nsd does not end as it should")]
+                assert events == [Malformed("a list of nsd ends without its brackets")]
         connection = subscribed(NEWS)
         assert connection.receive(start + b"[" * 200_000 + b"]}\n") == BAD_LIST
 

@@ -7,7 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.kernel import Columns
 from pubsub.protocols.nsd.client import NsdWire
 from pubsub.protocols.nsd.client_subscriber import NsdSession
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
 from pubsub.wire.client_events import (
     Alive,
     Interest,

@@ -1,4 +1,4 @@
-"""nsd's codec: any line is a request or an InvalidRequest; messages are returned unchanged."""
+"""nsd's codec: any line is a request or an InvalidLine; messages are returned unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pubsub.protocols.nsd.codec import (
     SHOWN,
     SUCCESS,
     Get,
-    InvalidRequest,
+    InvalidLine,
     LineStream,
     Open,
     Publish,
@@ -54,16 +54,16 @@ def read(line: bytes) -> object:
 
 
 def tried(line: bytes) -> object:
-    """Return the request of a line, or its InvalidRequest."""
+    """Return the request of a line, or its InvalidLine."""
     try:
         return read(line)
-    except InvalidRequest as invalid:
+    except InvalidLine as invalid:
         return invalid
 
 
 def refused(line: bytes) -> str:
     """Return the quotation in the error for a line, which must be invalid."""
-    with pytest.raises(InvalidRequest) as caught:
+    with pytest.raises(InvalidLine) as caught:
         read(line)
     shown: str = caught.value.shown
     return shown
@@ -112,7 +112,7 @@ class RequestTests(SynchronousTestCase):
         message = {"_class": "Message", "from": "", "when": 0, "body": ""}
         message |= {str(number): 0 for number in range(2**16)}
         line = json.dumps({"_class": "PublishRequest", "identity": "ada", "message": message})
-        assert isinstance(tried(line.encode()), InvalidRequest)
+        assert isinstance(tried(line.encode()), InvalidLine)
 
     @given(st.binary(max_size=200))
     @example(b"")
@@ -122,7 +122,7 @@ class RequestTests(SynchronousTestCase):
     @example(b"\xff\xfe{\x00}\x00")
     def test_any_bytes_are_a_request_or_invalid(self, line: bytes) -> None:
         result = tried(line)
-        if isinstance(result, InvalidRequest):
+        if isinstance(result, InvalidLine):
             assert len(result.shown) <= SHOWN
             error(f"INVALID REQUEST: [{result.shown}]")
         else:
@@ -134,7 +134,7 @@ class RequestTests(SynchronousTestCase):
         line = json.dumps(value).encode()
         for form in (line, base64.b64encode(line)):
             result = tried(form)
-            if isinstance(result, InvalidRequest):
+            if isinstance(result, InvalidLine):
                 # Some JSON, such as 1640, is also base64 of other text.
                 decoded = unwrap(form)[0].decode(errors="replace")
                 assert result.shown in (line.decode()[:SHOWN], decoded[:SHOWN])
@@ -154,7 +154,7 @@ class RequestTests(SynchronousTestCase):
         line = json.dumps({"_class": f"{kind}Request", **fields}).encode()
         try:
             request: Any = read(line)
-        except InvalidRequest:
+        except InvalidLine:
             return
         assert request.identity == fields["identity"]
         assert 1 <= len(request.identity.encode()) <= 255
@@ -171,7 +171,7 @@ class RequestTests(SynchronousTestCase):
             line = with_field(b"[" * depth + b'"\\u0041"' + b"]" * depth)
             try:
                 assert read(line) == Open("ada")
-            except InvalidRequest:
+            except InvalidLine:
                 continue
 
     def test_numbers(self) -> None:

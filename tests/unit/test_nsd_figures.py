@@ -11,7 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.access_table import AccessRule, Who
 from pubsub.broker.statistics import Statistics
 from pubsub.broker.stats_topic import TOPIC
-from tests.unit.nsd_lines import NOTHING, Nsd, get, open_, publish, subscribe
+from tests.unit import nsd_lines as wire
+from tests.unit.nsd_lines import NOTHING, Nsd
 from tests.unit.streams import Client
 from tests.unit.test_nsd_access import ANY, EVERYTHING, apply
 
@@ -23,12 +24,12 @@ class FiguresTests(SynchronousTestCase):
         self.nsd = Nsd(grant=TOPIC)
         self.nsd.start()
         self.client = self.nsd.connect("nsd")
-        self.nsd.ask(subscribe("ada", TOPIC))
+        self.nsd.ask(wire.subscribe("ada", TOPIC))
 
     def messages(self, after: int = 0, client: Client | None = None) -> list[dict[str, Any]]:
         """Return the messages of a response to Get."""
         client = client or self.client
-        client.send(get("ada", after))
+        client.send(wire.get("ada", after))
         self.nsd.pump()
         found: list[dict[str, Any]] = json.loads(client.take())["messages"]
         return found
@@ -52,12 +53,17 @@ class FiguresTests(SynchronousTestCase):
         assert len(self.messages(0, self.nsd.connect("nsd"))) == 1
 
     def test_they_are_last_and_nothing_is_missed_behind_them(self) -> None:
-        self.nsd.ask(open_("ben"), publish("ben", "not for ada"), open_("ada"), publish("ada", "1"))
-        self.nsd.ask(publish("ben", "not for ada either"))
+        self.nsd.ask(
+            wire.open_("ben"),
+            wire.publish("ben", "not for ada"),
+            wire.open_("ada"),
+            wire.publish("ada", "1"),
+        )
+        self.nsd.ask(wire.publish("ben", "not for ada either"))
         first, figures = self.messages()
         assert (first["body"], first["when"]) == ("1", 2)
         assert figures["when"] == 3
-        self.nsd.ask(publish("ada", "2"))
+        self.nsd.ask(wire.publish("ada", "2"))
         (second,) = self.messages(figures["when"])
         assert (second["body"], second["when"]) == ("2", 4)
 
@@ -72,7 +78,7 @@ class FiguresTests(SynchronousTestCase):
         nsd = self.nsd = Nsd(grant=TOPIC, max_body=100_000)
         nsd.start()
         texts = nsd.write_history(20, 50_000)
-        nsd.ask(subscribe("ada", TOPIC))
+        nsd.ask(wire.subscribe("ada", TOPIC))
         found = self.messages(0, nsd.connect("nsd"))
         assert [message["body"] for message in found[:-1]] == texts
         assert found[-1]["when"] == found[-2]["when"] == 20
@@ -96,7 +102,7 @@ class FiguresTests(SynchronousTestCase):
         self.nsd = Nsd()
         self.nsd.start()
         apply(self.nsd, AccessRule("test", True, ANY, Who(), (TOPIC,)))
-        self.nsd.ask(subscribe("ada", TOPIC))
+        self.nsd.ask(wire.subscribe("ada", TOPIC))
         client = self.nsd.connect("nsd")
         assert len(self.messages(0, client)) == 1
         apply(self.nsd, EVERYTHING)
@@ -110,10 +116,10 @@ class OthersTests(SynchronousTestCase):
     def test_nothing_is_put_together_for_them(self) -> None:
         nsd = Nsd(grant=TOPIC)
         nsd.start()
-        nsd.ask(subscribe("ada", TOPIC), open_("ben"))
+        nsd.ask(wire.subscribe("ada", TOPIC), wire.open_("ben"))
         client = nsd.connect("nsd")
         with patch.object(Statistics, "snapshot", side_effect=AssertionError):
-            client.send(get("ben") + get("nobody"))
+            client.send(wire.get("ben") + wire.get("nobody"))
             nsd.advance(3)
         assert client.take() == NOTHING * 2
         assert not self.flushLoggedErrors()  # type: ignore[no-untyped-call]
@@ -123,6 +129,6 @@ class OthersTests(SynchronousTestCase):
         nsd.start()
         nsd.factories["nsd"]._identities.subscribe("ada", TOPIC, 10, 10)
         client = nsd.connect("nsd")
-        client.send(get("ada"))
+        client.send(wire.get("ada"))
         nsd.pump()
         assert client.take() == NOTHING

@@ -18,17 +18,9 @@ from pubsub.protocols.nsd.heads import (
     Source,
     encode_batch,
 )
+from tests.unit import nsd_lines as wire
 from tests.unit.fakes import batch_of
-from tests.unit.nsd_lines import (
-    SUCCESS,
-    Nsd,
-    bodies,
-    error,
-    get,
-    open_,
-    publish,
-    subscribe,
-)
+from tests.unit.nsd_lines import SUCCESS, Nsd
 
 MESSAGE = b'{"_class":"Message","from":"a","when":0,'
 BEFORE = b'{"_class":"PublishRequest","identity":"ada","message":' + MESSAGE
@@ -71,7 +63,7 @@ def learnt(line: bytes) -> Source | None:
 
 def there(nsd: Nsd) -> list[tuple[str, str, object]]:
     """Return all published messages by channel: sender, body and the names of the fields."""
-    lists = [nsd.ask(get(name))[0]["messages"] for name in ("ada", "ben")]
+    lists = [nsd.ask(wire.get(name))[0]["messages"] for name in ("ada", "ben")]
     return [(m["from"], m["body"], sorted(m)) for found in lists for m in found]
 
 
@@ -87,7 +79,7 @@ class MeaningTests(SynchronousTestCase):
         sent = b"".join(lines * times)
         together, alone = Nsd(), Nsd()
         for nsd in (together, alone):
-            nsd.ask(open_("ada"), open_("ben"))
+            nsd.ask(wire.open_("ada"), wire.open_("ben"))
         client = together.connect("nsd")
         for at in range(0, len(sent), cut):
             client.send(sent[at : at + cut])
@@ -104,30 +96,32 @@ class MeaningTests(SynchronousTestCase):
         nsd = Nsd()
         client = nsd.connect("nsd")
         texts = [f"{number}" for number in range(100)]
-        client.send(open_("ada") + b"".join(START + text.encode() + END for text in texts))
+        client.send(wire.open_("ada") + b"".join(START + text.encode() + END for text in texts))
         assert client.take() == SUCCESS * 101
         # One line is parsed before its text is known.
         assert len(client.stream.writes) == 3
-        client.send(get("ada"))
-        assert bodies(client.take()) == texts
+        client.send(wire.get("ada"))
+        assert wire.bodies(client.take()) == texts
 
     def test_lines_to_several_channels_are_one_batch(self) -> None:
         nsd = Nsd()
         client = nsd.connect("nsd")
         starts = [START, START.replace(b"ada", b"ben")]
-        client.send(open_("ada") + open_("ben") + b"".join(start + b"0" + END for start in starts))
+        client.send(
+            wire.open_("ada") + wire.open_("ben") + b"".join(start + b"0" + END for start in starts)
+        )
         client.take()
         writes = len(client.stream.writes)
         client.send(b"".join(starts[n % 2] + b"%d" % n + END for n in range(1, 100)))
         assert client.take() == SUCCESS * 99
         assert len(client.stream.writes) == writes + 1
-        client.send(subscribe("ada", "ben") + get("ada"))
-        assert bodies(client.take().removeprefix(SUCCESS)) == ["0", *map(str, range(100))]
+        client.send(wire.subscribe("ada", "ben") + wire.get("ada"))
+        assert wire.bodies(client.take().removeprefix(SUCCESS)) == ["0", *map(str, range(100))]
 
     def test_each_message_has_its_attachments(self) -> None:
         nsd = Nsd()
-        lines = [publish("ada", str(number), file={"a": [1]}) for number in range(5)]
-        *_, found = nsd.ask(open_("ada"), *lines, get("ada"))
+        lines = [wire.publish("ada", str(number), file={"a": [1]}) for number in range(5)]
+        *_, found = nsd.ask(wire.open_("ada"), *lines, wire.get("ada"))
         assert [(m["body"], m["file"]) for m in found["messages"]] == [
             (str(number), {"a": [1]}) for number in range(5)
         ]
@@ -139,8 +133,8 @@ class RefusalTests(SynchronousTestCase):
     def test_messages_over_the_rate(self) -> None:
         nsd = Nsd(rate_messages=10)
         client = nsd.connect("nsd")
-        client.send(open_("ada") + b"".join(START + b"%d" % n + END for n in range(15)))
-        late = error("RATE LIMIT EXCEEDED")
+        client.send(wire.open_("ada") + b"".join(START + b"%d" % n + END for n in range(15)))
+        late = wire.error("RATE LIMIT EXCEEDED")
         answers = client.take()
         assert answers == SUCCESS * answers.count(SUCCESS) + late * answers.count(late)
         refused = answers.count(late)
@@ -152,8 +146,8 @@ class RefusalTests(SynchronousTestCase):
         nsd = Nsd(max_body=3)
         texts = ["a", "b", "c", "üüü", "dddd", "e"]
         client = nsd.connect("nsd")
-        client.send(open_("ada") + b"".join(START + text.encode() + END for text in texts))
-        big = error("MESSAGE TOO BIG: 4 characters")
+        client.send(wire.open_("ada") + b"".join(START + text.encode() + END for text in texts))
+        big = wire.error("MESSAGE TOO BIG: 4 characters")
         assert client.take() == SUCCESS * 5 + big + SUCCESS
 
     def test_base64_and_other_requests_in_between(self) -> None:
@@ -161,11 +155,11 @@ class RefusalTests(SynchronousTestCase):
         line = START + b"a" + END
         coded = base64.b64encode(line) + b"\n"
         client = nsd.connect("nsd")
-        client.send(open_("ada") + line * 3 + coded + line + b"x\n" + line)
+        client.send(wire.open_("ada") + line * 3 + coded + line + b"x\n" + line)
         answers = client.take().splitlines(keepends=True)
         assert answers[:4] == [SUCCESS] * 4
         assert base64.b64decode(answers[4]) + b"\n" == SUCCESS
-        assert answers[5:] == [SUCCESS, error("INVALID REQUEST: [x]"), SUCCESS]
+        assert answers[5:] == [SUCCESS, wire.error("INVALID REQUEST: [x]"), SUCCESS]
 
 
 class LearningTests(SynchronousTestCase):
@@ -201,7 +195,13 @@ class LearningTests(SynchronousTestCase):
         assert learnt(b'{"password":"sesame",' + START[1:] + b"a" + END) is None
 
     def test_other_lines(self) -> None:
-        for line in (get("ada"), open_("body"), b"\n", b"x\n", base64.b64encode(START) + b"\n"):
+        for line in (
+            wire.get("ada"),
+            wire.open_("body"),
+            b"\n",
+            b"x\n",
+            base64.b64encode(START) + b"\n",
+        ):
             assert learnt(line) is None
         assert PublishLearner().learn(START, 0) is None
 

@@ -15,8 +15,9 @@ from pubsub.protocols.nsd.identities import (
     TABLE,
     Identities,
 )
-from pubsub.store.memory import MemoryStore
-from tests.unit.nsd_lines import Nsd, get, open_, publish, subscribe, unsubscribe
+from pubsub.store.memory_store import MemoryStore
+from tests.unit import nsd_lines as wire
+from tests.unit.nsd_lines import Nsd
 
 DONE = {"_class": "SuccessResponse"}
 MANY = 1000
@@ -148,31 +149,39 @@ class RestartTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.store = MemoryStore(1000, 2**20)
         before = Nsd(store=self.store)
-        before.ask(open_("ada"), open_("ben"), subscribe("ada", "ben"), publish("ben", "before"))
-        before.ask(open_("cal"), unsubscribe("cal", "cal"))
+        before.ask(
+            wire.open_("ada"),
+            wire.open_("ben"),
+            wire.subscribe("ada", "ben"),
+            wire.publish("ben", "before"),
+        )
+        before.ask(wire.open_("cal"), wire.unsubscribe("cal", "cal"))
         self.nsd = Nsd(store=self.store)
 
     def test_subscriptions_and_messages_are_restored(self) -> None:
-        (response,) = self.nsd.ask(get("ada"))
+        (response,) = self.nsd.ask(wire.get("ada"))
         assert [message["body"] for message in response["messages"]] == ["before"]
 
     def test_an_identity_opened_before_can_publish(self) -> None:
-        assert self.nsd.ask(publish("ben", "after"), publish("eve", "x")) == [
+        assert self.nsd.ask(wire.publish("ben", "after"), wire.publish("eve", "x")) == [
             DONE,
             refusal("NO SUCH CHANNEL: eve"),
         ]
-        (response,) = self.nsd.ask(get("ada", 1))
+        (response,) = self.nsd.ask(wire.get("ada", 1))
         assert [(m["when"], m["body"]) for m in response["messages"]] == [(2, "after")]
 
     def test_channels_opened_before_exist(self) -> None:
         """nsd §1.1: "A channel exists once it was opened here"."""
-        assert self.nsd.ask(subscribe("eve", "ben"), unsubscribe("ada", "ben")) == [DONE, DONE]
-        assert self.nsd.ask(subscribe("eve", "cal")) == [DONE]
+        assert self.nsd.ask(wire.subscribe("eve", "ben"), wire.unsubscribe("ada", "ben")) == [
+            DONE,
+            DONE,
+        ]
+        assert self.nsd.ask(wire.subscribe("eve", "cal")) == [DONE]
 
     def test_listeners_of_a_broker_share_identities(self) -> None:
         factory = self.nsd.config.listeners[0].protocol.make_factory(self.nsd.listeners["nsd"])
         self.nsd.factories["nsd"] = factory
-        (response,) = self.nsd.ask(get("ada"))
+        (response,) = self.nsd.ask(wire.get("ada"))
         assert len(response["messages"]) == 1
 
 
@@ -181,20 +190,23 @@ class RefusedTests(SynchronousTestCase):
 
     def test_an_open_over_the_limit_of_identities_creates_no_channel(self) -> None:
         nsd = Nsd(max_identities=1)
-        assert nsd.ask(open_("ada"), open_("ben")) == [DONE, refusal("LIMIT REACHED: identities")]
-        assert nsd.ask(subscribe("ada", "ben")) == [refusal("NO SUCH CHANNEL: ben")]
+        assert nsd.ask(wire.open_("ada"), wire.open_("ben")) == [
+            DONE,
+            refusal("LIMIT REACHED: identities"),
+        ]
+        assert nsd.ask(wire.subscribe("ada", "ben")) == [refusal("NO SUCH CHANNEL: ben")]
 
     def test_an_open_over_the_limit_of_subscriptions_creates_no_channel(self) -> None:
         nsd = Nsd(max_subscriptions=0)
-        assert nsd.ask(open_("ada")) == [refusal("LIMIT REACHED: subscriptions")]
+        assert nsd.ask(wire.open_("ada")) == [refusal("LIMIT REACHED: subscriptions")]
         assert (
-            nsd.ask(publish("ada", "x"), subscribe("ben", "ada"))
+            nsd.ask(wire.publish("ada", "x"), wire.subscribe("ben", "ada"))
             == [refusal("NO SUCH CHANNEL: ada")] * 2
         )
 
     def test_an_open_that_may_only_publish_does_not_subscribe(self) -> None:
         nsd = Nsd(allow_subscribe="ben")
-        assert nsd.ask(open_("ada"), publish("ada", "x"), get("ada")) == [
+        assert nsd.ask(wire.open_("ada"), wire.publish("ada", "x"), wire.get("ada")) == [
             DONE,
             DONE,
             {"_class": "MessageListResponse", "messages": []},
@@ -202,12 +214,15 @@ class RefusedTests(SynchronousTestCase):
 
     def test_an_open_that_may_only_read_subscribes_and_cannot_publish(self) -> None:
         nsd = Nsd(allow_publish="ben")
-        assert nsd.ask(open_("ada"), publish("ada", "x")) == [
+        assert nsd.ask(wire.open_("ada"), wire.publish("ada", "x")) == [
             DONE,
             refusal("NOT AUTHORIZED: ada"),
         ]
 
     def test_an_open_without_any_right_is_refused(self) -> None:
         nsd = Nsd(allow_publish="ben", allow_subscribe="ben")
-        assert nsd.ask(open_("ada"), open_("ben")) == [refusal("NOT AUTHORIZED: ada"), DONE]
+        assert nsd.ask(wire.open_("ada"), wire.open_("ben")) == [
+            refusal("NOT AUTHORIZED: ada"),
+            DONE,
+        ]
         assert "ada" not in nsd.broker.topics

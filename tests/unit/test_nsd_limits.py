@@ -7,7 +7,8 @@ import json
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.limits import CONNECTION_BYTES
-from tests.unit.nsd_lines import NOTHING, SUCCESS, Nsd, error, get, open_, publish
+from tests.unit import nsd_lines as wire
+from tests.unit.nsd_lines import NOTHING, SUCCESS, Nsd
 
 MIB = 1024 * 1024
 
@@ -40,11 +41,11 @@ class LineTests(SynchronousTestCase):
 
     def test_one_byte_more_is_refused(self) -> None:
         shown = self.line(4 * MIB).decode()[:200]
-        for line in (self.line(4 * MIB + 1) + b"\n", self.line(4 * MIB + 1) + open_("x")):
-            answer = error(f"INVALID REQUEST: [{shown}]")
+        for line in (self.line(4 * MIB + 1) + b"\n", self.line(4 * MIB + 1) + wire.open_("x")):
+            answer = wire.error(f"INVALID REQUEST: [{shown}]")
             nsd = Nsd()
             client = nsd.connect("nsd")
-            client.send(line + open_("ada"))
+            client.send(line + wire.open_("ada"))
             assert (client.take(), client.closed) == (answer, True)
             assert self.dribble(line)[1:] == (answer, True)
             assert nsd.broker.counters.refusals == {("nsd", "line-too-long"): 1}
@@ -85,11 +86,13 @@ class SenderTests(SynchronousTestCase):
         """The response to a publish by ``sender``."""
         nsd = Nsd()
         client = nsd.connect("nsd")
-        client.send(open_("ada"))
+        client.send(wire.open_("ada"))
         client.take()
-        client.send(publish("ada", "").replace(b'"from": "ada"', b'"from": "%b"' % sender.encode()))
+        client.send(
+            wire.publish("ada", "").replace(b'"from": "ada"', b'"from": "%b"' % sender.encode())
+        )
         answer = client.take()
-        client.send(get("ada"))
+        client.send(wire.get("ada"))
         assert (client.take() == NOTHING) is (answer != SUCCESS)
         return nsd, answer
 
@@ -100,7 +103,7 @@ class SenderTests(SynchronousTestCase):
     def test_longer_ones_are_refused_and_counted(self) -> None:
         for sender, size in (("x" * 256, 256), ("ü" * 128, 256), ("x" * 4_000_000, 4_000_000)):
             nsd, answer = self.sent(sender)
-            assert answer == error(f"SENDER TOO LONG: {size} bytes")
+            assert answer == wire.error(f"SENDER TOO LONG: {size} bytes")
             assert nsd.broker.counters.refusals == {("nsd", "sender-too-long"): 1}
             assert nsd.broker.memory.used < CONNECTION_BYTES + 10_000
 
@@ -119,11 +122,11 @@ class StopTests(SynchronousTestCase):
         nsd = Nsd(top={"history": "0", "max-memory": CONNECTION_BYTES})
         nsd.connect("nsd")
         client = nsd.connect("nsd")
-        assert (client.take(), client.closed) == (error("BROKER BUSY"), True)
+        assert (client.take(), client.closed) == (wire.error("BROKER BUSY"), True)
 
     def test_at_the_memory_bound_an_open_is_refused_as_busy(self) -> None:
         nsd = Nsd(top={"history": "0", "max-memory": CONNECTION_BYTES + 1})
         client = nsd.connect("nsd")
-        client.send(open_("ada") + open_("ben"))
-        assert client.take() in (SUCCESS + error("BROKER BUSY"), error("BROKER BUSY") * 2)
+        client.send(wire.open_("ada") + wire.open_("ben"))
+        assert client.take() in (SUCCESS + wire.error("BROKER BUSY"), wire.error("BROKER BUSY") * 2)
         assert not client.closed

@@ -9,24 +9,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.identity import PASSWORD, Identity
 from pubsub.errors import ConfigurationError
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
+from tests.unit import nsd_lines as wire
 from tests.unit.fakes import scratch
-from tests.unit.nsd_lines import (
-    NOTHING,
-    SUCCESS,
-    Nsd,
-    bodies,
-    error,
-    get,
-    open_,
-    publish,
-    subscribe,
-    unsubscribe,
-)
+from tests.unit.nsd_lines import NOTHING, SUCCESS, Nsd
 from tests.unit.streams import Client, logged
 from tests.unit.user_files import user_file
 
-WRONG = error("WRONG PASSWORD")
+WRONG = wire.error("WRONG PASSWORD")
 
 
 def with_password(line: bytes, password: object = "sesame") -> bytes:
@@ -51,20 +41,20 @@ class NsdPasswordTests(SynchronousTestCase):
     def test_a_password_is_given_once_a_connection(self) -> None:
         nsd = self.nsd()
         client = nsd.connect("nsd")
-        assert self.say(client, nsd, with_password(open_("bob"))) == SUCCESS
+        assert self.say(client, nsd, with_password(wire.open_("bob"))) == SUCCESS
         assert client.protocol.identity == Identity("bob", PASSWORD, host="192.0.2.1")
-        assert self.say(client, nsd, publish("bob", "hello")) == SUCCESS
-        assert bodies(self.say(client, nsd, get("bob"))) == ["hello"]
+        assert self.say(client, nsd, wire.publish("bob", "hello")) == SUCCESS
+        assert wire.bodies(self.say(client, nsd, wire.get("bob"))) == ["hello"]
 
     def test_without_it_or_with_a_wrong_one_the_request_is_refused(self) -> None:
         nsd = self.nsd()
         client = nsd.connect("nsd")
         for line in (
-            open_("bob"),
-            open_("nobody"),
-            with_password(open_("bob"), "wrong"),
-            with_password(open_("nobody"), "wrong"),
-            with_password(open_("bob"), ""),
+            wire.open_("bob"),
+            wire.open_("nobody"),
+            with_password(wire.open_("bob"), "wrong"),
+            with_password(wire.open_("nobody"), "wrong"),
+            with_password(wire.open_("bob"), ""),
         ):
             assert self.say(client, nsd, line) == WRONG
         assert not client.closed
@@ -74,12 +64,17 @@ class NsdPasswordTests(SynchronousTestCase):
     def test_an_identity_of_a_user_belongs_to_the_user(self) -> None:
         nsd = self.nsd("optional")
         client = nsd.connect("nsd")
-        assert self.say(client, nsd, with_password(open_("ann"), "other")) == SUCCESS
-        assert self.say(client, nsd, get("bob")) == WRONG
-        assert self.say(client, nsd, open_("desk")) == SUCCESS
+        assert self.say(client, nsd, with_password(wire.open_("ann"), "other")) == SUCCESS
+        assert self.say(client, nsd, wire.get("bob")) == WRONG
+        assert self.say(client, nsd, wire.open_("desk")) == SUCCESS
         other = nsd.connect("nsd")
-        assert self.say(other, nsd, open_("desk")) == SUCCESS
-        for line in (get("ann"), publish("ann", "x"), subscribe("ann", "desk"), open_("ann")):
+        assert self.say(other, nsd, wire.open_("desk")) == SUCCESS
+        for line in (
+            wire.get("ann"),
+            wire.publish("ann", "x"),
+            wire.subscribe("ann", "desk"),
+            wire.open_("ann"),
+        ):
             assert self.say(other, nsd, line) == WRONG
 
     def test_other_identities_belong_to_their_first_subscriber(self) -> None:
@@ -87,48 +82,61 @@ class NsdPasswordTests(SynchronousTestCase):
         for _ in range(2):
             nsd = self.nsd(store=store)
             bob, ann = nsd.connect("nsd"), nsd.connect("nsd")
-            assert self.say(bob, nsd, with_password(open_("bob"))) == SUCCESS
-            assert self.say(ann, nsd, with_password(open_("ann"), "other")) == SUCCESS
-            for line in (subscribe("desk", "bob"), open_("desk"), publish("desk", "x")):
+            assert self.say(bob, nsd, with_password(wire.open_("bob"))) == SUCCESS
+            assert self.say(ann, nsd, with_password(wire.open_("ann"), "other")) == SUCCESS
+            for line in (
+                wire.subscribe("desk", "bob"),
+                wire.open_("desk"),
+                wire.publish("desk", "x"),
+            ):
                 assert self.say(bob, nsd, line) == SUCCESS
             for line in (
-                get("desk"),
-                subscribe("desk", "ann"),
-                unsubscribe("desk", "bob"),
-                unsubscribe("desk", "desk"),
+                wire.get("desk"),
+                wire.subscribe("desk", "ann"),
+                wire.unsubscribe("desk", "bob"),
+                wire.unsubscribe("desk", "desk"),
             ):
                 assert self.say(ann, nsd, line) == WRONG
             # Its channel belongs to no user.
-            for line in (open_("desk"), publish("desk", "y"), subscribe("ann", "desk")):
+            for line in (
+                wire.open_("desk"),
+                wire.publish("desk", "y"),
+                wire.subscribe("ann", "desk"),
+            ):
                 assert self.say(ann, nsd, line) == SUCCESS
-            assert bodies(self.say(bob, nsd, get("desk")))[-2:] == ["x", "y"]
+            assert wire.bodies(self.say(bob, nsd, wire.get("desk")))[-2:] == ["x", "y"]
             bob.stream.lose()
             ann.stream.lose()
 
     def test_an_identity_that_is_opened_first_is_shared(self) -> None:
         nsd = self.nsd()
         bob, ann = nsd.connect("nsd"), nsd.connect("nsd")
-        self.say(bob, nsd, with_password(open_("bob")))
-        self.say(ann, nsd, with_password(open_("ann"), "other"))
-        assert self.say(bob, nsd, open_("desk") + subscribe("desk", "bob")) == SUCCESS * 2
-        assert self.say(ann, nsd, get("desk") + subscribe("desk", "ann")) == NOTHING + SUCCESS
+        self.say(bob, nsd, with_password(wire.open_("bob")))
+        self.say(ann, nsd, with_password(wire.open_("ann"), "other"))
+        assert self.say(bob, nsd, wire.open_("desk") + wire.subscribe("desk", "bob")) == SUCCESS * 2
+        assert (
+            self.say(ann, nsd, wire.get("desk") + wire.subscribe("desk", "ann"))
+            == NOTHING + SUCCESS
+        )
 
     def test_requests_wait_in_order_for_the_verification(self) -> None:
         nsd = self.nsd()
         client = nsd.connect("nsd")
-        client.stream.feed(with_password(open_("bob")) + publish("bob", "1") + publish("bob", "2"))
-        client.stream.feed(get("bob"))
+        client.stream.feed(
+            with_password(wire.open_("bob")) + wire.publish("bob", "1") + wire.publish("bob", "2")
+        )
+        client.stream.feed(wire.get("bob"))
         assert client.take() == b""
         assert client.stream.paused
         nsd.pump(5)
         first, second, third, messages = client.take().splitlines(keepends=True)
         assert [first, second, third] == [SUCCESS] * 3
-        assert bodies(messages) == ["1", "2"]
+        assert wire.bodies(messages) == ["1", "2"]
 
     def test_a_client_that_closes_its_half_gets_its_responses(self) -> None:
         nsd = self.nsd()
         client = nsd.connect("nsd")
-        client.stream.feed(with_password(open_("bob")) + publish("bob", "1"))
+        client.stream.feed(with_password(wire.open_("bob")) + wire.publish("bob", "1"))
         client.protocol.readConnectionLost()
         nsd.pump(5)
         assert client.take() == SUCCESS * 2
@@ -137,8 +145,10 @@ class NsdPasswordTests(SynchronousTestCase):
     def test_publishes_that_repeat_the_password_are_handled_alike(self) -> None:
         nsd = self.nsd()
         client = nsd.connect("nsd")
-        lines = [with_password(publish("bob", str(n))) for n in range(6)]
-        assert self.say(client, nsd, with_password(open_("bob")) + b"".join(lines)) == SUCCESS * 7
+        lines = [with_password(wire.publish("bob", str(n))) for n in range(6)]
+        assert (
+            self.say(client, nsd, with_password(wire.open_("bob")) + b"".join(lines)) == SUCCESS * 7
+        )
         assert "sesame" not in repr(vars(client.protocol))
         assert nsd.broker.passwords.verified == 1
 
@@ -147,13 +157,13 @@ class NsdPasswordTests(SynchronousTestCase):
         nsd.start()
         lines = logged(self)
         client = nsd.connect("nsd")
-        self.say(client, nsd, with_password(open_("bob")))
-        self.say(client, nsd, with_password(publish("bob", "text")))
-        self.say(client, nsd, with_password(open_("bob"), "hunter2"))
-        malformed = with_password(open_("bob"), "hunter2").replace(b"OpenRequest", b"Nonsense")
+        self.say(client, nsd, with_password(wire.open_("bob")))
+        self.say(client, nsd, with_password(wire.publish("bob", "text")))
+        self.say(client, nsd, with_password(wire.open_("bob"), "hunter2"))
+        malformed = with_password(wire.open_("bob"), "hunter2").replace(b"OpenRequest", b"Nonsense")
         self.say(client, nsd, malformed)
         self.say(client, nsd, malformed[:-3] + b"\n")
-        self.say(client, nsd, with_password(open_("bob"), ["hunter2"]))
+        self.say(client, nsd, with_password(wire.open_("bob"), ["hunter2"]))
         nsd.pump(5)
         page = self.successResultOf(nsd.store.read(0, None, 10**6))
         shown = b"".join(one for batch in page.batches for one in batch.payloads())
@@ -166,24 +176,24 @@ class NsdPasswordTests(SynchronousTestCase):
     def test_a_password_that_is_no_text_is_an_invalid_request(self) -> None:
         nsd = self.nsd()
         client = nsd.connect("nsd")
-        assert b"INVALID REQUEST" in self.say(client, nsd, with_password(open_("bob"), 7))
+        assert b"INVALID REQUEST" in self.say(client, nsd, with_password(wire.open_("bob"), 7))
 
     def test_by_default_the_field_is_ignored(self) -> None:
         nsd = Nsd()
         client = nsd.connect("nsd")
-        assert self.say(client, nsd, with_password(open_("bob"), 7)) == SUCCESS
+        assert self.say(client, nsd, with_password(wire.open_("bob"), 7)) == SUCCESS
 
     def test_a_busy_broker_says_so(self) -> None:
         nsd = self.nsd()
         nsd.broker.passwords.stop()
         client = nsd.connect("nsd")
-        assert self.say(client, nsd, with_password(get("bob"))) == error("BROKER BUSY")
-        assert self.say(client, nsd, with_password(get("bob"), "x")) != NOTHING
+        assert self.say(client, nsd, with_password(wire.get("bob"))) == wire.error("BROKER BUSY")
+        assert self.say(client, nsd, with_password(wire.get("bob"), "x")) != NOTHING
 
     def test_a_client_that_leaves_costs_no_verification(self) -> None:
         nsd = self.nsd()
         client = nsd.connect("nsd")
-        client.stream.feed(with_password(get("bob")))
+        client.stream.feed(with_password(wire.get("bob")))
         client.stream.lose()
         nsd.pump(5)
         assert nsd.broker.passwords.verified == 0

@@ -9,20 +9,10 @@ from twisted.internet.defer import Deferred, fail
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Page
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
 from tests.unit import cafe_wire
-from tests.unit.nsd_lines import (
-    NOTHING,
-    SUCCESS,
-    Nsd,
-    bodies,
-    error,
-    get,
-    open_,
-    publish,
-    slow_client,
-    subscribe,
-)
+from tests.unit import nsd_lines as wire
+from tests.unit.nsd_lines import NOTHING, SUCCESS, Nsd
 
 MIB = 1024 * 1024
 
@@ -36,23 +26,23 @@ class LongListTests(SynchronousTestCase):
 
     def test_it_is_one_line_in_pages(self) -> None:
         client = self.nsd.connect("nsd")
-        client.stream.feed(get("ada"))
+        client.stream.feed(wire.get("ada"))
         assert 0 < len(client.stream.received) < MIB
         self.nsd.turn()
-        assert bodies(client.take()) == self.texts
+        assert wire.bodies(client.take()) == self.texts
         assert len(client.stream.writes) > 5
 
     def test_a_list_in_base64(self) -> None:
         client = self.nsd.connect("nsd")
-        client.send(base64.b64encode(get("ada", 2).strip()) + b"\n")
+        client.send(base64.b64encode(wire.get("ada", 2).strip()) + b"\n")
         self.nsd.pump()
         line = client.take()
         assert line.endswith(b"\n")
-        assert bodies(base64.b64decode(line[:-1], validate=True) + b"\n") == self.texts[2:]
+        assert wire.bodies(base64.b64decode(line[:-1], validate=True) + b"\n") == self.texts[2:]
 
     def test_it_waits_while_the_transport_is_full(self) -> None:
-        client = slow_client(self.nsd)
-        client.send(get("ada"))
+        client = wire.slow_client(self.nsd)
+        client.send(wire.get("ada"))
         self.nsd.pump()
         assert 65_536 < len(client.stream.buffered) < MIB
         seen = len(client.stream.buffered)
@@ -63,7 +53,7 @@ class LongListTests(SynchronousTestCase):
             client.stream.read(on=False)
             self.nsd.pump(3)
             assert len(client.stream.buffered) < MIB
-        assert bodies(client.take()) == self.texts
+        assert wire.bodies(client.take()) == self.texts
         assert not client.stream.paused
 
     def test_a_client_that_has_closed_its_half_gets_all_of_it(self) -> None:
@@ -76,7 +66,7 @@ class LongListTests(SynchronousTestCase):
 
         self.patch(self.nsd.store, "read", read_later)  # type: ignore[no-untyped-call]
         client = self.nsd.connect("nsd")
-        client.send(get("ada") + get("ada", 59) + open_("ben"))
+        client.send(wire.get("ada") + wire.get("ada", 59) + wire.open_("ben"))
         client.protocol.readConnectionLost()
         self.nsd.turn()
         assert (client.take(), client.closed) == (b"", False)
@@ -85,15 +75,15 @@ class LongListTests(SynchronousTestCase):
             page.chainDeferred(later)
             self.nsd.turn()
         first, second, third = client.take().splitlines(keepends=True)
-        assert bodies(first) == self.texts
-        assert bodies(second) == [self.texts[59]]
+        assert wire.bodies(first) == self.texts
+        assert wire.bodies(second) == [self.texts[59]]
         assert third == SUCCESS
         self.nsd.turn()
         assert client.stream.lost
 
     def test_a_client_that_has_closed_its_half_and_does_not_read_is_aborted(self) -> None:
-        client = slow_client(self.nsd)
-        client.send(get("ada") * 3)
+        client = wire.slow_client(self.nsd)
+        client.send(wire.get("ada") * 3)
         client.protocol.readConnectionLost()
         self.nsd.advance(28)
         assert not client.stream.aborted
@@ -105,59 +95,59 @@ class LongListTests(SynchronousTestCase):
         assert client.stream.aborted
 
     def test_requests_after_it_are_answered_in_order(self) -> None:
-        client = slow_client(self.nsd)
-        behind = publish("ada", "news") + b"x\n" + get("ada", 59) + open_("ben")
-        client.send(get("ada") + behind[:-9])
+        client = wire.slow_client(self.nsd)
+        behind = wire.publish("ada", "news") + b"x\n" + wire.get("ada", 59) + wire.open_("ben")
+        client.send(wire.get("ada") + behind[:-9])
         client.send(behind[-9:])
         self.nsd.pump()
         client.stream.read()
         self.nsd.pump()
         first, *others = client.take().splitlines(keepends=True)
-        assert bodies(first) == self.texts
-        assert others[:2] == [SUCCESS, error("INVALID REQUEST: [x]")]
-        assert bodies(others[2]) == [self.texts[59], "news"]
+        assert wire.bodies(first) == self.texts
+        assert others[:2] == [SUCCESS, wire.error("INVALID REQUEST: [x]")]
+        assert wire.bodies(others[2]) == [self.texts[59], "news"]
         assert others[3:] == [SUCCESS]
 
     def test_messages_published_meanwhile_are_for_the_next_get(self) -> None:
-        client = slow_client(self.nsd)
-        client.send(get("ada"))
-        assert self.nsd.ask(publish("ada", "later")) == [{"_class": "SuccessResponse"}]
+        client = wire.slow_client(self.nsd)
+        client.send(wire.get("ada"))
+        assert self.nsd.ask(wire.publish("ada", "later")) == [{"_class": "SuccessResponse"}]
         client.stream.read()
         self.nsd.pump()
-        assert bodies(client.take()) == self.texts
-        client.send(get("ada", 60))
-        assert bodies(client.take()) == ["later"]
+        assert wire.bodies(client.take()) == self.texts
+        client.send(wire.get("ada", 60))
+        assert wire.bodies(client.take()) == ["later"]
 
     def test_short_replies_do_not_accumulate_for_a_client_that_does_not_read(self) -> None:
         """Memory is bounded also with Gets whose replies fit one page each."""
-        client = slow_client(self.nsd)
-        client.send(get("ada", 57) * 200)
+        client = wire.slow_client(self.nsd)
+        client.send(wire.get("ada", 57) * 200)
         self.nsd.pump()
         assert len(client.stream.buffered) < MIB
         client.stream.read()
         self.nsd.pump(500)
         lines = client.take().splitlines(keepends=True)
-        assert [len(bodies(line)) for line in lines] == [3] * 200
+        assert [len(wire.bodies(line)) for line in lines] == [3] * 200
 
     def test_requests_wait_unparsed_while_replies_are_not_read(self) -> None:
-        client = slow_client(self.nsd)
-        client.send(get("ada"))
+        client = wire.slow_client(self.nsd)
+        client.send(wire.get("ada"))
         self.nsd.pump()
-        client.send(b"".join(publish("ada", f"x{n}") for n in range(50)))
+        client.send(b"".join(wire.publish("ada", f"x{n}") for n in range(50)))
         assert self.nsd.broker.counters.published == 60
         client.stream.read()
         self.nsd.pump()
         assert self.nsd.broker.counters.published == 110
         answer, *rest = client.take().splitlines(keepends=True)
-        assert bodies(answer) == self.texts
+        assert wire.bodies(answer) == self.texts
         assert rest == [SUCCESS] * 50
 
     def test_a_transport_that_becomes_full_between_two_reads(self) -> None:
         """As over TLS, where small replies are collected and sent after the read."""
-        client = slow_client(self.nsd)
+        client = wire.slow_client(self.nsd)
         client.stream.producer.pauseProducing()
         for _ in range(20):
-            client.send(open_("ben") * 1000)
+            client.send(wire.open_("ben") * 1000)
         assert client.stream.paused
         assert self.nsd.broker.memory.used < 100_000
         client.stream.producer.resumeProducing()
@@ -167,9 +157,11 @@ class LongListTests(SynchronousTestCase):
 
     def test_attachments_count_for_a_page(self) -> None:
         nsd = Nsd()
-        nsd.ask(open_("ada"), *[publish("ada", "", file="x" * 200_000) for _ in range(20)])
-        client = slow_client(nsd)
-        client.send(get("ada"))
+        nsd.ask(
+            wire.open_("ada"), *[wire.publish("ada", "", file="x" * 200_000) for _ in range(20)]
+        )
+        client = wire.slow_client(nsd)
+        client.send(wire.get("ada"))
         nsd.pump()
         assert len(client.stream.buffered) < MIB
 
@@ -179,16 +171,16 @@ class LongListTests(SynchronousTestCase):
         alice.send(cafe_wire.hs_pub(1))
         for _ in range(10):
             alice.send(cafe_wire.publish(1, *[b""] * 8_000))
-        nsd.ask(open_("ada"))
-        client = slow_client(nsd)
-        client.send(get("ada"))
+        nsd.ask(wire.open_("ada"))
+        client = wire.slow_client(nsd)
+        client.send(wire.get("ada"))
         nsd.pump()
         assert len(client.stream.buffered) < MIB
 
     def test_a_client_that_disconnects_within_a_page_holds_nothing(self) -> None:
         for how in ("lose", "abort"):
-            client = slow_client(self.nsd)
-            client.send(get("ada") + open_("never"))
+            client = wire.slow_client(self.nsd)
+            client.send(wire.get("ada") + wire.open_("never"))
             self.nsd.pump(2)
             if how == "lose":
                 client.stream.lose()
@@ -202,7 +194,7 @@ class LongListTests(SynchronousTestCase):
 
     def test_a_client_that_disconnects_between_pages_holds_nothing(self) -> None:
         client = self.nsd.connect("nsd")
-        client.stream.feed(get("ada"))
+        client.stream.feed(wire.get("ada"))
         client.stream.lose()
         self.nsd.pump()
         assert not self.nsd.clock.getDelayedCalls()
@@ -210,8 +202,8 @@ class LongListTests(SynchronousTestCase):
 
     def test_shutdown_finishes_the_present_reply_only(self) -> None:
         self.nsd.start()
-        client, idle = slow_client(self.nsd), self.nsd.connect("nsd")
-        client.send(get("ada") + open_("never"))
+        client, idle = wire.slow_client(self.nsd), self.nsd.connect("nsd")
+        client.send(wire.get("ada") + wire.open_("never"))
         stopped = self.nsd.broker.stopService()
         assert idle.closed
         assert idle.take() == b""
@@ -220,7 +212,7 @@ class LongListTests(SynchronousTestCase):
         assert not bool(client.closed)
         client.stream.read()
         self.nsd.pump()
-        assert bodies(client.take()) == self.texts
+        assert wire.bodies(client.take()) == self.texts
         assert client.closed
         assert "never" not in self.nsd.broker.topics
         self.assertNoResult(stopped)  # type: ignore[no-untyped-call]
@@ -230,19 +222,19 @@ class LongListTests(SynchronousTestCase):
     def test_a_slow_reader_has_until_the_deadline_for_the_rest_of_a_reply(self) -> None:
         """nsd §8: "closes each connection after the response under way"."""
         self.nsd.start()
-        client = slow_client(self.nsd)
-        client.send(get("ada", 50))
+        client = wire.slow_client(self.nsd)
+        client.send(wire.get("ada", 50))
         self.nsd.broker.stopService()
         client.stream.read(on=False)
         self.nsd.advance(4)
         client.stream.read()
         self.nsd.pump()
-        assert bodies(client.take()) == self.texts[50:]
+        assert wire.bodies(client.take()) == self.texts[50:]
 
     def test_a_client_that_does_not_read_is_aborted_at_the_deadline(self) -> None:
         self.nsd.start()
-        client = slow_client(self.nsd)
-        client.send(get("ada"))
+        client = wire.slow_client(self.nsd)
+        client.send(wire.get("ada"))
         stopped = self.nsd.broker.stopService()
         self.nsd.advance(9)
         self.assertNoResult(stopped)  # type: ignore[no-untyped-call]
@@ -257,7 +249,7 @@ class HistoryTests(SynchronousTestCase):
     def test_expired_messages_are_not_returned(self) -> None:
         nsd = Nsd(top={"history": "5"})
         texts = nsd.write_history(12, 1)
-        (response,) = nsd.ask(get("ada", 3))
+        (response,) = nsd.ask(wire.get("ada", 3))
         assert [message["body"] for message in response["messages"]] == texts[7:]
         assert [message["when"] for message in response["messages"]] == [8, 9, 10, 11, 12]
 
@@ -266,22 +258,22 @@ class HistoryTests(SynchronousTestCase):
         nsd.write_history(3, 1)
         assert nsd.store.next_offset == 3
         client = nsd.connect("nsd")
-        client.send(get("ada"))
+        client.send(wire.get("ada"))
         nsd.pump()
         assert client.take() == NOTHING
 
     def test_a_rare_channel_in_a_long_history_is_found(self) -> None:
         nsd = Nsd()
-        nsd.ask(open_("ada"), open_("ben"), publish("ben", "first"))
+        nsd.ask(wire.open_("ada"), wire.open_("ben"), wire.publish("ben", "first"))
         client = nsd.connect("nsd")
         for _ in range(10):
-            client.send(publish("ada", "x") * 500)
-        nsd.ask(publish("ben", "last"))
+            client.send(wire.publish("ada", "x") * 500)
+        nsd.ask(wire.publish("ben", "last"))
         client.take()
-        client.send(get("ben"))
-        assert bodies(client.take()) == ["first", "last"]
-        client.send(get("ben", 1))
-        assert bodies(client.take()) == ["last"]
+        client.send(wire.get("ben"))
+        assert wire.bodies(client.take()) == ["first", "last"]
+        client.send(wire.get("ben", 1))
+        assert wire.bodies(client.take()) == ["last"]
 
     def test_a_history_that_cannot_be_read_ends_the_connection(self) -> None:
         class Broken(MemoryStore):
@@ -295,9 +287,9 @@ class HistoryTests(SynchronousTestCase):
                 return fail(OSError("the disk is gone"))
 
         nsd = Nsd(store=Broken(100, MIB))
-        nsd.ask(open_("ada"), publish("ada", "x"))
+        nsd.ask(wire.open_("ada"), wire.publish("ada", "x"))
         client = nsd.connect("nsd")
-        client.send(get("ada") + get("ada"))
+        client.send(wire.get("ada") + wire.get("ada"))
         nsd.clock.pump([1.0] * 20)
         assert not client.stream.aborted
         nsd.clock.pump([1.0] * 20)
@@ -313,7 +305,7 @@ class HistoryTests(SynchronousTestCase):
         identities = nsd.factories["nsd"]._identities
         identities.subscribe("ada", "secret", 10, 10)
         identities.subscribe("ada", "open", 10, 10)
-        (response,) = nsd.ask(get("ada"))
+        (response,) = nsd.ask(wire.get("ada"))
         assert [message["body"] for message in response["messages"]] == ["o"]
 
     def test_messages_of_cafe(self) -> None:
@@ -322,9 +314,9 @@ class HistoryTests(SynchronousTestCase):
         alice.send(cafe_wire.hs_pub(7, b"al\xffice"))
         long = "ü" * 5000
         alice.send(cafe_wire.publish(7, b"caf\xc3\xa9", b"\xff\x00", b"", long.encode()))
-        nsd.ask(subscribe("ada", "cafe/7"))
+        nsd.ask(wire.subscribe("ada", "cafe/7"))
         client = nsd.connect("nsd")
-        client.send(get("ada"))
+        client.send(wire.get("ada"))
         first = (
             '{"_class":"MessageListResponse","messages":['
             '{"_class":"Message","from":"al\ufffdice","when":1,"body":"café"},'
@@ -336,12 +328,12 @@ class HistoryTests(SynchronousTestCase):
 
     def test_messages_to_cafe_are_the_body_only(self) -> None:
         nsd = Nsd(also={"cafe": {"channels": "7:ada"}})
-        nsd.ask(open_("ada"))
+        nsd.ask(wire.open_("ada"))
         bob = nsd.connect("cafe")
         bob.send(cafe_wire.hs_sub(b"\x07"))
         nsd.clock.advance(cafe_wire.GAP)
         bob.take()
-        nsd.ask(publish("ada", "grüße", file="QUJD"))
+        nsd.ask(wire.publish("ada", "grüße", file="QUJD"))
         assert cafe_wire.payloads(bob.take()) == ["grüße".encode()]
 
 
@@ -353,25 +345,25 @@ class HttpRequestTests(SynchronousTestCase):
 
     def test_the_connection_is_closed_before_the_body(self) -> None:
         client = self.nsd.connect("nsd")
-        client.send(open_("ada"))
+        client.send(wire.open_("ada"))
         client.take()
         page = self.nsd.connect("nsd")
-        page.send(b"POST / HTTP/1.1\r\nHost: x\r\n\r\n" + publish("ada", "forged") + b"\n")
-        assert page.take() == error("INVALID REQUEST: [POST / HTTP/1.1]")
-        page.send(publish("ada", "forged"))
+        page.send(b"POST / HTTP/1.1\r\nHost: x\r\n\r\n" + wire.publish("ada", "forged") + b"\n")
+        assert page.take() == wire.error("INVALID REQUEST: [POST / HTTP/1.1]")
+        page.send(wire.publish("ada", "forged"))
         assert page.take() == b""
-        client.send(get("ada"))
+        client.send(wire.get("ada"))
         assert client.take() == NOTHING
         assert self.nsd.broker.counters.refusals == {("nsd", "http-request"): 1}
 
     def test_any_method_and_version(self) -> None:
         for line in (b"GET /a?b HTTP/1.0", b"PRI * HTTP/2.0", b"M-SEARCH * HTTP/1.1"):
             page = self.nsd.connect("nsd")
-            page.send(line + b"\r\n" + open_("ada"))
-            assert page.take() == error(f"INVALID REQUEST: [{line.decode()}]")
+            page.send(line + b"\r\n" + wire.open_("ada"))
+            assert page.take() == wire.error(f"INVALID REQUEST: [{line.decode()}]")
 
     def test_other_lines_leave_it_open(self) -> None:
         for line in (b"GET / HTTP/1", b"GET /", b"HTTP/1.1 200 OK", b"a b c HTTP/1.1"):
             client = self.nsd.connect("nsd")
-            client.send(line + b"\r\n" + open_("ada"))
-            assert client.take() == error(f"INVALID REQUEST: [{line.decode()}]") + SUCCESS
+            client.send(line + b"\r\n" + wire.open_("ada"))
+            assert client.take() == wire.error(f"INVALID REQUEST: [{line.decode()}]") + SUCCESS

@@ -8,7 +8,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.admission import Delay, Waiting, admit
+from pubsub.pipeline.admission import Delay, WaitingMessages, admit
 from pubsub.pipeline.batch_limits import Amount
 from pubsub.pipeline.lag import LagMeter
 from pubsub.pipeline.planning import Task
@@ -97,12 +97,12 @@ class MinPartitionsTests(ReaderCase):
 class GapTests(SynchronousTestCase):
     """Behind some stores offsets increase with gaps."""
 
-    def waiting(self, offsets: set[int], stop: int) -> Waiting:
+    def waiting(self, offsets: set[int], stop: int) -> WaitingMessages:
         def measure(low: int, high: int) -> Amount:
             rows = len([offset for offset in offsets if low <= offset < high])
             return Amount(rows, 10 * rows)
 
-        return Waiting(0, stop, measure(0, stop), measure)
+        return WaitingMessages(0, stop, measure(0, stop), measure)
 
     def test_a_limit_counts_messages(self) -> None:
         one = self.waiting(set(range(500_000, 500_100)), 1_000_000)

@@ -12,9 +12,9 @@ from pubsub.errors import ConfigurationError
 from pubsub.pipeline.batch_limits import divide_limit, estimate_amount, fitting_stop
 from pubsub.pipeline.connector_options import source_options
 from pubsub.pipeline.history import BatchOrGap, PartitionBounds, TopicSize
-from pubsub.pipeline.offsets import Position, from_json, resolve_offsets, to_json
+from pubsub.pipeline.offsets import PartitionPosition, from_json, resolve_offsets, to_json
 from pubsub.pipeline.planning import Task, plan_tasks
-from pubsub.pipeline.subscription import Subscription
+from pubsub.pipeline.topic_selection import TopicSelection
 from tests.unit.raising import raised
 
 BOUNDS = [PartitionBounds(10, 100, "1-a", 100), PartitionBounds(0, 0, "1-b", 0)]
@@ -22,13 +22,13 @@ BOUNDS = [PartitionBounds(10, 100, "1-a", 100), PartitionBounds(0, 0, "1-b", 0)]
 
 class OffsetTests(SynchronousTestCase):
     def test_json_and_back(self) -> None:
-        offsets = {1: Position(0, "1-b"), 0: Position(2**40, "3-a")}
+        offsets = {1: PartitionPosition(0, "1-b"), 0: PartitionPosition(2**40, "3-a")}
         value = to_json(offsets)
         assert list(value) == ["0", "1"]
         assert from_json(value, 2) == offsets
 
     def test_a_checkpoint_of_other_brokers(self) -> None:
-        value = to_json({0: Position(1, "a")})
+        value = to_json({0: PartitionPosition(1, "a")})
         raised(ConfigurationError, from_json, value, 2)
         raised(ConfigurationError, from_json, {}, 1)
 
@@ -131,9 +131,9 @@ class FakeHistory:
         raise NotImplementedError
 
 
-def subscription(**given: str) -> Subscription:
+def subscription(**given: str) -> TopicSelection:
     options = source_options({"path": "/x", **given}, False)
-    return Subscription(options.topics, options.pattern)
+    return TopicSelection(options.topics, options.pattern)
 
 
 class SubscriptionTests(SynchronousTestCase):

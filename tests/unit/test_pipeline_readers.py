@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.history import DataLoss, Rejected, WrongHistory
+from pubsub.pipeline.history import DataLoss, HistoryRefused, WrongHistory
 from pubsub.pipeline.schemas import arrow_schema
 from tests.histories import START, damage, history
 from tests.unit.fakes import scratch
@@ -109,12 +109,12 @@ class BatchTests(ReaderCase):
 
     def test_no_history(self) -> None:
         self.path = Path("/nowhere/history")
-        assert "/nowhere" in str(raised(Rejected, self.all))
+        assert "/nowhere" in str(raised(HistoryRefused, self.all))
 
     def test_a_file_that_is_no_history(self) -> None:
         self.path = scratch(self) / "other.db"
         self.path.write_bytes(b"something else entirely, of some length" * 100)
-        raised(Rejected, self.all)
+        raised(HistoryRefused, self.all)
 
     def test_headers(self) -> None:
         with history(self.path) as file:

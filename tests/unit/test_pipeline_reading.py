@@ -18,7 +18,7 @@ from pubsub.pipeline.history import (
     DamagedRange,
     DataLoss,
     ExpiredBefore,
-    Rejected,
+    HistoryRefused,
     Unreachable,
     WrongHistory,
 )
@@ -273,7 +273,7 @@ class HistoryTests(HttpCase):
 
     def test_refusals(self) -> None:
         self.server.add_reply(403, {"error": "forbidden", "message": "topic 'a' may not be read"})
-        error = raised(Rejected, self.items)
+        error = raised(HistoryRefused, self.items)
         assert "forbidden: topic 'a' may not be read" in str(error)
         for said in (b"<html>", [1], {"message": "x"}, None):
             self.server.add_reply(404, said)
@@ -308,7 +308,7 @@ class TokenTests(HttpCase):
 
     def test_a_missing_token_file(self) -> None:
         history = HttpHistory(self.server.url, Credentials(file="/nowhere/token"))
-        raised(Rejected, history.bounds)
+        raised(HistoryRefused, history.bounds)
 
     def test_a_token_that_is_renewed(self) -> None:
         path = scratch(self) / "token"
@@ -365,7 +365,7 @@ class StageTests(HttpCase):
 
     def test_lost_parts(self) -> None:
         self.server.add_reply(409, {"error": "unknown-part"})
-        error = raised(Rejected, self.staged_batch.commit, ["a"])
+        error = raised(HistoryRefused, self.staged_batch.commit, ["a"])
         assert "restart the query" in str(error)
         self.server.add_reply(403, {"error": "forbidden"})
         raised(ErrorReply, self.staged_batch.commit, ["a"])

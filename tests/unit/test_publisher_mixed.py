@@ -17,7 +17,7 @@ from pubsub.broker.topic_mix import TopicMix
 from pubsub.broker.topics import Topic
 from pubsub.errors import HistoryUnavailable
 from pubsub.kernel import Columns
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import Held, Lines, Reader, Transport, clock_at, make_broker, make_listener
 
 

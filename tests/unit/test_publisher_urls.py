@@ -14,7 +14,7 @@ from pubsub.client.notices import Notice
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline import publisher_urls
 from pubsub.pipeline.connector_options import sink_options
-from pubsub.pipeline.publisher_urls import Destination, client_options, find_destination
+from pubsub.pipeline.publisher_urls import UrlColumns, client_options, find_destination
 from pubsub.pipeline.sink import BatchWriter, TaskResult, current_batch
 from pubsub.pipeline.source import PubSubSource
 from tests.unit.raising import raised
@@ -22,7 +22,7 @@ from tests.unit.sink_clients import RecordingClient
 from tests.unit.test_pipeline_sink import frame, struct
 
 
-def destination(url: str, **given: str) -> Destination:
+def destination(url: str, **given: str) -> UrlColumns:
     """Return the destination of a sink's options."""
     return find_destination(sink_options({"url": url, **given}, client_options()))
 

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import stat
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ import jwt
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from twisted.trial.unittest import SynchronousTestCase
 
+import pubsub
 from pubsub.broker.master_secrets import SecretRing
 from pubsub.broker.secret_files import read_public_key, read_secret
 from pubsub.broker.tokens import Token, TokenVerifier
@@ -152,6 +154,13 @@ class MakeTests(CommandCase):
         assert token.permissions == {"publish", "subscribe"}
         assert token.expires == START + 12 * 3600
         assert len(raw) <= 255
+
+    def test_the_command_that_the_dashboard_names(self) -> None:
+        dialog = Path(pubsub.__file__).parent / "admin/dashboard/app/token_dialog.js"
+        shown = re.search('"pubsub token make (.*?)"', dialog.read_text())
+        assert shown is not None
+        arguments = shown[1].replace("FILE", self.secret).split()
+        assert self.check(self.make(*arguments)).permits("admin")
 
     def test_omitted_claims_are_absent(self) -> None:
         raw = self.make("--secret-file", self.secret, "--queue-key=k1")

@@ -17,7 +17,7 @@ from pubsub.broker.handshakes import Handshakes
 from pubsub.broker.limits import ConnectionQuota
 from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.errors import ConfigurationError, LimitReached, SessionUnknown
-from tests.unit.cafe_wire import handshaken, hs_pub, hs_sub, publish
+from tests.unit import cafe_wire as wire
 from tests.unit.fakes import scratch
 from tests.unit.streams import Client, House, logged
 
@@ -40,7 +40,7 @@ class ReloadCase(SynchronousTestCase):
         self.house.pump()
 
     def client(self, handshake: bytes) -> Client:
-        return handshaken(self.house, handshake)
+        return wire.handshaken(self.house, handshake)
 
 
 class QuotaTests(SynchronousTestCase):
@@ -142,7 +142,7 @@ class SessionTests(ReloadCase):
     """resume-window and max-sessions"""
 
     def lost(self) -> Any:
-        bob = self.client(hs_sub(b"\x01", b"bob"))
+        bob = self.client(wire.hs_sub(b"\x01", b"bob"))
         (session,) = (s for s in self.broker.sessions._sessions.values() if s.client == b"bob")
         bob.stream.lose()
         return session
@@ -179,7 +179,7 @@ class LimitTests(ReloadCase):
         assert "unused" not in self.broker.topics
 
     def test_an_idle_client_is_disconnected(self) -> None:
-        bob = self.client(hs_sub(b"\x01"))
+        bob = self.client(wire.hs_sub(b"\x01"))
         self.reload(idle_timeout=5)
         self.house.advance(8)
         assert bob.closed
@@ -203,10 +203,10 @@ class DurabilityTests(ReloadCase):
         assert topic.durability.name == "SYNC"
 
     def test_a_topic_that_is_read_from_the_history_is_stored_meanwhile(self) -> None:
-        bob, alice = self.client(hs_sub(b"\x01", b"bob")), self.client(hs_pub(1))
+        bob, alice = self.client(wire.hs_sub(b"\x01", b"bob")), self.client(wire.hs_pub(1))
         bob.stream.stop_reading()
         for _ in range(64):
-            alice.send(publish(1, b"x" * 60_000))
+            alice.send(wire.publish(1, b"x" * 60_000))
         topic = self.broker.topics.named("cafe/1")
         assert topic.behind
         self.reload(durability=["*=none"])
@@ -237,25 +237,25 @@ class EventTests(ReloadCase):
         return [json.loads(one)["event"] for c in columns for one in c.payloads()]
 
     def test_they_are_turned_on_and_off(self) -> None:
-        before = self.client(hs_sub(b"\x01"))
+        before = self.client(wire.hs_sub(b"\x01"))
         self.reload(events=True)
-        during = self.client(hs_sub(b"\x01"))
+        during = self.client(wire.hs_sub(b"\x01"))
         before.stream.lose()
         self.house.pump()
         assert self.events() == ["connect"]
         self.reload(events=False)
-        self.client(hs_sub(b"\x01"))
+        self.client(wire.hs_sub(b"\x01"))
         during.stream.lose()
         self.house.pump()
         assert self.events() == ["connect"]
         self.reload(events=True)
-        self.client(hs_sub(b"\x01"))
+        self.client(wire.hs_sub(b"\x01"))
         assert self.events() == ["connect", "connect"]
 
     def test_without_room_for_their_topic_they_stay_off(self) -> None:
         self.reload(events=True, max_topics=1)
         assert [line for line in self.lines if line.startswith("events: cannot create topic $SYS")]
-        assert self.broker.served.parts.events is None
+        assert self.broker.served.objects.events is None
 
 
 class AuditTests(SynchronousTestCase):

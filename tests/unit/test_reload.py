@@ -6,11 +6,14 @@ import json
 import signal
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import BadToken
+from pubsub.server import reload
+from pubsub.server.early_reload import EarlyReload
 from tests.unit.cafe_wire import (
     GAP,
     error,
@@ -248,6 +251,19 @@ class SignalTests(ReloadCase):
         self.house.document["keys"] = {"second": self.second}
         signal.raise_signal(signal.SIGHUP)
         assert [secret.id for secret in self.broker.tokens.ring] == ["first"]
+        (call,) = self.reactor.calls
+        call()
+        assert [secret.id for secret in self.broker.tokens.ring] == ["second"]
+        self.reloader.stopService()
+
+    def test_a_signal_before_the_start_reloads_after_it(self) -> None:
+        early = EarlyReload()
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        early.watch()
+        signal.raise_signal(signal.SIGHUP)
+        self.enterContext(mock.patch.object(reload, "early_reload", early))
+        self.house.document["keys"] = {"second": self.second}
+        self.reloader.startService()
         (call,) = self.reactor.calls
         call()
         assert [secret.id for secret in self.broker.tokens.ring] == ["second"]

@@ -79,7 +79,7 @@ class FailureCase(SynchronousTestCase):
         return {
             "secrets": [secret.id for secret in broker.tokens.ring],
             "users": broker.passwords.hashes,
-            "access": str(broker.served.parts.access_table),
+            "access": str(broker.served.objects.access_table),
             "listeners": [(one.protocol, one.endpoint) for one in broker.listeners],
             "idle": cafe.idle_timeout,
             "settings": {**cafe.settings},
@@ -171,7 +171,7 @@ class PartTests(FailureCase):
         self.succeeds()
 
     def test_each_part_of_the_broker(self) -> None:
-        parts = self.broker._reconfiguration.parts
+        parts = self.broker._reconfiguration.appliers
         for index in range(len(parts)):
             parts[index] = _once(parts[index])
             self.fails("reload failed, nothing is changed")
@@ -207,7 +207,7 @@ class PartTests(FailureCase):
         self.failing(self.broker, "reconfigure", OSError("broken"))
         self.failing(self.broker, "put_back", RuntimeError("as well"))
         self.reload()
-        assert any("a part did not go back to what it was" in line for line in self.lines)
+        assert any("a setting could not be restored" in line for line in self.lines)
         assert self.state() == self.before
         assert self.flushLoggedErrors(RuntimeError)  # type: ignore[no-untyped-call]
         assert describe(self.house.config) == self.before["shown"]

@@ -16,7 +16,8 @@ from pubsub.server.configuration import CommandLine, Config, merge
 from pubsub.server.reload import LiveConfiguration
 from pubsub.server.tap import make_broker, tuning_of
 from pubsub.wire.connection import Connection
-from tests.unit.cafe_wire import GAP, frames, hs_pub, hs_sub, publish, resume
+from tests.unit import cafe_wire as wire
+from tests.unit.cafe_wire import GAP
 from tests.unit.fakes import scratch
 from tests.unit.raising import raised
 from tests.unit.streams import Client, Stream, logged
@@ -90,7 +91,7 @@ class AdditionTests(ListenerCase):
     """A new listener"""
 
     def test_it_listens_and_the_other_is_untouched(self) -> None:
-        alice = self.client(0, hs_pub(1))
+        alice = self.client(0, wire.hs_pub(1))
         self.apply(config(cafe(1), {"protocol": "nsd", "port": 2}))
         assert self.served() == ["cafe 1", "nsd 2"]
         assert [port for port, *_ in self.reactor.tcpServers] == [1, 2]
@@ -135,19 +136,22 @@ class RemovalTests(ListenerCase):
 
     def test_its_clients_are_drained_and_others_stay(self) -> None:
         self.apply(config(cafe(1), cafe(2)))
-        leaving, staying = self.client(0, hs_sub(b"\x01")), self.client(1, hs_sub(b"\x01"))
+        leaving, staying = (
+            self.client(0, wire.hs_sub(b"\x01")),
+            self.client(1, wire.hs_sub(b"\x01")),
+        )
         leaving.take(), staying.take()
-        alice = self.client(1, hs_pub(1))
-        alice.send(publish(1, b"queued"))
+        alice = self.client(1, wire.hs_pub(1))
+        alice.send(wire.publish(1, b"queued"))
         self.apply(config(cafe(2)))
         assert self.served() == ["cafe 2"]
-        received = [opcode for opcode, _ in frames(leaving.take())]
+        received = [opcode for opcode, _ in wire.frames(leaving.take())]
         # The message that was accepted, then DISCONNECT.
         assert received == [0x13, 0x04]
         assert not staying.closed
 
     def test_a_client_that_does_not_close_is_aborted(self) -> None:
-        client = self.client(0, hs_sub(b"\x01"))
+        client = self.client(0, wire.hs_sub(b"\x01"))
         client.stream.stop_reading()
         self.apply(config(cafe(2)))
         self.reactor.pump([1] * 9)
@@ -161,13 +165,13 @@ class MoveTests(ListenerCase):
     """A listener with another address"""
 
     def test_sessions_are_resumed_at_the_new_one(self) -> None:
-        bob = self.client(0, hs_sub(b"\x01", b"bob"))
+        bob = self.client(0, wire.hs_sub(b"\x01", b"bob"))
         (session,) = (s for s in self.broker.sessions._sessions.values() if s.client == b"bob")
         bob.stream.lose()
         self.apply(config(cafe(2)))
-        alice = self.client(1, hs_pub(1))
-        alice.send(publish(1, b"missed"))
-        again = self.client(1, hs_sub(b"", resume(b"bob", session.id)))
+        alice = self.client(1, wire.hs_pub(1))
+        alice.send(wire.publish(1, b"missed"))
+        again = self.client(1, wire.hs_sub(b"", wire.resume(b"bob", session.id)))
         assert b"missed" in again.take()
 
     def test_a_change_that_needs_a_restart_makes_another_listener(self) -> None:

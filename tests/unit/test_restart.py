@@ -11,6 +11,7 @@ from twisted.trial.unittest import TestCase
 from pubsub.broker.durability import Durability
 from pubsub.store.log_options import LogOptions
 from pubsub.store.log_store import LogStore
+from tests.unit import fast_wire as wire
 from tests.unit.fakes import scratch
 from tests.unit.fast_wire import (
     DURABLE,
@@ -21,11 +22,6 @@ from tests.unit.fast_wire import (
     SUBSCRIBE,
     WRONG_KEY,
     Fast,
-    create,
-    error,
-    grant,
-    rotate,
-    subscribe,
 )
 from tests.unit.streams import logged
 
@@ -70,35 +66,37 @@ class TopicTests(RestartCase):
     """Topics after a restart"""
 
     async def test_a_topic_keeps_its_key(self) -> None:
-        self.fast.client(create(OWNER))
+        self.fast.client(wire.create(OWNER))
         await self.restart()
         # The key is known as a hash only, until a client presents it.
         for _ in range(2):
-            assert self.answer(subscribe(grant(key="k2"))) == error(SUBSCRIBE, WRONG_KEY)
-            assert self.answer(subscribe(READER)) == b""
+            assert self.answer(wire.subscribe(wire.grant(key="k2"))) == wire.error(
+                SUBSCRIBE, WRONG_KEY
+            )
+            assert self.answer(wire.subscribe(READER)) == b""
 
     async def test_a_topic_keeps_a_rotated_key(self) -> None:
-        self.fast.client(create(OWNER) + rotate(OWNER, b"k2"))
+        self.fast.client(wire.create(OWNER) + wire.rotate(OWNER, b"k2"))
         await self.restart()
-        assert self.answer(subscribe(READER)) == error(SUBSCRIBE, WRONG_KEY)
-        assert self.answer(subscribe(grant(key="k2"))) == b""
+        assert self.answer(wire.subscribe(READER)) == wire.error(SUBSCRIBE, WRONG_KEY)
+        assert self.answer(wire.subscribe(wire.grant(key="k2"))) == b""
 
     async def test_the_key_may_be_rotated_again(self) -> None:
-        self.fast.client(create(OWNER))
+        self.fast.client(wire.create(OWNER))
         fast = await self.restart()
-        fast.client(rotate(OWNER, b"k3"))
+        fast.client(wire.rotate(OWNER, b"k3"))
         await self.restart()
-        assert self.answer(subscribe(grant(key="k3"))) == b""
+        assert self.answer(wire.subscribe(wire.grant(key="k3"))) == b""
 
     async def test_an_exclusive_topic_ends_with_the_process(self) -> None:
-        self.fast.client(create(OWNER, flags=EXCLUSIVE))
+        self.fast.client(wire.create(OWNER, flags=EXCLUSIVE))
         fast = await self.restart()
-        assert self.answer(subscribe(READER)) == error(SUBSCRIBE, NO_TOPIC)
-        fast.client(create(grant(key="other")))
-        assert self.answer(subscribe(READER)) == error(SUBSCRIBE, WRONG_KEY)
+        assert self.answer(wire.subscribe(READER)) == wire.error(SUBSCRIBE, NO_TOPIC)
+        fast.client(wire.create(wire.grant(key="other")))
+        assert self.answer(wire.subscribe(READER)) == wire.error(SUBSCRIBE, WRONG_KEY)
 
     async def test_a_topic_stays_durable(self) -> None:
-        self.fast.client(create(OWNER, flags=DURABLE) + create(OWNER, "gossip"))
+        self.fast.client(wire.create(OWNER, flags=DURABLE) + wire.create(OWNER, "gossip"))
         fast = await self.restart()
         found = {topic.name: topic.durability for topic in fast.broker.topics}
         assert found == {
@@ -108,7 +106,7 @@ class TopicTests(RestartCase):
         }
 
     async def test_topics_beyond_the_limit_are_reported(self) -> None:
-        self.fast.client(create(OWNER) + create(OWNER, "gossip"))
+        self.fast.client(wire.create(OWNER) + wire.create(OWNER, "gossip"))
         await self.stop()
         lines = logged(self)
         fast = self.start(max_topics=1)

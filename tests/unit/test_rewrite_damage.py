@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pubsub.store import log_writer, rewrite
-from pubsub.store.expired_messages import Expiry, grain_of
+from pubsub.store.expired_messages import ExpiredMessages, grain_of
 from pubsub.store.upkeep import Upkeep
 from tests.unit.logs import Log, LogCase, numbered
 
@@ -25,10 +25,10 @@ class NeighbourTests(LogCase):
         """Do all steps of upkeep that there are."""
         self.patch(rewrite, "_NEIGHBOURS", 3)
         log = self.log()
+        expired = ExpiredMessages(log.catalog, ())
         upkeep = Upkeep(
-            log.directory, log.catalog, log.metadata, log.writer, Expiry(log.catalog, ()), 0,
-            grain_of(()),
-        )  # fmt: skip
+            log.directory, log.catalog, log.metadata, log.writer, expired, 0, grain_of(())
+        )
         for _ in range(200):
             upkeep.step(0)
         return log

@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import message_id
 from pubsub.broker.durability import Durability
-from pubsub.protocols.rheos.acknowledgments import Replies, encode_acks
+from pubsub.protocols.rheos.acknowledgments import Acks, encode_acks
 from pubsub.protocols.rheos.codec import Ack, Codec
 
 SYNC = Durability.SYNC
@@ -41,7 +41,7 @@ class AckTests(SynchronousTestCase):
 
 
 class ReplyTests(SynchronousTestCase):
-    """Replies"""
+    """Acks"""
 
     @given(
         st.lists(
@@ -58,7 +58,7 @@ class ReplyTests(SynchronousTestCase):
         self, steps: list[tuple[str, int, bool]], checksum: bool
     ) -> None:
         codec = Codec(checksum=checksum)
-        replies = Replies(codec, 7)
+        replies = Acks(codec, 7)
         stored: list[bytes] = []
         failed: list[bytes] = []
         sequence = 5

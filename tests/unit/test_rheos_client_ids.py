@@ -7,20 +7,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.identity import CERTIFICATE, SOCKET, Identity
 from pubsub.protocols.rheos.client_ids import CLIENT_BYTES, SUBSCRIPTION_BYTES
 from pubsub.wire.known_heads import HEAD_BYTES
+from tests.unit import rheos_wire as wire
 from tests.unit.fakes import recheck_all
-from tests.unit.rheos_wire import (
-    ALICE,
-    BOB,
-    CAROL,
-    FAILED,
-    Rheos,
-    create,
-    message_ids,
-    publish,
-    response,
-    subscribe,
-    topic_ack,
-)
+from tests.unit.rheos_wire import ALICE, BOB, CAROL, FAILED, Rheos
 from tests.unit.streams import Client
 
 
@@ -30,7 +19,7 @@ class OwnerTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.rheos = Rheos()
         self.carol = self.rheos.connect("rheos")
-        self.carol.send(create(CAROL))
+        self.carol.send(wire.create(CAROL))
         self.carol.take()
 
     def proved(self, name: str, proof: str = CERTIFICATE) -> Client:
@@ -40,23 +29,27 @@ class OwnerTests(SynchronousTestCase):
 
     def said(self, payload: bytes) -> bytes:
         """Publish as carol; return the response that subscribers get."""
-        self.carol.send(publish(CAROL, payload))
+        self.carol.send(wire.publish(CAROL, payload))
         self.carol.take()
-        return response(CAROL, payload)
+        return wire.response(CAROL, payload)
 
     def test_others_cannot_use_it(self) -> None:
         alice = self.proved("alice")
-        alice.send(subscribe(ALICE))
-        assert alice.take() == topic_ack()
+        alice.send(wire.subscribe(ALICE))
+        assert alice.take() == wire.topic_ack()
         for other in (
             self.proved("mallory"),
             self.proved("alice", SOCKET),
             self.rheos.connect("rheos"),
         ):
-            for request in (subscribe(ALICE), publish(ALICE, b"x"), create(ALICE, b"else")):
+            for request in (
+                wire.subscribe(ALICE),
+                wire.publish(ALICE, b"x"),
+                wire.create(ALICE, b"else"),
+            ):
                 other.send(request)
                 assert other.take() == FAILED
-            other.send(publish(BOB, b"y") + publish(ALICE, b"x", name=b"void"))
+            other.send(wire.publish(BOB, b"y") + wire.publish(ALICE, b"x", name=b"void"))
             assert other.take()[-18:] == FAILED
             alice.take()
             assert self.said(b"1") == alice.take()
@@ -67,38 +60,38 @@ class OwnerTests(SynchronousTestCase):
 
     def test_its_owner_may_move_and_return(self) -> None:
         first, second = self.proved("alice"), self.proved("alice")
-        first.send(subscribe(ALICE))
-        second.send(publish(ALICE, b"x"))
+        first.send(wire.subscribe(ALICE))
+        second.send(wire.publish(ALICE, b"x"))
         second.take()
         assert self.said(b"1") == second.take()
         for client in (first, second):
             client.stream.lose()
         stranger, again = self.proved("mallory"), self.proved("alice")
-        stranger.send(subscribe(ALICE))
+        stranger.send(wire.subscribe(ALICE))
         assert stranger.take() == FAILED
         self.said(b"2")
-        again.send(publish(ALICE, b"y"))
+        again.send(wire.publish(ALICE, b"y"))
         again.take()
         assert self.said(b"3") == again.take()
 
     def test_it_is_free_when_it_is_forgotten(self) -> None:
         alice, other = self.proved("alice"), self.proved("other")
-        alice.send(subscribe(ALICE))
+        alice.send(wire.subscribe(ALICE))
         alice.stream.lose()
         self.rheos.clock.advance(61)
-        other.send(subscribe(ALICE))
-        assert other.take() == topic_ack()
+        other.send(wire.subscribe(ALICE))
+        assert other.take() == wire.topic_ack()
 
     def test_a_proved_identity_takes_it_from_anonymous_clients(self) -> None:
         """Ids are no secret: a client that has seen one could otherwise keep its owner away."""
         squatter, alice = self.rheos.connect("rheos"), self.proved("alice")
-        squatter.send(subscribe(ALICE))
-        assert squatter.take() == topic_ack()
-        alice.send(publish(ALICE, b"x"))
+        squatter.send(wire.subscribe(ALICE))
+        assert squatter.take() == wire.topic_ack()
+        alice.send(wire.publish(ALICE, b"x"))
         alice.take()
         assert self.said(b"1") == alice.take()
         assert squatter.take() == b""
-        squatter.send(publish(ALICE, b"forged"))
+        squatter.send(wire.publish(ALICE, b"forged"))
         assert squatter.take() == FAILED
         alice.stream.lose()
         self.said(b"2")
@@ -118,15 +111,19 @@ class PlaceTests(SynchronousTestCase):
         """Publish as carol; return the response that subscribers get."""
         self.sent += 1
         payload = b"%d" % self.sent
-        self.carol.send(publish(CAROL, payload))
-        assert len(message_ids(self.carol.take())) == 1
-        return response(CAROL, payload)
+        self.carol.send(wire.publish(CAROL, payload))
+        assert len(wire.message_ids(self.carol.take())) == 1
+        return wire.response(CAROL, payload)
 
     def test_the_first_request_on_a_new_connection_moves_them(self) -> None:
         first = self.rheos.reader(ALICE)
         second = self.rheos.connect("rheos")
         assert self.say() == first.take()
-        for request in (create(ALICE), publish(ALICE, b"x"), subscribe(ALICE, b"void")):
+        for request in (
+            wire.create(ALICE),
+            wire.publish(ALICE, b"x"),
+            wire.subscribe(ALICE, b"void"),
+        ):
             second.send(request)
             assert second.take()[:1] == b"\xac"
             assert self.say() == second.take()
@@ -134,20 +131,20 @@ class PlaceTests(SynchronousTestCase):
 
     def test_later_requests_on_the_older_one_do_not_move_them_back(self) -> None:
         first, second = self.rheos.reader(ALICE), self.rheos.reader(ALICE)
-        first.send(publish(ALICE, b"x") + subscribe(ALICE))
-        assert first.take()[18:] == topic_ack()
+        first.send(wire.publish(ALICE, b"x") + wire.subscribe(ALICE))
+        assert first.take()[18:] == wire.topic_ack()
         assert self.say() == second.take()
         assert first.take() == b""
 
     def test_earlier_messages_go_to_the_old_connection(self) -> None:
         first = self.rheos.reader(ALICE)
         second = self.rheos.connect("rheos")
-        self.carol.stream.feed(publish(CAROL, b"before"))
-        second.stream.feed(create(ALICE))
-        self.carol.stream.feed(publish(CAROL, b"after"))
+        self.carol.stream.feed(wire.publish(CAROL, b"before"))
+        second.stream.feed(wire.create(ALICE))
+        self.carol.stream.feed(wire.publish(CAROL, b"after"))
         self.rheos.turn()
-        assert first.take() == response(CAROL, b"before")
-        assert second.take() == FAILED + response(CAROL, b"after")
+        assert first.take() == wire.response(CAROL, b"before")
+        assert second.take() == FAILED + wire.response(CAROL, b"after")
 
     def test_the_end_of_an_older_connection_changes_nothing(self) -> None:
         first, second = self.rheos.reader(ALICE), self.rheos.reader(ALICE)
@@ -163,7 +160,7 @@ class PlaceTests(SynchronousTestCase):
 
     def test_a_topic_shared_by_ids_moves_with_the_last_of_them(self) -> None:
         shared = self.rheos.reader(ALICE)
-        shared.send(subscribe(BOB))
+        shared.send(wire.subscribe(BOB))
         shared.take()
         alice = self.rheos.reader(ALICE)
         said = self.say()
@@ -191,9 +188,9 @@ class OwnMessageTests(SynchronousTestCase):
         readers = [rheos.reader(client) for client in (ALICE, BOB, CAROL)]
         topic = rheos.broker.topics.named("news")
         assert len(topic.groups) == 1
-        readers[0].send(publish(ALICE, b"1", b"2"))
-        assert len(message_ids(readers[0].take())) == 2
-        assert [r.take() for r in readers[1:]] == [response(ALICE, b"1", b"2")] * 2
+        readers[0].send(wire.publish(ALICE, b"1", b"2"))
+        assert len(wire.message_ids(readers[0].take())) == 2
+        assert [r.take() for r in readers[1:]] == [wire.response(ALICE, b"1", b"2")] * 2
         assert len(topic.groups) == 1
         assert rheos.broker.counters.delivered == 4
 
@@ -201,12 +198,12 @@ class OwnMessageTests(SynchronousTestCase):
         rheos = Rheos()
         readers = {client: rheos.reader(client) for client in (ALICE, BOB, CAROL)}
         for number, client in enumerate((ALICE, BOB, BOB, CAROL, ALICE)):
-            readers[client].stream.feed(publish(client, b"%d" % number))
+            readers[client].stream.feed(wire.publish(client, b"%d" % number))
         rheos.turn()
         said = [(ALICE, b"0"), (BOB, b"1"), (BOB, b"2"), (CAROL, b"3"), (ALICE, b"4")]
         for client, reader in readers.items():
             own = [sender for sender, _ in said].count(client)
-            wanted = b"".join(response(s, p) for s, p in said if s != client)
+            wanted = b"".join(wire.response(s, p) for s, p in said if s != client)
             data = reader.take()
             # Acknowledgments are between the messages, in the order of the reads.
             for one in [data[at : at + 18] for at in range(len(data)) if data[at] == 0xAC][:own]:
@@ -217,12 +214,12 @@ class OwnMessageTests(SynchronousTestCase):
         rheos = Rheos()
         alice = rheos.reader(ALICE)
         other = rheos.connect("rheos")
-        other.send(create(BOB) + publish(BOB, b"bob"))
-        assert alice.take() == response(BOB, b"bob")
+        other.send(wire.create(BOB) + wire.publish(BOB, b"bob"))
+        assert alice.take() == wire.response(BOB, b"bob")
         other.take()
         # From now on that is her latest connection.
-        other.send(publish(ALICE, b"alice"))
-        assert len(message_ids(other.take())) == 1
+        other.send(wire.publish(ALICE, b"alice"))
+        assert len(wire.message_ids(other.take())) == 1
         assert alice.take() == b""
 
     def test_other_encodings_are_not_affected(self) -> None:
@@ -232,29 +229,29 @@ class OwnMessageTests(SynchronousTestCase):
         bob.send(bytes.fromhex("fe ca 02 03 00 00 00 01 01 00"))
         rheos.clock.advance(0.02)
         bob.take()
-        alice.send(publish(ALICE, b"hi"))
+        alice.send(wire.publish(ALICE, b"hi"))
         assert bob.take().endswith(b"hi")
-        assert len(message_ids(alice.take())) == 1
+        assert len(wire.message_ids(alice.take())) == 1
 
     def test_a_refused_message_leaves_the_subscription(self) -> None:
         rheos = Rheos(rate_messages=1)
         alice, bob = rheos.reader(ALICE), rheos.reader(BOB)
-        alice.send(publish(ALICE, b"1", b"2") + publish(ALICE, b"3"))
+        alice.send(wire.publish(ALICE, b"1", b"2") + wire.publish(ALICE, b"3"))
         assert alice.take()[18:] == FAILED * 2
         bob.take()
-        bob.send(publish(BOB, b"4"))
-        assert alice.take() == response(BOB, b"4")
+        bob.send(wire.publish(BOB, b"4"))
+        assert alice.take() == wire.response(BOB, b"4")
 
     def test_a_slow_publisher_keeps_holding_the_others(self) -> None:
         rheos = Rheos(slow_consumer="pause", slow_bytes="256K")
         alice, bob = rheos.reader(ALICE), rheos.connect("rheos")
         alice.stream.stop_reading()
         while not bob.stream.paused:
-            bob.send(publish(BOB, bytes(30_000)))
+            bob.send(wire.publish(BOB, bytes(30_000)))
         topic = rheos.broker.topics.named("news")
         blockers = set(topic.blockers)
         assert blockers
-        alice.stream.feed(publish(ALICE, b"own"))
+        alice.stream.feed(wire.publish(ALICE, b"own"))
         rheos.turn()
         assert topic.blockers == blockers
         assert bob.stream.paused
@@ -263,17 +260,19 @@ class OwnMessageTests(SynchronousTestCase):
         rheos = Rheos(slow_bytes="100K", slow_consumer="disconnect")
         alice, other, bob = rheos.reader(ALICE), rheos.reader(CAROL), rheos.connect("rheos")
         alice.stream.stop_reading()
-        bob.send(publish(BOB, bytes(60_000), bytes(60_000)))
+        bob.send(wire.publish(BOB, bytes(60_000), bytes(60_000)))
         # Collected in the tick in which she publishes herself: above her limit.
-        bob.stream.feed(publish(BOB, bytes(60_000), bytes(60_000)))
+        bob.stream.feed(wire.publish(BOB, bytes(60_000), bytes(60_000)))
         published = rheos.broker.counters.published
-        alice.stream.feed(publish(ALICE, b"own") + publish(CAROL, b"x") + subscribe(ALICE))
+        alice.stream.feed(
+            wire.publish(ALICE, b"own") + wire.publish(CAROL, b"x") + wire.subscribe(ALICE)
+        )
         rheos.turn()
         assert alice.stream.aborted
         # Nothing that follows in the same read is delivered.
         assert rheos.broker.counters.published == published + 1
         assert not rheos.refused("refused")
-        assert other.take().endswith(response(ALICE, b"own"))
+        assert other.take().endswith(wire.response(ALICE, b"own"))
         topic = rheos.broker.topics.named("news")
         assert [len(group) for group in topic.groups.values()] == [1]
         rheos.advance(61)
@@ -287,16 +286,16 @@ class KeptTests(SynchronousTestCase):
         rheos = Rheos()
         rheos.reader(ALICE).stream.lose()
         bob = rheos.connect("rheos")
-        bob.send(publish(BOB, b"missed"))
+        bob.send(wire.publish(BOB, b"missed"))
         rheos.advance(59.5)
         alice = rheos.connect("rheos")
-        alice.send(create(ALICE))
+        alice.send(wire.create(ALICE))
         assert alice.take() == FAILED
-        bob.send(publish(BOB, b"hi"))
-        assert alice.take() == response(BOB, b"hi")
+        bob.send(wire.publish(BOB, b"hi"))
+        assert alice.take() == wire.response(BOB, b"hi")
         rheos.advance(120)
-        bob.send(publish(BOB, b"ho"))
-        assert alice.take() == response(BOB, b"ho")
+        bob.send(wire.publish(BOB, b"ho"))
+        assert alice.take() == wire.response(BOB, b"ho")
 
     def test_after_the_window_it_is_removed(self) -> None:
         rheos = Rheos(top={"resume-window": 5})
@@ -313,7 +312,7 @@ class KeptTests(SynchronousTestCase):
         rheos = Rheos()
         used = rheos.broker.memory.used
         alice = rheos.connect("rheos")
-        alice.send(publish(ALICE, b"hi"))
+        alice.send(wire.publish(ALICE, b"hi"))
         alice.stream.lose()
         assert len(rheos.clients) == 0
         assert rheos.broker.memory.used == used + HEAD_BYTES
@@ -326,11 +325,11 @@ class KeptTests(SynchronousTestCase):
         carol = rheos.reader(CAROL)
         assert len(rheos.clients) == 2
         bob = rheos.connect("rheos")
-        bob.send(create(BOB))
-        carol.send(publish(CAROL, b"hi"))
-        assert bob.take() == FAILED + response(CAROL, b"hi")
+        bob.send(wire.create(BOB))
+        carol.send(wire.publish(CAROL, b"hi"))
+        assert bob.take() == FAILED + wire.response(CAROL, b"hi")
         alice = rheos.connect("rheos")
-        alice.send(create(ALICE))
+        alice.send(wire.create(ALICE))
         assert alice.take() == FAILED
         assert rheos.refused("limit-reached") == 1
         rheos.advance(61)
@@ -342,12 +341,12 @@ class KeptTests(SynchronousTestCase):
         rheos.reader(ALICE, "news", "sport").stream.lose()
         rheos.listener.reconfigure({**rheos.listener.settings, "allow-subscribe": ("sport",)})
         alice = rheos.connect("rheos")
-        alice.send(create(ALICE))
+        alice.send(wire.create(ALICE))
         assert alice.take() == FAILED
         assert rheos.refused("revoked") == 1
         bob = rheos.connect("rheos")
-        bob.send(publish(BOB, b"n") + publish(BOB, b"s", name=b"sport"))
-        assert alice.take() == response(BOB, b"s")
+        bob.send(wire.publish(BOB, b"n") + wire.publish(BOB, b"s", name=b"sport"))
+        assert alice.take() == wire.response(BOB, b"s")
 
 
 class RevokedTests(SynchronousTestCase):
@@ -360,14 +359,14 @@ class RevokedTests(SynchronousTestCase):
         rheos.listener.reconfigure({**rheos.listener.settings, "allow-subscribe": ("sport",)})
         assert recheck_all(rheos.broker.router, rheos.broker.topics) == (0, 1)
         assert rheos.refused("revoked") == 1
-        bob.send(publish(BOB, b"hi"))
+        bob.send(wire.publish(BOB, b"hi"))
         assert alice.take() == b""
         assert not alice.closed
         # A new connection does not restore it.
         rheos.listener.reconfigure({**rheos.listener.settings, "allow-subscribe": ("*",)})
         again = rheos.connect("rheos")
-        again.send(create(ALICE))
-        bob.send(publish(BOB, b"ho"))
+        again.send(wire.create(ALICE))
+        bob.send(wire.publish(BOB, b"ho"))
         assert again.take() == FAILED
         for client in (alice, bob, again):
             client.stream.lose()
@@ -380,10 +379,10 @@ class RevokedTests(SynchronousTestCase):
         alice = rheos.reader(ALICE, "news", "sport")
         rheos.broker.topic_lifecycle.end(topics.named("sport"))
         topics.create("other")
-        alice.send(subscribe(ALICE, b"sport") + subscribe(ALICE, b"other"))
-        assert alice.take() == FAILED + topic_ack("other")
+        alice.send(wire.subscribe(ALICE, b"sport") + wire.subscribe(ALICE, b"other"))
+        assert alice.take() == FAILED + wire.topic_ack("other")
         topics.create("sport")
-        alice.send(subscribe(ALICE, b"sport"))
+        alice.send(wire.subscribe(ALICE, b"sport"))
         assert alice.take() == FAILED
         assert rheos.refused("limit-reached") == 1
 
@@ -395,8 +394,8 @@ class RevokedTests(SynchronousTestCase):
         rheos.broker.topic_lifecycle.end(old)
         topics.create("sport")
         alice = rheos.connect("rheos")
-        alice.send(create(ALICE))
+        alice.send(wire.create(ALICE))
         bob = rheos.connect("rheos")
-        bob.send(publish(BOB, b"s", name=b"sport") + publish(BOB, b"n"))
-        assert alice.take() == FAILED + response(BOB, b"n")
+        bob.send(wire.publish(BOB, b"s", name=b"sport") + wire.publish(BOB, b"n"))
+        assert alice.take() == FAILED + wire.response(BOB, b"n")
         assert not old.groups

@@ -22,7 +22,8 @@ from pubsub.protocols.rheos.codec import (
     Response,
     RheosError,
 )
-from tests.unit.rheos_wire import ALICE, body, raw, response, sealed
+from tests.unit import rheos_wire as wire
+from tests.unit.rheos_wire import ALICE
 from tests.vectors import frame_of_vector, load_vectors
 
 VECTORS: dict[str, Any] = load_vectors("rheos-frames")
@@ -152,7 +153,7 @@ class LimitTests(SynchronousTestCase):
     def test_data_of_at_most_65535_bytes_fits_the_specified_layout(self) -> None:
         coder = Codec()
         packet = coder.encode(Request(2, ALICE, b"news", b"x" * 65_535))
-        assert packet == raw(2, ALICE, body(b"news", b"x" * 65_535))
+        assert packet == wire.raw(2, ALICE, wire.body(b"news", b"x" * 65_535))
         with pytest.raises(OverflowError):
             coder.encode(Request(2, ALICE, b"news", b"x" * 65_536))
 
@@ -168,7 +169,7 @@ class LimitTests(SynchronousTestCase):
             Codec().decode_answer(header)
         assert caught.value.fault is Fault.TRANSLATION_ERROR
         assert caught.value.end is None
-        whole = response(ALICE, b"x" * MAX_PAYLOAD)
+        whole = wire.response(ALICE, b"x" * MAX_PAYLOAD)
         assert Codec().decode_answer(whole) == (Response(ALICE, whole[21:]), len(whole))
 
 
@@ -189,7 +190,7 @@ class AnswerTests(SynchronousTestCase):
         assert self.faults(Codec(), b"\xac" + ALICE + b"\2") == (Fault.CORRUPTED_DATA, 18)
 
     def test_a_wrong_checksum(self) -> None:
-        packet = bytearray(sealed(b"\xac" + ALICE + b"\0"))
+        packet = bytearray(wire.sealed(b"\xac" + ALICE + b"\0"))
         assert Codec(checksum=True).decode_answer(bytes(packet)) == (Ack(ALICE, 0), 22)
         packet[3] ^= 1
         found = self.faults(Codec(checksum=True), bytes(packet))
@@ -197,7 +198,7 @@ class AnswerTests(SynchronousTestCase):
 
     def test_a_failure_is_the_nil_id(self) -> None:
         assert Codec().failed == b"\xac" + NIL + b"\1"
-        assert Codec(checksum=True).failed == sealed(b"\xac" + NIL + b"\1")
+        assert Codec(checksum=True).failed == wire.sealed(b"\xac" + NIL + b"\1")
 
 
 class PropertyTests(SynchronousTestCase):

@@ -27,9 +27,10 @@ from pubsub.protocols.rheos.heads import (
     unseal,
 )
 from tests.profiles import examples
+from tests.unit import rheos_wire as wire
 from tests.unit.kernel_forms import each_form, messages
 from tests.unit.kernel_forms import encode as encode_columns
-from tests.unit.rheos_wire import ALICE, BOB, NIL, body, create, publish, raw, sealed
+from tests.unit.rheos_wire import ALICE, BOB, NIL
 
 CODECS = [Codec(layout, seal) for layout in ("spec", "original") for seal in (False, True)]
 ANY_CODEC = st.sampled_from(CODECS)
@@ -37,7 +38,9 @@ CLIENTS = st.sampled_from([ALICE, BOB, b"\xff" * 16])
 TOPICS = st.sampled_from([b"news", b"sport", b"", b"\xff", b"n" * 255])
 # Payloads that look like requests, so that a misplaced scan finds false requests.
 PAYLOADS = st.one_of(
-    st.sampled_from([b"", publish(ALICE, b"hi"), publish(ALICE, b"hi")[:30], b"\xfa", b"same"]),
+    st.sampled_from(
+        [b"", wire.publish(ALICE, b"hi"), wire.publish(ALICE, b"hi")[:30], b"\xfa", b"same"]
+    ),
     st.binary(max_size=12),
 )
 PUBLISHES = st.builds(
@@ -75,7 +78,7 @@ OTHERS: st.SearchStrategy[Request] = st.sampled_from(
     ]
 )
 GARBAGE = st.sampled_from(
-    [b"\0", b"\xfa", raw(2, ALICE, b""), raw(2, ALICE, body(b"n", b"x") + b"!")]
+    [b"\0", b"\xfa", wire.raw(2, ALICE, b""), wire.raw(2, ALICE, wire.body(b"n", b"x") + b"!")]
 )
 ALICES = Source(ALICE, b"news")
 Found = list[tuple[Source, bytes]]
@@ -129,15 +132,15 @@ class TestScan:
     def test_empty_data_has_no_messages(self, kernel: Any) -> None:
         table = table_of(kernel)
         assert scan(table, b"") == (0, [])
-        assert scan(table, publish(ALICE, b"hi")[:-1]) == (0, [])
+        assert scan(table, wire.publish(ALICE, b"hi")[:-1]) == (0, [])
 
     def test_messages_of_several_sources_keep_their_order(self, kernel: Any) -> None:
         data = (
-            publish(ALICE, b"a", b"b")
-            + publish(BOB, b"c")
-            + publish(BOB, b"d", name=b"sport")
-            + publish(BOB, b"ee", b"", name=b"sport")
-            + publish(ALICE, b"f")
+            wire.publish(ALICE, b"a", b"b")
+            + wire.publish(BOB, b"c")
+            + wire.publish(BOB, b"d", name=b"sport")
+            + wire.publish(BOB, b"ee", b"", name=b"sport")
+            + wire.publish(ALICE, b"f")
         )
         columns = table_of(kernel).scan(data)
         assert columns.payloads() == [b"a", b"b", b"c", b"d", b"ee", b"", b"f"]
@@ -161,10 +164,16 @@ class TestScan:
             assert (at, found) == (1 + len(data), [(ALICES, payload) for payload in payloads])
 
     @pytest.mark.parametrize(
-        "other", [create(ALICE), raw(2, NIL, body(b"news", b"a")), raw(3, ALICE, b""), b"\0"]
+        "other",
+        [
+            wire.create(ALICE),
+            wire.raw(2, NIL, wire.body(b"news", b"a")),
+            wire.raw(3, ALICE, b""),
+            b"\0",
+        ],
     )
     def test_it_stops_at_any_other_request(self, kernel: Any, other: bytes) -> None:
-        first = publish(ALICE, b"a", b"b", b"c")
+        first = wire.publish(ALICE, b"a", b"b", b"c")
         at, found = scan(table_of(kernel), first + other + first)
         assert (at, len(found)) == (len(first), 3)
 
@@ -185,7 +194,9 @@ class TestScan:
     def test_it_stops_at_a_wrong_checksum(self, kernel: Any, bad: int) -> None:
         codec = Codec(checksum=True)
         names = (b"news", b"sport", b"news")
-        frames = [sealed(publish(ALICE, b"%02d" % n, name=names[n % 3])) for n in range(30)]
+        frames = [
+            wire.sealed(wire.publish(ALICE, b"%02d" % n, name=names[n % 3])) for n in range(30)
+        ]
         frames[bad] = frames[bad][:-1] + bytes([frames[bad][-1] ^ 1])
         at, found = scan(table_of(kernel, codec), b"".join(frames), 0, codec)
         assert at == sum(map(len, frames[:bad]))
@@ -194,7 +205,7 @@ class TestScan:
     def test_heads_are_bounded(self, kernel: Any) -> None:
         table = table_of(kernel)
         for number in range(MAX_HEADS + 10):
-            data = publish(ALICE, b"hi", name=b"%d" % number)
+            data = wire.publish(ALICE, b"hi", name=b"%d" % number)
             assert table.scan(data).end == len(data)
         assert len(table) == 10
 

@@ -5,18 +5,9 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.slices import STEPS
+from tests.unit import rheos_wire as wire
 from tests.unit.fakes import Lines, Reader
-from tests.unit.rheos_wire import (
-    ALICE,
-    BOB,
-    CAROL,
-    FAILED,
-    Rheos,
-    create,
-    publish,
-    response,
-    subscribe,
-)
+from tests.unit.rheos_wire import ALICE, BOB, CAROL, FAILED, Rheos
 from tests.unit.streams import Client
 
 
@@ -29,15 +20,15 @@ class MoveTests(SynchronousTestCase):
         topic = rheos.broker.topics.named("news")
         carol = rheos.connect("rheos")
         bob.stream.stop_reading()
-        carol.send(publish(CAROL, bytes(60_000), bytes(60_000)))
-        carol.stream.feed(publish(CAROL, bytes(60_000), bytes(60_000)))
+        carol.send(wire.publish(CAROL, bytes(60_000), bytes(60_000)))
+        carol.stream.feed(wire.publish(CAROL, bytes(60_000), bytes(60_000)))
         # Moving flushes the pending messages, which exceed the limit of the new connection.
-        bob.stream.feed(create(ALICE) + subscribe(ALICE) + publish(ALICE, b"x"))
+        bob.stream.feed(wire.create(ALICE) + wire.subscribe(ALICE) + wire.publish(ALICE, b"x"))
         rheos.turn()
         assert bob.stream.aborted
         assert len(alice.take()) == 4 * 60_021
-        carol.send(publish(CAROL, b"hi"))
-        assert alice.take() == response(CAROL, b"hi")
+        carol.send(wire.publish(CAROL, b"hi"))
+        assert alice.take() == wire.response(CAROL, b"hi")
         assert [len(group) for group in topic.groups.values()] == [1]
         alice.stream.lose()
         carol.stream.lose()
@@ -49,11 +40,11 @@ class MoveTests(SynchronousTestCase):
         rheos = Rheos(slow_bytes="100K", slow_consumer="disconnect")
         topic = rheos.broker.topics.named("news")
         shared, carol = rheos.reader(BOB), rheos.connect("rheos")
-        shared.send(create(ALICE))
+        shared.send(wire.create(ALICE))
         alice = rheos.reader(ALICE)
         shared.stream.stop_reading()
-        carol.send(publish(CAROL, bytes(60_000), bytes(60_000)))
-        carol.stream.feed(publish(CAROL, bytes(60_000), bytes(60_000)))
+        carol.send(wire.publish(CAROL, bytes(60_000), bytes(60_000)))
+        carol.stream.feed(wire.publish(CAROL, bytes(60_000), bytes(60_000)))
         # Her deliveries move back to the connection whose limit is exceeded.
         alice.stream.lose()
         assert shared.stream.aborted
@@ -70,17 +61,17 @@ class MoveTests(SynchronousTestCase):
         for name in names:
             rheos.broker.topics.create(name)
         first, second = rheos.connect("rheos"), rheos.connect("rheos")
-        requests = [subscribe(one, name.encode()) for one in ids for name in names]
+        requests = [wire.subscribe(one, name.encode()) for one in ids for name in names]
         first.send(b"".join(requests))
         first.take()
-        first.stream.feed(b"".join(map(create, ids)))
+        first.stream.feed(b"".join(map(wire.create, ids)))
         assert first.take() == FAILED * 5
 
         def moved() -> list[int]:
             found = [rheos.connection(client).outbox for client in (first, second)]
             return [0 if box is None else len(box.subscriptions) for box in found]
 
-        second.stream.feed(b"".join(map(create, ids)))
+        second.stream.feed(b"".join(map(wire.create, ids)))
         assert second.take() == FAILED * 5
         assert moved() == [300, STEPS], "those of the first id, which others still read there"
         assert second.stream.paused, "its requests wait"
@@ -89,15 +80,15 @@ class MoveTests(SynchronousTestCase):
         assert moved() == [0, 300]
         assert not second.stream.paused
         bob = rheos.connect("rheos")
-        bob.send(publish(BOB, b"x", name=b"t7"))
-        assert (first.take(), second.take()) == (b"", response(BOB, b"x"))
+        bob.send(wire.publish(BOB, b"x", name=b"t7"))
+        assert (first.take(), second.take()) == (b"", wire.response(BOB, b"x"))
         # And back, when the second connection ends.
         second.stream.lose()
         assert rheos.broker.slices
         rheos.pump()
         assert moved()[0] == 300
-        bob.send(publish(BOB, b"y", name=b"t7"))
-        assert first.take() == response(BOB, b"y")
+        bob.send(wire.publish(BOB, b"y", name=b"t7"))
+        assert first.take() == wire.response(BOB, b"y")
         first.stream.lose()
         rheos.pump()
         assert not any(topic.groups for topic in rheos.broker.topics)
@@ -108,7 +99,7 @@ class MoveTests(SynchronousTestCase):
         for name in names:
             rheos.broker.topics.create(name)
         client = rheos.connect("rheos")
-        client.send(b"".join(subscribe(ALICE, name.encode()) for name in names))
+        client.send(b"".join(wire.subscribe(ALICE, name.encode()) for name in names))
         client.take()
         return client, names
 
@@ -118,26 +109,26 @@ class MoveTests(SynchronousTestCase):
         second = rheos.connect("rheos")
         # The last one is still at the first connection when these are handled.
         last = names[-1].encode()
-        own = publish(ALICE, b"mine", name=last)
-        second.stream.feed(create(ALICE) + own + subscribe(ALICE, last))
+        own = wire.publish(ALICE, b"mine", name=last)
+        second.stream.feed(wire.create(ALICE) + own + wire.subscribe(ALICE, last))
         rheos.pump()
         assert len(second.take()) > len(FAILED)
         assert first.take() == b""
         bob = rheos.connect("rheos")
-        bob.send(publish(BOB, b"x", name=last))
-        assert (first.take(), second.take()) == (b"", response(BOB, b"x"))
+        bob.send(wire.publish(BOB, b"x", name=last))
+        assert (first.take(), second.take()) == (b"", wire.response(BOB, b"x"))
 
     def test_a_connection_that_ends_meanwhile_gives_them_back(self) -> None:
         rheos = Rheos()
         first, names = self.subscribed(rheos, 500)
         second = rheos.connect("rheos")
-        second.stream.feed(create(ALICE))
+        second.stream.feed(wire.create(ALICE))
         second.stream.lose()
         rheos.pump()
         bob = rheos.connect("rheos")
         for name in names:
-            bob.send(publish(BOB, b"x", name=name.encode()))
-            assert first.take() == response(BOB, b"x"), name
+            bob.send(wire.publish(BOB, b"x", name=name.encode()))
+            assert first.take() == wire.response(BOB, b"x"), name
         assert not rheos.broker.slices
 
     def test_other_subscribers_are_not_affected(self) -> None:

@@ -13,26 +13,8 @@ from pubsub.broker.topic_registry import TOPIC_BYTES
 from pubsub.protocols.rheos.client_ids import CLIENT_BYTES, SUBSCRIPTION_BYTES
 from pubsub.protocols.rheos.server import PARENTS
 from pubsub.wire.known_heads import HEAD_BYTES
-from tests.unit.rheos_wire import (
-    ALICE,
-    BOB,
-    CAROL,
-    FAILED,
-    NIL,
-    SENDERS,
-    Rheos,
-    ack,
-    body,
-    create,
-    message_ids,
-    original,
-    publish,
-    raw,
-    response,
-    sealed,
-    subscribe,
-    topic_ack,
-)
+from tests.unit import rheos_wire as wire
+from tests.unit.rheos_wire import ALICE, BOB, CAROL, FAILED, NIL, SENDERS, Rheos
 from tests.unit.streams import logged
 
 ALICE_NAME = "a11ce000-a11c-e000-a11c-e000a11ce000"
@@ -45,11 +27,11 @@ class AcknowledgmentTests(SynchronousTestCase):
         rheos = Rheos()
         broker = rheos.broker
         alice = rheos.connect("rheos")
-        alice.send(publish(ALICE, b"a", b"b") + publish(BOB, b"c", name=b"void"))
-        alice.send(publish(BOB, b"d"))
+        alice.send(wire.publish(ALICE, b"a", b"b") + wire.publish(BOB, b"c", name=b"void"))
+        alice.send(wire.publish(BOB, b"d"))
         data = alice.take()
         assert data[36:54] == FAILED
-        ids = message_ids(data[:36] + data[54:])
+        ids = wire.message_ids(data[:36] + data[54:])
         assert ids == [message_id(broker.dispatcher.run_id, number).bytes for number in range(3)]
         assert {UUID(bytes=one).version for one in ids} == {8}
 
@@ -57,24 +39,26 @@ class AcknowledgmentTests(SynchronousTestCase):
         rheos = Rheos()
         alice = rheos.connect("rheos")
         alice.send(
-            create(ALICE, b"sport")
-            + publish(ALICE, *[b"%d" % number for number in range(600)])
-            + create(ALICE)
-            + raw(7, ALICE, b"")
-            + publish(BOB, b"x")
+            wire.create(ALICE, b"sport")
+            + wire.publish(ALICE, *[b"%d" % number for number in range(600)])
+            + wire.create(ALICE)
+            + wire.raw(7, ALICE, b"")
+            + wire.publish(BOB, b"x")
         )
         assert len(alice.stream.writes) == 1
         data = alice.take()
-        assert data[:18] == topic_ack("sport")
+        assert data[:18] == wire.topic_ack("sport")
         assert data[-54:-18] == FAILED * 2
-        assert len(set(message_ids(data[18:-54] + data[-18:]))) == 601
+        assert len(set(wire.message_ids(data[18:-54] + data[-18:]))) == 601
 
     def test_messages_of_several_topics_are_stored_and_acknowledged_in_order(self) -> None:
         rheos = Rheos()
         rheos.broker.topics.create("sport")
         alice = rheos.connect("rheos")
         names = [b"news", b"sport", b"void", b"sport", b"news", b"news", b"void"] * 100
-        alice.send(b"".join(publish(ALICE, b"%d" % n, name=name) for n, name in enumerate(names)))
+        alice.send(
+            b"".join(wire.publish(ALICE, b"%d" % n, name=name) for n, name in enumerate(names))
+        )
         data = alice.take()
         page = self.successResultOf(rheos.broker.store.read(0, None, 2**20))
         run = rheos.broker.dispatcher.run_id
@@ -85,7 +69,7 @@ class AcknowledgmentTests(SynchronousTestCase):
         }
         assert list(ids) == [n for n, name in enumerate(names) if name != b"void"]
         assert data == b"".join(
-            FAILED if name == b"void" else ack(ids[n]) for n, name in enumerate(names)
+            FAILED if name == b"void" else wire.ack(ids[n]) for n, name in enumerate(names)
         )
 
     def test_consecutive_messages_are_one_batch(self) -> None:
@@ -99,18 +83,18 @@ class AcknowledgmentTests(SynchronousTestCase):
             return publish_(*args)  # type: ignore[arg-type]
 
         rheos.broker.dispatcher.publish = counting  # type: ignore[assignment]
-        alice.send(publish(ALICE, *[b"x"] * 500) + publish(CAROL, b"y", b"zz"))
+        alice.send(wire.publish(ALICE, *[b"x"] * 500) + wire.publish(CAROL, b"y", b"zz"))
         assert len(published) == 2
         assert bob.stream.writes[1:] == [
-            response(ALICE, *[b"x"] * 500) + response(CAROL, b"y", b"zz")
+            wire.response(ALICE, *[b"x"] * 500) + wire.response(CAROL, b"y", b"zz")
         ]
 
     def test_subscribers_do_not_wait_for_the_publishers_acknowledgments(self) -> None:
         rheos = Rheos()
         alice, bob = rheos.connect("rheos"), rheos.reader(BOB)
         alice.stream.stop_reading()
-        alice.send(publish(ALICE, b"hi"))
-        assert bob.take() == response(ALICE, b"hi")
+        alice.send(wire.publish(ALICE, b"hi"))
+        assert bob.take() == wire.response(ALICE, b"hi")
 
 
 class FaultTests(SynchronousTestCase):
@@ -121,20 +105,20 @@ class FaultTests(SynchronousTestCase):
         rheos.broker.topics.create("sport")
         alice = rheos.connect("rheos")
         cases = {
-            "corrupted-data": raw(2, NIL, body(b"news")),
-            "invalid-operation": raw(3, ALICE, body(b"news")),
-            "corrupted-topic": raw(2, ALICE, body(b"news") + b"!"),
-            "duplicate-topic": create(ALICE),
-            "topic-not-found": publish(ALICE, b"hi", name=b"void"),
-            "not-authorized": publish(ALICE, b"hi", name=b"sport"),
+            "corrupted-data": wire.raw(2, NIL, wire.body(b"news")),
+            "invalid-operation": wire.raw(3, ALICE, wire.body(b"news")),
+            "corrupted-topic": wire.raw(2, ALICE, wire.body(b"news") + b"!"),
+            "duplicate-topic": wire.create(ALICE),
+            "topic-not-found": wire.publish(ALICE, b"hi", name=b"void"),
+            "not-authorized": wire.publish(ALICE, b"hi", name=b"sport"),
         }
         for reason, request in cases.items():
             alice.send(request)
             assert alice.take() == FAILED, reason
             assert rheos.refused(reason) == 1, reason
         for name in (b"", b"\xff", b"n" * 256):
-            for request in (create(ALICE, name), subscribe(ALICE, name)):
-                alice.send(request + publish(ALICE, b"x", b"y", name=name))
+            for request in (wire.create(ALICE, name), wire.subscribe(ALICE, name)):
+                alice.send(request + wire.publish(ALICE, b"x", b"y", name=name))
                 assert alice.take() == FAILED * 3
         assert rheos.refused("corrupted-topic") == 1 + 3 * 6
         assert not alice.closed
@@ -143,8 +127,8 @@ class FaultTests(SynchronousTestCase):
         rheos = Rheos()
         lines = logged(self)
         alice = rheos.connect("rheos")
-        alice.send(publish(ALICE, b"1", b"2", name=b"void"))
-        alice.send(publish(ALICE, b"3", name=b"void"))
+        alice.send(wire.publish(ALICE, b"1", b"2", name=b"void"))
+        alice.send(wire.publish(ALICE, b"3", name=b"void"))
         assert lines == [
             f"refused: 2 on rheos: topic-not-found, last by '{ALICE_NAME}@192.0.2.1:40000'"
         ]
@@ -152,8 +136,8 @@ class FaultTests(SynchronousTestCase):
     def test_wrong_magic_closes_after_the_pending_acknowledgments(self) -> None:
         rheos = Rheos()
         alice = rheos.connect("rheos")
-        alice.send(create(ALICE, b"sport") + b"\xac" + create(ALICE, b"other"))
-        assert alice.stream.writes == [topic_ack("sport") + FAILED]
+        alice.send(wire.create(ALICE, b"sport") + b"\xac" + wire.create(ALICE, b"other"))
+        assert alice.stream.writes == [wire.topic_ack("sport") + FAILED]
         assert alice.closed
         assert rheos.refused("corrupted-data") == 1
         assert "other" not in rheos.broker.topics
@@ -170,11 +154,11 @@ class FaultTests(SynchronousTestCase):
     def test_messages_among_refused_ones_have_their_acknowledgments(self) -> None:
         rheos = Rheos()
         alice, bob = rheos.connect("rheos"), rheos.reader(BOB)
-        alice.send(publish(ALICE, b"n", b"n") + publish(ALICE, b"v", b"v", name=b"void"))
+        alice.send(wire.publish(ALICE, b"n", b"n") + wire.publish(ALICE, b"v", b"v", name=b"void"))
         data = alice.take()
-        assert len(message_ids(data[:36])) == 2
+        assert len(wire.message_ids(data[:36])) == 2
         assert data[36:] == FAILED * 2
-        assert bob.take() == response(ALICE, b"n", b"n")
+        assert bob.take() == wire.response(ALICE, b"n", b"n")
 
 
 class TopicTests(SynchronousTestCase):
@@ -183,15 +167,17 @@ class TopicTests(SynchronousTestCase):
     def test_the_creator_is_recorded_as_the_parent(self) -> None:
         rheos = Rheos()
         alice = rheos.connect("rheos")
-        alice.send(create(ALICE, b"sport") + create(BOB, b"sport") + create(BOB))
-        assert alice.take() == topic_ack("sport") + FAILED * 2
+        alice.send(wire.create(ALICE, b"sport") + wire.create(BOB, b"sport") + wire.create(BOB))
+        assert alice.take() == wire.topic_ack("sport") + FAILED * 2
         assert dict(rheos.store.items(PARENTS)) == {"sport": ALICE}
 
     def test_creating_needs_one_of_the_two_permissions(self) -> None:
         rheos = Rheos(allow_publish="p*", allow_subscribe="s*")
         alice = rheos.connect("rheos")
-        alice.send(create(ALICE, b"p1") + create(ALICE, b"s1") + create(ALICE, b"x1"))
-        assert alice.take() == topic_ack("p1") + topic_ack("s1") + FAILED
+        alice.send(
+            wire.create(ALICE, b"p1") + wire.create(ALICE, b"s1") + wire.create(ALICE, b"x1")
+        )
+        assert alice.take() == wire.topic_ack("p1") + wire.topic_ack("s1") + FAILED
         assert rheos.refused("not-authorized") == 1
 
     def test_topics_are_one_space_with_nsd(self) -> None:
@@ -199,12 +185,12 @@ class TopicTests(SynchronousTestCase):
         eve, bob = rheos.connect("nsd"), rheos.connect("rheos")
         eve.send(b'{"_class":"OpenRequest","identity":"eve"}\n')
         eve.take()
-        bob.send(create(BOB, b"eve") + subscribe(BOB, b"eve"))
-        assert bob.take() == FAILED + topic_ack("eve")
+        bob.send(wire.create(BOB, b"eve") + wire.subscribe(BOB, b"eve"))
+        assert bob.take() == FAILED + wire.topic_ack("eve")
         message = b'{"_class":"Message","from":"eve","when":0,"body":"hi"}'
         eve.send(b'{"_class":"PublishRequest","identity":"eve","message":' + message + b"}\n")
-        assert bob.take() == response(uuid5(SENDERS, "eve").bytes, b"hi")
-        bob.send(publish(BOB, b"ho", name=b"eve"))
+        assert bob.take() == wire.response(uuid5(SENDERS, "eve").bytes, b"hi")
+        bob.send(wire.publish(BOB, b"ho", name=b"eve"))
         eve.take()
         eve.send(b'{"_class":"GetRequest","identity":"eve","after":0}\n')
         assert f'"from":"{UUID(bytes=BOB)}"'.encode() in eve.take()
@@ -214,7 +200,7 @@ class TopicTests(SynchronousTestCase):
         alice, bob = rheos.connect("rheos"), rheos.reader(BOB)
         topic = rheos.broker.topics.named("news")
         rheos.broker.queue_keys.close(topic, b"key", "fay", "fast")
-        alice.send(publish(ALICE, b"hi") + subscribe(ALICE))
+        alice.send(wire.publish(ALICE, b"hi") + wire.subscribe(ALICE))
         assert alice.take() == FAILED * 2
         assert rheos.refused("not-authorized") == 2
         assert rheos.refused("revoked") == 1
@@ -225,8 +211,8 @@ class TopicTests(SynchronousTestCase):
         alice, bob = rheos.connect("rheos"), rheos.reader(BOB)
         topic = rheos.broker.topics.named("news")
         rheos.broker.queue_keys.close(topic, b"key", "fay", "fast")
-        alice.send(publish(ALICE, b"hi"))
-        assert bob.take() == response(ALICE, b"hi")
+        alice.send(wire.publish(ALICE, b"hi"))
+        assert bob.take() == wire.response(ALICE, b"hi")
 
 
 class FormatTests(SynchronousTestCase):
@@ -235,20 +221,20 @@ class FormatTests(SynchronousTestCase):
     def test_a_listener_accepts_its_own_format_only(self) -> None:
         rheos = Rheos(layout="original", checksum="crc32")
         alice = rheos.connect("rheos")
-        alice.send(sealed(original(2, ALICE, b"news", b"hi")))
+        alice.send(wire.sealed(wire.original(2, ALICE, b"news", b"hi")))
         data = alice.take()
         assert len(data) == 22
-        assert sealed(data[:18]) == data
-        alice.send(original(2, ALICE, b"news", b"hi") + bytes(4))
-        assert alice.take() == sealed(FAILED)
+        assert wire.sealed(data[:18]) == data
+        alice.send(wire.original(2, ALICE, b"news", b"hi") + bytes(4))
+        assert alice.take() == wire.sealed(FAILED)
         assert alice.closed
 
     def test_the_log_names_the_settings_of_a_client_of_another_format(self) -> None:
         clients = {
-            ("spec", "off"): publish(ALICE, b"hi"),
-            ("original", "off"): original(2, ALICE, b"news", b"hi"),
-            ("spec", "crc32"): sealed(publish(ALICE, b"hi")),
-            ("original", "crc32"): sealed(original(2, ALICE, b"news", b"hi")),
+            ("spec", "off"): wire.publish(ALICE, b"hi"),
+            ("original", "off"): wire.original(2, ALICE, b"news", b"hi"),
+            ("spec", "crc32"): wire.sealed(wire.publish(ALICE, b"hi")),
+            ("original", "crc32"): wire.sealed(wire.original(2, ALICE, b"news", b"hi")),
         }
         lines = logged(self)
         for layout, checksum in clients:
@@ -271,7 +257,11 @@ class FormatTests(SynchronousTestCase):
     def test_nonsense_has_no_hint(self) -> None:
         lines = logged(self)
         rheos = Rheos()
-        for data in (b"GET / HTTP/1.1\r\n\r\n", raw(3, ALICE, body(b"news")), raw(2, ALICE, b"!")):
+        for data in (
+            b"GET / HTTP/1.1\r\n\r\n",
+            wire.raw(3, ALICE, wire.body(b"news")),
+            wire.raw(2, ALICE, b"!"),
+        ):
             rheos.connect("rheos").send(data)
         assert rheos.broker.counters.refused == 3
         assert not [line for line in lines if "layout" in line]
@@ -283,7 +273,7 @@ class FormatTests(SynchronousTestCase):
         for size in (65_536, 65_535):
             eve.send(b"\xfe\xca\x10" + pack("<I", size + 1) + b"\1" + bytes(size))
         sender = uuid5(SENDERS, "").bytes
-        assert bob.take() == response(sender, body(b"news", bytes(65_535)))
+        assert bob.take() == wire.response(sender, wire.body(b"news", bytes(65_535)))
         name = f"{UUID(bytes=BOB)}@192.0.2.1:40000"
         assert rheos.broker.counters.drops == {(name, "news", "too-large"): 1}
 
@@ -301,45 +291,49 @@ class LimitTests(SynchronousTestCase):
     def test_messages_over_the_rate_are_refused_one_by_one(self) -> None:
         rheos = Rheos(rate_messages=3)
         alice, bob = rheos.connect("rheos"), rheos.reader(BOB)
-        alice.send(publish(ALICE, b"1", b"2") + create(ALICE) + publish(ALICE, b"3", b"4", b"5"))
+        alice.send(
+            wire.publish(ALICE, b"1", b"2")
+            + wire.create(ALICE)
+            + wire.publish(ALICE, b"3", b"4", b"5")
+        )
         data = alice.take()
         assert data[36:54] == FAILED
         assert data[72:] == FAILED * 2
-        assert bob.take() == response(ALICE, b"1", b"2", b"3")
+        assert bob.take() == wire.response(ALICE, b"1", b"2", b"3")
         assert rheos.refused("rate-limited") == 2
         rheos.advance(1)
-        alice.send(publish(ALICE, b"6"))
-        assert len(message_ids(alice.take())) == 1
+        alice.send(wire.publish(ALICE, b"6"))
+        assert len(wire.message_ids(alice.take())) == 1
 
     def test_memory_at_its_bound_refuses_ids_and_subscriptions(self) -> None:
         bound = TOPIC_BYTES + 2 * CONNECTION_BYTES + CLIENT_BYTES + SUBSCRIPTION_BYTES
         rheos = Rheos(top={"history": 0, "max-memory": bound})
         alice = rheos.reader(ALICE)
         bob = rheos.connect("rheos")
-        bob.send(publish(BOB, b"hi") + subscribe(BOB))
+        bob.send(wire.publish(BOB, b"hi") + wire.subscribe(BOB))
         assert bob.take() == FAILED * 2
         assert rheos.refused("memory") == 2
         alice.stream.lose()
-        bob.send(subscribe(BOB))
-        assert bob.take() == topic_ack()
+        bob.send(wire.subscribe(BOB))
+        assert bob.take() == wire.topic_ack()
 
     def test_an_incomplete_request_is_charged(self) -> None:
         rheos = Rheos()
         alice = rheos.connect("rheos")
         used = rheos.broker.memory.used
-        request = publish(ALICE, bytes(50_000))
+        request = wire.publish(ALICE, bytes(50_000))
         alice.send(request[:40_000])
         # The head of the request is remembered as well.
         assert rheos.broker.memory.used == used + 40_000 + HEAD_BYTES
         alice.send(request[40_000:])
-        assert len(message_ids(alice.take())) == 1
+        assert len(wire.message_ids(alice.take())) == 1
         assert rheos.broker.memory.used == used + CLIENT_BYTES + HEAD_BYTES
 
     def test_everything_is_released_at_the_end(self) -> None:
         rheos = Rheos()
         used = rheos.broker.memory.used
         clients = [rheos.reader(ALICE), rheos.reader(ALICE), rheos.reader(BOB)]
-        clients[0].send(subscribe(BOB) + subscribe(CAROL))
+        clients[0].send(wire.subscribe(BOB) + wire.subscribe(CAROL))
         for client in clients:
             client.stream.lose()
         rheos.advance(61)
@@ -356,34 +350,34 @@ class FlowTests(SynchronousTestCase):
         alice.stream.stop_reading()
         reads = 0
         while not alice.stream.paused:
-            alice.send(publish(ALICE, *[b""] * 1000))
+            alice.send(wire.publish(ALICE, *[b""] * 1000))
             reads += 1
         assert reads < 10
         alice.stream.read()
         assert not alice.stream.paused
-        assert len(message_ids(alice.take())) == reads * 1000
+        assert len(wire.message_ids(alice.take())) == reads * 1000
 
     def test_a_slow_subscriber_holds_publishers(self) -> None:
         rheos = Rheos(slow_consumer="pause", slow_bytes="256K")
         alice, bob = rheos.connect("rheos"), rheos.reader(BOB)
         bob.stream.stop_reading()
         while not alice.stream.paused:
-            alice.send(publish(ALICE, bytes(50_000)))
+            alice.send(wire.publish(ALICE, bytes(50_000)))
         bob.stream.read()
         rheos.turn()
         assert not alice.stream.paused
-        published = len(message_ids(alice.take()))
-        assert bob.take() == response(ALICE, bytes(50_000)) * published
+        published = len(wire.message_ids(alice.take()))
+        assert bob.take() == wire.response(ALICE, bytes(50_000)) * published
 
     def test_a_subscriber_too_slow_is_disconnected(self) -> None:
         rheos = Rheos(slow_bytes="100K", slow_consumer="disconnect")
         alice, bob = rheos.connect("rheos"), rheos.reader(BOB)
         bob.stream.stop_reading()
         for _ in range(4):
-            alice.send(publish(ALICE, bytes(60_000)))
+            alice.send(wire.publish(ALICE, bytes(60_000)))
         assert bob.stream.aborted
-        alice.send(publish(ALICE, b"hi"))
-        assert len(message_ids(alice.take())) == 5
+        alice.send(wire.publish(ALICE, b"hi"))
+        assert len(wire.message_ids(alice.take())) == 5
 
 
 class EndTests(SynchronousTestCase):
@@ -393,10 +387,10 @@ class EndTests(SynchronousTestCase):
         rheos = Rheos()
         rheos.start()
         alice, bob = rheos.connect("rheos"), rheos.reader(BOB)
-        alice.stream.feed(publish(ALICE, b"hi"))
+        alice.stream.feed(wire.publish(ALICE, b"hi"))
         rheos.broker.stopService()
-        assert bob.take() == response(ALICE, b"hi")
-        assert len(message_ids(alice.take())) == 1
+        assert bob.take() == wire.response(ALICE, b"hi")
+        assert len(wire.message_ids(alice.take())) == 1
         assert alice.closed
         assert bob.closed
 
@@ -406,8 +400,8 @@ class EndTests(SynchronousTestCase):
         alice, bob = rheos.reader(ALICE), rheos.reader(BOB)
         for _ in range(3):
             rheos.advance(3)
-            bob.send(subscribe(BOB))
-            assert bob.take() == topic_ack()
+            bob.send(wire.subscribe(BOB))
+            assert bob.take() == wire.topic_ack()
         assert alice.closed
         assert alice.take() == b""
         assert not bob.closed
@@ -415,8 +409,8 @@ class EndTests(SynchronousTestCase):
     def test_requests_after_the_end_do_nothing(self) -> None:
         rheos = Rheos()
         alice = rheos.connect("rheos")
-        alice.send(b"\0" + create(ALICE, b"sport"))
-        alice.send(create(ALICE, b"sport"))
+        alice.send(b"\0" + wire.create(ALICE, b"sport"))
+        alice.send(wire.create(ALICE, b"sport"))
         assert alice.take() == FAILED
         assert "sport" not in rheos.broker.topics
         assert len(rheos.clients) == 0

@@ -127,7 +127,7 @@ class FileTests(SynchronousTestCase):
             ({"client": "required"}, "tls-client: needs tls-cert"),
             ({**own, "client": "required"}, "tls-client: required needs tls-ca, a file"),
             ({**own, "client": "optional", "ca": "/none"}, "tls-ca: /none: No such file"),
-            ({**own, "ciphers": "nonsense"}, "tls-ciphers: 'nonsense' is no cipher suite"),
+            ({**own, "ciphers": "nonsense"}, "tls-ciphers: 'nonsense' is not a cipher suite"),
         ):
             assert self.error(**given).startswith(expected), given
         for version in ("1.1", 2, ""):

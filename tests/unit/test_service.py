@@ -16,7 +16,7 @@ from pubsub.broker.outbox import Outbox
 from pubsub.broker.service import BrokerService
 from pubsub.broker.topic_registry import TOPIC_BYTES
 from pubsub.kernel import Columns
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import (
     START,
     Big,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pubsub.backplane import spool
-from pubsub.backplane.shared_history import SharedLimits
+from pubsub.backplane.spool import SharedLimits
 from pubsub.kernel import Columns
 from tests.contract.drivers.spot import Spot
 from tests.unit.brokers import message
@@ -49,6 +49,21 @@ class SharedTests(ReplicaCase):
         await self.settled(here, there)
         there.house.pump()
         assert reader.take() == message(b"", b"\x01", b"t", b"x")
+
+    async def test_a_commit_that_has_begun_is_waited_for(self) -> None:
+        here, there = self.node(), self.node()
+        await self.settled(here, there)
+        there.store.begin_commit(lambda: self.fail("it is not finished"))
+        here.publish("t", b"h")
+        await self.settled(here)
+        turns = iter(range(10))
+        there.publish("t", b"t")
+        await self.until(lambda: next(turns, None) is None)
+        assert there.figure("imported") == 0
+        assert len(there.store._commits._group.pieces(0)) == 1
+        there.store.end_commit()
+        await self.settled(here, there)
+        assert await there.payloads() == [b"t", b"h"]
 
     async def test_both_publish(self) -> None:
         here, there = self.node(), self.node()
@@ -107,6 +122,19 @@ class FailureTests(ReplicaCase):
         await self.settled(here, there)
         assert await there.payloads() == numbers(0, 20)
         assert await there.messages() == await here.messages()
+
+    async def test_a_broker_that_leaves_after_the_beginning_of_a_term(self) -> None:
+        here, there, third = self.node(), self.node(), self.node()
+        await self.settled(here, there, third)
+        there.stream.leave()
+        await third.stop()
+        here.publish("t", b"1")
+        await self.settled(here)
+        there.stream.join()
+        third = self.node(third.path)
+        await self.settled(here, there, third)
+        for node in (there, third):
+            assert await node.payloads() == [b"1"]
 
     async def test_lost_messages(self) -> None:
         here, there = self.node(), self.node()
@@ -281,12 +309,7 @@ class RestartTests(ReplicaCase):
         assert sorted(await here.messages()) == sorted(await there.messages())
 
     async def test_a_log_that_has_lost_its_end(self) -> None:
-        here, there = self.node(), self.node()
-        here.publish("t", b"0")
-        await self.settled(here, there)
-        stored: list[bool] = []
-        here.store.when_stored(stored.append)
-        await self.until(lambda: bool(stored))
+        here, there = await self.two_with_a_message()
         path = here.crashed(scratch(self) / "history")
         here.publish("t", *numbers(1, 4))
         here.publish("u", *numbers(4, 6))
@@ -339,12 +362,7 @@ class TroubleTests(ReplicaCase):
         assert await there.messages() == await here.messages()
 
     async def test_a_copy_of_a_history(self) -> None:
-        here, there = self.node(), self.node()
-        here.publish("t", b"0")
-        await self.settled(here, there)
-        stored: list[bool] = []
-        here.store.when_stored(stored.append)
-        await self.until(lambda: bool(stored))
+        here, there = await self.two_with_a_message()
         lines = logged(self)
         copy = self.node(here.crashed(scratch(self) / "history"))
         await self.until(lambda: any("sends as this one" in line for line in lines))

@@ -17,8 +17,9 @@ from pubsub.backplane.topic_entry import TopicEntry, decode, encode, key_of
 from pubsub.broker import sliced_routing
 from pubsub.broker.durability import Durability
 from pubsub.errors import BackplaneAway
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
 from tests.contract.drivers.spot import Spot
+from tests.unit import fast_wire as wire
 from tests.unit.fast_wire import (
     CREATE,
     DURABLE,
@@ -36,14 +37,6 @@ from tests.unit.fast_wire import (
     WRITER,
     WRONG_KEY,
     Fast,
-    create,
-    error,
-    grant,
-    key_update,
-    message,
-    publish,
-    rotate,
-    subscribe,
 )
 from tests.unit.streams import logged
 
@@ -214,9 +207,9 @@ class TopicTests(SharedCase):
         assert self.entry("news").end == "deleted"
         assert self.bucket.seconds[key_of("news")] == 30 * 24 * 3600
         # Another topic of this name has nothing of it.
-        assert there.client(create(OTHER)).take() == b""
+        assert there.client(wire.create(OTHER)).take() == b""
         self.settle()
-        assert here.client(subscribe(OTHER)).take() == b""
+        assert here.client(wire.subscribe(OTHER)).take() == b""
 
     def delete(self, broker: Broker, name: str) -> Deferred[None]:
         topic = broker.broker.topics.named(name)
@@ -331,29 +324,29 @@ class KeyTests(SharedCase):
         here, there = self.two()
         here.owner()
         self.settle()
-        assert there.client(subscribe(OTHER)).take() == error(2, WRONG_KEY)
+        assert there.client(wire.subscribe(OTHER)).take() == wire.error(2, WRONG_KEY)
         reader = there.reader()
-        there.client(publish(WRITER, b"x"))
-        assert reader.take() == message(b"x")
+        there.client(wire.publish(WRITER, b"x"))
+        assert reader.take() == wire.message(b"x")
         # The key itself is nowhere.
         for one in self.bucket.entries.values():
             assert not holds(one.value, b"k1")
         # Who creates it again with the same key succeeds.
-        assert there.client(create(OWNER)).take() == b""
-        assert there.client(create(OTHER)).take() == error(CREATE, EXISTS)
+        assert there.client(wire.create(OWNER)).take() == b""
+        assert there.client(wire.create(OTHER)).take() == wire.error(CREATE, EXISTS)
 
     def test_a_rotation_is_followed_everywhere(self) -> None:
         here, there = self.two()
         here.owner()
         self.settle()
         near, far = here.reader(), there.reader()
-        assert there.client(rotate(OWNER, b"k2")).take() == b""
+        assert there.client(wire.rotate(OWNER, b"k2")).take() == b""
         self.settle()
-        assert near.take() == far.take() == key_update(b"k2")
+        assert near.take() == far.take() == wire.key_update(b"k2")
         for broker in (here, there):
-            assert broker.client(publish(WRITER, b"x")).take() == error(3, WRONG_KEY)
-            assert broker.client(publish(NEW_OWNER, b"y")).take() == b""
-        assert near.take() == far.take() == message(b"y")
+            assert broker.client(wire.publish(WRITER, b"x")).take() == wire.error(3, WRONG_KEY)
+            assert broker.client(wire.publish(NEW_OWNER, b"y")).take() == b""
+        assert near.take() == far.take() == wire.message(b"y")
         proofs = [one.broker.queue_keys.proof("news") for one in (here, there)]
         assert proofs[0] == proofs[1]
         assert not holds(self.bucket.entries[key_of("news")].value, b"k2")
@@ -364,11 +357,11 @@ class KeyTests(SharedCase):
         self.settle()
         near, far = here.reader(), there.reader()
         self.patch(sliced_routing, "_FEW", 0)  # type: ignore[no-untyped-call]
-        client = there.client(rotate(OWNER, b"k2") + publish(NEW_OWNER, b"x"))
+        client = there.client(wire.rotate(OWNER, b"k2") + wire.publish(NEW_OWNER, b"x"))
         self.settle()
         assert client.take() == b""
-        assert near.take() == key_update(b"k2")
-        assert far.take() == key_update(b"k2") + message(b"x")
+        assert near.take() == wire.key_update(b"k2")
+        assert far.take() == wire.key_update(b"k2") + wire.message(b"x")
 
     def test_a_rotation_of_a_key_that_is_not_known(self) -> None:
         here, there = self.two()
@@ -382,8 +375,8 @@ class KeyTests(SharedCase):
         self.settle()
         self.successResultOf(done)
         assert reader.take() == OVER
-        assert here.client(subscribe(NEW_READER)).take() == b""
-        assert here.client(subscribe(READER)).take() == error(2, WRONG_KEY)
+        assert here.client(wire.subscribe(NEW_READER)).take() == b""
+        assert here.client(wire.subscribe(READER)).take() == wire.error(2, WRONG_KEY)
 
     def test_rotations_that_were_missed(self) -> None:
         here, there = self.two()
@@ -392,13 +385,13 @@ class KeyTests(SharedCase):
         reader, granted = there.reader(), Spot(there).subscriber("news")
         there.state.leave()
         for old, new in (("k1", b"k2"), ("k2", b"k3")):
-            assert here.client(rotate(grant(key=old), new)).take() == b""
+            assert here.client(wire.rotate(wire.grant(key=old), new)).take() == b""
         self.settle()
         assert reader.take() == b""
         there.state.come_back()
         self.settle()
         assert reader.take() == OVER
-        here_now = there.client(publish(grant(key="k3"), b"x"))
+        here_now = there.client(wire.publish(wire.grant(key="k3"), b"x"))
         assert here_now.take() == b""
         assert granted.take()
 
@@ -406,10 +399,13 @@ class KeyTests(SharedCase):
         here, there = self.two()
         here.owner()
         self.settle()
-        assert there.client(subscribe(READER)).take() == b""
+        assert there.client(wire.subscribe(READER)).take() == b""
         for one in (here, there):
             one.threads.waits = True
-        first, second = here.client(rotate(OWNER, b"k2")), there.client(rotate(OWNER, b"k3"))
+        first, second = (
+            here.client(wire.rotate(OWNER, b"k2")),
+            there.client(wire.rotate(OWNER, b"k3")),
+        )
         for _ in range(4):
             for one in (here, there):
                 one.threads.run()
@@ -418,7 +414,7 @@ class KeyTests(SharedCase):
             one.threads.waits = False
             one.threads.run()
         self.settle()
-        assert sorted([first.take(), second.take()]) == [b"", error(ROTATE_KEY, WRONG_KEY)]
+        assert sorted([first.take(), second.take()]) == [b"", wire.error(ROTATE_KEY, WRONG_KEY)]
         found = [one.broker.queue_keys.proof("news") for one in (here, there)]
         assert found[0] == found[1]
 
@@ -426,39 +422,47 @@ class KeyTests(SharedCase):
         here = self.start()
         here.owner()
         here.threads.waits = True
-        first, second = here.client(rotate(OWNER, b"k2")), here.client(rotate(OWNER, b"k3"))
+        first, second = (
+            here.client(wire.rotate(OWNER, b"k2")),
+            here.client(wire.rotate(OWNER, b"k3")),
+        )
         for _ in range(6):
             here.threads.run()
             self.settle()
         assert first.take() == b""
-        assert second.take() == error(ROTATE_KEY, WRONG_KEY)
-        assert here.client(publish(NEW_OWNER, b"x")).take() == b""
+        assert second.take() == wire.error(ROTATE_KEY, WRONG_KEY)
+        assert here.client(wire.publish(NEW_OWNER, b"x")).take() == b""
 
     def test_one_of_two_creators_at_once(self) -> None:
         here, there = self.two()
         for one in (here, there):
             one.threads.waits = True
-        first, second = here.client(create(OWNER)), there.client(create(OTHER))
+        first, second = here.client(wire.create(OWNER)), there.client(wire.create(OTHER))
         for _ in range(4):
             for one in (here, there):
                 one.threads.run()
         self.settle()
-        assert sorted([first.take(), second.take()]) == [b"", error(CREATE, EXISTS)]
+        assert sorted([first.take(), second.take()]) == [b"", wire.error(CREATE, EXISTS)]
 
     def test_what_follows_waits_for_the_agreement(self) -> None:
         here, _there = self.two()
         here.threads.waits = True
-        client = here.client(create(OWNER) + subscribe(READER) + publish(WRITER, b"x"))
+        client = here.client(
+            wire.create(OWNER) + wire.subscribe(READER) + wire.publish(WRITER, b"x")
+        )
         assert client.take() == b""
         assert here.names() == []
         here.threads.run()
         self.settle()
-        assert client.take() == message(b"x")
+        assert client.take() == wire.message(b"x")
 
     def test_a_client_that_leaves_meanwhile(self) -> None:
         here, there = self.two()
         here.threads.waits = True
-        client, plain = here.client(create(OWNER, flags=EXCLUSIVE)), here.client(create(OWNER, "b"))
+        client, plain = (
+            here.client(wire.create(OWNER, flags=EXCLUSIVE)),
+            here.client(wire.create(OWNER, "b")),
+        )
         client.stream.lose()
         plain.stream.lose()
         for _ in range(4):
@@ -477,8 +481,8 @@ class KeyTests(SharedCase):
         self.settle()
         here = self.start(store)
         self.settle()
-        assert there.client(subscribe(OTHER)).take() == error(2, WRONG_KEY)
-        assert there.client(subscribe(READER)).take() == b""
+        assert there.client(wire.subscribe(OTHER)).take() == wire.error(2, WRONG_KEY)
+        assert there.client(wire.subscribe(READER)).take() == b""
 
     def test_other_keys_from_before(self) -> None:
         lines = logged(self)
@@ -487,11 +491,11 @@ class KeyTests(SharedCase):
         store = self.stop(here)
         self.bucket = MemoryBucket()
         there = self.start()
-        assert there.client(create(OTHER)).take() == b""
+        assert there.client(wire.create(OTHER)).take() == b""
         self.settle()
         here = self.start(store)
-        assert here.client(subscribe(READER)).take() == error(2, WRONG_KEY)
-        assert here.client(subscribe(OTHER)).take() == b""
+        assert here.client(wire.subscribe(READER)).take() == wire.error(2, WRONG_KEY)
+        assert here.client(wire.subscribe(OTHER)).take() == b""
         assert [line for line in lines if "topic 'news' has another queue key now" in line]
         assert not [line for line in lines if "k1" in line or "k2" in line]
 
@@ -505,33 +509,34 @@ class AwayTests(SharedCase):
         self.settle()
         here.state.leave()
         assert (
-            here.client(create(OWNER, "b")).take() == error(CREATE, RATE_LIMITED, 0xE70C2DE5)
+            here.client(wire.create(OWNER, "b")).take()
+            == wire.error(CREATE, RATE_LIMITED, 0xE70C2DE5)
             or "b" not in here.names()
         )
-        assert here.client(rotate(OWNER, b"k2")).take() == error(ROTATE_KEY, RATE_LIMITED)
+        assert here.client(wire.rotate(OWNER, b"k2")).take() == wire.error(ROTATE_KEY, RATE_LIMITED)
         failed = here.shared.delete("news", lambda: succeed(None))
         self.failureResultOf(failed, BackplaneAway)  # type: ignore[no-untyped-call]
         # What exists serves on, and is created again without a change.
-        assert here.client(create(OWNER)).take() == b""
+        assert here.client(wire.create(OWNER)).take() == b""
         reader = here.reader()
-        assert here.client(publish(WRITER, b"x")).take() == b""
-        assert reader.take() == message(b"x")
+        assert here.client(wire.publish(WRITER, b"x")).take() == b""
+        assert reader.take() == wire.message(b"x")
         here.state.come_back()
         self.settle()
-        assert here.client(create(OWNER, "b")).take() == b""
+        assert here.client(wire.create(OWNER, "b")).take() == b""
         self.settle()
         assert there.names() == ["b", "news"]
 
     def test_an_engine_that_does_not_answer(self) -> None:
         here = self.start()
         here.state.put = lambda *change: Deferred()  # type: ignore[method-assign]
-        client = here.client(create(OWNER))
+        client = here.client(wire.create(OWNER))
         assert client.take() == b""
         here.advance(6)
-        assert client.take() == error(CREATE, RATE_LIMITED)
+        assert client.take() == wire.error(CREATE, RATE_LIMITED)
         # The connection goes on, and so do others that wait for the same topic.
         del here.state.put
-        client.send(create(OWNER))
+        client.send(wire.create(OWNER))
         assert client.take() == b""
         assert here.names() == ["news"]
 
@@ -541,27 +546,29 @@ class ExclusiveTests(SharedCase):
 
     def test_one_owner(self) -> None:
         here, there = self.two()
-        owner = here.client(create(OWNER, flags=EXCLUSIVE))
+        owner = here.client(wire.create(OWNER, flags=EXCLUSIVE))
         self.settle()
         assert there.names() == []
         for flags in (0, EXCLUSIVE):
-            assert there.client(create(OWNER, flags=flags)).take() == error(CREATE, EXISTS)
-        assert there.client(subscribe(OWNER)).take() == error(2, NO_TOPIC)
+            assert there.client(wire.create(OWNER, flags=flags)).take() == wire.error(
+                CREATE, EXISTS
+            )
+        assert there.client(wire.subscribe(OWNER)).take() == wire.error(2, NO_TOPIC)
         there.use("news")
         self.settle()
         assert not there.broker.topics.get("news")
         owner.stream.lose()
         self.settle()
         assert here.names() == []
-        assert there.client(create(OTHER, flags=EXCLUSIVE)).take() == b""
+        assert there.client(wire.create(OTHER, flags=EXCLUSIVE)).take() == b""
         self.settle()
-        assert here.client(create(OWNER)).take() == error(CREATE, EXISTS)
+        assert here.client(wire.create(OWNER)).take() == wire.error(CREATE, EXISTS)
 
     def test_an_owner_that_makes_it_a_common_topic(self) -> None:
         here, there = self.two()
-        owner = here.client(create(OWNER, flags=EXCLUSIVE))
+        owner = here.client(wire.create(OWNER, flags=EXCLUSIVE))
         self.settle()
-        owner.send(create(OWNER))
+        owner.send(wire.create(OWNER))
         self.settle()
         assert owner.take() == b""
         assert there.names() == ["news"]
@@ -571,39 +578,39 @@ class ExclusiveTests(SharedCase):
 
     def test_a_broker_that_stops(self) -> None:
         here, there = self.two()
-        here.client(create(OWNER, flags=EXCLUSIVE))
+        here.client(wire.create(OWNER, flags=EXCLUSIVE))
         self.settle()
         self.stop(here)
         self.settle()
-        assert there.client(create(OTHER)).take() == b""
+        assert there.client(wire.create(OTHER)).take() == b""
 
     def test_a_broker_that_crashes(self) -> None:
         here, there = self.two()
-        here.client(create(OWNER, flags=EXCLUSIVE))
+        here.client(wire.create(OWNER, flags=EXCLUSIVE))
         self.settle()
         here.state.leave()
         store = self.stop(here)
-        assert there.client(create(OTHER)).take() == error(CREATE, EXISTS)
+        assert there.client(wire.create(OTHER)).take() == wire.error(CREATE, EXISTS)
         self.bucket.apart.clear()
         self.start(store)
         self.settle()
-        assert there.client(create(OTHER)).take() == b""
+        assert there.client(wire.create(OTHER)).take() == b""
 
     def test_an_owner_that_leaves_while_the_engine_is_away(self) -> None:
         here, there = self.two()
-        owner = here.client(create(OWNER, flags=EXCLUSIVE))
+        owner = here.client(wire.create(OWNER, flags=EXCLUSIVE))
         self.settle()
         here.state.leave()
         owner.stream.lose()
         self.settle()
-        assert there.client(create(OTHER)).take() == error(CREATE, EXISTS)
+        assert there.client(wire.create(OTHER)).take() == wire.error(CREATE, EXISTS)
         here.state.come_back()
         self.settle()
-        assert there.client(create(OTHER)).take() == b""
+        assert there.client(wire.create(OTHER)).take() == b""
 
     def test_another_broker_deletes_it(self) -> None:
         here, there = self.two()
-        owner = here.client(create(OWNER, flags=EXCLUSIVE) + subscribe(OWNER))
+        owner = here.client(wire.create(OWNER, flags=EXCLUSIVE) + wire.subscribe(OWNER))
         self.settle()
         done = there.shared.delete("news", lambda: succeed(None))
         self.settle()

@@ -308,7 +308,7 @@ class ChangeTests(SlicedCase):
         self.settle()
         assert slow.outbox.cursor is not None
         assert slow.outbox.subscriptions == {}
-        assert dict(slow.outbox.cursor.owed()) == {self.topics["a"]: 3, self.topics["b"]: 3}
+        assert dict(slow.outbox.cursor.pending()) == {self.topics["a"]: 3, self.topics["b"]: 3}
 
 
 class KeyTests(SlicedCase):

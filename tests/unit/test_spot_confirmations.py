@@ -8,7 +8,7 @@ from pubsub.broker.durability import Durability
 from pubsub.protocols.spot.broker_codec import (
     EPOCH,
     Confirm,
-    Confirmed,
+    Confirmation,
     decode_broker_command,
     encode_broker_command,
 )
@@ -257,7 +257,10 @@ class CodecTests(SynchronousTestCase):
     def test_they_are_encoded_and_decoded(self) -> None:
         for command, encoded in (
             (Confirm(258), message(b"", b"\x06", bytes(6) + b"\x01\x02")),
-            (Confirmed(0, 3, 2), message(b"", b"\x07", bytes(15) + b"\x03" + bytes(7) + b"\x02")),
+            (
+                Confirmation(0, 3, 2),
+                message(b"", b"\x07", bytes(15) + b"\x03" + bytes(7) + b"\x02"),
+            ),
         ):
             assert encode_broker_command(command) == encoded
             frames = [b"", encoded[4:5], encoded[7:]]

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.durability import Durability
 from pubsub.protocols.spot.broker_codec import (
     EPOCH,
-    Page,
+    HistoryPage,
     Read,
     decode_broker_command,
     encode_broker_command,
@@ -20,7 +20,7 @@ from pubsub.protocols.spot.codec import SpotError
 from pubsub.protocols.spot.peer_connection import PeerConnection
 from pubsub.protocols.spot.topic_copies import COPIES
 from pubsub.protocols.spot.zmtp import FrameLimits, Unit, decode
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
 from tests.unit import nsd_lines
 from tests.unit.brokers import World, message, publish, subscribe
 from tests.unit.nsd_lines import NOTHING, SUCCESS, bodies
@@ -263,10 +263,12 @@ class CodecTests(SynchronousTestCase):
     @given(
         st.builds(Read, st.binary(min_size=1), st.binary(), st.integers(0, 2**64 - 1))
         | st.lists(st.tuples(st.integers(0, 2**64 - 1), st.binary())).map(
-            lambda rows: Page(b"t", b"e", 1, 2, 3, [a for a, _ in rows], [p for _, p in rows])
+            lambda rows: HistoryPage(
+                b"t", b"e", 1, 2, 3, [a for a, _ in rows], [p for _, p in rows]
+            )
         )
     )
-    def test_encoded_commands_are_decoded(self, command: Read | Page) -> None:
+    def test_encoded_commands_are_decoded(self, command: Read | HistoryPage) -> None:
         unit = decode(encode_broker_command(command), 0, FrameLimits(frame=2**20, frames=10_000))
         assert isinstance(unit, Unit)
         assert decode_broker_command(unit.frames) == command

@@ -403,7 +403,7 @@ class CurveTests(SecurityCase):
         listener = house.listeners["spot"]
         listener.reconfigure({**listener.settings, "curve-secret-file": None})
         assert curve(house).done
-        assert [line for line in lines if "clients use what they used before" in line]
+        assert [line for line in lines if "clients use the previous settings" in line]
 
 
 class HandshakeTests(SynchronousTestCase):

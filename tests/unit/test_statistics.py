@@ -9,7 +9,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.figures import CATCHING_UP, LEAVING, LIVE, PAUSED
+from pubsub.broker.connection_figures import CATCHING_UP, LEAVING, LIVE, PAUSED
 from pubsub.broker.histogram import BOUNDS, Histogram
 from pubsub.broker.limits import CONNECTION_BYTES
 from pubsub.broker.outbox import Outbox

@@ -9,10 +9,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.batch import Batch
 from pubsub.broker.durability import Durability
 from pubsub.errors import HistoryUnavailable
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
 from pubsub.wire.replies import Reply, ReplyQueue
 from tests.unit import cafe_wire, nsd_lines, rheos_wire
-from tests.unit.rheos_wire import ALICE, BOB, FAILED, Rheos, create, message_ids, publish
+from tests.unit import rheos_wire as wire
+from tests.unit.rheos_wire import ALICE, BOB, FAILED, Rheos
 
 
 class SlowDisk(MemoryStore):
@@ -72,33 +73,39 @@ class RheosTests(SynchronousTestCase):
         self.client = self.rheos.connect("rheos")
 
     def test_they_wait_and_deliveries_do_not(self) -> None:
-        self.client.send(publish(ALICE, b"1", b"2"))
+        self.client.send(wire.publish(ALICE, b"1", b"2"))
         assert self.client.take() == b""
         assert self.reader.take() == rheos_wire.response(ALICE, b"1", b"2")
         self.disk.commit()
-        assert len(message_ids(self.client.take())) == 2
+        assert len(wire.message_ids(self.client.take())) == 2
 
     def test_later_requests_are_handled_at_once_and_answered_later(self) -> None:
-        self.client.send(publish(ALICE, b"1"))
-        self.client.send(publish(ALICE, b"x", name=b"gossip") + publish(ALICE, b"y", name=b"none"))
+        self.client.send(wire.publish(ALICE, b"1"))
+        self.client.send(
+            wire.publish(ALICE, b"x", name=b"gossip") + wire.publish(ALICE, b"y", name=b"none")
+        )
         assert self.rheos.broker.counters.published == 2
         assert self.client.take() == b""
         self.disk.commit()
         answers = self.client.take()
-        assert len(message_ids(answers[:36])) == 2
+        assert len(wire.message_ids(answers[:36])) == 2
         assert answers[36:] == FAILED
 
     def test_other_clients_do_not_wait(self) -> None:
-        self.client.send(publish(ALICE, b"1"))
+        self.client.send(wire.publish(ALICE, b"1"))
         other = self.rheos.connect("rheos")
-        other.send(publish(BOB, b"x", name=b"gossip"))
+        other.send(wire.publish(BOB, b"x", name=b"gossip"))
         assert other.take() == b""
         self.disk.write()
-        assert len(message_ids(other.take())) == 1
+        assert len(wire.message_ids(other.take())) == 1
         assert self.client.take() == b""
 
     def test_each_request_of_a_read_has_its_own_reply(self) -> None:
-        mixed = publish(ALICE, b"1") + publish(ALICE, b"x", name=b"gossip") + publish(ALICE, b"2")
+        mixed = (
+            wire.publish(ALICE, b"1")
+            + wire.publish(ALICE, b"x", name=b"gossip")
+            + wire.publish(ALICE, b"2")
+        )
         self.client.send(mixed)
         self.disk.commit(done=False)
         assert self.client.take() == FAILED * 3
@@ -106,19 +113,19 @@ class RheosTests(SynchronousTestCase):
 
     def test_a_full_disk_fails_them_at_once(self) -> None:
         self.disk.broken = True
-        self.client.send(publish(ALICE, b"1", b"2"))
+        self.client.send(wire.publish(ALICE, b"1", b"2"))
         assert self.client.take() == FAILED * 2
         assert self.reader.take() == b""
         assert self.rheos.refused("history-unavailable") == 2
         self.disk.broken = False
-        self.client.send(publish(ALICE, b"3"))
+        self.client.send(wire.publish(ALICE, b"3"))
         self.disk.commit()
-        assert len(message_ids(self.client.take())) == 1
+        assert len(wire.message_ids(self.client.take())) == 1
 
     def test_creating_a_sync_topic_waits(self) -> None:
         rules = self.rheos.broker.topic_lifecycle._rules
         rules.durability = lambda name: Durability.SYNC  # type: ignore[method-assign]
-        self.client.send(create(ALICE, b"fresh"))
+        self.client.send(wire.create(ALICE, b"fresh"))
         assert self.client.take() == b""
         self.disk.commit()
         assert self.client.take() == rheos_wire.topic_ack("fresh")
@@ -128,36 +135,36 @@ class RheosTests(SynchronousTestCase):
         assert not self.client.closed
         self.disk.commit()
         self.rheos.pump()
-        assert len(message_ids(self.client.take())) == 1
+        assert len(wire.message_ids(self.client.take())) == 1
         assert self.client.closed
 
     def test_a_half_closed_client_gets_them_first(self) -> None:
-        self.client.send(publish(ALICE, b"1"))
+        self.client.send(wire.publish(ALICE, b"1"))
         self.client.protocol.readConnectionLost()
         self.check_closes_after_commit()
 
     def test_shutdown_sends_them_first(self) -> None:
         self.rheos.start()
-        self.client.send(publish(ALICE, b"1"))
+        self.client.send(wire.publish(ALICE, b"1"))
         self.rheos.broker.stopService()
         self.rheos.pump()
         self.check_closes_after_commit()
 
     def test_an_error_follows_them_and_is_the_last_reply(self) -> None:
-        self.client.send(publish(ALICE, b"1") + b"\x00" * 30)
-        self.client.send(publish(ALICE, b"2"))
+        self.client.send(wire.publish(ALICE, b"1") + b"\x00" * 30)
+        self.client.send(wire.publish(ALICE, b"2"))
         assert self.client.take() == b""
         assert not self.client.closed
         self.disk.commit()
         self.rheos.pump()
         answers = self.client.take()
-        assert len(message_ids(answers[:18])) == 1
+        assert len(wire.message_ids(answers[:18])) == 1
         assert answers[18:] == FAILED
         assert self.client.closed
         assert self.rheos.broker.counters.published == 1
 
     def test_replies_for_a_disconnected_client_are_discarded(self) -> None:
-        self.client.send(publish(ALICE, b"1"))
+        self.client.send(wire.publish(ALICE, b"1"))
         self.client.stream.lose()
         self.disk.commit()
         assert self.client.take() == b""
@@ -258,15 +265,15 @@ class RuleTests(SynchronousTestCase):
         reader = rheos.reader(BOB, "news")
         client = rheos.connect("rheos")
         topic.durability = Durability.NONE
-        client.send(publish(ALICE, b"1", b"2"))
+        client.send(wire.publish(ALICE, b"1", b"2"))
         assert reader.take() == rheos_wire.response(ALICE, b"1", b"2")
         assert disk.next_offset == 0
         topic.durability = Durability.ASYNC
-        client.send(publish(ALICE, b"3"))
+        client.send(wire.publish(ALICE, b"3"))
         assert disk.next_offset == 1
-        assert len(message_ids(client.take())) == 2
+        assert len(wire.message_ids(client.take())) == 2
         disk.write()
-        assert len(message_ids(client.take())) == 1
+        assert len(wire.message_ids(client.take())) == 1
 
 
 class Replying:

@@ -18,7 +18,8 @@ from pubsub.broker.tls_settings import TLS_SETTINGS
 from pubsub.settings import read_all
 from pubsub.wire.server_tls import load_tls
 from pubsub.wire.tls_input import STREAM_BYTES
-from tests.unit.cafe_wire import PING, PONG, ack, hs_pub, hs_sub, payloads, publish
+from tests.unit import cafe_wire as wire
+from tests.unit.cafe_wire import PING, PONG
 from tests.unit.key_updates import Sender
 from tests.unit.streams import Client, House, Stream
 from tests.unit.tls_streams import V12, V13, TlsClient, client_context, over_tls, tls_end
@@ -38,16 +39,16 @@ def serve(version: ssl.TLSVersion = V13, **settings: object) -> House:
 def publisher(house: House) -> Client:
     """Return a client that has done cafe's handshake."""
     client = house.connect("cafe")
-    client.send(hs_pub(1))
+    client.send(wire.hs_pub(1))
     house.pump(3)
-    assert len(client.take()) == len(ack(0))
+    assert len(client.take()) == len(wire.ack(0))
     return client
 
 
 def subscriber(house: House) -> Client:
     """Return a subscriber of the topic."""
     client = house.connect("cafe")
-    client.send(hs_sub(b"\1", b"bob"))
+    client.send(wire.hs_sub(b"\1", b"bob"))
     house.pump(3)
     client.take()
     house.clock.advance(1)
@@ -75,7 +76,7 @@ class KeyUpdateTests(SynchronousTestCase):
 
     def test_they_are_answered(self) -> None:
         """Also those that do not fit into the first 32 KiB of answers."""
-        self.client.stream.feed(self.sender.data(hs_pub(1)) + self.updates(2000))
+        self.client.stream.feed(self.sender.data(wire.hs_pub(1)) + self.updates(2000))
         self.client.stream.feed(self.sender.data(PING))
         self.house.pump(10)
         assert self.client.take().endswith(PONG)
@@ -345,7 +346,7 @@ class SlowTests(SynchronousTestCase):
         slow, source = subscriber(house), publisher(house)
         slow.stream.stop_reading()
         for number in range(40):
-            source.send(publish(1, b"%02d" % number * 20_000))
+            source.send(wire.publish(1, b"%02d" % number * 20_000))
             house.turn()
         return house, slow, source
 
@@ -355,11 +356,11 @@ class SlowTests(SynchronousTestCase):
             assert house.broker.memory.used < 1_000_000
             slow.stream.read()
             house.pump()
-            got = list(payloads(slow.take()))
+            got = list(wire.payloads(slow.take()))
             assert house.broker.counters.dropped == 40 - len(got) > 0
-            source.send(publish(1, b"live"))
+            source.send(wire.publish(1, b"live"))
             house.clock.advance(1)
-            assert list(payloads(slow.take())) == [b"live"]
+            assert list(wire.payloads(slow.take())) == [b"live"]
 
     def test_disconnect(self) -> None:
         for version in (V12, V13):
@@ -394,7 +395,7 @@ class SlowTests(SynchronousTestCase):
         assert isinstance(slow, TlsClient)
         slow.stream.stop_reading()
         bodies = [b"%02d" % number * 10_000 for number in range(10)]
-        source.send(publish(1, *bodies))
+        source.send(wire.publish(1, *bodies))
         house.turn()
         slow.end_output()
         slow.stream.read()
@@ -402,5 +403,5 @@ class SlowTests(SynchronousTestCase):
         for _ in range(20):
             house.turn()
             received += slow.take()
-        assert list(payloads(received)) == bodies
+        assert list(wire.payloads(received)) == bodies
         assert slow.closed

@@ -7,23 +7,12 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.limits import TokenBucket
 from pubsub.broker.token_throttle import VERIFICATIONS, TokenThrottle
 from pubsub.wire.known_heads import HEAD_BYTES
+from tests.unit import fast_wire as wire
 from tests.unit.fakes import clock_at
-from tests.unit.fast_wire import (
-    BAD_TOKEN,
-    NEWS,
-    OWNER,
-    Fast,
-    FastCase,
-    create,
-    error,
-    grant,
-    message,
-    publish,
-    subscribe,
-)
+from tests.unit.fast_wire import BAD_TOKEN, NEWS, OWNER, Fast, FastCase
 from tests.unit.streams import Client
 
-BAD = error(3, BAD_TOKEN)
+BAD = wire.error(3, BAD_TOKEN)
 
 
 class TokenThrottleTests(SynchronousTestCase):
@@ -90,7 +79,7 @@ class ForgeryCase(FastCase):
         return [head + b".%06d" % n + signature[6:] for n in range(start, start + count)]
 
     def flood(self, client: Client, count: int) -> None:
-        client.send(b"".join(publish(raw, b"x") for raw in self.forged(count)))
+        client.send(b"".join(wire.publish(raw, b"x") for raw in self.forged(count)))
 
 
 class WaitingTests(ForgeryCase):
@@ -101,7 +90,7 @@ class WaitingTests(ForgeryCase):
         self.flood(client, 6)
         assert client.take() == BAD * 4
         assert client.stream.paused
-        client.send(subscribe(OWNER))
+        client.send(wire.subscribe(OWNER))
         self.fast.clock.advance(0.039)
         assert client.take() == b""
         self.fast.clock.advance(0.001)
@@ -110,41 +99,41 @@ class WaitingTests(ForgeryCase):
         assert client.take() == BAD
         assert not client.stream.paused
         assert self.fast.refusals() == {"bad-token": 6}
-        client.send(publish(OWNER, b"x"))
-        assert client.take() == message(b"x")
+        client.send(wire.publish(OWNER, b"x"))
+        assert client.take() == wire.message(b"x")
 
     def test_waiting_loses_and_reorders_nothing(self) -> None:
-        self.owner.send(subscribe(OWNER))
+        self.owner.send(wire.subscribe(OWNER))
         client = self.fast.client()
         packets = []
         for number, raw in enumerate(self.forged(8)):
-            packets.append(publish(raw, b"bad") + publish(OWNER, b"%d" % number))
+            packets.append(wire.publish(raw, b"bad") + wire.publish(OWNER, b"%d" % number))
         client.send(b"".join(packets))
-        client.send(publish(OWNER, b"last"))
+        client.send(wire.publish(OWNER, b"last"))
         self.fast.advance(10)
         assert client.take() == BAD * 8
-        assert self.owner.take() == message(*[b"%d" % n for n in range(8)], b"last")
+        assert self.owner.take() == wire.message(*[b"%d" % n for n in range(8)], b"last")
 
     def test_cached_tokens_wait_only_after_a_waiting_one(self) -> None:
-        client = self.fast.client(subscribe(OWNER))
+        client = self.fast.client(wire.subscribe(OWNER))
         self.flood(client, 4)
         assert client.take() == BAD * 4
-        client.send(publish(self.forged(5)[4], b"x") + publish(OWNER, b"behind"))
+        client.send(wire.publish(self.forged(5)[4], b"x") + wire.publish(OWNER, b"behind"))
         assert client.take() == b""
         self.fast.clock.advance(0.04)
-        assert client.take() == BAD + message(b"behind")
+        assert client.take() == BAD + wire.message(b"behind")
 
     def test_a_valid_token_ends_the_delay(self) -> None:
         client = self.fast.client()
         self.flood(client, 5)
-        client.send(publish(grant(sub="zoe"), b"x"))
+        client.send(wire.publish(wire.grant(sub="zoe"), b"x"))
         self.fast.advance(1)
         assert client.take() == BAD * 5
-        client.send(publish(self.forged(9)[8], b"x"))
+        client.send(wire.publish(self.forged(9)[8], b"x"))
         assert client.take() == BAD
 
     def test_every_kind_of_request_waits(self) -> None:
-        for request in (create, subscribe):
+        for request in (wire.create, wire.subscribe):
             client = self.fast.client()
             client.send(b"".join(request(raw) for raw in self.forged(6)))
             assert len(client.take()) == 4 * 7
@@ -153,9 +142,9 @@ class WaitingTests(ForgeryCase):
 
     def test_other_connections_do_not_wait(self) -> None:
         self.flood(self.fast.client(), 100)
-        self.owner.send(subscribe(OWNER) + publish(OWNER, b"x"))
-        assert self.owner.take() == message(b"x")
-        assert self.answer(self.fast, subscribe(grant(sub="new"))) == b""
+        self.owner.send(wire.subscribe(OWNER) + wire.publish(OWNER, b"x"))
+        assert self.owner.take() == wire.message(b"x")
+        assert self.answer(self.fast, wire.subscribe(wire.grant(sub="new"))) == b""
 
     def test_a_client_that_disconnects_meanwhile_holds_nothing(self) -> None:
         for end in ("lose", "close", "stop"):
@@ -167,7 +156,7 @@ class WaitingTests(ForgeryCase):
             elif end == "close":
                 client.protocol.close()
             else:
-                client.send(b"".join(publish(raw, b"x") for raw in self.forged(9)))
+                client.send(b"".join(wire.publish(raw, b"x") for raw in self.forged(9)))
                 client.protocol.drain()
             # The audit log counts the attempts of a minute.
             fast.advance(100)
@@ -176,12 +165,12 @@ class WaitingTests(ForgeryCase):
 
     def test_a_partial_packet_after_the_wait(self) -> None:
         client = self.fast.client()
-        whole = b"".join(publish(raw, b"x") for raw in self.forged(5)) + subscribe(OWNER)
+        whole = b"".join(wire.publish(raw, b"x") for raw in self.forged(5)) + wire.subscribe(OWNER)
         client.send(whole[:-3])
         self.fast.advance(1)
         assert client.take() == BAD * 5
-        client.send(whole[-3:] + publish(OWNER, b"x"))
-        assert client.take() == message(b"x")
+        client.send(whole[-3:] + wire.publish(OWNER, b"x"))
+        assert client.take() == wire.message(b"x")
 
 
 class FloodTests(ForgeryCase):
@@ -193,18 +182,18 @@ class FloodTests(ForgeryCase):
         before = fast.broker.tokens.misses
         for number, client in enumerate(clients):
             tokens = self.forged(4, 4 * number)
-            client.send(b"".join(publish(raw, b"x") for raw in tokens))
+            client.send(b"".join(wire.publish(raw, b"x") for raw in tokens))
         assert fast.broker.tokens.misses - before <= VERIFICATIONS
         assert fast.listeners["fast"].verifications.available() < 1
         assert len(fast.broker.tokens) == 1
-        late = fast.client(subscribe(grant(sub="late")))
+        late = fast.client(wire.subscribe(wire.grant(sub="late")))
         assert late.stream.paused
         # Clients whose tokens are cached continue.
-        self.owner.send(subscribe(OWNER) + publish(OWNER, b"x"))
-        assert self.owner.take() == message(b"x")
+        self.owner.send(wire.subscribe(OWNER) + wire.publish(OWNER, b"x"))
+        assert self.owner.take() == wire.message(b"x")
         fast.advance(1)
-        self.owner.send(publish(OWNER, b"y"))
-        assert late.take() == message(b"y")
+        self.owner.send(wire.publish(OWNER, b"y"))
+        assert late.take() == wire.message(b"y")
 
     def test_a_flood_costs_no_memory_but_that_of_heads_which_are_given_up_when_it_is_short(
         self,
@@ -213,7 +202,7 @@ class FloodTests(ForgeryCase):
         for n in range(20):
             client = self.fast.client()
             tokens = self.forged(50, 50 * n)
-            client.send(b"".join(publish(raw, b"x", topic=NEWS + n) for raw in tokens))
+            client.send(b"".join(wire.publish(raw, b"x", topic=NEWS + n) for raw in tokens))
             self.fast.advance(2)
             client.stream.lose()
         assert len(self.fast.broker.tokens) == 1

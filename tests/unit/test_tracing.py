@@ -31,7 +31,7 @@ from pubsub.interfaces import IStore
 from pubsub.kernel import Columns
 from pubsub.server import tap
 from pubsub.server.tracing import TracedDispatcher, TracingService, make_provider
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import clock_at
 from tests.unit.logs import StoreCase
 

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.plugin import installed_protocols
 from pubsub.server.configuration import CommandLine, merge
 from pubsub.server.upgrade_notes import is_upgrade, report_upgrade
-from pubsub.store.location import StoreLocation
+from pubsub.store.history_location import StoreLocation
 from tests.unit.fakes import scratch
 from tests.unit.streams import logged
 

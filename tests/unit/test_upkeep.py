@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +14,7 @@ from pubsub.broker.batch import Batch, Headers
 from pubsub.kernel import Columns
 from pubsub.settings import matcher
 from pubsub.store.catalog import Horizon, set_horizons
-from pubsub.store.expired_messages import Expiry, grain_of
+from pubsub.store.expired_messages import ExpiredMessages, grain_of
 from pubsub.store.group import Group
 from pubsub.store.log_directory import METADATA, RESERVE, LogDirectory
 from pubsub.store.log_reader import read_page, topics_in
@@ -48,7 +50,7 @@ class Log:
         begin = Begin(number, 1, NOW, boot_id())
         self.writer.begin(found.offset, number, found.sequence, [begin], found.lost)
         self.next = found.offset
-        self.expiry = Expiry(self.catalog, limits)
+        self.expiry = ExpiredMessages(self.catalog, limits)
         self.upkeep = Upkeep(
             self.directory,
             self.catalog,
@@ -323,6 +325,32 @@ class RemovalTests(LogCase):
         log = self.reopen(RetentionLimits("*", seconds=60))
         assert log.catalog.first == 2
         assert log.read() == [(2, "a", b"10")]
+
+    def test_their_space_is_given_back_when_they_are_read_no_longer(self) -> None:
+        log = self.open(RetentionLimits("*", seconds=60))
+        for number in range(4):
+            log.put(("a", b"%d" % number), age=100)
+            log.seal()
+        reader = log.catalog.segments
+        assert len(log.read()) == 4
+        log.rest()
+        assert log.read() == []
+        # One that began before the removal goes on.
+        log.catalog.use(reader[0])
+        assert reader[0].read(0, 4)
+        assert self.removed_but_open()
+        del reader
+        assert not self.removed_but_open()
+
+    def removed_but_open(self) -> list[str]:
+        """Return the files of the log that are open, but in no directory any more."""
+        found = []
+        for file in os.listdir("/proc/self/fd"):
+            # The listing itself had one, which is closed.
+            with contextlib.suppress(FileNotFoundError):
+                found.append(os.readlink(f"/proc/self/fd/{file}"))
+        path = str(self.path.resolve())
+        return [one for one in found if one.startswith(path) and one.endswith("(deleted)")]
 
     def test_offsets_go_on_when_all_has_expired(self) -> None:
         log = self.open(RetentionLimits("*", seconds=60))

@@ -7,6 +7,7 @@ from unittest.mock import patch
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.outbox import Outbox
+from pubsub.broker.resumption import offset_of
 from pubsub.broker.slow_policy import AUTO, DISCONNECT, DROP, SlowPolicy
 from tests.unit.fakes import Bench, Lines, Transport, batch_of, mixed_batch
 
@@ -132,7 +133,7 @@ class WrittenTests(SynchronousTestCase):
         offsets = box_of(gone).shut_and_get_offsets()
         self.publish(b"b")
         self.turn()
-        resumed = self.subscriber(offset=offsets[self.topics["a"]])
+        resumed = self.subscriber(offset=offset_of(offsets[self.topics["a"]]))
         for _ in range(5):
             self.turn()
         self.publish(b"c")

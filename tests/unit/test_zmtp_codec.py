@@ -7,24 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.protocols.spot.zmtp import (
-    GREETING,
-    Command,
-    FrameLimits,
-    Partial,
-    Unit,
-    ZmtpError,
-    decode,
-    encode_command,
-    encode_message,
-    error,
-    frame_head,
-    parse_metadata,
-    ping,
-    ping_seconds,
-    pong,
-    ready,
-)
+from pubsub.protocols.spot import zmtp
 from pubsub.protocols.spot.zmtp_handshake import Handshake
 from tests.vectors import load_vectors
 
@@ -34,22 +17,22 @@ GREETING_BYTES = bytes.fromhex(
 READY_DEALER = bytes.fromhex(
     "04 1c 05 52 45 41 44 59 0b 53 6f 63 6b 65 74 2d 54 79 70 65 00 00 00 06 44 45 41 4c 45 52"
 )
-WIDE = FrameLimits(frame=2**20, frames=100)
+WIDE = zmtp.FrameLimits(frame=2**20, frames=100)
 commands = st.builds(
-    Command, st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ", min_size=1).map(str.encode), st.binary()
+    zmtp.Command, st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ", min_size=1).map(str.encode), st.binary()
 )
 messages = st.lists(
     st.one_of(st.binary(max_size=20), st.binary(min_size=250, max_size=260)), min_size=1
 )
 
 
-def units(data: bytes, limits: FrameLimits = WIDE) -> list[Unit]:
+def units(data: bytes, limits: zmtp.FrameLimits = WIDE) -> list[zmtp.Unit]:
     """Return all units of ``data``, which must be complete."""
     found = []
     at = 0
     while at < len(data):
-        unit = decode(data, at, limits)
-        assert isinstance(unit, Unit), unit
+        unit = zmtp.decode(data, at, limits)
+        assert isinstance(unit, zmtp.Unit), unit
         found.append(unit)
         at = unit.end
     return found
@@ -59,12 +42,12 @@ class FrameTests(SynchronousTestCase):
     """Frames and the messages they make"""
 
     def test_a_short_frame(self) -> None:
-        assert encode_message([b"a", b"", b"bc"]) == b"\x01\x01a\x01\x00\x00\x02bc"
+        assert zmtp.encode_message([b"a", b"", b"bc"]) == b"\x01\x01a\x01\x00\x00\x02bc"
 
     def test_the_longest_short_and_the_shortest_long(self) -> None:
-        assert frame_head(255) == b"\x00\xff"
-        assert frame_head(256) == b"\x02\x00\x00\x00\x00\x00\x00\x01\x00"
-        assert frame_head(256, 1) == b"\x03\x00\x00\x00\x00\x00\x00\x01\x00"
+        assert zmtp.frame_head(255) == b"\x00\xff"
+        assert zmtp.frame_head(256) == b"\x02\x00\x00\x00\x00\x00\x00\x01\x00"
+        assert zmtp.frame_head(256, 1) == b"\x03\x00\x00\x00\x00\x00\x00\x01\x00"
 
     def test_short_data_may_be_in_a_long_frame(self) -> None:
         (unit,) = units(b"\x03\0\0\0\0\0\0\0\x01a\x02\0\0\0\0\0\0\0\x00")
@@ -75,14 +58,14 @@ class FrameTests(SynchronousTestCase):
     @example([[b""]])
     @example([[b"x" * 255], [b"x" * 256]])
     def test_encoded_units_are_decoded(self, listed: list[list[bytes]]) -> None:
-        data = b"".join(map(encode_message, listed))
+        data = b"".join(map(zmtp.encode_message, listed))
         assert [unit.frames for unit in units(data)] == listed
 
     @given(messages)
     def test_the_offset_of_the_last_frame(self, frames: list[bytes]) -> None:
-        data = encode_message(frames)
+        data = zmtp.encode_message(frames)
         (unit,) = units(data)
-        rest = frame_head(len(frames[-1])) + frames[-1]
+        rest = zmtp.frame_head(len(frames[-1])) + frames[-1]
         assert data[unit.last :] == rest
 
     @given(messages, st.binary(max_size=3))
@@ -91,24 +74,26 @@ class FrameTests(SynchronousTestCase):
     def test_an_incomplete_message_reports_the_bytes_it_needs(
         self, frames: list[bytes], before: bytes
     ) -> None:
-        data = before + encode_message(frames)
+        data = before + zmtp.encode_message(frames)
         start = len(before)
-        begun: Partial | None = None
+        begun: zmtp.Partial | None = None
         for end in range(start, len(data)):
-            fresh = decode(data[:end], start, WIDE)
-            assert isinstance(fresh, Partial)
+            fresh = zmtp.decode(data[:end], start, WIDE)
+            assert isinstance(fresh, zmtp.Partial)
             assert end - start < fresh.need <= len(data) - start
             assert frames[: len(fresh.frames)] == fresh.frames
-            resumed = decode(data[:end], start, WIDE, begun)
+            resumed = zmtp.decode(data[:end], start, WIDE, begun)
             assert resumed == fresh
             begun = resumed
-        assert decode(data, start, WIDE, begun) == decode(data, start, WIDE)
+        assert zmtp.decode(data, start, WIDE, begun) == zmtp.decode(data, start, WIDE)
 
     @given(messages, commands)
-    def test_commands_may_stand_between_frames(self, frames: list[bytes], command: Command) -> None:
-        heads = [encode_message([frame, b""])[:-2] for frame in frames]
-        data = encode_command(command).join([b"", *heads]) + encode_message([b"end"])
-        first, *rest = units(data, FrameLimits(2**20, 1000))
+    def test_commands_may_stand_between_frames(
+        self, frames: list[bytes], command: zmtp.Command
+    ) -> None:
+        heads = [zmtp.encode_message([frame, b""])[:-2] for frame in frames]
+        data = zmtp.encode_command(command).join([b"", *heads]) + zmtp.encode_message([b"end"])
+        first, *rest = units(data, zmtp.FrameLimits(2**20, 1000))
         assert (first.frames, first.commands) == ([], [command])
         ((frames_, between),) = [(unit.frames, unit.commands) for unit in rest]
         assert frames_ == [*frames, b"end"]
@@ -125,31 +110,31 @@ class FrameTests(SynchronousTestCase):
     @example(b"\x01\0" * 5)
     def test_any_bytes_are_decoded_or_refused(self, data: bytes) -> None:
         try:
-            unit = decode(data, 0, FrameLimits(64, 4))
-        except ZmtpError:
+            unit = zmtp.decode(data, 0, zmtp.FrameLimits(64, 4))
+        except zmtp.ZmtpError:
             return
-        if isinstance(unit, Unit):
+        if isinstance(unit, zmtp.Unit):
             assert 0 < unit.end <= len(data)
         else:
             assert unit.length <= len(data) < unit.need
 
     def test_limits(self) -> None:
-        limits = FrameLimits(frame=3, frames=2)
-        assert decode(b"\x01\x00\x00\x03abc", 0, limits) == Unit([b"", b"abc"], [], 2, 7)
+        limits = zmtp.FrameLimits(frame=3, frames=2)
+        assert zmtp.decode(b"\x01\x00\x00\x03abc", 0, limits) == zmtp.Unit([b"", b"abc"], [], 2, 7)
         for data, reason in (
             (b"\x00\x04", "too-large"),
             (b"\x02" + b"\xff" * 8, "too-large"),
             (b"\x01\x00\x01\x00\x00\x00", "too-many-frames"),
             (b"\x01\x00\x04\x02\x01A\x00\x00", "too-many-frames"),
         ):
-            with pytest.raises(ZmtpError) as problem:
-                decode(data, 0, limits)
+            with pytest.raises(zmtp.ZmtpError) as problem:
+                zmtp.decode(data, 0, limits)
             assert problem.value.reason == reason
 
     def test_malformed_vectors(self) -> None:
         for vector in load_vectors("spot-frames")["malformed"]:
-            with pytest.raises(ZmtpError) as problem:
-                decode(bytes.fromhex(vector["hex"]), 0, FrameLimits())
+            with pytest.raises(zmtp.ZmtpError) as problem:
+                zmtp.decode(bytes.fromhex(vector["hex"]), 0, zmtp.FrameLimits())
             assert problem.value.reason == vector["error"], vector["name"]
 
 
@@ -157,56 +142,56 @@ class CommandTests(SynchronousTestCase):
     """READY, ERROR, PING and PONG"""
 
     def test_ready(self) -> None:
-        assert ready(b"DEALER") == READY_DEALER
+        assert zmtp.ready(b"DEALER") == READY_DEALER
 
     def test_error(self) -> None:
-        assert error(b"no") == b"\x04\t\x05ERROR\x02no"
+        assert zmtp.error(b"no") == b"\x04\t\x05ERROR\x02no"
 
     @given(commands)
-    def test_encoded_units_are_decoded(self, command: Command) -> None:
-        (unit,) = units(encode_command(command))
+    def test_encoded_units_are_decoded(self, command: zmtp.Command) -> None:
+        (unit,) = units(zmtp.encode_command(command))
         assert (unit.frames, unit.commands) == ([], [command])
 
     def test_a_pong_has_the_context_of_the_ping(self) -> None:
-        data = ping(b"context", 10)
+        data = zmtp.ping(b"context", 10)
         assert data == b"\x04\x0e\x04PING\x00dcontext"
         (unit,) = units(data)
-        assert pong(unit.commands[0]) == b"\x04\x0c\x04PONGcontext"
-        assert ping_seconds(unit.commands[0]) == 10
+        assert zmtp.pong(unit.commands[0]) == b"\x04\x0c\x04PONGcontext"
+        assert zmtp.ping_seconds(unit.commands[0]) == 10
 
     def test_a_context_has_at_most_sixteen_bytes(self) -> None:
-        pong(Command(b"PING", bytes(18)))
-        with pytest.raises(ZmtpError):
-            pong(Command(b"PING", bytes(19)))
-        with pytest.raises(ZmtpError):
-            pong(Command(b"PING", b"\0"))
+        zmtp.pong(zmtp.Command(b"PING", bytes(18)))
+        with pytest.raises(zmtp.ZmtpError):
+            zmtp.pong(zmtp.Command(b"PING", bytes(19)))
+        with pytest.raises(zmtp.ZmtpError):
+            zmtp.pong(zmtp.Command(b"PING", b"\0"))
 
     @given(st.dictionaries(st.text("abc-", min_size=1).map(str.encode), st.binary()))
     def test_metadata(self, properties: dict[bytes, bytes]) -> None:
-        (unit,) = units(ready(b"SUB", properties))
-        found = parse_metadata(unit.commands[0].data)
+        (unit,) = units(zmtp.ready(b"SUB", properties))
+        found = zmtp.parse_metadata(unit.commands[0].data)
         assert found == {b"socket-type": b"SUB", **properties}
 
     @given(st.binary())
     def test_any_metadata_is_parsed_or_refused(self, data: bytes) -> None:
         try:
-            found = parse_metadata(data)
-        except ZmtpError:
+            found = zmtp.parse_metadata(data)
+        except zmtp.ZmtpError:
             return
         assert all(found) or not data
 
     def test_metadata_cut_anywhere_is_refused(self) -> None:
         data = b"\x0bSocket-Type\0\0\0\x06DEALER"
         for end in range(1, len(data)):
-            with pytest.raises(ZmtpError):
-                parse_metadata(data[:end])
+            with pytest.raises(zmtp.ZmtpError):
+                zmtp.parse_metadata(data[:end])
 
 
 class HandshakeTests(SynchronousTestCase):
     """The start of a connection, in pieces of any size"""
 
     def test_greeting(self) -> None:
-        assert GREETING == GREETING_BYTES
+        assert zmtp.GREETING == GREETING_BYTES
 
     def complete(self, data: bytes, step: int) -> Handshake:
         """Return a handshake that has consumed all of ``data``."""
@@ -248,6 +233,6 @@ class HandshakeTests(SynchronousTestCase):
             (GREETING_BYTES + b"\x06\0\0\0\0\0\0\x10\x01", "too-large"),
             (GREETING_BYTES + b"\x01\x00\x01\x00", "too-many-frames"),
         ):
-            with pytest.raises(ZmtpError) as problem:
+            with pytest.raises(zmtp.ZmtpError) as problem:
                 self.complete(data, 1)
             assert problem.value.reason == reason

@@ -12,7 +12,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from pubsub.broker.master_secrets import Secret
+from pubsub.broker.master_secrets import MasterSecret
 
 KEY = bytes(range(32))
 OTHER_KEY = bytes(range(64, 96))
@@ -25,14 +25,14 @@ Sign = Callable[[bytes], bytes]
 
 def hmac_secret(
     id: str = "main", key: bytes = KEY, algorithm: str = "HS256", ends: float = float("inf")
-) -> Secret:
+) -> MasterSecret:
     """Return an HMAC secret."""
-    return Secret(id, algorithm, key, ends)
+    return MasterSecret(id, algorithm, key, ends)
 
 
-def public_secret(id: str = "public") -> Secret:
+def public_secret(id: str = "public") -> MasterSecret:
     """Return the public key of ``PRIVATE``."""
-    return Secret(id, "EdDSA", PRIVATE.public_key())
+    return MasterSecret(id, "EdDSA", PRIVATE.public_key())
 
 
 def with_hmac(key: bytes = KEY, algorithm: str = "HS256") -> Sign:

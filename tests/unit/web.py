@@ -23,7 +23,7 @@ from pubsub.broker.master_secrets import SecretRing
 from pubsub.interfaces import IStore
 from pubsub.kernel import Columns
 from pubsub.settings import read_all
-from pubsub.store.memory import MemoryStore
+from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import clock_at, make_broker
 from tests.unit.streams import Stream
 from tests.unit.tokens import hmac_secret, token
@@ -163,6 +163,14 @@ class WebClient:
         return self.stream.closed
 
 
+def admin_settings(**settings: object) -> dict[str, object]:
+    """Return the settings of an admin listener."""
+    # Clients of tests are at other addresses than loopback.
+    given: dict[str, object] = {"allow-anonymous": "on"}
+    given |= {name.replace("_", "-"): value for name, value in settings.items()}
+    return {**read_all(SETTINGS, given), **read_all(OWN, given)}
+
+
 class WebHouse:
     """A broker with the admin listener; ``run`` replaces its threads."""
 
@@ -178,11 +186,7 @@ class WebHouse:
         self.store = MemoryStore(10_000, 2**26) if store is None else store
         ring = SecretRing([hmac_secret()])
         self.broker = make_broker(self.clock, store=self.store, ring=ring, events=events)
-        # Clients of tests are at other addresses than loopback.
-        given: dict[str, object] = {"allow-anonymous": "on"}
-        given |= {name.replace("_", "-"): value for name, value in settings.items()}
-        values = {**read_all(SETTINGS, given), **read_all(OWN, given)}
-        self.listener = self.broker.make_listener("admin", values)
+        self.listener = self.broker.make_listener("admin", admin_settings(**settings))
         self.broker.add_listener(self.listener)
         self.run_in_thread = run
         self.factory = AdminFactory(self.listener, lambda call: self.run_in_thread(call))

@@ -101,6 +101,15 @@ class Columns:
         return made
 
     @classmethod
+    def gather(cls, payloads: list[bytes]) -> Columns:
+        """Return columns of ``payloads``, all of index 0, that refer to them.
+
+        Their bytes are copied only when they are needed in one piece, so not by an encoder. Raises
+        ValueError as ``of`` does.
+        """
+        return cls.of(payloads)
+
+    @classmethod
     def unpack(cls, data: bytes, sizes: bytes, indexes: bytes) -> Columns:
         """Return columns from what ``pack`` returned; ``indexes`` may be empty if all are 0.
 

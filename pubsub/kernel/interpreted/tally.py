@@ -1,4 +1,4 @@
-"""``Tally``: how many messages there were, and how many bytes.
+"""``Tally``: a count of messages and of their bytes.
 
 What is counted for a message is added by one call into the kernel (``Columns.add_to`` and
 ``add_to_each``), as additions to attributes take longer.

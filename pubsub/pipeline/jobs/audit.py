@@ -102,7 +102,7 @@ class Audit:
     def __init__(
         self,
         target: TableTarget,
-        publisher: job_publisher.Publisher | None = None,
+        publisher: job_publisher.JobPublisher | None = None,
         threshold: int = 0,
     ) -> None:
         self._target = target
@@ -135,7 +135,7 @@ def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event)
     target = TableTarget(target_location(options), ("day",))
     audit = Audit(target)
     if options.threshold is not None:
-        publisher = job_publisher.Publisher(options, options.alerts)
+        publisher = job_publisher.JobPublisher(options, options.alerts)
         audit = Audit(target, publisher, options.threshold)
     events = job_source.stream(spark, options, NAME, "events")
     counted = relevant_events(events, options.window)

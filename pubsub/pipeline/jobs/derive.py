@@ -129,7 +129,7 @@ def check_publishing(options: argparse.Namespace) -> None:
     if options.checkpoint is None:
         raise ConfigurationError("--to topic: option --checkpoint is required")
     if options.max_bytes is None:
-        fits = job_publisher.Publisher(options, "").batch_bytes()
+        fits = job_publisher.JobPublisher(options, "").batch_bytes()
         options.max_bytes = fits // _GROWTH
         options.max_rows = min(options.max_rows, fits // _JSON_BYTES)
 

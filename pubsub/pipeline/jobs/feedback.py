@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.connector_options import EVENTS, EVENTS_TOPIC, MESSAGES, parse_topics
-from pubsub.pipeline.subscription import Subscription
+from pubsub.pipeline.topic_selection import TopicSelection
 
 _REMEDY = (
     "choose other topics with --subscribe or --subscribe-pattern, or allow it with --allow-feedback"
@@ -25,7 +25,7 @@ _REMEDY = (
 class Feedback:
     """The topics that a job reads: those of its views ``kinds``. Pickled into tasks."""
 
-    messages: Subscription | None
+    messages: TopicSelection | None
     events: bool
 
     @classmethod
@@ -34,7 +34,7 @@ class Feedback:
         subscription = None
         if MESSAGES in kinds:
             topics = parse_topics(options.subscribe)
-            subscription = Subscription(topics, options.subscribe_pattern)
+            subscription = TopicSelection(topics, options.subscribe_pattern)
         return cls(subscription, EVENTS in kinds)
 
     def check(self, topic: str) -> str:

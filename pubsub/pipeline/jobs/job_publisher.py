@@ -14,7 +14,7 @@ from pubsub.pipeline.connector_options import Credentials
 from pubsub.pipeline.staged_writer import PartStager, StagedBatch, batch_bytes
 
 
-class Publisher:
+class JobPublisher:
     """Publishes to ``topic`` at the broker in ``options``.
 
     Raises ConfigurationError if they name a file or several brokers.

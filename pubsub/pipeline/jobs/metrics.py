@@ -131,7 +131,10 @@ class Metrics:
     """Writes rows to ``target``, and publishes them if ``publisher`` is given."""
 
     def __init__(
-        self, target: TableTarget, length: float, publisher: job_publisher.Publisher | None = None
+        self,
+        target: TableTarget,
+        length: float,
+        publisher: job_publisher.JobPublisher | None = None,
     ) -> None:
         self._target = target
         self._length = length
@@ -155,7 +158,7 @@ def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event)
     """Run the job and return the exit code."""
     publisher = None
     if options.publish is not None:
-        publisher = job_publisher.Publisher(options, options.publish)
+        publisher = job_publisher.JobPublisher(options, options.publish)
     metrics = Metrics(TableTarget(target_location(options), ("day",)), options.window, publisher)
     late_counter = LateMessageCounter(metrics.write_late)
     messages = job_source.stream(spark, options, NAME)

@@ -168,7 +168,7 @@ def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event)
     time_range(options)
     topics = parse_topics(options.subscribe)
     archive = table_location(options)
-    publisher = job_publisher.Publisher(options, "")
+    publisher = job_publisher.JobPublisher(options, "")
     settings = ReplaySettings(
         table=archive.url,
         version=open_delta(archive).version(),

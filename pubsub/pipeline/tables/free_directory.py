@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.tables.location import Location
-from pubsub.pipeline.tables.storage import Entry, Storage, open_storage
+from pubsub.pipeline.tables.storage import DirectoryEntry, Storage, open_storage
 
 CHECKPOINTS = "_checkpoints"
 LOG_DIRECTORIES = {"_delta_log": "Delta table", "_commits": "table of Parquet files"}
@@ -46,7 +46,7 @@ def require_free_directory(path: Location, kind: str, own: Collection[str]) -> N
         )
 
 
-def _is_checkpoint(storage: Storage, path: str, entry: Entry) -> bool:
+def _is_checkpoint(storage: Storage, path: str, entry: DirectoryEntry) -> bool:
     """Return whether ``path`` is a checkpoint of a query, or a directory of checkpoints only."""
     if not entry.is_directory:
         return False

@@ -1,4 +1,4 @@
-"""Where a table is: a directory of this machine, or the URL of a directory in an object store."""
+"""The location of a table: a directory of this machine, or the URL of one in an object store."""
 
 from __future__ import annotations
 

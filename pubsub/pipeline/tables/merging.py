@@ -1,4 +1,4 @@
-"""Which small files of a table are merged to one."""
+"""The choice of small files of a table that are merged into one."""
 
 from __future__ import annotations
 

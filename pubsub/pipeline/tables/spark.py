@@ -70,7 +70,7 @@ class TableTarget:
 
     @property
     def location(self) -> Location:
-        """Where the table is."""
+        """The location of the table."""
         return Location.of(self.path)
 
     def table(self, schema: pa.Schema) -> WritableTable:

@@ -34,7 +34,7 @@ _COPIED = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DirectoryEntry:
     """An entry of a directory. A link is neither a file nor a directory.
 
     ``modified`` is in seconds since 1970, and 0 for directories.
@@ -55,7 +55,7 @@ class Storage(Protocol):
     def is_directory(self, path: str) -> bool:
         """Return whether ``path`` is a directory; "" is that of the table."""
 
-    def entries(self, directory: str) -> list[Entry]:
+    def entries(self, directory: str) -> list[DirectoryEntry]:
         """Return the entries of a directory, or none if it cannot be read."""
 
     def read(self, path: str) -> pa.Table:
@@ -110,7 +110,7 @@ class _Disk:
     def is_directory(self, path: str) -> bool:
         return os.path.isdir(self._full(path))
 
-    def entries(self, directory: str) -> list[Entry]:
+    def entries(self, directory: str) -> list[DirectoryEntry]:
         try:
             with os.scandir(self._full(directory)) as found:
                 return list(filter(None, map(_disk_entry, found)))
@@ -148,12 +148,12 @@ class _Disk:
         return SubTreeFileSystem(self._root, LocalFileSystem())
 
 
-def _disk_entry(entry: os.DirEntry[str]) -> Entry | None:
+def _disk_entry(entry: os.DirEntry[str]) -> DirectoryEntry | None:
     """Return ``entry``, or None if it was removed meanwhile."""
     try:
         is_file = entry.is_file(follow_symlinks=False)
         modified = entry.stat(follow_symlinks=False).st_mtime if is_file else 0
-        return Entry(entry.name, is_file, entry.is_dir(follow_symlinks=False), modified)
+        return DirectoryEntry(entry.name, is_file, entry.is_dir(follow_symlinks=False), modified)
     except OSError:
         return None
 
@@ -208,9 +208,9 @@ class _ObjectStore:
     def is_directory(self, path: str) -> bool:
         return bool(self._list(path))
 
-    def entries(self, directory: str) -> list[Entry]:
+    def entries(self, directory: str) -> list[DirectoryEntry]:
         return [
-            Entry(
+            DirectoryEntry(
                 info.base_name,
                 info.type == FileType.File,
                 info.type == FileType.Directory,

@@ -68,6 +68,13 @@ class Channels:
         topic = self.topics.get(channel)
         return None if topic is None else topic.name
 
+    def named(self, name: str) -> Topic:
+        """Return the topic ``name``; raises TopicNotFound if no channel offers it."""
+        for topic in self.topics.values():
+            if topic.name == name:
+                return topic
+        raise TopicNotFound(name)
+
     def encoding(self, topic: Topic) -> MessageEncoding:
         """Return the encoding of a topic that is offered."""
         return self._encodings[topic]

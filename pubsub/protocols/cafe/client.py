@@ -1,4 +1,4 @@
-"""cafe's client: what its URLs contain, and its wire."""
+"""cafe's client: the parameters of its URLs, and its wire."""
 
 from __future__ import annotations
 

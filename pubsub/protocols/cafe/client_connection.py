@@ -95,7 +95,7 @@ class Waiting(NamedTuple):
     wanted: bool = True
 
 
-class CafeConnection(WireConnection):
+class CafeClientConnection(WireConnection):
     """The base of the connections of publishers and subscribers."""
 
     def __init__(self, naming: Naming, resume: CafeSession | None) -> None:

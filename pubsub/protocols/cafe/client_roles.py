@@ -7,7 +7,7 @@ from struct import Struct
 
 from pubsub.kernel import Columns, FrameEncoder, Head, HeadTable, LengthField
 from pubsub.protocols.cafe.client_connection import (
-    CafeConnection,
+    CafeClientConnection,
     CafeSession,
     Naming,
     Waiting,
@@ -37,7 +37,7 @@ from pubsub.wire.client_events import (
     SubscriptionEnded,
     WireEvent,
 )
-from pubsub.wire.client_wire import Headers, WireError
+from pubsub.wire.client_wire import Headers, Sender, WireError
 
 _MESSAGE = Struct("<HBIBQ")
 _MESSAGE_OPCODE = OPCODES[Message]
@@ -45,7 +45,7 @@ _MESSAGE_OPCODE = OPCODES[Message]
 _MAX_HEADS = 64
 
 
-class CafePublisher(CafeConnection):
+class CafePublisher(CafeClientConnection):
     """Publishes on the channels of the wire."""
 
     def __init__(self, naming: Naming, resume: CafeSession | None) -> None:
@@ -60,11 +60,7 @@ class CafePublisher(CafeConnection):
         return []
 
     def publish(
-        self,
-        topic: str,
-        columns: Columns,
-        sender: bytes | None = None,
-        headers: Headers | None = None,
+        self, topic: str, columns: Columns, sender: Sender = None, headers: Headers | None = None
     ) -> None:
         """See ``WireConnection``."""
         frames, count = _encoder(self.naming.channels[topic]).encode(columns)
@@ -78,7 +74,7 @@ class CafePublisher(CafeConnection):
         self.await_pong(Waiting(published))
 
     def answered(self, waiting: Waiting, events: list[WireEvent]) -> None:
-        """See ``CafeConnection``."""
+        """See ``CafeClientConnection``."""
         if waiting.published is None:
             super().answered(waiting, events)
             return
@@ -87,7 +83,7 @@ class CafePublisher(CafeConnection):
         events.append(Confirmed(waiting.published, Level.HANDLED, len(errors), reason))
 
 
-class CafeSubscriber(CafeConnection):
+class CafeSubscriber(CafeClientConnection):
     """Subscribes to the channels of the wire."""
 
     def __init__(self, naming: Naming, resume: CafeSession | None) -> None:
@@ -110,7 +106,7 @@ class CafeSubscriber(CafeConnection):
         self.await_pong(Waiting(interest=interest, wanted=False), encode(Unsubscribe(channel)))
 
     def answered(self, waiting: Waiting, events: list[WireEvent]) -> None:
-        """See ``CafeConnection``."""
+        """See ``CafeClientConnection``."""
         interest, errors = waiting.interest, self.errors
         if interest is None:
             super().answered(waiting, events)
@@ -122,14 +118,14 @@ class CafeSubscriber(CafeConnection):
             events.append(Subscribed(interest))
 
     def error(self, code: int, events: list[WireEvent]) -> None:
-        """See ``CafeConnection``. Without a request it ends a subscription (cafe §5.4)."""
+        """See ``CafeClientConnection``. Without a request it ends a subscription (cafe §5.4)."""
         if any(waiting.interest is not None for waiting in self.waiting):
             super().error(code, events)
         else:
             events.append(SubscriptionEnded(None, name_of(code)))
 
     def scan(self, data: bytes, at: int, events: list[WireEvent]) -> int:
-        """See ``CafeConnection``."""
+        """See ``CafeClientConnection``."""
         size = len(data) - at - MESSAGE_OVERHEAD
         if size < 0 or data[at + 2] != _MESSAGE_OPCODE:
             return at

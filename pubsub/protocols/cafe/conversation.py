@@ -1,4 +1,4 @@
-"""cafe's state machine: which frames a client may send in which state, and the replies to them.
+"""cafe's state machine: the frames that a client may send in each state, and the replies to them.
 
 A client is NEW until its handshake makes it a PUBLISHER or a SUBSCRIBER. The frames that are
 handled in each state, all others being errors (cafe §4.2, §4.4, §5, in the order of §6.3):
@@ -43,10 +43,10 @@ from pubsub.protocols.cafe.codec import (
     encode,
     needed,
 )
-from pubsub.protocols.cafe.handshake import Handshakes, reject, shown
+from pubsub.protocols.cafe.handshake import CafeHandshakes, reject, shown
 from pubsub.protocols.cafe.heads import learn_publish
 from pubsub.protocols.cafe.refusals import code_of, error
-from pubsub.protocols.cafe.served_client import State
+from pubsub.protocols.cafe.served_client import ClientState
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
@@ -70,7 +70,8 @@ class Conversations:
         self._listener = listener
         self._channels = channels
         self._topic = channels.topic
-        self._handshakes = Handshakes(listener, channels)
+        self._topics = channels.topics
+        self._handshakes = CafeHandshakes(listener, channels)
         self._mixes = AddressMixes(listener.router, channels.topic)
         # At most 256 heads, one for each channel.
         self._heads = HeadTable(learn_publish)
@@ -81,7 +82,7 @@ class Conversations:
         """Handle the whole frames at the start of ``data``; see ``Connection.consume``."""
         at = 0
         while not client.closing and client.password_check is None:
-            if client.state is State.PUBLISHER:
+            if client.state is ClientState.PUBLISHER:
                 columns = self._heads.scan(data, at)
                 at = columns.end
                 if len(columns.addresses) == 1:
@@ -112,7 +113,7 @@ class Conversations:
 
     def _check_new(self, client: ServedClient, data: bytes, at: int) -> bool:
         """Fail a NEW client that sends another frame than it may, even a malformed one."""
-        if client.state is not State.NEW or len(data) - at < HEADER.size:
+        if client.state is not ClientState.NEW or len(data) - at < HEADER.size:
             return True
         if data[at + 2] in _NEW_OPCODES:
             return True
@@ -123,7 +124,7 @@ class Conversations:
     def _malformed(self, client: ServedClient, problem: CafeError, data: bytes, at: int) -> int:
         """Answer bytes that are not a frame; return where to continue."""
         code, frame = problem.code, shown(self._listener.settings, data[at : problem.end])
-        if problem.end is not None and client.state is State.NEW:
+        if problem.end is not None and client.state is ClientState.NEW:
             if code is ErrorCode.INVALID_HANDSHAKE:
                 reject(client, code, "malformed-handshake", frame)
             else:
@@ -156,7 +157,7 @@ class Conversations:
     def _publish_one(self, client: ServedClient, frame: Publish) -> None:
         """A PUBLISH that no head fits: from a subscriber, or too long to deliver."""
         channel = frame.channel
-        if client.state is not State.PUBLISHER:
+        if client.state is not ClientState.PUBLISHER:
             self._refuse(client, ErrorCode.UNAUTHORIZED, "not-a-publisher")
         elif channel not in self._channels.topics:
             self._refuse(client, ErrorCode.CHANNEL_NOT_FOUND, TopicNotFound.reason)
@@ -179,18 +180,20 @@ class Conversations:
         assert client.publisher is not None
         count = columns.count
         try:
-            batch = client.publisher.publish(self._topic(channel), columns)
+            # Looked up here, as a call for it is noticeable where messages come one by one.
+            topic = self._topics.get(channel) or self._topic(channel)
+            batch = client.publisher.publish(topic, columns)
         except Refused as refused:
-            topic = self._channels.topic_name(channel)
-            self._refuse(client, code_of(refused), refused.reason, count, topic)
+            name = self._channels.topic_name(channel)
+            self._refuse(client, code_of(refused), refused.reason, count, name)
         else:
-            over_limit = count - batch.count
+            over_limit = count - batch.columns.count
             if over_limit:
                 code = ErrorCode.RATE_LIMIT_EXCEEDED
                 self._refuse(client, code, RateLimited.reason, over_limit, batch.topic)
 
     def _change_subscription(self, client: ServedClient, frame: Subscribe | Unsubscribe) -> None:
-        if client.state is not State.SUBSCRIBER:
+        if client.state is not ClientState.SUBSCRIBER:
             self._refuse(client, ErrorCode.UNAUTHORIZED, "not-a-subscriber")
             return
         try:
@@ -199,6 +202,8 @@ class Conversations:
                 self._subscribe(client, topic)
             else:
                 self._unsubscribe(client, topic)
+            if client.session is not None:
+                self._listener.sessions.changed(client.session)
         except Refused as refused:
             name = self._channels.topic_name(frame.channel)
             self._refuse(client, code_of(refused), refused.reason, topic=name)
@@ -245,6 +250,6 @@ class Conversations:
             if session is not None:
                 listener.sessions.close(session)
             return
-        owed = None if outbox is None else outbox.owed()
+        pending = None if outbox is None else outbox.pending()
         missed = {} if outbox is None else outbox.shut_and_get_offsets()
-        listener.sessions.detach(session, missed, owed)
+        listener.sessions.detach(session, missed, pending)

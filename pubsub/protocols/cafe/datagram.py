@@ -180,7 +180,7 @@ class CafeDatagrams(DatagramProtocol):
             for peer in self._peers.values():
                 peer.trusted = self.trusts(peer.address)
 
-    def patience(self, only_listens: bool) -> float:
+    def idle_limit(self, only_listens: bool) -> float:
         """Return the seconds for which a peer may be silent."""
         idle, silent = self.listener.idle_timeout or inf, self._settings["udp-timeout"] or inf
         return idle if only_listens else min(idle, silent)

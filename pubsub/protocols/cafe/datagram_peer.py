@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from pubsub.broker.figures import Figures, figures_of
+from pubsub.broker.connection_figures import Figures, figures_of
 from pubsub.broker.identity import Identity
 from pubsub.broker.marks import describe
 from pubsub.protocols.cafe.codec import HEADER, OPCODES, ErrorCode, Message, split_frames
 from pubsub.protocols.cafe.refusals import GOODBYE, error
-from pubsub.protocols.cafe.served_client import DISPLACED, State, label_of
+from pubsub.protocols.cafe.served_client import DISPLACED, ClientState, label_of
 from pubsub.wire.connection_log import log_closed, log_opened
 from pubsub.wire.identified import Identified
 from pubsub.wire.life_cycle import Action, Event, LifeCycle
@@ -43,7 +43,7 @@ class DatagramServer(Protocol):
     def trusts(self, address: Address) -> bool:
         """Return whether a subscriber at ``address`` may be silent."""
 
-    def patience(self, only_listens: bool) -> float:
+    def idle_limit(self, only_listens: bool) -> float:
         """Return the seconds for which a peer may be silent."""
 
     def topic_name(self, channel: int) -> str:
@@ -69,7 +69,7 @@ class CafePeer(Identified):
 
     def __init__(self, server: DatagramServer, address: Address) -> None:
         self.listener = server.listener
-        self.state = State.NEW
+        self.state = ClientState.NEW
         self.name = b""
         self.session: Session | None = None
         self.publisher: Publisher | None = None
@@ -158,6 +158,10 @@ class CafePeer(Identified):
         The session ends as well, as nothing else marks the end of a connection over UDP.
         """
         self._leave((Event.CLOSE, Event.ANSWERED, Event.LOST), end_reason, False, last)
+
+    def shared_sessions(self) -> Iterable[str]:
+        """See ``Connection``."""
+        return () if self.session is None or not self.session.key else (self.session.key,)
 
     def displaced(self) -> None:
         """See ``ServedClient``."""
@@ -261,7 +265,7 @@ class CafePeer(Identified):
 
     def sweep(self, now: float) -> None:
         """See ``Client``: end the session of a peer that has been silent for too long."""
-        only_listens = self.trusted and self.state is State.SUBSCRIBER
-        if now - self.heard > self._server.patience(only_listens):
+        only_listens = self.trusted and self.state is ClientState.SUBSCRIBER
+        if now - self.heard > self._server.idle_limit(only_listens):
             self.refuse("idle")
             self.close(GOODBYE, "idle")

@@ -1,4 +1,4 @@
-"""cafe for Wireshark: how the fields of ``codec.py`` are shown (cafe §2, §3)."""
+"""cafe for Wireshark: the presentation of the fields of ``codec.py`` (cafe §2, §3)."""
 
 from __future__ import annotations
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pubsub.broker.compact_map import EMPTY_MAP
 from pubsub.broker.identity import PASSWORD, Identity
-from pubsub.errors import Refused, WrongPassword
+from pubsub.broker.passwords import PasswordCheck
+from pubsub.broker.session_sharing import SessionContent, known_topics
+from pubsub.errors import Refused, SessionUnknown, WrongPassword
 from pubsub.protocols.cafe.client_id import split_client_id, split_login
 from pubsub.protocols.cafe.codec import (
     ErrorCode,
@@ -16,14 +18,14 @@ from pubsub.protocols.cafe.codec import (
     encode,
 )
 from pubsub.protocols.cafe.refusals import code_of, error
-from pubsub.protocols.cafe.served_client import State
+from pubsub.protocols.cafe.served_client import ClientState
 from pubsub.wire.peer_address import network_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Hashable, Mapping
 
     from pubsub.broker.listener import Listener
-    from pubsub.broker.passwords import PasswordCheck
+    from pubsub.broker.outbox import Outbox
     from pubsub.broker.sessions import Session
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import Encoding
@@ -58,7 +60,20 @@ def reject(client: ServedClient, code: ErrorCode, reason: str, frame: bytes | No
     client.fail(reason, encode(HandshakeAck(code, 0)), frame)
 
 
-class Handshakes:
+class _Shake(NamedTuple):
+    """A handshake that is permitted as far as the client's name goes.
+
+    ``parts`` tell its session from others of the listener.
+    """
+
+    frame: HandshakePub | HandshakeSub
+    name: bytes
+    state: ClientState
+    kind: Hashable
+    parts: tuple[bytes, ...]
+
+
+class CafeHandshakes:
     """Handles the handshakes of the clients of ``listener``, which offers ``channels``."""
 
     def __init__(self, listener: Listener, channels: Channels) -> None:
@@ -67,7 +82,7 @@ class Handshakes:
 
     def receive(self, client: ServedClient, frame: HandshakePub | HandshakeSub) -> None:
         """Handle a handshake: open or resume a session, or reject the client."""
-        if client.state is not State.NEW:
+        if client.state is not ClientState.NEW:
             client.fail("second-handshake", error(ErrorCode.INVALID_HANDSHAKE))
             return
         try:
@@ -120,29 +135,117 @@ class Handshakes:
         number: int | None,
     ) -> None:
         """Open or resume the session and acknowledge; raises Refused (cafe §4.1)."""
-        listener = self._listener
-        sessions = listener.sessions
-        state = State.PUBLISHER if isinstance(frame, HandshakePub) else State.SUBSCRIBER
-        # A name that is proved is another one than the same name that is not.
-        kind = listener.session_kind((state, client.identity.proof == PASSWORD))
-        session = None if number is None else sessions.find(number, kind, name)
-        if isinstance(frame, HandshakePub):
-            client.access.check_publish(self._channels.topic(frame.channel).name)
-            wanted: Mapping[Topic, Encoding] = {}
-        else:
-            wanted = self._subscribable(client, frame.channels)
+        sessions = self._listener.sessions
+        shake = self._shake(client, frame, name)
+        session = None
+        if number is not None:
+            try:
+                session = sessions.find(number, shake.kind, name)
+            except SessionUnknown:
+                if sessions.sharing is None:
+                    raise
+        self._check(client, frame)
+        if session is None and number is not None:
+            self._take_over(client, shake, number)
+            return
         if session is None:
-            session = sessions.open(kind, name, client)
+            session = sessions.open(shake.kind, name, client)
         else:
             sessions.resume(session, client)
-        client.session, client.state, client.name = session, state, name
+        self._begin(client, shake, session)
+
+    def _shake(
+        self, client: ServedClient, frame: HandshakePub | HandshakeSub, name: bytes
+    ) -> _Shake:
+        state = ClientState.PUBLISHER if isinstance(frame, HandshakePub) else ClientState.SUBSCRIBER
+        # A name that is proved is another one than the same name that is not.
+        proved = client.identity.proof == PASSWORD
+        kind = self._listener.session_kind((state, proved))
+        return _Shake(frame, name, state, kind, (state.value.encode(), b"%d" % proved, name))
+
+    def _check(self, client: ServedClient, frame: HandshakePub | HandshakeSub) -> None:
+        if isinstance(frame, HandshakePub):
+            client.access.check_publish(self._channels.topic(frame.channel).name)
+        else:
+            self._subscribable(client, frame.channels)
+
+    # Sessions of other brokers
+
+    def _key(self, shake: _Shake, number: int) -> str:
+        sharing = self._listener.sessions.sharing
+        if sharing is None:
+            return ""
+        return sharing.key(self._listener, *shake.parts, number.to_bytes(8, "little"))
+
+    def _take_over(self, client: ServedClient, shake: _Shake, number: int) -> None:
+        """Resume a session that another broker may have; further input waits."""
+        sessions = self._listener.sessions
+        assert sessions.sharing is not None
+        waits = False
+
+        def taken(content: SessionContent | None) -> None:
+            if not check.pending:
+                if content is not None:
+                    # The client has left meanwhile, and may come back.
+                    self._adopt(None, shake, number, content)
+                return
+            client.password_check = None
+            check.cancel()
+            try:
+                if content is None:
+                    session = sessions.find(number, shake.kind, shake.name)
+                    sessions.resume(session, client)
+                else:
+                    session = self._adopt(client, shake, number, content)
+                self._check(client, shake.frame)
+                self._begin(client, shake, session)
+            except Refused as refused:
+                reject(client, code_of(refused), refused.reason)
+            if waits:
+                client.resume_input()
+
+        check = client.password_check = PasswordCheck(lambda refused: None)
+        sessions.sharing.take(self._key(shake, number)).addCallback(taken)
+        if check.pending:
+            waits = True
+            client.hold_input()
+
+    def _adopt(
+        self, client: ServedClient | None, shake: _Shake, number: int, content: SessionContent
+    ) -> Session:
+        """Return a session that was another broker's; raises Refused."""
+        sessions = self._listener.sessions
+        key = self._key(shake, number)
+        try:
+            session = sessions.adopt(number, shake.kind, shake.name, client)
+        except Refused:
+            if sessions.sharing is not None:
+                sessions.sharing.end(key)
+            raise
+        known = known_topics(content, self._channels.named)
+        session.key = key
+        if client is None:
+            sessions.detach(session, known)
+        else:
+            session.subscriptions = known
+        return session
+
+    def _begin(self, client: ServedClient, shake: _Shake, session: Session) -> None:
+        """Acknowledge, and begin to publish or receive."""
+        client.session, client.state, client.name = session, shake.state, shake.name
         client.end_handshake()
         client.reply(encode(HandshakeAck(0, session.id)))
-        if state is State.PUBLISHER:
-            client.publisher = listener.publisher(client.publishing, name)
+        if isinstance(shake.frame, HandshakePub):
+            client.publisher = self._listener.publisher(client.publishing, shake.name)
             client.publisher.access = client.access
         else:
+            wanted = self._subscribable(client, shake.frame.channels)
             self._start_receiving(client, session, wanted)
+        sessions = self._listener.sessions
+        if sessions.sharing is not None and client.session is session:
+            sessions.share(
+                session, self._key(shake, session.id), lambda: _content_of(client.outbox)
+            )
 
     def _subscribable(self, client: ServedClient, channels: bytes) -> Mapping[Topic, Encoding]:
         """The topics of ``channels``; raises TopicNotFound before NotAuthorized."""
@@ -167,3 +270,12 @@ class Handshakes:
                 listener.router.subscribe(outbox, topic, again, offset)
         for topic, encoding in wanted.items():
             listener.router.subscribe(outbox, topic, encoding)
+
+
+def _content_of(outbox: Outbox | None) -> SessionContent:
+    """Return the content of a session whose client is connected."""
+    if outbox is None:
+        return SessionContent()
+    behind = {topic.name: at for topic, at in outbox.unsent().items()}
+    live = [topic.name for topic in outbox.subscriptions if topic.name not in behind]
+    return SessionContent(live, behind)

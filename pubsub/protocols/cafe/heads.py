@@ -10,7 +10,7 @@ from pubsub.protocols.cafe.codec import HEADER, MAGIC, MAX_MESSAGE
 PUBLISH_HEAD = 8
 """Bytes before the payload in PUBLISH: the header and the channel."""
 TIMESTAMP_AT, TIMESTAMP_SIZE = 8, 8
-"""Where MESSAGE has its timestamp."""
+"""The position of the timestamp in MESSAGE."""
 _PUBLISH, _MESSAGE = 0x10, 0x13
 
 

@@ -1,4 +1,4 @@
-"""Malformed cafe frames: how they are decoded, and what events do not show of them."""
+"""Malformed cafe frames, decoded as far as possible, and the fields that events do not show."""
 
 from __future__ import annotations
 

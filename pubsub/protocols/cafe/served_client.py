@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pubsub.broker.sessions import Session
 
 
-class State(Enum):
+class ClientState(Enum):
     """The state of a client (see ``conversation.py``)."""
 
     NEW = "new"
@@ -28,7 +28,7 @@ class ServedClient(Protocol):
     Only ``Conversations`` and its ``Handshakes`` change the state.
     """
 
-    state: State
+    state: ClientState
     name: bytes
     """The name that the client gave in its handshake."""
     session: Session | None
@@ -78,7 +78,7 @@ class ServedClient(Protocol):
         """Send ``last``, then close."""
 
     def displaced(self) -> None:
-        """Another connection resumed the client's session (see ``Owner``)."""
+        """Another connection resumed the client's session (see ``SessionOwner``)."""
 
     def end_handshake(self) -> None:
         """The handshake is done: its time limit no longer applies."""

@@ -15,11 +15,13 @@ from pubsub.protocols.cafe.conversation import Conversations
 from pubsub.protocols.cafe.datagram import CafeDatagrams
 from pubsub.protocols.cafe.handshake import NO_PASSWORD, OPTIONAL, REQUIRED
 from pubsub.protocols.cafe.refusals import GOODBYE, code_of, error
-from pubsub.protocols.cafe.served_client import DISPLACED, State, label_of
+from pubsub.protocols.cafe.served_client import DISPLACED, ClientState, label_of
 from pubsub.settings import BOOLEAN, NETWORKS, SECONDS, Setting, choice
 from pubsub.wire.connection import Connection, ConnectionFactory
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from twisted.internet.interfaces import IAddress
 
     from pubsub.broker.listener import Listener
@@ -71,7 +73,7 @@ class CafeConnection(Connection):
     """A client on TCP or TLS: a ``ServedClient`` over a stream."""
 
     has_handshake = True
-    state = State.NEW
+    state = ClientState.NEW
     name = b""
     session: Session | None = None
     password_check: PasswordCheck | None = None
@@ -115,6 +117,10 @@ class CafeConnection(Connection):
     def goodbye(self) -> bytes:
         """See ``Connection``."""
         return GOODBYE
+
+    def shared_sessions(self) -> Iterable[str]:
+        """See ``Connection``."""
+        return () if self.session is None or not self.session.key else (self.session.key,)
 
     def displaced(self) -> None:
         """See ``ServedClient``."""

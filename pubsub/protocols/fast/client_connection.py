@@ -78,7 +78,7 @@ class InterestBarrier(Barrier):
     created: bool = False
 
 
-class FastConnection(WireConnection):
+class FastClientConnection(WireConnection):
     """The base of the connections of publishers and subscribers."""
 
     def __init__(self, token: bytes) -> None:
@@ -184,7 +184,7 @@ class FastConnection(WireConnection):
         """Handle the end of what ``barrier`` follows."""
 
 
-class SubscriberConnection(FastConnection):
+class SubscriberConnection(FastClientConnection):
     """Subscribes; a topic that does not exist is created."""
 
     def __init__(self, token: bytes) -> None:
@@ -210,7 +210,7 @@ class SubscriberConnection(FastConnection):
         self.send(encode(Unsubscribe(self.token, fnv1a32(interest.name.encode()))))
 
     def refused(self, error: Error, events: list[WireEvent]) -> None:
-        """See ``FastConnection``."""
+        """See ``FastClientConnection``."""
         if error.code == ErrorCode.SUBSCRIPTION_ENDED:
             interest = self._interests.get(error.topic_id)
             events.append(SubscriptionEnded(interest, name_of(error.code)))
@@ -218,7 +218,7 @@ class SubscriberConnection(FastConnection):
             super().refused(error, events)
 
     def reached(self, barrier: Barrier, events: list[WireEvent]) -> None:
-        """See ``FastConnection``."""
+        """See ``FastClientConnection``."""
         assert isinstance(barrier, InterestBarrier)
         interest = barrier.interest
         code = barrier.code(SUBSCRIBE)
@@ -233,7 +233,7 @@ class SubscriberConnection(FastConnection):
             events.append(NotSubscribed(interest, name_of(barrier.code(CREATE) or code)))
 
     def scan(self, data: bytes, at: int, events: list[WireEvent]) -> int:
-        """See ``FastConnection``."""
+        """See ``FastClientConnection``."""
         columns = self._table.scan(data, at)
         if columns.count:
             try:

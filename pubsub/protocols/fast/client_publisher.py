@@ -17,7 +17,7 @@ from pubsub.protocols.fast.client_connection import (
     CREATE,
     UNSUBSCRIBE,
     Barrier,
-    FastConnection,
+    FastClientConnection,
     name_of,
 )
 from pubsub.protocols.fast.codec import (
@@ -32,14 +32,14 @@ from pubsub.protocols.fast.codec import (
 from pubsub.protocols.fast.heads import learn_publish
 from pubsub.wire.client_columns import FrameWriter
 from pubsub.wire.client_events import Confirmed, Level, WireEvent
-from pubsub.wire.client_wire import Headers
+from pubsub.wire.client_wire import Headers, Sender
 
 # Topics that are known to exist; asking again does no harm.
 _MAX_TOPICS = 65_536
 _EXISTS = ErrorCode.TOPIC_EXISTS
 
 
-class State(Enum):
+class TopicState(Enum):
     """The state of a topic, as far as the client knows it."""
 
     ASKED = "asked"
@@ -53,7 +53,7 @@ class KnownTopic:
 
     name: str
     number: int
-    state: State = State.ASKED
+    state: TopicState = TopicState.ASKED
     reason: str = ""
 
 
@@ -74,7 +74,7 @@ class ConfirmBarrier(Barrier):
     reason: str = ""
 
 
-class PublisherConnection(FastConnection):
+class PublisherConnection(FastClientConnection):
     """Publishes messages of up to ``limit`` bytes."""
 
     def __init__(self, token: bytes, limit: int) -> None:
@@ -106,15 +106,11 @@ class PublisherConnection(FastConnection):
         return events
 
     def publish(
-        self,
-        topic: str,
-        columns: Columns,
-        sender: bytes | None = None,
-        headers: Headers | None = None,
+        self, topic: str, columns: Columns, sender: Sender = None, headers: Headers | None = None
     ) -> None:
         """See ``WireConnection``."""
         known = self._topic(topic)
-        if self._waiting or known.state is not State.EXISTS:
+        if self._waiting or known.state is not TopicState.EXISTS:
             self._waiting.append((known, columns))
         else:
             self._send(known, columns)
@@ -129,7 +125,7 @@ class PublisherConnection(FastConnection):
     def _topic(self, name: str) -> KnownTopic:
         """Return the topic; whether it exists is queried at its first use, and after a failure."""
         known = self._topics.get(name)
-        if known is not None and (known.state is not State.FAILED or self._waiting):
+        if known is not None and (known.state is not TopicState.FAILED or self._waiting):
             return known
         if len(self._topics) >= _MAX_TOPICS and not self._waiting:
             self._topics.clear()
@@ -143,7 +139,7 @@ class PublisherConnection(FastConnection):
 
     def _send(self, known: KnownTopic, columns: Columns) -> None:
         self._next.published += columns.count
-        if known.state is State.FAILED:
+        if known.state is TopicState.FAILED:
             self._next.unsent += columns.count
             self._next.reason = self._next.reason or known.reason
         else:
@@ -158,7 +154,7 @@ class PublisherConnection(FastConnection):
         waiting = self._waiting
         while waiting:
             first = waiting[0]
-            if first is not None and first[0].state is State.ASKED:
+            if first is not None and first[0].state is TopicState.ASKED:
                 break
             waiting.popleft()
             if first is None:
@@ -169,7 +165,7 @@ class PublisherConnection(FastConnection):
     # Input
 
     def refused(self, error: Error, events: list[WireEvent]) -> None:
-        """See ``FastConnection``."""
+        """See ``FastClientConnection``."""
         if error.offending != PUBLISH:
             super().refused(error, events)
             return
@@ -178,17 +174,17 @@ class PublisherConnection(FastConnection):
         if error.code == ErrorCode.NO_SUCH_TOPIC:
             # It has ended since; the next message creates it again.
             name = self._names.get(error.topic_id, "")
-            if name in self._topics and self._topics[name].state is State.EXISTS:
+            if name in self._topics and self._topics[name].state is TopicState.EXISTS:
                 del self._topics[name]
 
     def ending(self, error: Error, events: list[WireEvent]) -> None:
-        """See ``FastConnection``. Of one message it is known that it was the one refused."""
+        """See ``FastClientConnection``. Of one message it is known that it was the one refused."""
         barrier = next((one for one in self.barriers if isinstance(one, ConfirmBarrier)), None)
         if error.offending == PUBLISH and barrier is not None and barrier.published == 1:
             events.append(Confirmed(1, Level.HANDLED, 1, name_of(error.code)))
 
     def reached(self, barrier: Barrier, events: list[WireEvent]) -> None:
-        """See ``FastConnection``."""
+        """See ``FastClientConnection``."""
         if isinstance(barrier, ConfirmBarrier):
             refused, self._refused = self._refused + barrier.unsent, 0
             reason, self._reason = barrier.reason or self._reason, ""
@@ -200,12 +196,12 @@ class PublisherConnection(FastConnection):
         if barrier.created:
             code = barrier.code(CREATE)
             # Another client may have created it meanwhile, with the same key or another one.
-            known.state = State.FAILED if code and code != _EXISTS else State.EXISTS
+            known.state = TopicState.FAILED if code and code != _EXISTS else TopicState.EXISTS
             known.reason = f"the topic cannot be created: {name_of(code)}"
         elif barrier.code(UNSUBSCRIBE) == ErrorCode.NO_SUCH_TOPIC:
             self.send(encode(Create(self.token, known.name.encode(), 0)))
             self.barrier(TopicBarrier(topic=known, created=True))
             return
         else:
-            known.state = State.EXISTS
+            known.state = TopicState.EXISTS
         self._send_waiting()

@@ -39,8 +39,8 @@ from pubsub.protocols.fast.codec import (
     needed,
 )
 from pubsub.protocols.fast.heads import Source
+from pubsub.protocols.fast.listener_state import ListenerState
 from pubsub.protocols.fast.refusals import code_of
-from pubsub.protocols.fast.shared_state import SharedState
 from pubsub.protocols.fast.subscriptions import Subscriptions
 from pubsub.wire.agreement import Agreement
 from pubsub.wire.connection import Connection, ConnectionFactory
@@ -70,7 +70,7 @@ class FastConnection(Connection):
     owned: set[Topic] | None = None
     """The exclusive topics that end with this connection (see ``TopicOwnership``)."""
 
-    def __init__(self, listener: Listener, shared: SharedState) -> None:
+    def __init__(self, listener: Listener, shared: ListenerState) -> None:
         super().__init__(listener)
         self._shared = shared
         self._publisher = listener.publisher(self, b"")
@@ -336,7 +336,7 @@ class FastFactory(ConnectionFactory):
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
-        self.shared = SharedState(listener)
+        self.shared = ListenerState(listener)
 
     def buildProtocol(self, addr: IAddress | None) -> FastConnection:
         """See IProtocolFactory."""

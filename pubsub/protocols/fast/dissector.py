@@ -1,4 +1,4 @@
-"""fast for Wireshark: how the fields of ``codec.py`` are shown. Tokens are not verified."""
+"""fast for Wireshark: the presentation of the fields of ``codec.py``. Tokens are not verified."""
 
 from __future__ import annotations
 

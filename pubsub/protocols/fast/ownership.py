@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pubsub.broker.topics import Topic
 
 
-class Owner(Protocol):
+class TopicOwner(Protocol):
     """A connection that creates topics; ``owned`` are the exclusive topics that end with it."""
 
     owned: set[Topic] | None
@@ -40,10 +40,12 @@ class TopicOwnership:
         self._keys = listener.queue_keys
         self._lifecycle = listener.topic_lifecycle
         self._slices = listener.slices
-        self._owners: dict[Topic, Owner] = listener.shared("fast-owners", dict)
+        self._owners: dict[Topic, TopicOwner] = listener.shared("fast-owners", dict)
         listener.topics.watch_removal(self._removed)
 
-    def request(self, name: str, token: Token, creator: Owner, flags: int) -> Deferred[Any] | None:
+    def request(
+        self, name: str, token: Token, creator: TopicOwner, flags: int
+    ) -> Deferred[Any] | None:
         """Create the topic, or close one that is open, with the token's queue key.
 
         Returns None if that is done, or a Deferred if other brokers must agree upon it or many
@@ -59,12 +61,14 @@ class TopicOwnership:
         apply = partial(self._create_shared, name, token, creator, flags)
         return sharing.create(name, required, apply)
 
-    async def _create_shared(self, name: str, token: Token, creator: Owner, flags: int) -> None:
+    async def _create_shared(
+        self, name: str, token: Token, creator: TopicOwner, flags: int
+    ) -> None:
         done = self._create(name, token, creator, flags)
         if done is not None:
             await done
 
-    def _check(self, name: str, token: Token, creator: Owner, flags: int) -> None:
+    def _check(self, name: str, token: Token, creator: TopicOwner, flags: int) -> None:
         """Raise IdCollision or TopicExists."""
         self._check_id(name)
         topic = self._topics.get(name)
@@ -77,7 +81,7 @@ class TopicOwnership:
             raise TopicExists(name)
 
     def _create(
-        self, name: str, token: Token, creator: Owner, flags: int
+        self, name: str, token: Token, creator: TopicOwner, flags: int
     ) -> Deferred[tuple[int, int]] | None:
         exclusive = bool(flags & EXCLUSIVE)
         self._check(name, token, creator, flags)
@@ -103,29 +107,29 @@ class TopicOwnership:
             return None
         return self._keys.close(topic, token.queue_key, token.subject, creator.label)
 
-    def may_read(self, topic: Topic, connection: Owner) -> bool:
+    def may_read(self, topic: Topic, connection: TopicOwner) -> bool:
         """Return whether no other connection owns ``topic``."""
         return self._owners.get(topic, connection) is connection
 
-    def _own(self, topic: Topic, owner: Owner) -> None:
+    def _own(self, topic: Topic, owner: TopicOwner) -> None:
         self._owners[topic] = owner
         self._keys.exclusive.add(topic.name)
         if owner.owned is None:
             owner.owned = set()
         owner.owned.add(topic)
 
-    def _disown(self, topic: Topic, owner: Owner) -> None:
+    def _disown(self, topic: Topic, owner: TopicOwner) -> None:
         del self._owners[topic]
         self._keys.exclusive.discard(topic.name)
         if owner.owned is not None:
             owner.owned.discard(topic)
 
-    def end_topics(self, owner: Owner) -> None:
+    def end_topics(self, owner: TopicOwner) -> None:
         """End the exclusive topics of a connection that is closed."""
         if owner.owned:
             self._slices.run(self._end_all(owner))
 
-    def _end_all(self, owner: Owner) -> Work:
+    def _end_all(self, owner: TopicOwner) -> Work:
         while owner.owned:
             self._lifecycle.end(next(iter(owner.owned)))
             yield

@@ -1,4 +1,4 @@
-"""nsd's client: what its URLs contain, and its wire."""
+"""nsd's client: the parameters of its URLs, and its wire."""
 
 from __future__ import annotations
 

@@ -14,8 +14,9 @@ from typing import Any
 
 from pubsub.kernel import Columns
 from pubsub.protocols.nsd.codec import SUCCESS
-from pubsub.wire.client_events import Alive, Confirmed, Level, Opened, Rejected, WireEvent
-from pubsub.wire.client_wire import Headers, UserLogin, WireConnection, WireError
+from pubsub.wire.client_events import Alive, Opened, Rejected, WireEvent
+from pubsub.wire.client_wire import Headers, Sender, UserLogin, WireConnection, WireError
+from pubsub.wire.confirm_groups import ConfirmGroup, ConfirmGroups
 
 _SUCCESS_LINE = SUCCESS + b"\n"
 _SHOWN = 200
@@ -25,7 +26,7 @@ _BUSY = "BROKER BUSY"
 # No message has such a number.
 _NO_MESSAGES = 10**17
 MISSING = "NO SUCH CHANNEL"
-"""How the refusal begins that names a channel which does not exist (nsd §6.1)."""
+"""The beginning of the refusal for a channel that does not exist (nsd §6.1)."""
 # The identity of pings, which has no subscriptions.
 _NOBODY = "pubsub-ping"
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -36,7 +37,7 @@ def line(**fields: object) -> bytes:
     return _encode(fields).encode() + b"\n"
 
 
-class NsdConnection(WireConnection):
+class NsdClientConnection(WireConnection):
     """The base of publishers' and subscribers' connections, which have ``Request`` objects."""
 
     def __init__(self, login: UserLogin | None = None) -> None:
@@ -113,44 +114,28 @@ def _error(fields: dict[str, Any]) -> str:
 
 
 @dataclass(slots=True)
-class _Group:
-    """The messages between two confirms."""
-
-    published: int = 0
-    refused: int = 0
-    left: int = 0
-    reason: str = ""
-
-
-@dataclass(slots=True)
 class _Request:
     """A publish to ``topic``, its open, or the ping of a confirm, of a group."""
 
-    group: _Group
+    group: ConfirmGroup
     publishes: bool
     topic: str = ""
 
 
-class NsdPublisher(NsdConnection):
+class NsdPublisher(NsdClientConnection):
     """Publishes as ``name``, unless a message has a sender of its own."""
 
     def __init__(self, name: str, login: UserLogin | None = None) -> None:
         super().__init__(login)
         self._name = name
         self._opened: set[str] = set()
-        self._group = _Group()
-        # Groups whose confirm was requested, in order.
-        self._closed: deque[_Group] = deque()
+        self._groups = ConfirmGroups()
 
     def publish(
-        self,
-        topic: str,
-        columns: Columns,
-        sender: bytes | None = None,
-        headers: Headers | None = None,
+        self, topic: str, columns: Columns, sender: Sender = None, headers: Headers | None = None
     ) -> None:
         """See ``WireConnection``."""
-        group = self._group
+        group = self._groups.current
         if topic not in self._opened:
             self._opened.add(topic)
             self.send(line(_class="OpenRequest", identity=topic))
@@ -170,8 +155,7 @@ class NsdPublisher(NsdConnection):
 
     def confirm(self) -> None:
         """See ``WireConnection``. A confirm without messages is answered by a ping."""
-        group, self._group = self._group, _Group()
-        self._closed.append(group)
+        group = self._groups.confirm()
         if not group.left:
             group.left = 1
             self.waiting.append(_Request(group, publishes=False))
@@ -180,8 +164,8 @@ class NsdPublisher(NsdConnection):
     def answered(
         self, waiting: Any, fields: dict[str, Any], error: str, events: list[WireEvent]
     ) -> None:
-        """See ``NsdConnection``."""
-        group: _Group = waiting.group
+        """See ``NsdClientConnection``."""
+        group: ConfirmGroup = waiting.group
         group.left -= 1
         if error:
             # Without its channel, a message is refused for a reason that says less.
@@ -190,11 +174,7 @@ class NsdPublisher(NsdConnection):
             if not waiting.publishes or error.startswith(MISSING):
                 # The next message opens the channel again: the cause may be gone.
                 self._opened.discard(waiting.topic)
-        closed = self._closed
-        while closed and not closed[0].left:
-            done = closed.popleft()
-            reason = done.reason if done.refused else ""
-            events.append(Confirmed(done.published, Level.STORED, done.refused, reason))
+        self._groups.report(events)
 
 
 def json_text(payload: bytes) -> bytes:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pubsub.kernel import Columns
-from pubsub.protocols.nsd.client_connection import MISSING, NsdConnection, line
+from pubsub.protocols.nsd.client_connection import MISSING, NsdClientConnection, line
 from pubsub.protocols.nsd.codec import LIST_END, LIST_START
 from pubsub.wire.client_events import (
     Interest,
@@ -45,8 +45,8 @@ _DECODER = json.JSONDecoder()
 
 
 @dataclass(slots=True)
-class Position:
-    """Where a topic was read up to: the ``when`` of its last message, and the broker's epoch."""
+class ReadPosition:
+    """The progress in a topic: the ``when`` of the last message read, and the broker's epoch."""
 
     after: int
     epoch: str
@@ -56,7 +56,7 @@ class Position:
 class NsdSession:
     """The positions from which the next connection continues."""
 
-    positions: dict[Interest, Position] = field(default_factory=dict)
+    positions: dict[Interest, ReadPosition] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class _Other:
     """A request whose response does not matter."""
 
 
-class NsdSubscriber(NsdConnection):
+class NsdSubscriber(NsdClientConnection):
     """Polls the topics; ``identity`` returns the identity for a topic."""
 
     session: NsdSession
@@ -110,7 +110,7 @@ class NsdSubscriber(NsdConnection):
     # Requests
 
     def opened(self) -> Opened:
-        """See ``NsdConnection``."""
+        """See ``NsdClientConnection``."""
         return Opened(self._resumed)
 
     def subscribe(self, interest: Interest) -> None:
@@ -200,7 +200,7 @@ class NsdSubscriber(NsdConnection):
         end = data.find(b"\n", at)
         if end >= 0:
             if data[max(at, end - len(LIST_END)) : end] != LIST_END:
-                raise WireError("a list of nsd does not end as it should")
+                raise WireError("a list of nsd ends without its brackets")
             self._deliver(topic, data[at : end - len(LIST_END)], events)
             self._end_list(topic)
             return end + 1, True
@@ -227,7 +227,7 @@ class NsdSubscriber(NsdConnection):
         except _NO_MESSAGES:
             if partial:
                 return False
-            raise WireError("a list has what is not a message of nsd") from None
+            raise WireError("a list has an item that is not a message of nsd") from None
         if messages and topic.interest in self.session.positions:
             self.session.positions[topic.interest].after = whens[-1]
             self._pause = _SHORTEST_POLL
@@ -251,7 +251,7 @@ class NsdSubscriber(NsdConnection):
     def answered(
         self, waiting: Any, fields: dict[str, Any], error: str, events: list[WireEvent]
     ) -> None:
-        """See ``NsdConnection``."""
+        """See ``NsdClientConnection``."""
         if isinstance(waiting, _Get):
             waiting.topic.polling = False
             if self._topics.pop(waiting.topic.interest, None) is not None:
@@ -285,7 +285,7 @@ class NsdSubscriber(NsdConnection):
             after = 0
         elif known is not None and after < known.after:
             events.append(Missed(interest.name, "a crash of the broker has lost messages"))
-        self.session.positions[interest] = Position(after, epoch)
+        self.session.positions[interest] = ReadPosition(after, epoch)
         topic = self._topics[interest] = _Topic(interest, self._identity(interest.name))
         events.append(Subscribed(interest))
         self._poll(topic)

@@ -24,7 +24,7 @@ NAME = "nsd"
 _MESSAGE_FIELDS = frozenset({"_class", "from", "when", "body"})
 
 
-class InvalidRequest(Exception):
+class InvalidLine(Exception):
     """A line that is not a request; ``shown`` is the part of it that the response shows."""
 
     def __init__(self, shown: str) -> None:
@@ -122,7 +122,7 @@ def parse(text: bytes, line: bytes) -> Request:
             return Get(found[1].decode(), int(found[2]))
         return _request(_load(text))
     except (ValueError, RecursionError):
-        raise InvalidRequest(_shown(text, line)) from None
+        raise InvalidLine(_shown(text, line)) from None
 
 
 def password_of(text: bytes, line: bytes) -> str | None:
@@ -135,7 +135,7 @@ def password_of(text: bytes, line: bytes) -> str | None:
     value = _load(text).get("password")
     if value is None or isinstance(value, str):
         return value
-    raise InvalidRequest(_shown(text, line))
+    raise InvalidLine(_shown(text, line))
 
 
 def _shown(text: bytes, line: bytes) -> str:

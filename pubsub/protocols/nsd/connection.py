@@ -16,7 +16,7 @@ from pubsub.protocols.nsd.codec import (
     SHOWN,
     SUCCESS,
     Get,
-    InvalidRequest,
+    InvalidLine,
     LineStream,
     Publish,
     Request,
@@ -211,7 +211,7 @@ class NsdConnection(Connection):
             else:
                 self.reply_when_stored(topic.durability, success, failed)
             return
-        except InvalidRequest as invalid:
+        except InvalidLine as invalid:
             response = error(f"INVALID REQUEST: [{invalid.shown}]")
             if is_http_request(line):
                 # A browser has sent it for a web page, and the page may have chosen the body.

@@ -1,4 +1,4 @@
-"""nsd for Wireshark: how the requests of ``codec.py``, and its responses, are shown."""
+"""nsd for Wireshark: the presentation of the requests of ``codec.py``, and of responses."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from pubsub.kernel import TextHead, encode_numbered
 from pubsub.protocols.nsd.codec import (
     MAX_LINE,
     NAME,
-    InvalidRequest,
+    InvalidLine,
     Publish,
     messages,
     parse,
@@ -107,7 +107,7 @@ def source_around(before: bytes, after: bytes) -> Source | None:
         line = before + body.encode() + after
         try:
             request = parse(line, line)
-        except InvalidRequest:
+        except InvalidLine:
             return None
         if not isinstance(request, Publish) or request.message.body != body:
             return None

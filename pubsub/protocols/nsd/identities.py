@@ -30,7 +30,7 @@ IDENTITY_BYTES = 1024
 SUBSCRIPTION_BYTES = 128
 
 
-class Identity:
+class NsdIdentity:
     """The state of one identity: whether it has opened its channel, and its subscriptions.
 
     ``idle_since`` is the time at which it was found unused; None if it was used since. ``owner`` is
@@ -64,13 +64,13 @@ class Identities:
         self._memory = memory
         self._seconds = seconds
         self._left = left
-        self._known: dict[str, Identity] = {}
+        self._known: dict[str, NsdIdentity] = {}
         self._load()
 
     def _load(self) -> None:
         for name, value in self._store.items(TABLE):
             record = json.loads(value)
-            identity = self._known[name] = Identity(name, record["opened"])
+            identity = self._known[name] = NsdIdentity(name, record["opened"])
             identity.owner = record.get("owner", "")
             self._memory.add(IDENTITY_BYTES)
             if "channels" in record:
@@ -80,12 +80,12 @@ class Identities:
             if name in self._known:
                 self._add(self._known[name], channel)
 
-    def _add(self, identity: Identity, channel: str) -> None:
+    def _add(self, identity: NsdIdentity, channel: str) -> None:
         if channel not in identity.channels:
             identity.channels.add(channel)
             self._memory.add(SUBSCRIPTION_BYTES)
 
-    def _convert(self, identity: Identity, channels: list[str]) -> None:
+    def _convert(self, identity: NsdIdentity, channels: list[str]) -> None:
         """Store the subscriptions of a record as version 0.1.0 wrote it, which had all of them."""
         for channel in channels:
             self._add(identity, channel)
@@ -93,7 +93,7 @@ class Identities:
         # Last, as this record is what a start after a crash would convert again.
         self._save(identity)
 
-    def find(self, name: str) -> Identity | None:
+    def find(self, name: str) -> NsdIdentity | None:
         """Return the identity of this name, which is used, if it is known."""
         identity = self._known.get(name)
         if identity is not None:
@@ -196,7 +196,7 @@ class Identities:
         identity = self._known.get(name)
         return None if identity is None else self._end(identity)
 
-    def _end(self, identity: Identity) -> Work:
+    def _end(self, identity: NsdIdentity) -> Work:
         del self._known[identity.name]
         self._store.delete(TABLE, identity.name)
         self._memory.free(IDENTITY_BYTES)
@@ -218,16 +218,16 @@ class Identities:
                 if channel in identity.channels:
                     self.unsubscribe(identity.name, channel)
 
-    def _make(self, name: str, owner: str = "") -> Identity:
+    def _make(self, name: str, owner: str = "") -> NsdIdentity:
         identity = self.find(name)
         if identity is None:
             self._memory.reserve(IDENTITY_BYTES)
-            identity = self._known[name] = Identity(name)
+            identity = self._known[name] = NsdIdentity(name)
             identity.owner = owner
             self._save(identity)
         return identity
 
-    def _save(self, identity: Identity) -> None:
+    def _save(self, identity: NsdIdentity) -> None:
         record: dict[str, object] = {"opened": identity.opened}
         if identity.owner:
             record["owner"] = identity.owner

@@ -1,4 +1,4 @@
-"""Whose identity a request may name: that of a user needs the user's password (nsd §1.4)."""
+"""The proof of the identity in a request: that of a user needs the user's password (nsd §1.4)."""
 
 from __future__ import annotations
 

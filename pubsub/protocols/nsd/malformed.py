@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pubsub.protocols.nsd.codec import InvalidRequest, parse, unwrap
+from pubsub.protocols.nsd.codec import InvalidLine, parse, unwrap
 from pubsub.wire.dissection import SHOWN, Dissection
 
 # A password follows this.
@@ -27,7 +27,7 @@ def dissect(frame: bytes) -> Dissection:
     found = Dissection(str(value.get("_class", "")), fields, len(frame))
     try:
         parse(text, line)
-    except InvalidRequest:
+    except InvalidLine:
         found.fault = "an object, but not a request"
     return found
 

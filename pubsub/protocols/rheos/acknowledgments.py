@@ -21,8 +21,8 @@ _LOW_BYTES = bytes(range(256))
 _TAILS = [bytes((low, SUCCESS)) for low in _LOW_BYTES]
 
 
-class Replies:
-    """Collects replies. Acknowledgments of messages with consecutive numbers are encoded together,
+class Acks:
+    """Collects replies. Acks of messages with consecutive numbers are encoded together,
     because a client that alternates between topics has runs of a single message.
 
     ``run_id`` is that of the broker, from which message ids are made. ``durability`` is the largest
@@ -99,7 +99,7 @@ class Replies:
 
 
 def encode_acks(first: bytes, count: int, checksum: bool) -> bytes:
-    """Acknowledgments of ``count`` messages whose ids count up from ``first``, big-endian."""
+    """Acks of ``count`` messages whose ids count up from ``first``, big-endian."""
     if count == 1 and not checksum:
         return _ACK + first + _DONE
     number = int.from_bytes(first, "big")

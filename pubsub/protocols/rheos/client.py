@@ -1,4 +1,4 @@
-"""rheos's client: what its URLs contain, and its wire."""
+"""rheos's client: the parameters of its URLs, and its wire."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 from pubsub.broker.topic_names import MAX_NAME
 from pubsub.errors import ConfigurationError
 from pubsub.protocols.rheos.client_connection import (
-    Format,
+    ListenerLayout,
     PublisherConnection,
     SubscriberConnection,
 )
@@ -41,8 +41,8 @@ class RheosWire(ClientWire):
         super().__init__(options)
         values = options.values
         codec = Codec(values["layout"], values["checksum"] == "crc32")
-        self._form = Format(codec, values["envelope"] == "topic")
-        if not self._form.envelope:
+        self._layout = ListenerLayout(codec, values["envelope"] == "topic")
+        if not self._layout.envelope:
             self.single_topic = "set envelope=topic in the listener and in the URL"
         self._client_id = _client_id(options.client_id)
         data_length = codec.layout.data_length
@@ -53,8 +53,8 @@ class RheosWire(ClientWire):
     def connect(self, role: Role, session: object = None) -> WireConnection:
         """See ``ClientWire``. Each subscriber has an id of its own, as it cannot unsubscribe."""
         if role is Role.PUBLISHER:
-            return PublisherConnection(self._form, self._client_id)
-        return SubscriberConnection(self._form, secrets.token_bytes(_UUID_BYTES))
+            return PublisherConnection(self._layout, self._client_id)
+        return SubscriberConnection(self._layout, secrets.token_bytes(_UUID_BYTES))
 
 
 def _client_id(name: bytes) -> bytes:

@@ -38,7 +38,7 @@ from pubsub.wire.client_events import (
     Subscribed,
     WireEvent,
 )
-from pubsub.wire.client_wire import Headers, WireConnection, WireError
+from pubsub.wire.client_wire import Headers, Sender, WireConnection, WireError
 
 REFUSED = "FAILED; the broker's log has the reason"
 # The protocol's own invalid operation: its reply shows that the broker is alive.
@@ -50,8 +50,8 @@ _MAX_HEADS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
-    """How the listener is configured (rheos §7)."""
+class ListenerLayout:
+    """The configuration of the listener, which decides the layout of frames (rheos §7)."""
 
     codec: Codec
     envelope: bool
@@ -71,16 +71,16 @@ class Awaited:
     event: Opened | Alive | None = None
 
 
-class RheosConnection(WireConnection):
+class RheosClientConnection(WireConnection):
     """The base of the connections of publishers and subscribers."""
 
-    def __init__(self, form: Format, client_id: bytes) -> None:
+    def __init__(self, layout: ListenerLayout, client_id: bytes) -> None:
         super().__init__()
-        self.form = form
+        self.layout = layout
         self.client_id = client_id
         self.awaited: deque[Awaited] = deque()
         self._created: set[str] = set()
-        self._table = response_table(form.codec, form.envelope)
+        self._table = response_table(layout.codec, layout.envelope)
 
     # Requests
 
@@ -95,7 +95,7 @@ class RheosConnection(WireConnection):
     def request(self, awaited: Awaited, opcode: int, topic: bytes) -> None:
         """Send a request that does not publish."""
         self.awaited.append(awaited)
-        self.send(self.form.codec.encode(Request(opcode, self.client_id, topic)))
+        self.send(self.layout.codec.encode(Request(opcode, self.client_id, topic)))
 
     def create(self, topic: str) -> None:
         """Create ``topic``, unless this connection has done so."""
@@ -121,7 +121,7 @@ class RheosConnection(WireConnection):
             while at < end:
                 start = at
                 if data[at] == ACK_MAGIC:
-                    codes, at = scan_acks(data, at, self.form.codec.checksum)
+                    codes, at = scan_acks(data, at, self.layout.codec.checksum)
                     if self._acknowledged(codes, events):
                         return end, 1
                 elif data[at] == RESPONSE_SIZE:
@@ -136,18 +136,18 @@ class RheosConnection(WireConnection):
 
     def _needed(self, data: bytes, at: int) -> int:
         """Return the length of the incomplete packet at ``at``, or a step towards it."""
-        form = self.form
+        layout = self.layout
         if data[at] == ACK_MAGIC:
-            return ACK_SIZE + CHECKSUM_SIZE * form.codec.checksum
+            return ACK_SIZE + CHECKSUM_SIZE * layout.codec.checksum
         try:
-            head, _delivery = learn_response(data, at, form.codec, form.envelope)
+            head, _delivery = learn_response(data, at, layout.codec, layout.envelope)
         except LookupError:
             return len(data) - at + 1
         return head.frame_length(data, at)
 
     def _scan(self, data: bytes, at: int, events: list[WireEvent]) -> int:
         if len(self._table) > _MAX_HEADS:
-            self._table = response_table(self.form.codec, self.form.envelope)
+            self._table = response_table(self.layout.codec, self.layout.envelope)
         columns = self._table.scan(data, at)
         if columns.count:
             self.delivered(columns, columns.addresses, events)
@@ -188,27 +188,23 @@ class RheosConnection(WireConnection):
         """Confirm what has been acknowledged."""
 
 
-class PublisherConnection(RheosConnection):
+class PublisherConnection(RheosClientConnection):
     """Publishes."""
 
-    def __init__(self, form: Format, client_id: bytes) -> None:
-        super().__init__(form, client_id)
+    def __init__(self, layout: ListenerLayout, client_id: bytes) -> None:
+        super().__init__(layout, client_id)
         self._writer = FrameWriter(self._heads)
         self._published = self._refused = 0
 
     def _heads(self, topic: str) -> tuple[Head, ...]:
-        codec = self.form.codec
+        codec = self.layout.codec
         sample = codec.encode(Request(Opcode.PUBLISH, self.client_id, topic.encode()))
         learnt = learn_publish(sample, 0, codec)
         assert learnt is not None
         return (learnt[0],)
 
     def publish(
-        self,
-        topic: str,
-        columns: Columns,
-        sender: bytes | None = None,
-        headers: Headers | None = None,
+        self, topic: str, columns: Columns, sender: Sender = None, headers: Headers | None = None
     ) -> None:
         """See ``WireConnection``."""
         self.create(topic)
@@ -221,7 +217,7 @@ class PublisherConnection(RheosConnection):
         self.send(self._encode(topic, columns))
 
     def _encode(self, topic: str, columns: Columns) -> bytes:
-        codec = self.form.codec
+        codec = self.layout.codec
         if not codec.checksum:
             return self._writer.write(topic, columns)
         name = topic.encode()
@@ -240,13 +236,13 @@ class PublisherConnection(RheosConnection):
             self.report(events[0])
 
     def acknowledged(self, awaited: Awaited, failed: int, events: list[WireEvent]) -> None:
-        """See ``RheosConnection``."""
+        """See ``RheosClientConnection``."""
         super().acknowledged(awaited, failed, events)
         if awaited.publishes:
             self._refused += failed
 
     def confirm_acknowledged(self, events: list[WireEvent]) -> None:
-        """See ``RheosConnection``."""
+        """See ``RheosClientConnection``."""
         awaited = self.awaited
         while awaited and (published := awaited[0].confirmed) is not None:
             awaited.popleft()
@@ -255,15 +251,15 @@ class PublisherConnection(RheosConnection):
             events.append(Confirmed(published, Level.STORED, refused, reason))
 
 
-class SubscriberConnection(RheosConnection):
+class SubscriberConnection(RheosClientConnection):
     """Subscribes. A response names its topic only in an envelope (rheos §7.3).
 
     Without envelopes a connection has one topic. As there is no request to unsubscribe, messages
     that are not wanted any more are ignored.
     """
 
-    def __init__(self, form: Format, client_id: bytes) -> None:
-        super().__init__(form, client_id)
+    def __init__(self, layout: ListenerLayout, client_id: bytes) -> None:
+        super().__init__(layout, client_id)
         self._wanted: set[bytes] = set()
         # The topic of all responses, without envelopes.
         self._only = b""
@@ -273,7 +269,7 @@ class SubscriberConnection(RheosConnection):
         name = interest.name.encode()
         if interest.prefix:
             self.report(NotSubscribed(interest, "rheos has no subscriptions to prefixes"))
-        elif not self.form.envelope and self._only not in (b"", name):
+        elif not self.layout.envelope and self._only not in (b"", name):
             reason = "without envelope=topic a connection of rheos carries one topic"
             self.report(NotSubscribed(interest, reason))
         else:
@@ -287,7 +283,7 @@ class SubscriberConnection(RheosConnection):
         self._wanted.discard(interest.name.encode())
 
     def acknowledged(self, awaited: Awaited, failed: int, events: list[WireEvent]) -> None:
-        """See ``RheosConnection``."""
+        """See ``RheosClientConnection``."""
         super().acknowledged(awaited, failed, events)
         interest = awaited.interest
         if interest is not None and failed:
@@ -300,7 +296,7 @@ class SubscriberConnection(RheosConnection):
     def delivered(
         self, columns: Columns, addresses: list[Delivery], events: list[WireEvent]
     ) -> None:
-        """See ``RheosConnection``."""
+        """See ``RheosClientConnection``."""
         names = [one.topic or self._only for one in addresses]
         wanted = [name in self._wanted for name in names]
         if not all(wanted):

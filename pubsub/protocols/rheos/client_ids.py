@@ -14,133 +14,26 @@ move one by one, in slices: each is at one place at any time, and gets there wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pubsub.errors import LimitReached, NotAuthorized
-from pubsub.protocols.rheos.delivery import PROTOCOL, client_name
+from pubsub.protocols.rheos.place import ClientId
 
 if TYPE_CHECKING:
-    from twisted.internet.interfaces import IDelayedCall
-
     from pubsub.broker.access import AccessRules
     from pubsub.broker.batch import Batch
     from pubsub.broker.listener import Listener
     from pubsub.broker.publisher import Publisher
+    from pubsub.broker.resumption import Position
     from pubsub.broker.slices import Work
     from pubsub.broker.topics import Topic
-    from pubsub.interfaces import Encoding
     from pubsub.kernel import Columns
-    from pubsub.wire.connection import Connection
+    from pubsub.protocols.rheos.place import IdSharing, Place
 
 # Estimated cost of a client id and of one of its subscriptions, for the memory budget.
 CLIENT_BYTES = 768
 SUBSCRIPTION_BYTES = 256
-
-
-class Client:
-    """A client id in use. ``places`` are its connections, the latest last; ``sender`` is the id as
-    other protocols show it. ``owner`` is the proof and the name of the identity that it belongs to,
-    or None while only anonymous clients have used it.
-
-    ``topics`` has the place at which the messages of each topic are delivered; None is nowhere.
-    """
-
-    __slots__ = ("expiry", "id", "owner", "places", "pruned", "sender", "topics")
-
-    def __init__(self, client_id: bytes) -> None:
-        self.id = client_id
-        self.sender = client_name(client_id).encode()
-        self.topics: dict[Topic, Place | None] = {}
-        self.places: list[Place] = []
-        self.owner: tuple[str, str] | None = None
-        # How many topics of the broker had ended when those among the subscriptions were dropped.
-        self.pruned = 0
-        self.expiry: IDelayedCall | None = None
-
-
-class Place:
-    """A connection as a destination of messages.
-
-    Several client ids may share it. A topic's messages are delivered once, even if several of them
-    are subscribed.
-    """
-
-    __slots__ = (
-        "_connection", "_encoding", "_open_outbox", "_readers", "_router", "clients", "closed",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        listener: Listener,
-        connection: Connection,
-        encoding: Callable[[Topic], Encoding],
-    ) -> None:
-        self._router = listener.router
-        self._connection = connection
-        self._open_outbox = connection.open_outbox
-        self._encoding = encoding
-        self._readers: dict[Topic, set[Client]] = {}
-        self.clients: dict[bytes, Client] = {}
-        """The client ids that are used here."""
-        self.closed = False
-        """True if the connection has ended."""
-
-    @property
-    def access(self) -> AccessRules:
-        """The rights of the client at the other end."""
-        return self._connection.access
-
-    @property
-    def owner(self) -> tuple[str, str] | None:
-        """The proof and the name of the client's identity; None if it is anonymous."""
-        identity = self._connection.identity
-        return None if identity.is_anonymous else (identity.proof, identity.name)
-
-    def add(self, client: Client, topic: Topic, offset: int | None = None) -> None:
-        """Deliver ``topic`` here for ``client``: the history from ``offset`` on, if given."""
-        self._readers.setdefault(topic, set()).add(client)
-        self._router.subscribe(self._open_outbox(), topic, self._encoding(topic), offset)
-
-    def discard(self, client: Client, topic: Topic) -> int | None:
-        """Stop delivering ``topic`` here for ``client``.
-
-        Returns the offset of the first message that was not delivered here, if this connection is
-        behind.
-        """
-        readers, outbox = self._readers.get(topic, set()), self._open_outbox()
-        self._router.complete(outbox)
-        position = None if outbox.cursor is None else outbox.cursor.position(topic)
-        readers.discard(client)
-        if not readers:
-            self._readers.pop(topic, None)
-            self._router.unsubscribe(outbox, topic)
-        return position
-
-    def receives(self, topic: Topic, batch: Batch) -> bool:
-        """Return whether a client that reads ``topic`` here has not sent ``batch`` itself."""
-        readers = self._readers.get(topic, set())
-        return batch.protocol != PROTOCOL or any(one.sender != batch.sender for one in readers)
-
-    def release(self) -> Work:
-        """Forget all readers; the connection has ended."""
-        while self._readers:
-            self._readers.popitem()
-            yield
-
-    def clear(self, topic: Topic) -> set[Client]:
-        """Remove and return the clients that read ``topic`` here."""
-        return self._readers.pop(topic, set())
-
-    def excluding(self, client: Client, topic: Topic) -> AbstractContextManager[None]:
-        """Return a context in which messages on ``topic`` are not delivered for ``client``.
-
-        They are delivered if another client id reads the topic here.
-        """
-        if self._readers.get(topic) == {client}:
-            return self._router.excluding(self._open_outbox(), topic)
-        return nullcontext()
 
 
 class Clients:
@@ -151,10 +44,12 @@ class Clients:
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
-        self._clients: dict[bytes, Client] = {}
+        self._clients: dict[bytes, ClientId] = {}
         # Ids without a connection. Insertion order is expiry order: all have the same window.
-        self._kept: dict[bytes, Client] = {}
+        self._kept: dict[bytes, ClientId] = {}
         self._topics_ended = 0
+        self.shared: IdSharing
+        """Shares them with other brokers; set by it."""
         listener.topics.watch_removal(self._topic_ended)
 
     def _topic_ended(self, topic: Topic) -> None:
@@ -163,9 +58,12 @@ class Clients:
     def __len__(self) -> int:
         return len(self._clients)
 
+    def __contains__(self, client_id: bytes) -> bool:
+        return client_id in self._clients
+
     # Connections
 
-    def use(self, client_id: bytes, place: Place) -> Client:
+    def use(self, client_id: bytes, place: Place) -> ClientId:
         """Return the client for an id used at ``place``.
 
         Its subscriptions are to be moved there (see ``move``). Raises NotAuthorized if the id is
@@ -181,7 +79,7 @@ class Clients:
         place.clients[client_id] = client
         return client
 
-    def _claim(self, client: Client, place: Place) -> None:
+    def _claim(self, client: ClientId, place: Place) -> None:
         """Check that ``client`` may be used at ``place``.
 
         The first identity that is proved takes the id from anonymous clients.
@@ -196,13 +94,15 @@ class Clients:
         for other in others:
             del other.clients[client.id]
 
-    def leave(self, clients: Iterable[Client], place: Place) -> Work:
+    def leave(self, clients: Iterable[ClientId], place: Place) -> Work:
         """The connection of ``place`` has ended: return the work that is left to do.
 
         The subscriptions move to the connections before it, where there are any.
         """
         place.closed = True
-        moving = []
+        clients, moving = list(clients), []
+        if self.shared.enabled:
+            self._note_starts(clients, place)
         for client in clients:
             client.places.remove(place)
             if client.places:
@@ -211,20 +111,74 @@ class Clients:
                 self._keep(client)
         return self._leave(moving, place)
 
-    def _leave(self, moving: Iterable[Client], place: Place) -> Work:
+    def _note_starts(self, clients: Iterable[ClientId], place: Place) -> None:
+        """Note where the subscriptions at ``place``, which is closed, continue."""
+        starts = place.shut()
+        for client in clients:
+            for topic, at in client.topics.items():
+                if at is place and topic in starts:
+                    client.starts[topic] = starts[topic]
+
+    def lose(self, client: ClientId, keep: bool = True) -> Work:
+        """The client uses another broker: nothing is delivered here any more.
+
+        It is forgotten unless the broker is to ``keep`` it.
+        """
+        places, client.places = client.places, []
+        for place in places:
+            place.clients.pop(client.id, None)
+            place.known_ids.discard(client.id)
+        for topic in tuple(client.topics):
+            at = client.topics.get(topic)
+            if at is not None:
+                found = None if at.closed else at.discard(client, topic)
+                if not at.closed:
+                    end: int = self._listener.store.next_offset
+                    client.starts[topic] = end if found is None else found
+                client.topics[topic] = None
+            yield
+        if client.places:
+            return
+        if not keep:
+            self.drop_kept(client)
+            if self._clients.get(client.id) is client:
+                self._drop(client)
+        elif places:
+            self._keep(client)
+
+    def drop_kept(self, client: ClientId) -> None:
+        """Forget a client without a connection."""
+        if client.id in self._kept:
+            if client.expiry is not None:
+                client.expiry.cancel()
+            self._expired(client)
+
+    def restore(
+        self, client_id: bytes, owner: tuple[str, str] | None, starts: dict[Topic, Position]
+    ) -> ClientId:
+        """Keep a client that was another broker's; raises LimitReached or MemoryExhausted."""
+        client = self._make(client_id)
+        client.owner, client.starts = owner, starts
+        client.topics = dict.fromkeys(starts)
+        self._listener.memory.add(SUBSCRIPTION_BYTES * len(starts))
+        self._keep(client)
+        return client
+
+    def _leave(self, moving: Iterable[ClientId], place: Place) -> Work:
         yield from self.move(moving)
         yield from place.release()
 
-    def _keep(self, client: Client) -> None:
+    def _keep(self, client: ClientId) -> None:
         """Keep a client without a connection, if it can come back to something."""
         window = self._listener.sessions.window
         if client.topics and window:
             self._kept[client.id] = client
             client.expiry = self._listener.clock.callLater(window, self._expired, client)
+            self.shared.changed(client)
         else:
             self._drop(client)
 
-    def _make(self, client_id: bytes) -> Client:
+    def _make(self, client_id: bytes) -> ClientId:
         if len(self._clients) >= self._listener.sessions.limit:
             oldest = next(iter(self._kept.values()), None)
             if oldest is None or oldest.expiry is None:
@@ -232,18 +186,19 @@ class Clients:
             oldest.expiry.cancel()
             self._expired(oldest)
         self._listener.memory.reserve(CLIENT_BYTES)
-        client = self._clients[client_id] = Client(client_id)
+        client = self._clients[client_id] = ClientId(client_id)
         return client
 
-    def _expired(self, client: Client) -> None:
+    def _expired(self, client: ClientId) -> None:
         del self._kept[client.id]
         self._drop(client)
 
-    def _drop(self, client: Client) -> None:
+    def _drop(self, client: ClientId) -> None:
         del self._clients[client.id]
+        self.shared.ended(client)
         self._listener.memory.free(CLIENT_BYTES + SUBSCRIPTION_BYTES * len(client.topics))
 
-    def move(self, clients: Iterable[Client]) -> Work:
+    def move(self, clients: Iterable[ClientId]) -> Work:
         """Move deliveries to the latest connection of each client, a subscription a step.
 
         ``clients`` may grow meanwhile.
@@ -253,7 +208,7 @@ class Clients:
                 self._move(client, topic)
                 yield
 
-    def _move(self, client: Client, topic: Topic) -> None:
+    def _move(self, client: ClientId, topic: Topic) -> None:
         """Move a subscription to the latest connection, if the rules still permit it."""
         # Messages published before are for the place until now. This can evict a slow subscriber,
         # and so end connections of this same client.
@@ -265,10 +220,10 @@ class Clients:
             place = client.topics[topic] = None
         if client.places and client.places[-1] is place:
             return
-        offset: int | None = None
+        start: Position | None = client.starts.pop(topic, None)
         if place is not None:
             client.topics[topic] = None
-            offset = place.discard(client, topic)
+            start = place.discard(client, topic)
         if not self._listener.topics.holds(topic):
             self._forget(client, topic)
         elif client.places and not client.places[-1].access.may_subscribe(topic.name):
@@ -276,11 +231,11 @@ class Clients:
             self._forget(client, topic)
         elif client.places:
             client.topics[topic] = client.places[-1]
-            client.places[-1].add(client, topic, offset)
+            client.places[-1].add(client, topic, start)
 
     # Subscriptions
 
-    def subscribe(self, client: Client, topic: Topic, access: AccessRules) -> None:
+    def subscribe(self, client: ClientId, topic: Topic, access: AccessRules) -> None:
         """Subscribe by the rules of the requesting connection, ``access``.
 
         Raises NotAuthorized, LimitReached or MemoryExhausted.
@@ -290,6 +245,7 @@ class Clients:
             self._make_room(client)
             self._listener.memory.reserve(SUBSCRIPTION_BYTES)
             client.topics[topic] = None
+            self.shared.changed(client)
         self._move(client, topic)
 
     def revoked(self, place: Place, topic: Topic) -> None:
@@ -299,7 +255,7 @@ class Clients:
             self._forget(client, topic)
 
     def publish(
-        self, client: Client, publisher: Publisher, topic: Topic, columns: Columns
+        self, client: ClientId, publisher: Publisher, topic: Topic, columns: Columns
     ) -> Batch:
         """Publish to all subscribers but ``client`` itself; see ``Publisher.publish``."""
         place = client.topics.get(topic)
@@ -308,7 +264,7 @@ class Clients:
         with place.excluding(client, topic):
             return publisher.publish(topic, columns, sender=client.sender)
 
-    def _make_room(self, client: Client) -> None:
+    def _make_room(self, client: ClientId) -> None:
         """Drop subscriptions to topics that have ended, if the limit is reached."""
         limit: int = self._listener.settings["max-subscriptions"]
         if len(client.topics) < limit:
@@ -322,8 +278,11 @@ class Clients:
         if len(client.topics) >= limit:
             raise LimitReached("subscriptions")
 
-    def _forget(self, client: Client, topic: Topic) -> None:
+    def _forget(self, client: ClientId, topic: Topic) -> None:
         place = client.topics.pop(topic)
+        client.starts.pop(topic, None)
         if place is not None and not place.closed:
             place.discard(client, topic)
         self._listener.memory.free(SUBSCRIPTION_BYTES)
+        if client.key:
+            self.shared.changed(client)

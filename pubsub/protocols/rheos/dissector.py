@@ -1,4 +1,4 @@
-"""rheos for Wireshark: how the fields of ``codec.py`` are shown, for each layout (rheos §7)."""
+"""rheos for Wireshark: the presentation of the fields of ``codec.py``, by layout (rheos §7)."""
 
 from __future__ import annotations
 

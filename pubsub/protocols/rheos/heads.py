@@ -23,7 +23,7 @@ from pubsub.protocols.rheos.codec import (
 from pubsub.wire.fields import decode_fields
 
 SENDER_AT, SENDER_SIZE = 5, 16
-"""Where a response has its sender's id."""
+"""The position of the sender's id in a response."""
 _MAX_NAME = 255
 # The CRC-32 of any bytes that are followed by their own checksum.
 _RESIDUE = 0x2144DF1C

@@ -16,8 +16,8 @@ from pubsub.errors import (
     TopicExists,
 )
 from pubsub.kernel import Columns, Head
-from pubsub.protocols.rheos.acknowledgments import Replies
-from pubsub.protocols.rheos.client_ids import Client, Clients, Place
+from pubsub.protocols.rheos.acknowledgments import Acks
+from pubsub.protocols.rheos.client_ids import Clients
 from pubsub.protocols.rheos.codec import (
     HEADER_SIZE,
     SUCCESS,
@@ -30,13 +30,17 @@ from pubsub.protocols.rheos.codec import (
 from pubsub.protocols.rheos.delivery import ResponseEncoding, client_name, encoding_of
 from pubsub.protocols.rheos.heads import Source, learn_publish, unseal
 from pubsub.protocols.rheos.layout_hints import LayoutHints
+from pubsub.protocols.rheos.place import ClientId, Place
 from pubsub.protocols.rheos.refusals import reason_of
+from pubsub.protocols.rheos.shared_ids import SharedIds
 from pubsub.settings import Setting, choice, integer
 from pubsub.wire.connection import Connection, ConnectionFactory
 from pubsub.wire.known_heads import KnownHeads
 from pubsub.wire.replies import all_of, confirmed_by_host, stored_in
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from twisted.internet.interfaces import IAddress
 
     from pubsub.broker.batch import Batch
@@ -74,8 +78,10 @@ class RheosConnection(Connection):
     _latest = b""
     _publisher: Publisher | None = None
     # The clients whose subscriptions are on their way here, and the work that moves them.
-    _arriving: list[Client] | None = None
+    _arriving: list[ClientId] | None = None
     _moving: SlicedWork | None = None
+    # True while other brokers are asked for client ids.
+    _looking = False
 
     def __init__(self, listener: Listener, server: RheosFactory) -> None:
         super().__init__(listener)
@@ -92,10 +98,14 @@ class RheosConnection(Connection):
     def consume(self, data: bytes) -> tuple[int, int]:
         """See ``Connection``. All the acknowledgments of a read are one write."""
         codec = self._server.codec
-        replies = Replies(codec, self.listener.dispatcher.run_id)
+        replies = Acks(codec, self.listener.dispatcher.run_id)
         at, need = 0, HEADER_SIZE
-        while not self.closing:
+        while not (self.closing or self._looking):
+            before = at
             columns, at = self._server.scan(data, at)
+            if columns.count and self._look_up([one.client_id for one in columns.addresses]):
+                at = before
+                break
             if len(columns.addresses) > 1:
                 self._publish_mixed(columns, replies)
             elif columns.count:
@@ -106,6 +116,8 @@ class RheosConnection(Connection):
                 decoded = codec.decode(data, at)
                 if decoded is None:
                     need = codec.needed(data, at)
+                    break
+                if self._look_up((decoded[0].client_id,)):
                     break
                 request, at = decoded
                 self._handle(request, replies)
@@ -122,7 +134,7 @@ class RheosConnection(Connection):
             self._send(replies)
         return at, need
 
-    def _send(self, replies: Replies) -> None:
+    def _send(self, replies: Acks) -> None:
         data, failed = replies.take()
         if not replies.remote:
             self.reply_when_stored(replies.durability, data, failed)
@@ -131,7 +143,26 @@ class RheosConnection(Connection):
         conditions.append(stored_in(self.listener.store, replies.durability))
         self.reply_when(all_of(conditions), data, failed)
 
-    def _client(self, client_id: bytes) -> Client:
+    def _look_up(self, ids: Iterable[bytes]) -> bool:
+        """Look for unknown ids at other brokers; return whether further requests wait."""
+        found = self._server.shared_ids.look_up(ids, self._place)
+        if found is None or found.called:
+            return False
+        self._looking = True
+        self.hold("resuming")
+        found.addCallback(self._looked_up)
+        return True
+
+    def _looked_up(self, result: object) -> None:
+        self._looking = False
+        self.release("resuming")
+        self.parse_buffered()
+
+    def shared_sessions(self) -> Iterable[str]:
+        """Return the keys of the sessions whose messages are delivered here."""
+        return [client.key for client in self._place.clients.values() if client.key]
+
+    def _client(self, client_id: bytes) -> ClientId:
         """Return the client of a request; raises what ``Clients.use`` does."""
         self._latest = client_id
         clients = self._place.clients
@@ -148,7 +179,7 @@ class RheosConnection(Connection):
                 raise Refused("the connection has ended")
         return client
 
-    def _move_here(self, client: Client) -> None:
+    def _move_here(self, client: ClientId) -> None:
         """Move the subscriptions of ``client`` here; read no further until that is done."""
         if self._arriving is not None:
             self._arriving.append(client)
@@ -169,7 +200,7 @@ class RheosConnection(Connection):
 
     # Requests
 
-    def _handle(self, request: Request, replies: Replies) -> None:
+    def _handle(self, request: Request, replies: Acks) -> None:
         """Handle CREATE or SUBSCRIBE; the scanner finds every valid PUBLISH."""
         created = request.opcode == Opcode.CREATE
         try:
@@ -181,13 +212,13 @@ class RheosConnection(Connection):
                 topic = self.listener.topics.named(name)
                 self._server.clients.subscribe(client, topic, self.access)
         except Refused as refused:
-            self._refuse(refused, request.topic, replies)
+            self._refuse(refused, request.topic, replies, 1)
             return
         codec = self._server.codec
         durability = topic.durability if created else Durability.NONE
         replies.add(codec.encode(Ack(topic.uuid.bytes, SUCCESS)), durability)
 
-    def _create(self, client: Client, name: str) -> Topic:
+    def _create(self, client: ClientId, name: str) -> Topic:
         listener = self.listener
         topics = listener.topics
         if name in topics:
@@ -197,13 +228,13 @@ class RheosConnection(Connection):
         listener.store.put(PARENTS, name, client.id)
         return topic
 
-    def _publish_mixed(self, columns: Columns, replies: Replies) -> None:
+    def _publish_mixed(self, columns: Columns, replies: Acks) -> None:
         """Publish messages of several sources in their order."""
         if not self._publish_at_once(columns, replies):
             for _index, run in columns.runs():
                 self._publish(run.addresses[0], run, replies)
 
-    def _publish_at_once(self, columns: Columns, replies: Replies) -> bool:
+    def _publish_at_once(self, columns: Columns, replies: Acks) -> bool:
         """Publish messages of one client to several topics; False if that is not possible."""
         ids = {source.client_id for source in columns.addresses}
         mixed = self._server.mixes.find(columns) if len(ids) == 1 else None
@@ -223,7 +254,7 @@ class RheosConnection(Connection):
         )
         return True
 
-    def _publish(self, source: Source, columns: Columns, replies: Replies) -> None:
+    def _publish(self, source: Source, columns: Columns, replies: Acks) -> None:
         """Publish messages of one source; each one gets an acknowledgment (rheos §5.3)."""
         if self.closing:
             return
@@ -245,7 +276,7 @@ class RheosConnection(Connection):
         if over_limit:
             self._refuse(RateLimited(), source.topic, replies, over_limit)
 
-    def _refuse(self, refused: Refused, topic: bytes, replies: Replies, number: int = 1) -> None:
+    def _refuse(self, refused: Refused, topic: bytes, replies: Acks, number: int) -> None:
         reason = reason_of(refused)
         self.refuse(reason, number, topic.decode(errors="replace"))
         replies.refused(number)
@@ -271,7 +302,7 @@ class RheosConnection(Connection):
         self._arriving = []
         clients, self._place.clients = self._place.clients, {}
         self.listener.slices.run(self._server.clients.leave(clients.values(), self._place))
-        if self.outbox is not None:
+        if self.outbox is not None and not self.outbox.closed:
             self.outbox.shut("disconnected")
 
 
@@ -287,6 +318,7 @@ class RheosFactory(ConnectionFactory):
             self._learn, listener.memory, listener.at_tick_end, self.mixes.clear
         )
         self.clients = Clients(listener)
+        self.shared_ids = SharedIds(listener, self.clients)
         self.layout_hints = LayoutHints(listener)
         self._envelope = settings["envelope"] == "topic"
         listener.topics.watch_removal(lambda topic: listener.store.delete(PARENTS, topic.name))

@@ -15,7 +15,7 @@ from pubsub.protocols.spot.zmtp import encode_message
 NODE = b"X-Node"
 """The property of READY by which brokers of this kind recognize each other (spot §2.4)."""
 EPOCH = b"X-Epoch"
-"""The property by which a broker tells another one the epoch of its history (spot §7.7)."""
+"""The property with which a broker sends the epoch of its history to another (spot §7.7)."""
 
 CONFIRM, CONFIRMED, READ, PAGE = b"\x06", b"\x07", b"\x08", b"\x09"
 _COMMANDS = frozenset({CONFIRM, CONFIRMED, READ, PAGE})
@@ -30,7 +30,7 @@ class Confirm:
 
 
 @dataclass(frozen=True, slots=True)
-class Confirmed:
+class Confirmation:
     """The messages after number ``since`` and up to ``number``: ``accepted`` were published."""
 
     since: int
@@ -48,7 +48,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class HistoryPage:
     """The messages from ``since`` to before ``next`` of a history that goes to ``end``.
 
     ``epoch`` is empty if the topic is not stored. ``offsets`` has the offset of each payload.
@@ -63,7 +63,7 @@ class Page:
     payloads: Sequence[bytes] = ()
 
 
-BrokerCommand: TypeAlias = Confirm | Confirmed | Read | Page
+BrokerCommand: TypeAlias = Confirm | Confirmation | Read | HistoryPage
 
 
 def decode_broker_command(frames: Sequence[bytes]) -> BrokerCommand | None:
@@ -74,13 +74,13 @@ def decode_broker_command(frames: Sequence[bytes]) -> BrokerCommand | None:
         case [b"\x06", number] if len(number) == _NUMBER:
             return Confirm(*_numbers(number))
         case [b"\x07", numbers] if len(numbers) == 3 * _NUMBER:
-            return Confirmed(*_numbers(numbers))
+            return Confirmation(*_numbers(numbers))
         case [b"\x08", topic, epoch, offset] if len(offset) == _NUMBER:
             return Read(topic, epoch, *_numbers(offset))
         case [b"\x09", topic, epoch, numbers, offsets, *payloads]:
             if len(numbers) == 3 * _NUMBER and len(offsets) == _NUMBER * len(payloads):
                 since, after, end = _numbers(numbers)
-                return Page(topic, epoch, since, after, end, _numbers(offsets), payloads)
+                return HistoryPage(topic, epoch, since, after, end, _numbers(offsets), payloads)
     raise SpotError
 
 
@@ -89,11 +89,11 @@ def encode_broker_command(command: BrokerCommand) -> bytes:
     match command:
         case Confirm(number):
             return encode_message([b"", CONFIRM, _encode(number)])
-        case Confirmed(since, number, accepted):
+        case Confirmation(since, number, accepted):
             return encode_message([b"", CONFIRMED, _encode(since, number, accepted)])
         case Read(topic, epoch, offset):
             return encode_message([b"", READ, topic, epoch, _encode(offset)])
-        case Page(topic, epoch, since, after, end, offsets, payloads):
+        case HistoryPage(topic, epoch, since, after, end, offsets, payloads):
             numbers = _encode(since, after, end)
             frames = [b"", PAGE, topic, epoch, numbers, _encode(*offsets), *payloads]
             return encode_message(frames)

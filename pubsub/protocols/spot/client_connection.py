@@ -78,7 +78,7 @@ class Waiting:
     unlisted: Mapping[bytes, int] = field(default_factory=dict)
 
 
-class SpotConnection(WireConnection):
+class SpotClientConnection(WireConnection):
     """The base of the connections of publishers and subscribers."""
 
     def __init__(
@@ -201,7 +201,7 @@ class SpotConnection(WireConnection):
         try:
             message = decode_request(unit.frames)
         except SpotError:
-            raise WireError("a message that is no command of spot") from None
+            raise WireError("a message that is not a command of spot") from None
         match message:
             case Publish(topic, data, origin):
                 self.delivered(Columns.one(data), [topic], origin, events)

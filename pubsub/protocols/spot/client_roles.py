@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pubsub.kernel import Columns
-from pubsub.protocols.spot.client_connection import SpotConnection, SpotSession, Waiting
+from pubsub.protocols.spot.client_connection import SpotClientConnection, SpotSession, Waiting
 from pubsub.protocols.spot.codec import (
     PUBLISH,
     Subscribe,
@@ -28,7 +28,7 @@ from pubsub.wire.client_events import (
     Subscribed,
     WireEvent,
 )
-from pubsub.wire.client_wire import Headers, WireError
+from pubsub.wire.client_wire import Headers, Sender, WireError
 
 _MAX_TOPIC = 255
 # Topics that are known to be hosted.
@@ -36,7 +36,7 @@ _MAX_HOSTED = 65_536
 UNLISTED = "the topic is not permitted, or another broker hosts it"
 
 
-class PublisherConnection(SpotConnection):
+class PublisherConnection(SpotClientConnection):
     """Publishes."""
 
     def __init__(self, identity: bytes, login: Login | None = None) -> None:
@@ -48,11 +48,7 @@ class PublisherConnection(SpotConnection):
         self._unlisted: Counter[bytes] = Counter()
 
     def publish(
-        self,
-        topic: str,
-        columns: Columns,
-        sender: bytes | None = None,
-        headers: Headers | None = None,
+        self, topic: str, columns: Columns, sender: Sender = None, headers: Headers | None = None
     ) -> None:
         """See ``WireConnection``."""
         name = topic.encode()
@@ -75,7 +71,7 @@ class PublisherConnection(SpotConnection):
             self.await_handled(published)
 
     def answered(self, waiting: Waiting, topics: Sequence[bytes], events: list[WireEvent]) -> None:
-        """See ``SpotConnection``."""
+        """See ``SpotClientConnection``."""
         if waiting.published is None:
             super().answered(waiting, topics, events)
             return
@@ -88,7 +84,7 @@ class PublisherConnection(SpotConnection):
         events.append(Confirmed(waiting.published, Level.HANDLED, refused, reason))
 
 
-class SubscriberConnection(SpotConnection):
+class SubscriberConnection(SpotClientConnection):
     """Subscribes. Its identity has to be its own, as it resumes what has this identity."""
 
     def __init__(
@@ -98,7 +94,7 @@ class SubscriberConnection(SpotConnection):
         self._names: set[bytes] = set()
 
     def next_session(self, node: bytes) -> SpotSession | None:
-        """See ``SpotConnection``."""
+        """See ``SpotClientConnection``."""
         return SpotSession(node) if node else None
 
     def subscribe(self, interest: Interest) -> None:
@@ -127,7 +123,7 @@ class SubscriberConnection(SpotConnection):
             self.send(encode_request(Unsubscribe(name)))
 
     def answered(self, waiting: Waiting, topics: Sequence[bytes], events: list[WireEvent]) -> None:
-        """See ``SpotConnection``."""
+        """See ``SpotClientConnection``."""
         if waiting.interest is None:
             super().answered(waiting, topics, events)
         else:
@@ -140,7 +136,7 @@ class SubscriberConnection(SpotConnection):
         origin: bytes | None,
         events: list[WireEvent],
     ) -> None:
-        """See ``SpotConnection``."""
+        """See ``SpotClientConnection``."""
         try:
             names = [topic.decode() for topic in topics]
         except UnicodeDecodeError:

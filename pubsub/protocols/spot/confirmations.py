@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pubsub.broker.durability import Durability
-from pubsub.protocols.spot.broker_codec import Confirm, Confirmed, encode_broker_command
+from pubsub.protocols.spot.broker_codec import Confirm, Confirmation, encode_broker_command
 from pubsub.wire.replies import stored_in
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class HostConfirmations:
         def reply(failure: str | None) -> None:
             if not connection.closing:
                 stored = accepted if failure is None else 0
-                confirmed = Confirmed(since, request.number, stored)
+                confirmed = Confirmation(since, request.number, stored)
                 connection.reply_latest("confirmed", lambda: encode_broker_command(confirmed))
 
         stored_in(connection.listener.store, durability)(reply)
@@ -78,7 +78,7 @@ class PendingConfirmations:
             self._asked = self.number
             self._send(self.number)
 
-    def confirmed(self, reply: Confirmed) -> None:
+    def confirmed(self, reply: Confirmation) -> None:
         """The host has replied. Replies that are too late are ignored."""
         if reply.number != self._asked:
             return

@@ -1,6 +1,6 @@
 """A connection that speaks ZMTP, on either side: handshake, heartbeat, messages.
 
-The meaning of the messages depends on its ``Role``, which is chosen when the handshake is done.
+The meaning of the messages depends on its ``SocketRole``, chosen when the handshake is done.
 Runs of publications are recognized here, as they are most of the traffic.
 """
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pubsub.broker.slices import SlicedWork, Work
     from pubsub.interfaces import Consumer
     from pubsub.protocols.spot.mechanisms import Login, Mechanisms
-    from pubsub.protocols.spot.role import Role
+    from pubsub.protocols.spot.role import SocketRole
 
 MAX_MALFORMED = 10
 """Malformed messages after which the connection is closed (spot §6.1)."""
@@ -56,7 +56,7 @@ class ZmtpConnection(Connection):
 
     has_handshake = True
     known: KnownPublications
-    _role: Role | None = None
+    _role: SocketRole | None = None
     _partial_unit: Partial | None = None
     _malformed_messages = 0
     # No input is handled: a request is being carried out in slices, or its reply fills the
@@ -80,7 +80,7 @@ class ZmtpConnection(Connection):
 
     # For subclasses
 
-    def handshake_done(self) -> Role:
+    def handshake_done(self) -> SocketRole:
         """The peer's metadata has arrived: reply to it and choose the role; raises ZmtpError."""
         raise NotImplementedError
 
@@ -155,7 +155,7 @@ class ZmtpConnection(Connection):
 
     # Messages
 
-    def _consume_messages(self, role: Role, data: bytes, at: int) -> tuple[int, int]:
+    def _consume_messages(self, role: SocketRole, data: bytes, at: int) -> tuple[int, int]:
         limits = self.limits
         while not self.closing and not self._paused:
             start, at = at, self._consume_known(role, data, at)
@@ -171,14 +171,14 @@ class ZmtpConnection(Connection):
             at = unit.end
         return at, 0
 
-    def _consume_known(self, role: Role, data: bytes, at: int) -> int:
+    def _consume_known(self, role: SocketRole, data: bytes, at: int) -> int:
         """Handle the publications from ``at`` on whose prefixes are known; return their end."""
         columns = self.known.scan(data, at)
         if columns.count:
             role.receive(columns)
         return columns.end
 
-    def _handle_message(self, role: Role, unit: Unit, before: bytes) -> None:
+    def _handle_message(self, role: SocketRole, unit: Unit, before: bytes) -> None:
         """Handle a message of which ``before`` are the bytes before its last frame."""
         try:
             publication = role.message(unit.frames)
@@ -194,7 +194,7 @@ class ZmtpConnection(Connection):
                 self.known.add(found)
             role.receive(Columns.one(publication.data, found))
 
-    def _handle_command(self, role: Role, command: Command) -> None:
+    def _handle_command(self, role: SocketRole, command: Command) -> None:
         if command.name == b"PING":
             self._peer_timeout = ping_seconds(command)
             self.reply_latest("pong", partial(pong, command))

@@ -29,7 +29,7 @@ from pubsub.protocols.spot.zmtp import (
     SIGNATURE,
     FrameLimits,
 )
-from pubsub.wire.fields import U8, U32, U32_BE, Counted, Remainder, Unsigned
+from pubsub.wire.fields import U8, U32, U32_BE, CountedBytes, Remainder, Unsigned
 
 _U16_BE = Unsigned(2, big=True)
 _U64_BE = Unsigned(8, big=True)
@@ -88,7 +88,7 @@ _MESSAGES: dict[bytes, tuple[str, list[dict[str, Any]]]] = {
     broker_codec.CONFIRM: ("CONFIRM", [_message(broker_codec.Confirm, _numbers("number"))]),
     broker_codec.CONFIRMED: (
         "CONFIRMED",
-        [_message(broker_codec.Confirmed, _numbers("since", "number", "accepted"))],
+        [_message(broker_codec.Confirmation, _numbers("since", "number", "accepted"))],
     ),
     broker_codec.READ: (
         "READ",
@@ -98,7 +98,7 @@ _MESSAGES: dict[bytes, tuple[str, list[dict[str, Any]]]] = {
         "PAGE",
         [
             _message(
-                broker_codec.Page,
+                broker_codec.HistoryPage,
                 _frame("topic"),
                 _frame("epoch"),
                 _numbers("since", "next", "end"),
@@ -110,13 +110,13 @@ _MESSAGES: dict[bytes, tuple[str, list[dict[str, Any]]]] = {
     ),
 }
 _PROPERTY = (
-    Item("property.name", Counted(U8), Hint(Show.TEXT, least=1)),
-    Item("property.value", Counted(U32_BE), Hint(Show.TEXT)),
+    Item("property.name", CountedBytes(U8), Hint(Show.TEXT, least=1)),
+    Item("property.value", CountedBytes(U32_BE), Hint(Show.TEXT)),
 )
 # The commands of RFC 37 that spot uses, with their data.
 _COMMANDS: dict[str, Items] = {
     "READY": (Repeated("property", _PROPERTY),),
-    "ERROR": (Item("reason", Counted(U8), Hint(Show.TEXT)),),
+    "ERROR": (Item("reason", CountedBytes(U8), Hint(Show.TEXT)),),
     "PING": (Item("ttl", _U16_BE), Item("context", Remainder(), Hint(most=16))),
     "PONG": (Item("context", Remainder(), Hint(most=16)),),
     "SUBSCRIBE": (Item("prefix", Remainder(), Hint(Show.TEXT, most=255)),),

@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
 
 from pubsub.broker.topic_names import topic_name
-from pubsub.protocols.spot.broker_codec import Page, Read, encode_broker_command
+from pubsub.protocols.spot.broker_codec import HistoryPage, Read, encode_broker_command
 
 if TYPE_CHECKING:
     from pubsub.broker.topics import Topic
@@ -32,7 +32,7 @@ class HistoryPages:
         """Reply with a page; raises InvalidTopicName."""
         topic = self._readable(request)
         if topic is None:
-            self._reply(Page(request.topic, b"", request.offset, 0, 0))
+            self._reply(HistoryPage(request.topic, b"", request.offset, 0, 0))
         elif not request.epoch:
             self._begin(request, topic)
         elif self._is_reading:
@@ -68,7 +68,9 @@ class HistoryPages:
                     # The peer has fallen behind and gets the rest from the history.
                     end = outbox.cursor.position(topic)
                 epoch = store.epoch.encode()
-                self._reply(Page(request.topic, epoch, request.offset, store.first_offset, end))
+                self._reply(
+                    HistoryPage(request.topic, epoch, request.offset, store.first_offset, end)
+                )
 
         outbox.when_drained(reply)
 
@@ -84,7 +86,7 @@ class HistoryPages:
         if waiting is not None:
             self.read(waiting)
 
-    async def _page(self, request: Read) -> Page:
+    async def _page(self, request: Read) -> HistoryPage:
         listener = self._connection.listener
         store, topic = listener.store, topic_name(request.topic)
         end = store.next_offset
@@ -98,15 +100,15 @@ class HistoryPages:
             since = store.first_offset
         epoch = store.epoch.encode()
         if since >= end:
-            return Page(request.topic, epoch, since, since, end)
+            return HistoryPage(request.topic, epoch, since, since, end)
         page = await store.read(since, frozenset({topic}), _PAGE_BYTES)
         for start, stop in page.damaged:
             connection = self._connection
             listener.drop(connection.label, topic, "damaged", stop - start, connection)
         offsets = [batch.offset + at for batch in page.batches for at in range(batch.count)]
         payloads = [payload for batch in page.batches for payload in batch.payloads()]
-        return Page(request.topic, epoch, since, page.next_offset, end, offsets, payloads)
+        return HistoryPage(request.topic, epoch, since, page.next_offset, end, offsets, payloads)
 
-    def _reply(self, page: Page) -> None:
+    def _reply(self, page: HistoryPage) -> None:
         data = encode_broker_command(page)
         self._connection.reply_latest("page", lambda: data)

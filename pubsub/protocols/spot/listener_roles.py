@@ -193,13 +193,13 @@ class RouterSide(XSubSide):
         subscriptions = self._requests.subscriptions
         if session is not None:
             outbox = self._connection.outbox
-            owed = None if outbox is None else outbox.owed()
+            pending = None if outbox is None else outbox.pending()
             kept = subscriptions.end() if sessions.keeps(session) else None
             session.state = kept
             if kept is None:
                 sessions.close(session)
             else:
-                sessions.detach(session, kept.positions, owed, kept.nbytes)
+                sessions.detach(session, kept.positions, pending, kept.nbytes)
         subscriptions.clear()
 
 

@@ -17,7 +17,7 @@ from pubsub.errors import TopicUnreachable
 from pubsub.protocols.spot.outgoing_connection import OutgoingConnection
 from pubsub.protocols.spot.peer_connection import PeerConnection
 from pubsub.protocols.spot.peer_url import parse_peer
-from pubsub.protocols.spot.publisher_connection import PublisherConnection
+from pubsub.protocols.spot.publisher_connection import ProgramConnection
 from pubsub.protocols.spot.topic_copies import PageReader, TopicCopies
 from pubsub.wire.outgoing_tls import ClientFiles, TlsEndpoint
 
@@ -126,7 +126,7 @@ class Node:
     def connect(self) -> None:
         """Connect, and connect again whenever the connection fails or ends, until ``stop``."""
         self._retry = None
-        kind = PublisherConnection if self._is_publisher else PeerConnection
+        kind = ProgramConnection if self._is_publisher else PeerConnection
         factory = PeerConnectionFactory(lambda: kind(self._listener, self))
         self._attempt = attempt = self._endpoint.connect(factory)
         attempt.addCallbacks(self._connected, self._failed)

@@ -69,7 +69,7 @@ class OutgoingConnection(ZmtpConnection):
     handshake_refused = False
     """True if the other end closed the connection in the handshake; perhaps for the socket type."""
     trouble = ""
-    """Why TLS has ended the connection, if it has."""
+    """The reason for which TLS ended the connection, if it did."""
     _ticks_since_ping = 0
 
     def __init__(self, listener: Listener, node: PeerEvents) -> None:

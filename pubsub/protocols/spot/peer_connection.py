@@ -15,8 +15,8 @@ from pubsub.protocols.spot.broker_codec import (
     EPOCH,
     NODE,
     Confirm,
-    Confirmed,
-    Page,
+    Confirmation,
+    HistoryPage,
     Read,
     decode_broker_command,
     encode_broker_command,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.topics import Topic
     from pubsub.kernel import Columns
-    from pubsub.protocols.spot.role import Role
+    from pubsub.protocols.spot.role import SocketRole
 
 
 # In the context of a PING whose PONG confirms messages, before their number.
@@ -52,12 +52,12 @@ _PONG_MARK = b"\x00"
 
 
 class _NoTopics:
-    """The ``Source`` of deliveries without messages."""
+    """The ``DeliverySource`` of deliveries without messages."""
 
     topics: tuple[Topic, ...] = ()
 
     def counts(self, count: int) -> tuple[tuple[Topic, int], ...]:
-        """See ``Source``."""
+        """See ``DeliverySource``."""
         return ()
 
 
@@ -65,7 +65,7 @@ _NO_TOPICS = _NoTopics()
 
 
 class PeerConnection(OutgoingConnection):
-    """One connection to another broker; it is its own ``Role``."""
+    """One connection to another broker; it is its own ``SocketRole``."""
 
     socket_type = b"DEALER"
 
@@ -80,12 +80,12 @@ class PeerConnection(OutgoingConnection):
         super().__init__(listener, node)
         self._subscribed: set[Topic] = set()
         self._pending = PendingConfirmations(self._ask_to_confirm, listener.clock.seconds)
-        self._reads: deque[tuple[Read, Deferred[Page]]] = deque()
+        self._reads: deque[tuple[Read, Deferred[HistoryPage]]] = deque()
         self._read_sent = 0.0
 
     # Opening
 
-    def handshake_done(self) -> Role:
+    def handshake_done(self) -> SocketRole:
         """See ``ZmtpConnection``."""
         self.encrypt()
         if self.handshake.metadata.get(NODE.lower()) == self._node_id:
@@ -173,11 +173,11 @@ class PeerConnection(OutgoingConnection):
         """True if the other broker knows READ."""
         return self.is_open and EPOCH.lower() in self.handshake.metadata
 
-    def read(self, topic: str, epoch: str, offset: int) -> Deferred[Page]:
+    def read(self, topic: str, epoch: str, offset: int) -> Deferred[HistoryPage]:
         """See ``PageReader``. Pages are requested one after another."""
         if self.closing:
             return fail(ReadFailed("the connection has ended"))
-        done: Deferred[Page] = Deferred()
+        done: Deferred[HistoryPage] = Deferred()
         self._reads.append((Read(topic.encode(), epoch.encode(), offset), done))
         if len(self._reads) == 1:
             self._send_read()
@@ -188,7 +188,7 @@ class PeerConnection(OutgoingConnection):
         self._read_sent = self.listener.clock.seconds()
         self.outbox.send(encode_broker_command(self._reads[0][0]))
 
-    def _page_received(self, page: Page) -> None:
+    def _page_received(self, page: HistoryPage) -> None:
         """Pass a page on, unless it is the reply to a request that has expired."""
         request = self._reads[0][0] if self._reads else None
         if request is None or request.topic != page.topic:
@@ -213,22 +213,22 @@ class PeerConnection(OutgoingConnection):
     # Role
 
     def command(self, command: Command) -> None:
-        """See ``Role``: a PONG confirms the messages sent before its PING."""
+        """See ``SocketRole``: a PONG confirms the messages sent before its PING."""
         if command.name != b"PONG":
             return
         number = int.from_bytes(command.data[-8:], "big")
         if len(command.data) == 8:
             self._confirmed = number
         elif command.data.startswith(_PONG_MARK):
-            self._pending.confirmed(Confirmed(0, number, number))
+            self._pending.confirmed(Confirmation(0, number, number))
 
     def message(self, frames: list[bytes]) -> Publish | None:
-        """See ``Role``."""
+        """See ``SocketRole``."""
         command = decode_broker_command(frames)
-        if isinstance(command, Confirmed):
+        if isinstance(command, Confirmation):
             self._pending.confirmed(command)
             return None
-        if isinstance(command, Page):
+        if isinstance(command, HistoryPage):
             self._page_received(command)
             return None
         match decode_request(frames):
@@ -242,7 +242,7 @@ class PeerConnection(OutgoingConnection):
         raise SpotError
 
     def receive(self, columns: Columns) -> None:
-        """See ``Role``: deliver messages of the other broker here, and only here."""
+        """See ``SocketRole``: deliver messages of the other broker here, and only here."""
         for _index, run in columns.runs():
             self._relay(run.addresses[0].topic, run)
 
@@ -265,17 +265,17 @@ class PeerConnection(OutgoingConnection):
             self.listener.memory.wait(self)
 
     def pause(self) -> None:
-        """See ``Role``: nothing, as there is one outbox."""
+        """See ``SocketRole``: nothing, as there is one outbox."""
 
     def resume(self) -> None:
-        """See ``Role``."""
+        """See ``SocketRole``."""
 
     def routed_outboxes(self) -> Iterable[Outbox]:
-        """See ``Role``."""
+        """See ``SocketRole``."""
         return ()
 
     def closed(self) -> None:
-        """See ``Role``: nothing, as ``ended`` does all of it."""
+        """See ``SocketRole``: nothing, as ``ended`` does all of it."""
 
     # Housekeeping
 

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.topics import Topic
     from pubsub.protocols.spot.heads import Publication
-    from pubsub.protocols.spot.role import Role
+    from pubsub.protocols.spot.role import SocketRole
 
 
-class PublisherConnection(OutgoingConnection):
+class ProgramConnection(OutgoingConnection):
     """One connection to a program that only publishes."""
 
     socket_type = b"SUB"
@@ -28,7 +28,7 @@ class PublisherConnection(OutgoingConnection):
     def _topic_of(self, publication: Publication) -> Topic:
         return self.listener.topics.named(publication.topic)
 
-    def handshake_done(self) -> Role:
+    def handshake_done(self) -> SocketRole:
         """See ``ZmtpConnection``."""
         self.encrypt()
         role = XSubSide(self, self._mixes, self._node.endpoint.encode())

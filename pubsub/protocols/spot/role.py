@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pubsub.protocols.spot.zmtp import Command
 
 
-class Role(Protocol):
+class SocketRole(Protocol):
     """This broker's side of a connection, which depends on the socket types of both ends."""
 
     def command(self, command: Command) -> None:

@@ -107,7 +107,7 @@ def _pairs(value: object, size: int) -> list[tuple[str, object]]:
         return list(value.items())
     texts = value.split(",") if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise ValueError("expected a table, or texts with = in between")
+        raise ValueError("expected a table, or a list of KEY=NAME")
     found: list[tuple[str, object]] = []
     for text in texts:
         text = text.strip()

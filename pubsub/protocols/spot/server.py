@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pubsub.broker.passwords import PasswordCheck
     from pubsub.broker.sessions import Session
     from pubsub.protocols.spot.mechanisms import Login, Mechanism, Mechanisms
-    from pubsub.protocols.spot.role import Role
+    from pubsub.protocols.spot.role import SocketRole
 
 log = Logger()
 SETTINGS: tuple[Setting, ...] = (
@@ -93,7 +93,7 @@ class _IdentityOwner:
     """The owner of any session: a second client with the same identity displaces nothing."""
 
     def displaced(self) -> None:
-        """See ``Owner``."""
+        """See ``SessionOwner``."""
 
 
 _IDENTITY_OWNER = _IdentityOwner()
@@ -170,7 +170,7 @@ class SpotConnection(ZmtpConnection):
         else:
             self.identify(identity)
 
-    def handshake_done(self) -> Role:
+    def handshake_done(self) -> SocketRole:
         """See ``ZmtpConnection``: our socket type, and so our READY, depends on the peer's."""
         self._check_key()
         ours = SERVER_TYPES.get(self.handshake.socket_type)
@@ -263,7 +263,7 @@ class SpotFactory(ConnectionFactory):
             try:
                 self.read_mechanisms()
             except ConfigurationError as problem:
-                log.error("spot: {problem}; clients use what they used before", problem=problem)
+                log.error("spot: {problem}; clients use the previous settings", problem=problem)
         return self._mechanisms
 
     def read_mechanisms(self) -> None:

@@ -21,6 +21,7 @@ from pubsub.protocols.spot.heads import MessageEncoding
 from pubsub.protocols.spot.prefixes import Prefixes
 
 if TYPE_CHECKING:
+    from pubsub.broker.resumption import Position
     from pubsub.broker.router import Router
     from pubsub.broker.slices import Work
     from pubsub.protocols.spot.role import RequestingClient
@@ -72,7 +73,7 @@ class KeptSubscriptions:
 
     names: frozenset[str]
     prefixes: Prefixes
-    positions: Mapping[Topic, int]
+    positions: Mapping[Topic, Position]
     end: int
 
     @property
@@ -80,7 +81,7 @@ class KeptSubscriptions:
         """The estimated bytes without ``positions``, for the memory budget."""
         return SUBSCRIPTION_BYTES * (len(self.names) + len(self.prefixes))
 
-    def position(self, topic: Topic) -> int | None:
+    def position(self, topic: Topic) -> Position | None:
         """Return the offset where the client stopped receiving ``topic``; None if it never did."""
         if topic in self.positions:
             return self.positions[topic]

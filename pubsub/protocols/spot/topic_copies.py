@@ -20,7 +20,7 @@ from pubsub.kernel import Columns
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.topics import Topic
-    from pubsub.protocols.spot.broker_codec import Page
+    from pubsub.protocols.spot.broker_codec import HistoryPage
 
 log = Logger()
 COPIES = "spot-copies"
@@ -34,7 +34,7 @@ class ReadFailed(Exception):
 class PageReader(Protocol):
     """Reads pages from the host."""
 
-    def read(self, topic: str, epoch: str, offset: int) -> Deferred[Page]:
+    def read(self, topic: str, epoch: str, offset: int) -> Deferred[HistoryPage]:
         """Return a page; it fails with ReadFailed."""
 
     def delivered(self, topic: Topic) -> None:
@@ -43,7 +43,7 @@ class PageReader(Protocol):
 
 @dataclass(slots=True)
 class TopicCopy:
-    """How far a topic is copied, in the offsets of its host.
+    """The progress of the copy of a topic, in the offsets of its host.
 
     Messages before ``live_from`` were published before the copy began. They are only stored, as
     subscribers have received them, or have subscribed later.
@@ -155,7 +155,7 @@ class TopicCopies:
         self._save(topic, copy)
         return copy
 
-    def _add(self, topic: Topic, copy: TopicCopy, page: Page) -> None:
+    def _add(self, topic: Topic, copy: TopicCopy, page: HistoryPage) -> None:
         """Store and deliver a page; raises HistoryUnavailable."""
         if page.since != copy.offset:
             log.warn(

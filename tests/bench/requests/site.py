@@ -64,6 +64,7 @@ class Scale:
     nsd_identities: int = 30
     spot_prefixes: int = 3
     commit_topics: int = 6_000
+    commit_senders: int = 300_000
     exclusive_topics: int = 1_000
     subscribers: int = 1_000
     small_messages: int = 16_000
@@ -73,7 +74,12 @@ class Scale:
     def of(cls, topics: int) -> Scale:
         """Return the scale with ``topics`` topics and about ten times as many subscriptions."""
         each = max(topics // 10, 200)
-        return cls(topics, each, commit_topics=max(topics * 6 // 100, 100))
+        return cls(
+            topics,
+            each,
+            commit_topics=max(topics * 6 // 100, 100),
+            commit_senders=max(topics * 3, 100),
+        )
 
     @property
     def subscriptions(self) -> int:

@@ -40,9 +40,11 @@ def http(method: str, target: str, body: bytes | object = b"") -> bytes:
     return "\r\n".join([*lines, token, "", ""]).encode() + data
 
 
-def part_of(topics: list[str]) -> bytes:
-    """Return an Arrow stream with a message for each of these topics."""
+def part_of(topics: list[str], senders: list[bytes] | None = None) -> bytes:
+    """Return an Arrow stream with a message for each of these topics, of its sender."""
     table = pa.table({"topic": topics, "value": pa.array([b"x"] * len(topics), pa.binary())})
+    if senders is not None:
+        table = table.append_column("key", pa.array(senders, pa.binary()))
     sink = pa.BufferOutputStream()
     with pyarrow.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -137,6 +139,24 @@ class FastAndHttp:
         measure(
             "http",
             f"POST /v1/commit, {label}",
+            lambda _: ask(http("POST", "/v1/commit", commits[-1])),
+            staged,
+        )
+        self._commit_of_many_senders(ask)
+
+    def _commit_of_many_senders(self, ask: Callable[[bytes], bytes]) -> None:
+        count = self._scale.commit_senders
+        commits: list[object] = []
+
+        def staged(number: int) -> None:
+            part = part_of(["t/000001"] * count, [b"%d" % sender for sender in range(count)])
+            answer = ask(http("POST", f"/v1/stage?query=s&batch={number}", part))
+            id = json.loads(answer.partition(b"\r\n\r\n")[2])["part"]
+            commits.append({"query": "s", "batch": number, "parts": [id]})
+
+        self._catalogue.measure(
+            "http",
+            f"POST /v1/commit, {count:,} senders",
             lambda _: ask(http("POST", "/v1/commit", commits[-1])),
             staged,
         )

@@ -1,8 +1,9 @@
 /** Pages and parts of pages that are made of a list of the API. */
 
 import { badge, number, STATES, text } from "./columns.js";
+import { ask } from "./dialogs.js";
 import { h } from "./dom.js";
-import { count } from "./format.js";
+import { count, NONE } from "./format.js";
 import { sessionLink } from "./lists.js";
 import { link } from "./router.js";
 import { Rows } from "./rows.js";
@@ -10,10 +11,25 @@ import { tableView } from "./table_view.js";
 
 /** @typedef {import("./table.js").Row} Row */
 
+/**
+ * Show all that a row has, as narrow tables leave columns out.
+ *
+ * @param {import("./table.js").Column[]} columns
+ * @param {Row} row
+ */
+function showRow(columns, row) {
+  const [[, title], ...facts] = columns.map(
+    ({ label, value, cell }) =>
+      /** @type {[string, string]} */ ([label, (cell ? cell(row) : value(row)) || NONE]),
+  );
+  void ask({ title, body: [factList(facts)], submit: "Close", cancel: false });
+}
+
 /** Show a list as a page. @param {import("./lists.js").List} list @returns {import("./router.js").View} */
 export function listPage(list) {
   const view = tableView({
     ...list,
+    open: list.hrefOf ? undefined : (row) => showRow(list.columns, row),
     label: list.title,
     rows: new Rows(list.path, {}, list.member),
   });

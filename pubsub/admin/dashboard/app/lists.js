@@ -160,7 +160,7 @@ export const LISTS = {
     sort: "protocol",
     columns: [
       text("protocol", "Protocol", { width: 1.3 }),
-      text("address", "Address", { kind: "code", width: 1.8 }),
+      text("address", "Address", { kind: "code", width: 1.95 }),
       text("endpoint", "Endpoint", { kind: "code", rank: 3, width: 2 }),
       badge(
         "tls",
@@ -175,7 +175,7 @@ export const LISTS = {
         value: (row) => anonymous(row),
         cell: anonymous,
       },
-      number("connections", "Connections", count, { width: 1.4 }),
+      number("connections", "Connections", count, { width: 1.6 }),
       number("max_connections", "At most", limit, { rank: 2 }),
     ],
     empty: {

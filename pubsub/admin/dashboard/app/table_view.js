@@ -21,7 +21,8 @@ const FILTER_PAUSE = 150;
  * Return the filter, the table and its states; `close` stops reading.
  *
  * @param {{label: string, noun: string, rows: Rows, columns: Column[], keyOf: (row: Row) => string,
- *     hrefOf?: (row: Row) => string | null, sort: string, choice?: Choice,
+ *     hrefOf?: (row: Row) => string | null, open?: (row: Row) => void, sort: string,
+ *     choice?: Choice,
  *     empty: {title: string, text: string}}} options
  * @returns {{element: HTMLElement, close: () => void}}
  */

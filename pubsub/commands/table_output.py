@@ -1,4 +1,4 @@
-"""Lists for people and for programs: a table on a terminal, else tabs, or JSON lines."""
+"""The output of lists: a table on a terminal, else columns separated by tabs, or JSON lines."""
 
 from __future__ import annotations
 

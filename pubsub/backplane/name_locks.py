@@ -1,4 +1,4 @@
-"""Turns: what is done for one name is done one after the other."""
+"""Locks by name: operations on one name are carried out one after the other."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from twisted.internet.defer import Deferred, DeferredLock
 
 
-class Turns:
-    """The names that something is being done for. ``ended`` is called when all of it is done.
+class NameLocks:
+    """A lock for each name in use. ``ended`` is called when the last operation on a name is done.
 
-    ``bounded`` bounds the wait for a turn: it returns what it is given, with a deadline.
+    ``bounded`` bounds the wait for a lock: it returns its argument with a deadline.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Turns:
 
     @asynccontextmanager
     async def of(self, name: str) -> AsyncIterator[None]:
-        """Wait for the turn of ``name``."""
+        """Hold the lock of ``name``; wait until it is free."""
         lock = self._locks.setdefault(name, DeferredLock())
         await self._bounded(lock.acquire())
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pubsub.broker.figures import CATCHING_UP, PAUSED
+from pubsub.broker.connection_figures import CATCHING_UP, PAUSED
 from pubsub.management.sessions import session_row, sessions_after
 
 if TYPE_CHECKING:

@@ -111,6 +111,16 @@ class MemoryStore:
         """See ``IStore``."""
         return nullcontext()
 
+    def begin_commit(self, finish: Callable[[], None]) -> None:
+        """See ``IStore``."""
+
+    def continuing(self) -> AbstractContextManager[None]:
+        """See ``IStore``."""
+        return nullcontext()
+
+    def end_commit(self) -> None:
+        """See ``IStore``."""
+
     def when_written(self, call: Callable[[bool], None]) -> None:
         """See ``IStore``."""
         call(True)

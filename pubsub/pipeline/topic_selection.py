@@ -16,7 +16,7 @@ _RESERVED = "$SYS/"
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class TopicSelection:
     """The topics that a query reads: ``chosen``, those that match ``pattern``, or all.
 
     Those in ``excluded`` are read on their own, at another position. Of the others, the query needs
@@ -50,7 +50,7 @@ class Subscription:
         # The module re keeps compiled patterns.
         return self.pattern is None or re.fullmatch(self.pattern, name) is not None
 
-    def wanting(self, names: frozenset[str] | None) -> Subscription:
+    def wanting(self, names: frozenset[str] | None) -> TopicSelection:
         """Return a subscription that covers of the same topics only ``names``; None for all."""
         if names is None:
             return self
@@ -58,7 +58,7 @@ class Subscription:
             return replace(self, chosen=self.chosen & names)
         return replace(self, wanted=names)
 
-    def without(self, names: Iterable[str]) -> Subscription:
+    def without(self, names: Iterable[str]) -> TopicSelection:
         """Return a subscription that does not cover ``names``."""
         if self.chosen is not None:
             return replace(self, chosen=self.chosen.difference(names))
@@ -96,7 +96,7 @@ class Subscription:
         return {"pattern": self.pattern}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Subscription:
+    def from_json(cls, value: Mapping[str, Any]) -> TopicSelection:
         """Return the subscription that ``to_json`` converted."""
         topics = value.get("topics")
         return cls(None if topics is None else frozenset(topics), value.get("pattern"))

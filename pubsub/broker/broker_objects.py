@@ -1,4 +1,4 @@
-"""The parts of a broker that its listeners use."""
+"""The objects of a broker that its listeners use."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class KeptObjects:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerParts:
+class BrokerObjects:
     """Made by ``BrokerService``; each listener has these as attributes of its own.
 
     ``clock`` is monotonic, for everything that waits; ``wall`` has the time of messages and tokens.

@@ -26,6 +26,7 @@ from pubsub.broker.history_reads import read_history
 
 if TYPE_CHECKING:
     from pubsub.admin.api_request import ApiRequest
+    from pubsub.admin.shared_ranges import Between
     from pubsub.broker.listener import Listener
     from pubsub.store.parcel import Parcel
 
@@ -43,10 +44,12 @@ class HistoryRange:
     stop: int
     topics: frozenset[str] | None
     skip_expired: bool
+    between: Between | None = None
+    """Tells which of these messages are in the range, if not all of them are."""
 
 
 @implementer(IPushProducer)
-class HistoryStream:
+class HistoryResponse:
     """One range that is being sent to one client."""
 
     def __init__(
@@ -105,9 +108,13 @@ class HistoryStream:
             at = parcel.stop
             parcel = parcel.of(self._is_requested)
             if parcel.blocks or parcel.damaged:
-                await self._write(partial(self._format.encode, parcel))
+                await self._write(partial(self._encode, parcel))
         if not self._ended:
             await self._write(self._format.end)
+
+    def _encode(self, parcel: Parcel) -> bytes:
+        between = self._range.between
+        return self._format.encode(parcel if between is None else between.of(parcel))
 
     async def _write(self, make: Callable[[], bytes]) -> None:
         # Encoded while the parcel before it is being sent.

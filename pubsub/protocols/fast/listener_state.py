@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = Logger()
 
 
-class SharedState:
+class ListenerState:
     """The heads and tokens that are known, and the owners of exclusive topics.
 
     ``max_payload`` is the largest payload of a message, in bytes.

@@ -1,4 +1,4 @@
-"""The figures of one connection: what it has published, what it was sent, and how far it is."""
+"""The figures of one connection: messages and bytes published and delivered, and its lag."""
 
 from __future__ import annotations
 

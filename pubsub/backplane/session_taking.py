@@ -1,0 +1,152 @@
+"""``SessionTaking``: how a broker gets a session that another one has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+
+from pubsub.backplane.outdated import Outdated
+from pubsub.backplane.session_entry import (
+    BrokerEntry,
+    SessionEntry,
+    broker_key,
+    decode_broker,
+    decode_session,
+    encode_session,
+    request_key,
+    session_key,
+)
+from pubsub.errors import BackplaneAway
+
+if TYPE_CHECKING:
+    from pubsub.backplane.session_positions import SessionPositions
+    from pubsub.backplane.shared_state import ISharedState, StateEntry
+    from pubsub.broker.session_sharing import SessionContent
+
+# Seconds for which a broker that is asked for a session may take, and between two looks.
+ANSWERED, _LOOK = 1.0, 0.02
+_LONGEST_LOOK = 0.1
+_ATTEMPTS = 3
+# Brokers that are known not to answer.
+_SILENT = 100
+# Seconds for which a value of a session that was taken is kept until its broker writes it.
+_LASTING = 24 * 3600
+
+
+class TakenSession(NamedTuple):
+    """A session, and the revision of its value."""
+
+    content: SessionContent
+    revision: int
+
+
+class SessionTaking:
+    """Takes sessions for the broker ``run``; ``bounded`` gives a request a deadline."""
+
+    def __init__(
+        self,
+        run: str,
+        state: ISharedState,
+        positions: SessionPositions,
+        bounded: Callable[[Deferred[Any]], Deferred[Any]],
+        clock: Any,
+    ) -> None:
+        self._run, self._state, self._positions = run, state, positions
+        self._bounded, self._clock = bounded, clock
+        # The brokers that have not answered, with the revisions of their values then.
+        self._silent: dict[str, int] = {}
+
+    async def take(self, key: str, seconds: int) -> TakenSession | None:
+        """Take the session of ``key``; None if there is none, or another broker was first.
+
+        A request for it is kept for ``seconds``. Raises BackplaneAway, HistoryUnavailable, or
+        MalformedEntry.
+        """
+        for _ in range(_ATTEMPTS):
+            found = await self._get(session_key(key))
+            if found is None:
+                return None
+            entry, revision = decode_session(found.value), found.revision
+            if entry.ended or (entry.run == self._run and not entry.lost):
+                return None
+            broker = None
+            if not entry.lost:
+                broker, at = await self._broker(entry.run)
+                if broker is not None and not broker.stopped and self._silent.get(entry.run) != at:
+                    found = await self._ask(key, entry, seconds) or found
+                    entry, revision = decode_session(found.value), found.revision
+                    # What it had delivered when the session was last written.
+                    broker, at = await self._broker(entry.run)
+                    if not entry.lost:
+                        self._note_silent(entry.run, at)
+            if broker is None and not entry.lost:
+                # Its time is over.
+                return None
+            position = None if broker is None or entry.lost else broker.position
+            content = await self._positions.content(entry, position)
+            mine = replace(entry, run=self._run, lost=False)
+            if position is not None:
+                mine = _placed(mine, position)
+            try:
+                value = encode_session(mine)
+                put = self._state.put(session_key(key), value, revision, seconds + _LASTING)
+                revision = await self._bounded(put)
+            except Outdated:
+                continue
+            if entry.run != self._run:
+                # It may have a copy.
+                with suppress(BackplaneAway):
+                    await self._request(entry.run, key, seconds)
+            return TakenSession(content, revision)
+        return None
+
+    async def _get(self, key: str) -> StateEntry | None:
+        found: StateEntry | None = await self._bounded(self._state.get(key))
+        return found
+
+    async def _broker(self, run: str) -> tuple[BrokerEntry | None, int]:
+        found = await self._get(broker_key(run))
+        return (None, 0) if found is None else (decode_broker(found.value), found.revision)
+
+    def _note_silent(self, run: str, revision: int) -> None:
+        """Ask the broker ``run`` no more before it gives a sign of life."""
+        self._silent[run] = revision
+        while len(self._silent) > _SILENT:
+            del self._silent[next(iter(self._silent))]
+
+    async def _request(self, run: str, key: str, seconds: int) -> None:
+        """Tell the broker ``run`` that its session is wanted here."""
+        request, revision = request_key(run, key), 0
+        for _ in range(2):
+            try:
+                put = self._state.put(request, self._run.encode(), revision, seconds)
+                await self._bounded(put)
+                return
+            except Outdated as before:
+                # An earlier request, from here or elsewhere.
+                revision = before.revision
+
+    async def _ask(self, key: str, entry: SessionEntry, seconds: int) -> StateEntry | None:
+        """Ask for a session that is connected; return its value once it is not, or at the end."""
+        await self._request(entry.run, key, seconds)
+        until, pause = self._clock.seconds() + ANSWERED, _LOOK
+        found: StateEntry | None = None
+        while self._clock.seconds() < until:
+            await deferLater(self._clock, pause)
+            pause = min(2 * pause, _LONGEST_LOOK)
+            found = await self._get(session_key(key))
+            if found is None or decode_session(found.value).lost:
+                break
+        return found
+
+
+def _placed(entry: SessionEntry, position: Any) -> SessionEntry:
+    """Return ``entry`` with all topics behind: the live ones at ``position``."""
+    number = len(entry.positions)
+    behind = {**entry.behind, **dict.fromkeys(entry.live, number)}
+    return replace(entry, live=(), behind=behind, positions=(*entry.positions, position))

@@ -1,0 +1,295 @@
+"""``SessionValues``: the values of this broker's sessions, written soon after they have changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.logger import Logger
+
+from pubsub.backplane.outdated import Outdated
+from pubsub.backplane.session_entry import (
+    MAX_VALUE,
+    SessionEntry,
+    decode_session,
+    encode_session,
+    session_key,
+)
+from pubsub.backplane.topic_entry import MalformedEntry
+from pubsub.errors import BackplaneAway, HistoryUnavailable
+
+if TYPE_CHECKING:
+    from twisted.python.failure import Failure
+
+    from pubsub.backplane.session_positions import SessionPositions
+    from pubsub.backplane.shared_state import ISharedState
+    from pubsub.broker.memory_budget import MemoryBudget
+    from pubsub.broker.session_sharing import SharedClient
+
+log = Logger()
+# Values that are being written at a time.
+_TOGETHER = 32
+# Seconds that values outlive the resume window while the client is connected, after half of which
+# they are written again; and how many are looked at in a tick.
+LASTING, _LOOKED_AT = 24 * 3600, 100
+# Bytes from which on a value is written once in so many seconds at most.
+_LARGE, _PAUSE = 4096, 1.0
+# Estimated bytes of a session that is shared, for the memory budget.
+_BYTES = 640
+
+
+class SharedValue:
+    """A session: ``client`` is None until its protocol has it, and after its end.
+
+    ``behind`` is true if its value has positions, or is about to have them. ``since`` is the
+    tick of the oldest change that is not written; None if there is none.
+    """
+
+    __slots__ = (
+        "behind",
+        "client",
+        "ended",
+        "is_writing",
+        "nbytes",
+        "revision",
+        "since",
+        "value",
+        "written",
+    )
+
+    def __init__(self, client: SharedClient | None, revision: int = 0) -> None:
+        self.client = client
+        self.revision = revision
+        self.ended = self.is_writing = self.behind = False
+        self.since: int | None = None
+        # The hash and the size of what was written last, and when.
+        self.value = self.nbytes = 0
+        self.written = 0.0
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if something is to be written."""
+        return self.since is not None or self.is_writing
+
+
+class SessionValues:
+    """The sessions that the broker ``run`` shares; ``forget`` ends one that another broker has.
+
+    Changes are counted by tick, so that it is known when everything before a tick is written.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        state: ISharedState,
+        positions: SessionPositions,
+        bounded: Callable[[Deferred[int]], Deferred[int]],
+        memory: MemoryBudget,
+        clock: Any,
+        forget: Callable[[str], object],
+    ) -> None:
+        self._run, self._state, self._positions = run, state, positions
+        self._bounded, self._memory, self._clock = bounded, memory, clock
+        self._forget = forget
+        self.shared: dict[str, SharedValue] = {}
+        self.is_there = False
+        """Whether the engine is there."""
+        self.seconds = 1
+        """For how long the value of a session without a connection is kept."""
+        self.too_large = 0
+        self._queue: dict[str, None] = {}
+        # Those that could not be written, until the next tick.
+        self._again: list[str] = []
+        self._since: Counter[int] = Counter()
+        self._tick = self._writing = 0
+        self._looking: Iterator[str] = iter(())
+
+    @property
+    def waiting(self) -> int:
+        """The number of values that are to be written."""
+        return self._since.total()
+
+    # Sessions
+
+    def add(self, key: str, client: SharedClient) -> SharedValue:
+        """Return the session of ``key``, which ``client`` has."""
+        one = self.shared.get(key)
+        if one is None:
+            one = self.shared[key] = SharedValue(client)
+            self._memory.add(_BYTES)
+        one.client, one.ended = client, False
+        return one
+
+    def took(self, key: str, revision: int) -> None:
+        """This broker has taken a session over; ``add`` or ``end`` follows."""
+        if key not in self.shared:
+            self._memory.add(_BYTES)
+        one = self.shared[key] = SharedValue(None, revision)
+        one.behind = True
+
+    def end(self, key: str) -> None:
+        """The session has ended."""
+        one = self.shared.get(key)
+        if one is None:
+            return
+        one.client, one.ended = None, True
+        if self.is_there and (one.revision or one.is_writing):
+            self.change(key)
+        else:
+            self.drop(key)
+
+    def drop(self, key: str) -> SharedClient | None:
+        """Share a session no more; return its client."""
+        one = self.shared.pop(key, None)
+        if one is None:
+            return None
+        self._memory.free(_BYTES)
+        self._settle(one)
+        return one.client
+
+    # Writing
+
+    def change(self, key: str) -> None:
+        """Write the session of ``key`` soon."""
+        one = self.shared[key]
+        if one.since is None:
+            one.since = self._tick
+            self._since[self._tick] += 1
+        if one.nbytes > _LARGE and self._clock.seconds() - one.written < _PAUSE:
+            self._again.append(key)
+        else:
+            self._queue[key] = None
+            self.pump()
+
+    def _settle(self, one: SharedValue) -> None:
+        """Nothing of ``one`` is left to be written."""
+        since, one.since = one.since, None
+        if since is not None:
+            self._since[since] -= 1
+            if not self._since[since]:
+                del self._since[since]
+
+    def next_tick(self) -> int:
+        """Return the number of this tick; changes from now on belong to the next one."""
+        self._tick += 1
+        return self._tick - 1
+
+    def has_written(self, tick: int) -> bool:
+        """Return whether all changes up to the end of ``tick`` are written."""
+        return min(self._since, default=tick + 1) > tick
+
+    def look(self) -> None:
+        """Write again what has failed, and some values whose time would be over."""
+        now = self._clock.seconds()
+        again, self._again = self._again, []
+        keys = list(islice(self._looking, _LOOKED_AT))
+        if not keys:
+            self._looking = iter(list(self.shared))
+        for key in dict.fromkeys(again):
+            if key in self.shared:
+                self.change(key)
+        for key in keys:
+            one = self.shared.get(key)
+            if one is not None and one.revision and now - one.written > LASTING / 2:
+                self.change(key)
+
+    def pump(self) -> None:
+        """Begin to write what waits."""
+        while self.is_there and self._queue and self._writing < _TOGETHER:
+            key = next(iter(self._queue))
+            del self._queue[key]
+            one = self.shared.get(key)
+            # What changes while it is written is written afterwards.
+            if one is not None and not one.is_writing and (one.client or one.ended):
+                ensureDeferred(self._write(key, one)).addErrback(failed)
+
+    async def put_now(self, key: str) -> None:
+        """Write the session of ``key`` at once, unless that is under way."""
+        one = self.shared.get(key)
+        if one is not None and not one.is_writing:
+            await self._write(key, one)
+
+    async def _write(self, key: str, one: SharedValue) -> None:
+        one.is_writing = True
+        self._writing += 1
+        # What changes from now on counts anew.
+        since, one.since = one.since, None
+        is_done = False
+        try:
+            is_done = await self._put(key, one)
+        finally:
+            self._writing -= 1
+            one.is_writing = False
+            changed, one.since = one.since, since
+            self._finish(key, one, is_done, changed)
+
+    def _finish(self, key: str, one: SharedValue, is_done: bool, changed: int | None) -> None:
+        """A write has ended; ``changed`` is the tick of a change since it began."""
+        is_shared = self.shared.get(key) is one
+        if is_done or not is_shared:
+            self._settle(one)
+            one.since = changed
+            if not is_shared:
+                self._settle(one)
+        elif one.since is None:
+            one.since = changed
+        elif changed is not None:
+            # The older one counts for both.
+            one.since, older = changed, one.since
+            self._settle(one)
+            one.since = older
+        if one.since is not None and is_shared:
+            if is_done:
+                self._queue[key] = None
+            else:
+                self._again.append(key)
+        self.pump()
+
+    async def _put(self, key: str, one: SharedValue) -> bool:
+        """Write the value of a session; return False if that is to be tried again."""
+        client, seconds = one.client, self.seconds
+        entry = SessionEntry(self._run, ended=True)
+        try:
+            if client is not None:
+                content, lost = client.content(), client.is_lost
+                seconds += 0 if lost else LASTING
+                entry = await self._positions.entry(self._run, content, lost)
+            value = encode_session(entry)
+            if len(value) > MAX_VALUE:
+                self.too_large += 1
+                value = encode_session(SessionEntry(self._run, ended=True))
+            now = self._clock.seconds()
+            if hash(value) != one.value or now - one.written > LASTING / 2:
+                put = self._state.put(session_key(key), value, one.revision, seconds)
+                one.revision = await self._bounded(put)
+                one.value, one.written, one.nbytes = hash(value), now, len(value)
+            one.behind = bool(entry.behind)
+        except (BackplaneAway, HistoryUnavailable):
+            return False
+        except Outdated as found:
+            return self._resolve(key, one, found)
+        if one.ended:
+            self.drop(key)
+        return True
+
+    def _resolve(self, key: str, one: SharedValue, found: Outdated) -> bool:
+        """The value is another one than this broker has written: return as ``_put`` does."""
+        try:
+            run = self._run if found.value is None else decode_session(found.value).run
+        except MalformedEntry:
+            run = ""
+        if run == self._run:
+            # Its time was over, or an answer of the engine was lost.
+            one.revision = found.revision
+            return False
+        self._forget(key)
+        return True
+
+
+def failed(failure: Failure) -> None:
+    """Log what should not have failed."""
+    if failure.check(BackplaneAway, Outdated, HistoryUnavailable) is None:
+        log.failure("sharing a session failed", failure)

@@ -1,0 +1,274 @@
+"""``SharedPositions``: the shared positions of a broker's log, and where those of others are in it.
+
+It follows what the log gets. What happened before, it reads from checkpoints, and from the log
+between them. The log of a broker that had none is read once, in the background.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from twisted.internet.defer import CancelledError, Deferred, ensureDeferred, succeed
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pubsub.backplane.position_index import KNOWN, POINTS, PositionIndex, Range
+from pubsub.errors import HistoryUnavailable
+from pubsub.store.block_columns import HAS_HEADERS, RUN
+
+if TYPE_CHECKING:
+    from pubsub.backplane.shared_position import SharedPosition
+    from pubsub.broker.batch import Batch
+    from pubsub.store.block import Block
+    from pubsub.store.shared_store import SharedStore
+
+log = Logger()
+# Bytes that one read of the log takes. Its blocks, which may have one message each, are looked at
+# in the reactor thread.
+_PAGE = 64 * 1024
+# Estimated bytes of a checkpoint in memory.
+_POINT_BYTES = 256
+_Messages = tuple[int, int, int, int, int]
+"""Offset, run, sequence, number and bytes of consecutive messages."""
+
+
+class ReaderSharing(Protocol):
+    """Shares the positions of readers, who are known by owner and name; see ``SharedReaders``."""
+
+    def report(self, reader: tuple[str | None, str], place: int | SharedPosition | None) -> None:
+        """Share the offset or position of ``reader`` soon; None if it was deleted."""
+
+    async def elsewhere(self, reader: tuple[str | None, str]) -> SharedPosition | None:
+        """Return the position that ``reader`` has reported to another broker last."""
+
+
+class SharedPositions:
+    """The positions of ``store``, whose messages the present ``run`` of the broker numbers.
+
+    ``charge`` counts bytes of memory. ``clock`` is the reactor.
+    """
+
+    def __init__(
+        self,
+        store: SharedStore,
+        run: int,
+        clock: Any,
+        charge: Callable[[int], object],
+    ) -> None:
+        self._store, self._run, self._clock = store, run, clock
+        self._charge = charge
+        self.reading: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        """Returns how far the stream has been read, and the offset before which it has all that
+        this broker shares."""
+        self._index = PositionIndex(store.put, store.delete)
+        self.origin = ""
+        """The id of this history."""
+        self.readers: ReaderSharing | None = None
+        """Shares the positions of readers, if brokers have a shared state."""
+        # What is appended before the index is ready.
+        self._early: list[_Messages] = []
+        self._ready: Deferred[None] | None = Deferred()
+        self._opened = -1
+        self._waiting: dict[Deferred[bool], tuple[SharedPosition, Any]] = {}
+        self._points = 0
+        self._ended = self._recovered = False
+        store.positions = self
+
+    # The log
+
+    def open(self, origin: str) -> None:
+        """Begin; the store is open, and ``origin`` is its id."""
+        store, index = self._store, self._index
+        self.origin = origin
+        if self._opened < 0:
+            self._opened = store.next_offset
+        begin = index.restore(store.items(KNOWN), store.items(POINTS), self._opened)
+        ensureDeferred(self._restore(begin)).addErrback(self._failed)
+
+    def _failed(self, failure: Failure) -> None:
+        if failure.check(HistoryUnavailable, CancelledError) is None and not self._ended:
+            log.failure("backplane: the shared positions are not known", failure)
+
+    async def _restore(self, begin: int | None) -> None:
+        index = self._index
+        if begin is None:
+            begin = self._store.first_offset
+            index.begin(begin)
+        at = begin
+        while at < self._opened and not self._ended:
+            parcel = await self._store.read_parcel(at, self._opened, None, _PAGE)
+            if parcel.stop <= at:
+                break
+            for block, _ in parcel.blocks:
+                for messages in _messages_of(block, at, self._opened):
+                    index.learn(self.origin, messages[1])
+                    index.add(*messages)
+            at = parcel.stop
+        if self._ended:
+            return
+        if not self._recovered:
+            former = [run for run in index.runs.of(self.origin) if run in index.state]
+            index.kept = tuple(former[:1])
+        index.learn(self.origin, self._run)
+        for messages in self._early:
+            index.add(*messages)
+        self._early = []
+        self._count_points()
+        ready, self._ready = self._ready, None
+        assert ready is not None
+        ready.callback(None)
+
+    def close(self) -> None:
+        """End all that waits."""
+        self._ended = True
+        for done in list(self._waiting):
+            self._decide(done, False)
+
+    def appended(self, batch: Batch) -> None:
+        """The log has ``batch``; the run of another broker was learned before."""
+        messages = (batch.offset, batch.run or self._run, batch.sequence, batch.count, batch.nbytes)
+        if self._ready is None:
+            self._index.add(*messages)
+            if self._index.points != self._points:
+                self._index.forget(self._store.first_offset)
+                self._count_points()
+        else:
+            if self._opened < 0:
+                self._opened = batch.offset
+            self._early.append(messages)
+
+    def _count_points(self) -> None:
+        points = self._index.points
+        self._charge(_POINT_BYTES * (points - self._points))
+        self._points = points
+
+    def learn(self, origin: str, run: int) -> None:
+        """Messages that ``run`` of ``origin`` has numbered follow."""
+        self._index.learn(origin, run)
+
+    def recovering(self, run: int, batches: Sequence[Batch]) -> None:
+        """Messages of a former run of this broker follow that its log had lost."""
+        if not batches:
+            return
+        index, end = self._index, self._store.next_offset + sum([one.count for one in batches])
+        index.learn(self.origin, self._run)
+        index.learn_former(run, self._run)
+        index.recovered(run, end)
+
+    def recovered_all(self) -> None:
+        """The log has everything of former runs that the stream has."""
+        self._recovered = True
+        self._index.kept = ()
+
+    # Positions
+
+    @property
+    def settled(self) -> int:
+        """The offset before which other brokers can have all messages that are shared."""
+        return min(self.reading()[1], self._store.committed)
+
+    def at(self, offset: int) -> Deferred[SharedPosition]:
+        """Return the position at ``offset``; it may be beyond ``settled``."""
+        return ensureDeferred(self._at(min(offset, self._store.next_offset)))
+
+    async def _at(self, offset: int) -> SharedPosition:
+        await self._until_ready()
+        index = self._index
+        state = index.recent(offset)
+        if state is None:
+            if offset > self._store.committed:
+                await self._written()
+            at, state = index.before(offset)
+            while at < offset:
+                parcel = await self._store.read_parcel(at, offset, None, _PAGE)
+                if parcel.stop <= at:
+                    break
+                for block, _ in parcel.blocks:
+                    for _, run, sequence, count, _ in _messages_of(block, at, offset):
+                        state[run] = sequence + count
+                at = parcel.stop
+        return index.position(state, offset, self.reading()[0])
+
+    async def _written(self) -> None:
+        """Wait until everything is committed, as nothing else is read from the log."""
+        done: Deferred[bool] = Deferred()
+        self._store.when_written(done.callback)
+        if not await done:
+            raise HistoryUnavailable(str(self._store.trouble))
+
+    def find(self, position: SharedPosition, strict: bool = True) -> Deferred[Range]:
+        """Return where ``position`` is in this log.
+
+        Unless it is reached, more messages before it may follow. Fails with UnknownPosition if it
+        is ``strict`` and a run of it is not known here.
+        """
+        return self._until_ready().addCallback(lambda _: self._index.find(position, strict))
+
+    def joined(self, one: SharedPosition, other: SharedPosition) -> SharedPosition:
+        """Return the position with what is before either; raises UnknownPosition."""
+        return self._index.runs.joined(one, other)
+
+    def _until_ready(self) -> Deferred[None]:
+        done: Deferred[None] = Deferred()
+        if self._ready is None:
+            return succeed(None)
+        self._ready.addCallback(lambda _: done.callback(None))
+        return done
+
+    # How far this broker is
+
+    def covers(self, position: SharedPosition) -> bool:
+        """Return whether the log has, or had, every message before ``position``."""
+        return self._ready is None and self._index.covers(position, strict=False)
+
+    def reached(self, position: SharedPosition) -> bool:
+        """Return whether the log has every message before ``position`` that it can get."""
+        if self._ready is not None:
+            return False
+        return position.stream <= self.reading()[0] or self.covers(position)
+
+    def when_reached(self, position: SharedPosition, seconds: float) -> Deferred[bool]:
+        """Return whether ``position`` is reached within so many seconds."""
+        if self.reached(position):
+            return succeed(True)
+        done: Deferred[bool] = Deferred(self._forget)
+        timer = self._clock.callLater(seconds, self._decide, done, False)
+        self._waiting[done] = (position, timer)
+        return done
+
+    def advanced(self) -> None:
+        """More of the stream has been read."""
+        for done, (position, _) in list(self._waiting.items()):
+            if self.reached(position):
+                self._decide(done, True)
+
+    def _decide(self, done: Deferred[bool], reached: bool) -> None:
+        if done in self._waiting:
+            self._forget(done)
+            done.callback(reached)
+
+    def _forget(self, done: Deferred[bool]) -> None:
+        _, timer = self._waiting.pop(done)
+        if timer.active():
+            timer.cancel()
+
+
+def _messages_of(block: Block, start: int, stop: int) -> Iterator[_Messages]:
+    """Yield the messages of ``block`` from the offset ``start`` to before ``stop``.
+
+    A block whose offsets and sequences are consecutive is one piece.
+    """
+    words = memoryview(block.runs)
+    first, last = RUN.unpack_from(words), RUN.unpack_from(words, len(words) - RUN.size)
+    count = last[0] + (last[1] & ~HAS_HEADERS) - first[0]
+    is_whole = start <= block.base + first[0] and block.base + first[0] + count <= stop
+    if is_whole and last[7] - first[7] == last[0] - first[0]:
+        yield block.base + first[0], block.run, first[7], count, len(block.payloads)
+        return
+    for at, flagged, _, _, _, _, _, sequence in RUN.iter_unpack(words):
+        offset, number = block.base + at, flagged & ~HAS_HEADERS
+        skipped = max(start - offset, 0)
+        number = min(number, stop - offset) - skipped
+        if number > 0:
+            yield offset + skipped, block.run, sequence + skipped, number, 0

@@ -1,0 +1,297 @@
+"""``SharedSessions``: sessions that another broker can resume.
+
+Each session is a value of the shared state. Those of clients that are not behind have no positions
+of their own: one value of their broker says how far all of them have been given messages, and it is
+written only after the values of all sessions that were not as far. So a broker with a million
+clients writes one value twice a second, whatever it delivers, and a broker that is killed leaves
+behind values that lose nothing.
+
+A broker that wants a session which is connected elsewhere asks for it, and waits for a short time:
+one that has been killed does not answer. Then it takes the session on condition that no other
+broker was first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, DeferredSemaphore, ensureDeferred
+from twisted.internet.task import LoopingCall, deferLater
+from twisted.logger import Logger
+
+from pubsub.backplane.outdated import Outdated
+from pubsub.backplane.session_entry import (
+    BrokerEntry,
+    broker_key,
+    encode_broker,
+    hash_of,
+    requested,
+)
+from pubsub.backplane.session_positions import SessionPositions
+from pubsub.backplane.session_taking import SessionTaking
+from pubsub.backplane.session_values import SessionValues, failed
+from pubsub.backplane.topic_entry import MalformedEntry
+from pubsub.errors import BackplaneAway, HistoryUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pubsub.backplane.session_values import SharedValue
+    from pubsub.backplane.shared_position import SharedPosition
+    from pubsub.backplane.shared_positions import SharedPositions
+    from pubsub.backplane.shared_state import ISharedState, StateEntry
+    from pubsub.broker.service import BrokerService
+    from pubsub.broker.session_sharing import KeyedListener, SessionContent, SharedClient
+
+log = Logger()
+TICK = 0.5
+"""Seconds between two values of this broker."""
+# Sessions that are being taken at a time.
+_TAKES = 256
+# Seconds for a request, and between two values of a session that is behind.
+_PATIENCE, _AGAIN = 2.0, 1.0
+_STOP_SECONDS = 10.0
+
+
+class SharedSessions(Service):
+    """Shares the sessions of ``broker`` through ``state``."""
+
+    def __init__(
+        self, broker: BrokerService, state: ISharedState, positions: SharedPositions, clock: Any
+    ) -> None:
+        self._broker, self._state, self._clock = broker, state, clock
+        self._sessions, self._memory = broker.sessions, broker.memory
+        self._store = broker.store
+        self.run = f"{broker.dispatcher.run_id:015x}"
+        self._positions = SessionPositions(positions, broker.dispatcher.run_id, clock)
+        self._taking = SessionTaking(self.run, state, self._positions, self.bounded, clock)
+        self._values = SessionValues(
+            self.run, state, self._positions, self.bounded, broker.memory, clock, self._forget
+        )
+        self._revision = self._seen = 0
+        self._candidate: tuple[int, SharedPosition] | None = None
+        self._broker_value = b""
+        self._broker_written = -math.inf
+        self._is_stopping = False
+        self._stop_at = -1
+        self._were_behind: set[str] = set()
+        self._ticker = LoopingCall(self._tick)
+        self._ticker.clock = clock
+        self._takes = DeferredSemaphore(_TAKES)
+        self._taken = self._lost = 0
+        broker.sessions.sharing = self
+
+    def startService(self) -> None:
+        """Begin; the store is open."""
+        super().startService()  # type: ignore[no-untyped-call]
+        self._state.open(self)
+        self._ticker.start(TICK, now=False)
+
+    def stopService(self) -> None:
+        """End; ``leave`` has said so to the others."""
+        super().stopService()  # type: ignore[no-untyped-call]
+        self._values.is_there = False
+        if self._ticker.running:
+            self._ticker.stop()
+
+    def figures(self) -> Mapping[str, float]:
+        """Return what is shared; see ``Statistics.snapshot``."""
+        return {
+            "sessions": len(self._values.shared),
+            "sessions_waiting": self._values.waiting,
+            "sessions_too_large": self._values.too_large,
+            "sessions_taken": self._taken,
+            "sessions_lost": self._lost,
+        }
+
+    def bounded(self, done: Deferred[Any]) -> Deferred[Any]:
+        """Return ``done``, which fails with BackplaneAway at the deadline."""
+        return done.addTimeout(_PATIENCE, self._clock, _too_late)
+
+    # SessionSharing
+
+    def key(self, listener: KeyedListener, *parts: bytes) -> str:
+        """See ``SessionSharing``: listeners correspond by their places in the configuration."""
+        same = [one for one in self._broker.listeners if one.protocol == listener.protocol]
+        place = next((at for at, one in enumerate(same) if one is listener), 0)
+        return hash_of([listener.protocol.encode(), b"%d" % place, *parts])
+
+    def share(self, key: str, client: SharedClient) -> None:
+        """See ``SessionSharing``."""
+        if not self._sessions.window:
+            return
+        one = self._values.add(key, client)
+        if not self._is_at_stop(one):
+            self._values.change(key)
+
+    def _is_at_stop(self, one: SharedValue) -> bool:
+        """Return whether the last value of this broker says where the client continues."""
+        client = one.client
+        if not self._is_stopping or client is None or not client.is_lost:
+            return False
+        if not one.revision or one.behind or one.is_waiting:
+            return False
+        content = client.content()
+        return not content.live and all(at == self._stop_at for at in content.behind.values())
+
+    def end(self, key: str) -> None:
+        """See ``SessionSharing``."""
+        self._values.end(key)
+
+    def take(self, key: str) -> Deferred[SessionContent | None]:
+        """See ``SessionSharing``."""
+        return self._takes.run(lambda: ensureDeferred(self._take(key)))
+
+    async def _take(self, key: str) -> SessionContent | None:
+        values = self._values
+        if not values.is_there or not self._sessions.window or key in values.shared:
+            return None
+        try:
+            found = await self._taking.take(key, self._values.seconds)
+        except (BackplaneAway, HistoryUnavailable, MalformedEntry):
+            return None
+        except Exception:
+            log.failure("a session cannot be taken over")
+            return None
+        if found is None:
+            return None
+        values.took(key, found.revision)
+        self._taken += 1
+        return found.content
+
+    # StateWatcher
+
+    def state_changed(self, entries: Sequence[StateEntry]) -> None:
+        """See ``StateWatcher``: other brokers ask for sessions."""
+        for entry in entries:
+            key = requested(entry.key, self.run)
+            if key is not None and entry.revision > self._seen:
+                self._seen = entry.revision
+                ensureDeferred(self._hand_over(key)).addErrback(failed)
+
+    @property
+    def _seconds_lost(self) -> int:
+        return max(math.ceil(self._sessions.window), 1)
+
+    def state_complete(self) -> None:
+        """See ``StateWatcher``."""
+        self._values.is_there, self._values.seconds = True, self._seconds_lost
+        self._broker_written = -math.inf
+        if not self._broker_value:
+            # Without it nobody can take sessions of this broker.
+            self._positions.at(self._store.next_offset).addCallback(self._begin).addErrback(failed)
+        self._values.pump()
+
+    def _begin(self, position: SharedPosition) -> None:
+        if not self._broker_value:
+            ensureDeferred(self._put_broker(BrokerEntry(position))).addErrback(failed)
+
+    def state_away(self) -> None:
+        """See ``StateWatcher``."""
+        self._values.is_there = False
+
+    async def _hand_over(self, key: str) -> None:
+        """Give up a session: its client is at another broker."""
+        one = self._values.shared.get(key)
+        if one is None or one.client is None:
+            return
+        await self._broker.slices.finish(one.client.lose())
+        await self._values.put_now(key)
+        if self._values.shared.get(key) is one:
+            self._forget(key)
+
+    def _forget(self, key: str) -> None:
+        """Another broker has the session."""
+        client = self._values.drop(key)
+        if client is not None:
+            self._lost += 1
+            self._broker.slices.run(client.forget())
+
+    # The value of this broker
+
+    def _tick(self) -> None:
+        values = self._values
+        if not values.is_there:
+            return
+        values.seconds = self._seconds_lost
+        candidate = self._candidate
+        if candidate is not None and values.has_written(candidate[0]):
+            self._candidate = None
+            ensureDeferred(self._put_broker(BrokerEntry(candidate[1]))).addErrback(failed)
+        self._find_behind()
+        values.look()
+        if self._candidate is None:
+            number = values.next_tick()
+            at = self._positions.at(self._store.next_offset)
+            at.addCallback(lambda position: self._propose(number, position)).addErrback(failed)
+        values.pump()
+
+    def _propose(self, number: int, position: SharedPosition) -> None:
+        self._candidate = number, position
+
+    def _find_behind(self) -> None:
+        """Have the sessions written that are behind, or were."""
+        now = self._clock.seconds()
+        behind: set[str] = set()
+        for outbox in chain(self._broker.cursors.outboxes, self._broker.router.slow):
+            keys = getattr(outbox.connection, "shared_sessions", None)
+            behind.update(keys() if keys is not None else ())
+        for key in behind:
+            one = self._values.shared.get(key)
+            if one is not None and (not one.behind or now - one.written >= _AGAIN):
+                one.behind = True
+                self._values.change(key)
+        before, self._were_behind = self._were_behind, behind
+        for key in before - behind:
+            if key in self._values.shared:
+                self._values.change(key)
+
+    async def _put_broker(self, entry: BrokerEntry) -> None:
+        value, now = encode_broker(entry), self._clock.seconds()
+        if value == self._broker_value and now - self._broker_written < self._values.seconds / 4:
+            return
+        key = broker_key(self.run)
+        try:
+            for _ in range(2):
+                try:
+                    put = self._state.put(key, value, self._revision, self._values.seconds + 1)
+                    self._revision = await self.bounded(put)
+                    break
+                except Outdated as found:
+                    self._revision = found.revision
+        except BackplaneAway:
+            return
+        self._broker_value, self._broker_written = value, now
+
+    # The end
+
+    def leaving(self) -> None:
+        """See ``SessionSharing``."""
+        self._is_stopping, self._stop_at = True, self._store.next_offset
+
+    def leave(self) -> Deferred[None]:
+        """See ``SessionSharing``."""
+        return ensureDeferred(self._leave()).addErrback(failed)
+
+    async def _leave(self) -> None:
+        if self._ticker.running:
+            self._ticker.stop()
+        until = self._clock.seconds() + _STOP_SECONDS
+        values = self._values
+        while values.is_there and values.waiting:
+            if self._clock.seconds() > until:
+                return
+            values.look()
+            values.pump()
+            await deferLater(self._clock, 0.01)
+        if values.is_there:
+            position = await self._positions.at(self._stop_at)
+            await self._put_broker(BrokerEntry(position, stopped=True))
+
+
+def _too_late(result: object, seconds: float) -> None:
+    raise BackplaneAway(f"the engine has not answered for {seconds:g} s")

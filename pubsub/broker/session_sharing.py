@@ -1,0 +1,93 @@
+"""The interface of the backplane that shares sessions among brokers, as the broker calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from pubsub.errors import Refused
+
+if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
+    from pubsub.broker.resumption import Position
+    from pubsub.broker.slices import Work
+    from pubsub.broker.topics import Topic
+
+
+@dataclass(frozen=True, slots=True)
+class SessionContent:
+    """The state with which another broker resumes a session.
+
+    ``live`` are the topics of which everything was given to the client, ``behind`` those that
+    continue at a position. ``notes`` is what else the protocol needs.
+    """
+
+    live: Collection[str] = ()
+    behind: Mapping[str, Position] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+
+class SharedClient(Protocol):
+    """A session that other brokers can resume."""
+
+    def content(self) -> SessionContent:
+        """Return what is to be kept now."""
+
+    @property
+    def is_lost(self) -> bool:
+        """True while the client has no connection."""
+
+    def lose(self) -> Work:
+        """Return the work of giving up the connection, as another broker resumes the session."""
+
+    def forget(self) -> Work:
+        """Return the work of ending the session here, as another broker has it."""
+
+
+class KeyedListener(Protocol):
+    """A listener, as keys of its sessions have it."""
+
+    protocol: str
+
+
+class SessionSharing(Protocol):
+    """Shares sessions; set as ``SessionRegistry.sharing``. Keys are those of ``key``."""
+
+    def key(self, listener: KeyedListener, *parts: bytes) -> str:
+        """Return the key of the session that ``parts`` tell from others of this listener.
+
+        It does not show them.
+        """
+
+    def share(self, key: str, client: SharedClient) -> None:
+        """Share a session from now on, or what has changed of it. That is done soon."""
+
+    def end(self, key: str) -> None:
+        """The session has ended."""
+
+    def take(self, key: str) -> Deferred[SessionContent | None]:
+        """Take a session over from another broker; None if there is none.
+
+        That has a deadline, and does not fail. ``share`` or ``end`` follows.
+        """
+
+    def leaving(self) -> None:
+        """The broker stops: everything that was published has been delivered."""
+
+    def leave(self) -> Deferred[None]:
+        """All connections are closed; fires when other brokers can have the sessions."""
+
+
+def known_topics(content: SessionContent, make: Callable[[str], Topic]) -> dict[Topic, Position]:
+    """Return the topics of a session that was taken, with their positions.
+
+    ``make`` returns a topic, or raises Refused if it cannot be here.
+    """
+    found: dict[Topic, Position] = {}
+    for name, at in content.behind.items():
+        with suppress(Refused):
+            found[make(name)] = at
+    return found

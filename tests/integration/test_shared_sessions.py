@@ -1,0 +1,174 @@
+"""Clients of a broker that is killed or stopped under load go on at another one."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.broker import PATIENCE, Start
+from tests.integration.clients import MESSAGE, Cafe
+from tests.integration.nats_server import NatsServer, nats_server
+from tests.integration.test_rheos import SUBSCRIBE, Rheos
+from tests.integration.test_sessions import resuming
+from tests.integration.test_shared_history import Load, Place, same, settle, until
+
+NAMES = (b"here", b"there")
+BOB = bytes.fromhex("00b0b00000b0b00000b0b00000b0b000")
+PROTOCOLS = ("--cafe-channels=1:here,2:there",)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsServer]:
+    with nats_server(tmp_path) as made:
+        yield made
+
+
+class Reader:
+    """Reads from ``client`` until its connection ends; ``one`` returns the next body."""
+
+    def __init__(self, client: Any, one: Callable[[], bytes]) -> None:
+        self.client = client
+        self._one = one
+        self.bodies: list[str] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError, EOFError):
+            while True:
+                self.bodies.append(self._one().decode())
+
+    def end(self) -> list[str]:
+        """Return everything once the broker has closed the connection."""
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive()
+        self.client.close()
+        return self.bodies
+
+
+def cafe_reader(place: Place, name: bytes, channels: bytes = b"\x01\x02") -> Reader:
+    """Return a subscriber of cafe."""
+    client = Cafe.subscriber(place.broker, channels, name)
+
+    def one() -> bytes:
+        opcode, payload = client.receive()
+        if opcode != MESSAGE:
+            raise EOFError
+        return payload[9:]
+
+    return Reader(client, one)
+
+
+def rheos_reader(place: Place) -> Reader:
+    """Return a subscriber of rheos."""
+    client = Rheos(place.broker.port("rheos")).use(BOB)
+    acknowledged = 0
+
+    def one() -> bytes:
+        nonlocal acknowledged
+        while client._peek(1) == b"\xac":
+            client.acked()
+            acknowledged += 1
+        return client.message()[1]
+
+    reader = Reader(client, one)
+    for name in NAMES:
+        client.send(client.request(SUBSCRIBE, name))
+    until(lambda: acknowledged == len(NAMES))
+    return reader
+
+
+def both(start: Start, server: NatsServer, tmp_path: Path) -> tuple[Place, Place]:
+    here, there = (
+        Place(start, server.url, tmp_path / name.decode(), *PROTOCOLS, protocols=("cafe", "rheos"))
+        for name in NAMES
+    )
+    settle(here, there)
+    return here, there
+
+
+def check(
+    before: Sequence[str],
+    after: Sequence[str],
+    loads: Sequence[Load],
+    stored: Sequence[str],
+    tail: bool,
+) -> None:
+    """Check what a client got before and after: all that was acknowledged, and nothing twice.
+
+    With ``tail`` the last messages before may come again. A message that was delivered and not
+    ``stored`` when the broker was killed does not.
+    """
+    assert max(Counter(before).values()) == max(Counter(after).values()) == 1
+    got = {*before, *after}
+    for load in loads:
+        assert [body for body in load.done if body not in got] == []
+        prefix = f"{load._place.name}-"
+        own = [body for body in before if body.startswith(prefix) and body in set(stored)]
+        again = [body for body in own if body in set(after)]
+        # The last ones.
+        assert again == own[len(own) - len(again) :]
+        assert tail or not again
+
+
+def wait_for(
+    readers: Sequence[Reader], before: Sequence[Sequence[str]], bodies: Sequence[str]
+) -> None:
+    """Wait until each client has all of ``bodies``."""
+    for reader, old in zip(readers, before, strict=True):
+        missing = set(bodies) - set(old)
+        try:
+            until(lambda reader=reader, missing=missing: missing <= set(reader.bodies))  # type: ignore[misc]
+        except AssertionError:
+            raise AssertionError(sorted(missing - set(reader.bodies))) from None
+
+
+def test_a_broker_is_killed_under_load(start: Start, server: NatsServer, tmp_path: Path) -> None:
+    here, there = both(start, server, tmp_path)
+    readers = [cafe_reader(here, b"bob"), rheos_reader(here)]
+    session = readers[0].client.session
+    loads = [Load(here), Load(there)]
+    for load in loads:
+        load.wait(300)
+    here.broker.kill()
+    loads[0].end()
+    before = [one.end() for one in readers]
+    again = [cafe_reader(there, resuming(session), b""), rheos_reader(there)]
+    loads[1].wait(300)
+    here.begin()
+    loads[1].wait(50)
+    loads[1].end()
+    bodies = same(here, there)
+    wait_for(again, before, bodies)
+    there.broker.stop()
+    after = [one.end() for one in again]
+    for old, new in zip(before, after, strict=True):
+        check(old, new, loads, bodies, tail=True)
+
+
+def test_a_broker_is_stopped_under_load(start: Start, server: NatsServer, tmp_path: Path) -> None:
+    here, there = both(start, server, tmp_path)
+    readers = [cafe_reader(here, b"bob"), rheos_reader(here)]
+    session = readers[0].client.session
+    loads = [Load(here), Load(there)]
+    for load in loads:
+        load.wait(300)
+    here.broker.stop()
+    loads[0].end()
+    before = [one.end() for one in readers]
+    again = [cafe_reader(there, resuming(session), b""), rheos_reader(there)]
+    loads[1].wait(300)
+    loads[1].end()
+    here.begin()
+    bodies = same(here, there)
+    wait_for(again, before, bodies)
+    there.broker.stop()
+    after = [one.end() for one in again]
+    for old, new in zip(before, after, strict=True):
+        check(old, new, loads, bodies, tail=False)

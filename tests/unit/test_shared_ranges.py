@@ -1,0 +1,98 @@
+"""HTTP: ranges of a shared history between positions have the same messages at every broker."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import quote
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import maybeDeferred
+
+from pubsub.admin import shared_ranges
+from pubsub.admin.server import AdminFactory
+from pubsub.backplane import position_index
+from pubsub.backplane.shared_position import SharedPosition, decode
+from tests.unit.replicas import Node, ReplicaCase
+from tests.unit.web import Answer, WebClient, WebHouse, admin_settings
+
+ADDRESS = IPv4Address("TCP", "192.0.2.7", 40_001)
+
+
+class RangeTests(ReplicaCase):
+    """/v1/bounds and /v1/history with positions"""
+
+    async def get(self, node: Node, path: str) -> Answer:
+        """Return the answer of a broker."""
+        listener = node.broker.make_listener("admin", admin_settings())
+        factory = AdminFactory(listener, maybeDeferred)
+        client = WebClient(factory, node.house.clock, ADDRESS)
+        client.ask("GET", path)
+        received = client.stream.received
+        await self.until(lambda: b"\r\n\r\n" in received)
+        if b"chunked" in received:
+            await self.until(lambda: received.endswith(b"0\r\n\r\n"))
+        return client.answer()
+
+    async def position(self, node: Node, query: str = "") -> str:
+        """Return a position of a broker."""
+        answer = await self.get(node, f"/v1/bounds?{query}")
+        assert answer.status == 200, answer.json
+        found = answer.json["position"]
+        assert isinstance(found, str)
+        return found
+
+    async def read(self, node: Node, begin: str, end: str) -> list[str]:
+        """Return the payloads of a range."""
+        path = f"/v1/history?format=jsonl&from={quote(begin)}&to={quote(end)}"
+        answer = await self.get(node, path)
+        assert answer.status == 200, answer.json
+        return [json.loads(line)["value"] for line in answer.body.decode().splitlines()]
+
+    async def test_ranges_are_the_same_at_two_brokers(self) -> None:
+        self.patch(position_index, "_APPENDS", 5)
+        here, there = self.node(), self.node()
+        for number in range(12):
+            here.publish("t", b"h%d" % number, b"H%d" % number)
+            there.publish("t", b"t%d" % number)
+            if number == 5:
+                await self.settled(here, there)
+        await self.settled(here, there)
+        for node in (here, there):
+            await self.until(lambda node=node: node.store.committed == 36)  # type: ignore[misc]
+        payloads = [one.decode() for one in await here.payloads()]
+        cuts = [0, 1, 4, 5, 17, 18, 33, 36]
+        positions = [await self.position(here, f"at={cut}") for cut in cuts]
+        positions[-1] = await self.position(here)
+        assert decode(positions[0]).origins == {}
+        for low, high, begin, end in zip(cuts, cuts[1:], positions, positions[1:], strict=False):
+            assert await self.read(here, begin, end) == payloads[low:high]
+            assert sorted(await self.read(there, begin, end)) == sorted(payloads[low:high])
+        # A reader that has read up to a position here goes on there, and comes back.
+        begin = positions[3]
+        end = await self.position(there, f"at=20&from={quote(begin)}")
+        some = await self.read(there, begin, end)
+        rest = await self.read(here, end, await self.position(here, f"from={quote(end)}"))
+        assert sorted([*payloads[:5], *some, *rest]) == sorted(payloads)
+
+    async def test_requests_that_are_refused(self) -> None:
+        here, there = self.node(), self.node()
+        here.publish("t", b"1")
+        await self.settled(here, there)
+        mine = SharedPosition(9999, {here.history.origin: {5: 7}}).encode()
+        unknown = SharedPosition(0, {here.history.origin: {5: 7}}).encode()
+        self.patch(shared_ranges, "_PATIENCE", 0.01)
+        for query, status, code in (
+            (f"from={quote(mine)}", 503, "not-reached"),
+            (f"from={quote(unknown)}", 409, "position-unknown"),
+            ("from=x", 400, "invalid-request"),
+            (f"from={quote(unknown)}&start=0", 400, "invalid-request"),
+        ):
+            answer = await self.get(there, f"/v1/history?{query}")
+            assert (answer.status, answer.json["error"]) == (status, code)
+        answer = await self.get(there, "/v1/bounds?at=5")
+        assert (answer.status, answer.json["error"]) == (416, "beyond-end")
+        house = WebHouse()
+        assert "position" not in house.get("/v1/bounds").json
+        for path in (f"/v1/history?from={quote(mine)}", "/v1/bounds?at=0"):
+            answer = house.get(path)
+            assert (answer.status, answer.json["error"]) == (409, "not-shared")

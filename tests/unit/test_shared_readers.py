@@ -1,0 +1,109 @@
+"""Readers that report to one broker and go on at another one."""
+
+from __future__ import annotations
+
+from twisted.internet import reactor
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import maybeDeferred
+
+from pubsub.admin.server import AdminFactory
+from pubsub.backplane import shared_readers
+from pubsub.backplane.memory_state import MemoryBucket, MemoryState
+from pubsub.backplane.shared_position import SharedPosition, decode
+from pubsub.backplane.shared_readers import SharedReaders
+from tests.unit.replicas import Node, ReplicaCase, at_tick_end
+from tests.unit.web import Answer, WebClient, admin_settings
+
+ADDRESS = IPv4Address("TCP", "192.0.2.7", 40_001)
+NAME = (None, "r")
+
+
+class ReaderTests(ReplicaCase):
+    """/v1/readers"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.bucket = MemoryBucket()
+        self.states: dict[Node, MemoryState] = {}
+        self.factories: dict[Node, AdminFactory] = {}
+        self.patch(shared_readers, "_PAUSE", 0.01)
+
+    def reading(self) -> Node:
+        """Start a broker with an HTTP API that shares the positions of readers."""
+        node = self.node()
+        state = self.states[node] = MemoryState(self.bucket, at_tick_end)
+        SharedReaders(state, node.history.positions, reactor)
+        listener = node.broker.make_listener("admin", admin_settings())
+        self.factories[node] = AdminFactory(listener, maybeDeferred)
+        return node
+
+    async def ask(self, node: Node, method: str, body: object = None) -> Answer:
+        """Return the answer to a request for the reader."""
+        client = WebClient(self.factories[node], node.house.clock, ADDRESS)
+        client.ask(method, "/v1/readers/r", body)
+        await self.until(lambda: b"\r\n\r\n" in client.stream.received)
+        return client.answer(method)
+
+    def shared(self) -> SharedPosition | None:
+        """Return what the brokers have agreed upon."""
+        entry = self.bucket.entries.get(shared_readers._key(NAME))
+        value = None if entry is None else shared_readers._decode(entry.value)
+        return None if value is None else value.position
+
+    async def filled(self) -> tuple[Node, Node]:
+        """Return two brokers with six messages in different orders."""
+        here, there = self.reading(), self.reading()
+        for number in range(3):
+            here.publish("t", b"h%d" % number)
+            there.publish("t", b"t%d" % number)
+        await self.settled(here, there)
+        for node in (here, there):
+            await self.until(lambda node=node: node.store.committed == 6)  # type: ignore[misc]
+        return here, there
+
+    async def test_a_reader_goes_on_at_another_broker_and_comes_back(self) -> None:
+        here, there = await self.filled()
+        assert (await self.ask(there, "GET")).status == 404
+        assert (await self.ask(here, "PUT", {"offset": 4})).status == 204
+        position = await here.history.positions.at(4)
+        await self.until(lambda: self.shared() == position)
+        found = (await self.ask(there, "GET")).json
+        assert decode(found["position"]) == position
+        assert found["epoch"] == there.store.epoch
+        read = set((await here.payloads())[:4])
+        # It has everything before the offset, and gets all that it lacks.
+        assert set((await there.payloads())[: found["offset"]]) <= read
+        assert (await self.ask(here, "GET")).json["offset"] == 4
+        assert (await self.ask(there, "PUT", {"offset": 6})).status == 204
+        position = await there.history.positions.at(6)
+        await self.until(lambda: self.shared() == position)
+        assert (await self.ask(here, "GET")).json["offset"] == 6
+
+    async def test_a_reader_that_is_deleted(self) -> None:
+        here, there = await self.filled()
+        await self.ask(here, "PUT", {"offset": 4})
+        await self.until(lambda: self.shared() is not None)
+        await self.ask(here, "DELETE")
+        await self.until(lambda: self.shared() is None)
+        assert (await self.ask(there, "GET")).status == 404
+        assert self.bucket.seconds[shared_readers._key(NAME)] > 0
+
+    async def test_an_engine_that_is_away(self) -> None:
+        here, there = await self.filled()
+        self.states[here].leave()
+        assert (await self.ask(here, "PUT", {"offset": 2})).status == 204
+        assert (await self.ask(here, "PUT", {"offset": 3})).status == 204
+        assert (await self.ask(here, "GET")).json["offset"] == 3
+        assert (await self.ask(there, "GET")).status == 404
+        self.states[here].come_back()
+        position = await here.history.positions.at(3)
+        await self.until(lambda: self.shared() == position)
+        assert decode((await self.ask(there, "GET")).json["position"]) == position
+
+    async def test_values_of_other_versions(self) -> None:
+        here, _ = await self.filled()
+        for value in (b"", b"{}", b'{"v":2}', b'{"v":1,"broker":"x","position":{}}', b"[]"):
+            self.bucket.write(shared_readers._key(NAME), value)
+            assert (await self.ask(here, "GET")).status == 404
+        assert (await self.ask(here, "PUT", {"offset": 2})).status == 204
+        await self.until(lambda: self.shared() is not None)
