@@ -71,26 +71,24 @@ class OwnMessages:
         return stop, messages, nbytes
 
     def lost(self, run: int, batches: Sequence[Batch]) -> list[Batch]:
-        """Return those of the stream's ``batches`` that the log does not have."""
+        """Return what the log does not have of the stream's ``batches``."""
         if run == self._run:
             return []
         known = max(self._in_log.get(run, 0), self._in_stream.get(run, 0))
-        return [one for one in batches if one.sequence >= known]
+        return [rest for one in batches if (rest := one.since(known)) is not None]
 
     def chosen(self, batch: Batch) -> list[Batch]:
         """Return what of ``batch`` the stream is to have, with its run."""
         run = batch.run or self._run
         if run not in self._in_stream:
             return []
-        known = self._in_stream[run] - batch.sequence
-        if known >= batch.count:
+        rest = batch.since(self._in_stream[run])
+        if rest is None:
             return []
-        if known > 0:
-            batch = batch.slice(known, batch.count)
-        batch = replace(batch, run=run)
-        if all(map(self.is_shared, batch.topics)):
-            return [batch]
-        return [one for _, one in batch.runs() if self.is_shared(one.topic)]
+        rest = replace(rest, run=run)
+        if all(map(self.is_shared, rest.topics)):
+            return [rest]
+        return [one for _, one in rest.runs() if self.is_shared(one.topic)]
 
     def is_shared(self, topic: str) -> bool:
         """Return whether other brokers get the messages of ``topic``."""

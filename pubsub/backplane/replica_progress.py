@@ -125,10 +125,10 @@ class Progress:
         self.reached[origin] = self._settled[origin] = reached
         return reached
 
-    def has(self, origin: str, run: int, sequence: int) -> bool:
-        """Return whether the message was taken before, as far as that is known."""
+    def known(self, origin: str, run: int) -> int:
+        """Return the number before which the messages of ``run`` were taken, as far as known."""
         last = self.reached.get(origin)
-        return last is not None and last.run == run and sequence < last.following
+        return last.following if last is not None and last.run == run else 0
 
     @property
     def held(self) -> int:

@@ -85,8 +85,7 @@ class SharedHistory:
         self._own.open()
         if self.origin not in self._progress.reached:
             # What is stored before this was not shared.
-            begin = self._progress.settle(self.origin, 0, 0, store.next_offset)
-            store.put(REACHED, self.origin, begin.encode())
+            self._keep(self.origin, 0, 0, store.next_offset)
         self._waiters.reached(self._progress.reached[self.origin].offset)
         self.positions.open(self.origin)
 
@@ -233,13 +232,13 @@ class SharedHistory:
             batches, keyed = decode_batches(record, run)
             place = run, batches[-1].sequence + batches[-1].count
             self.positions.learn(origin, run)
-        fresh = [one for one in batches if not self._progress.has(origin, run, one.sequence)]
+        known = self._progress.known(origin, run)
+        fresh = [rest for one in batches if (rest := one.since(known)) is not None]
         sender = self._sender
         is_idle = sender is not None and sender.is_idle
         with self._import.together(fresh, keyed):
             # The beginning of a term, too: what follows it is not taken without it.
-            reached = self._progress.settle(origin, *place)
-            self._store.put(REACHED, origin, reached.encode())
+            self._keep(origin, *place)
         if sender is not None and is_idle:
             # Nothing in these messages is this broker's own.
             sender.cursor = self._store.next_offset
@@ -257,20 +256,30 @@ class SharedHistory:
         record = self._progress.take(self.origin, part)
         if record is None:
             return
-        if sender is None or not mine:
+        if not record:
+            self._take_own_beginning()
+            if sender is not None and mine:
+                sender.opened()
+        elif sender is None or not mine:
             self._take_former(part, record)
-        elif not record:
-            sender.opened()
         elif (sent := sender.read_back(part.number)) is not None:
             self._replicated += sent.messages
             self._own.shared(sent.run, sent.following)
             self._complaint = ""
             self._settle_own(sent.end, sent.run, sent.following)
 
+    def _take_own_beginning(self) -> None:
+        """Keep that a term of this broker has begun, before anything is sent in it.
+
+        The next reading begins after this part once a record of another origin was taken. A broker
+        that did not know the term by then would use its number again, and the others would leave
+        out what it sends, as parts that they have already.
+        """
+        own = self._progress.reached[self.origin]
+        self._keep(self.origin, own.run, own.following, own.offset)
+
     def _take_former(self, part: Part, record: bytes) -> None:
         """Take what an earlier session of this broker has sent; the log may have lost it."""
-        if not record:
-            return
         own = self._progress.reached[self.origin]
         batches, _ = decode_batches(record, part.run)
         lost = self._own.lost(part.run, batches)
@@ -278,13 +287,16 @@ class SharedHistory:
         self.positions.recovering(part.run, lost)
         with self._import.recovering(lost):
             self._own.shared(part.run, following, keep=True)
-            reached = self._progress.settle(self.origin, own.run, own.following, own.offset)
-            self._store.put(REACHED, self.origin, reached.encode())
+            self._keep(self.origin, own.run, own.following, own.offset)
+
+    def _keep(self, origin: str, run: int, following: int, offset: int = 0) -> None:
+        """Put what is reached of ``origin`` into the metadata; see ``Progress.settle``."""
+        reached = self._progress.settle(origin, run, following, offset)
+        self._store.put(REACHED, origin, reached.encode())
 
     def _settle_own(self, offset: int, run: int, following: int) -> None:
         self._kept = offset
-        reached = self._progress.settle(self.origin, run, following, offset)
-        self._store.put(REACHED, self.origin, reached.encode())
+        self._keep(self.origin, run, following, offset)
         self._spool.free(offset)
         self._waiters.reached(offset)
         self._gate.update(self._spool.nbytes)

@@ -91,6 +91,13 @@ class Batch:
         """Return the messages from position ``start`` up to ``stop``."""
         return self._part(self.topics, self.columns.slice(start, stop), start)
 
+    def since(self, sequence: int) -> Batch | None:
+        """Return the messages that have the number ``sequence`` or a later one, None if none."""
+        before = sequence - self.sequence
+        if before <= 0:
+            return self
+        return self.slice(before, self.count) if before < self.count else None
+
     def runs(self, wanted: Container[int] | None = None) -> Iterator[tuple[int, Batch]]:
         """Return consecutive messages of one topic as a batch of that topic, with its index.
 

@@ -35,6 +35,18 @@ class PartTests(SynchronousTestCase):
         assert second.sequence == first.sequence + first.count
 
 
+class SinceTests(SynchronousTestCase):
+    """since"""
+
+    def test_messages_from_a_number_on(self) -> None:
+        batch = batch_of([b"5", b"6", b"7"], "t", None, 5, 9)
+        found = [batch.since(number) for number in (0, 5, 6, 7, 8, 2**60)]
+        payloads = [one and one.payloads() for one in found]
+        assert payloads == [[b"5", b"6", b"7"]] * 2 + [[b"6", b"7"], [b"7"], None, None]
+        assert found[2] is not None
+        assert found[2].sequence == 6
+
+
 class WithinTests(SynchronousTestCase):
     """within"""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pubsub.backplane import spool
+from pubsub.backplane.replica_record import Part, decode_part, encode_batches
 from pubsub.backplane.spool import SharedLimits
+from pubsub.broker.batch import Batch
 from pubsub.kernel import Columns
 from tests.contract.drivers.spot import Spot
 from tests.unit.brokers import message
@@ -38,6 +40,18 @@ class SharedTests(ReplicaCase):
         headers = next(one.headers for one in page.batches if "a" in one.topics)
         assert headers is not None
         assert [dict(one) for one in headers] == [{"k": b"v"}, {}, {}]
+
+    async def test_a_record_whose_first_messages_are_known(self) -> None:
+        node = self.node()
+        await self.settled(node)
+        for term, count in ((1, 2), (2, 4)):
+            columns = Columns.of(numbers(0, count))
+            batch = Batch(("t",), columns, timestamp=1, sequence=0, sender=b"me", protocol="spot")
+            for number, record in enumerate((b"", encode_batches([batch], ())), start=1):
+                part = Part(term, number, run=7, place=0, parts=1, data=record)
+                await self.log.append("other", part.encode())
+        await self.settled(node)
+        assert await node.payloads() == numbers(0, 4)
 
     async def test_live_subscribers(self) -> None:
         here, there = self.node(), self.node()
@@ -326,6 +340,29 @@ class RestartTests(ReplicaCase):
         assert sorted(await here.messages()) == sorted(await there.messages())
         assert len(await there.payloads()) == 7
 
+    async def test_a_log_that_has_lost_all_but_the_beginning_of_its_term(self) -> None:
+        here, there = self.node(), self.node()
+        await self.settled(here, there)
+        there.publish("t", b"0")
+        await self.settled(here, there)
+        await self.written(here)
+        path = here.crashed(scratch(self) / "history")
+        for number in range(1, 4):
+            here.publish("t", b"%d" % number)
+            await self.settled(here, there)
+        await here.stop()
+        here = self.node(path)
+        here.publish("t", b"4")
+        await self.settled(here, there)
+        for node in (here, there):
+            assert sorted(await node.payloads()) == numbers(0, 5)
+        assert here.figure("recovered") == 3
+        assert len(set(self.parts_of(here))) == len(self.parts_of(here))
+
+    def parts_of(self, node: Node) -> list[tuple[int, int]]:
+        sent = [one.data for one in self.log.messages if one.origin == node.history.origin]
+        return [(part.term, part.number) for part in map(decode_part, sent)]
+
     async def test_what_was_stored_before_is_not_shared(self) -> None:
         here = self.node()
         self.log.leave()
@@ -337,6 +374,9 @@ class RestartTests(ReplicaCase):
 
     async def settled_store(self, node: Node) -> None:
         node.publish("t", b"x")
+        await self.written(node)
+
+    async def written(self, node: Node) -> None:
         stored: list[bool] = []
         node.store.when_written(stored.append)
         await self.until(lambda: bool(stored))
