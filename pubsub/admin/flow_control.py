@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
 
+from pubsub.broker.held_request import HeldRequest
 from pubsub.errors import RateLimited
 
 if TYPE_CHECKING:
@@ -26,28 +27,6 @@ def all_stored(store: IStore) -> Deferred[bool]:
     return done
 
 
-class _Waiter:
-    """A ``Holdable`` that reports when nothing holds it any more."""
-
-    def __init__(self) -> None:
-        self._holds: set[object] = set()
-        self._released: Deferred[None] | None = None
-
-    def hold(self, reason: object) -> None:
-        self._holds.add(reason)
-
-    def release(self, reason: object) -> None:
-        self._holds.discard(reason)
-        if not self._holds and self._released is not None and not self._released.called:
-            self._released.callback(None)
-
-    def released(self) -> Deferred[None]:
-        self._released = Deferred()
-        if not self._holds:
-            self._released.callback(None)
-        return self._released
-
-
 async def wait_for_backpressure(listener: Listener, topics: Iterable[Topic]) -> None:
     """Wait while a topic, the memory bound or the history holds publishers.
 
@@ -56,7 +35,7 @@ async def wait_for_backpressure(listener: Listener, topics: Iterable[Topic]) -> 
     clock, memory, gate = listener.clock, listener.memory, listener.store.gate
     ends = clock.seconds() + WAIT_SECONDS
     while True:
-        waiter = _Waiter()
+        waiter = HeldRequest()
         for topic in topics:
             if topic.blocked():
                 topic.wait(waiter)

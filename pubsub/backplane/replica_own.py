@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pubsub.broker.access import RESERVED
-from pubsub.broker.limits import Gate
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
@@ -17,8 +16,8 @@ if TYPE_CHECKING:
 RUNS = "replica-runs"
 """The table of the metadata with the runs of this broker whose messages are shared. A run has the
 sequence after the last message that the stream had when a session began."""
-# Bytes of a page, and seconds that publishers are held for a slow engine.
-_PAGE, _STALLED = 256 * 1024, 5.0
+# Bytes of a page.
+_PAGE = 256 * 1024
 
 
 class OwnMessages:
@@ -28,9 +27,10 @@ class OwnMessages:
         self._store = store
         self._queue_keys = queue_keys
         self._run = run
-        # By run: what the stream has, and what the log had when it was opened.
+        # By run: what the stream has, and what the log had from the offset of the survey on.
         self._in_stream: dict[int, int] = {}
         self._in_log: dict[int, int] = {}
+        self._is_surveyed = False
 
     def open(self) -> None:
         """Begin; the store is open."""
@@ -46,7 +46,7 @@ class OwnMessages:
         self._in_stream[run] = max(self._in_stream.get(run, 0), following)
         if keep:
             value = self._in_stream[run].to_bytes(8, "little")
-            self._store.put(RUNS, f"{run:015x}", value)
+            self._store.put(RUNS, _key(run), value)
 
     async def survey(self, offset: int) -> tuple[int, int, int]:
         """Look for messages from ``offset`` on that former runs have stored and not sent.
@@ -68,7 +68,23 @@ class OwnMessages:
                     nbytes += one.nbytes
                 following = batch.sequence + batch.count
                 self._in_log[batch.run] = max(self._in_log.get(batch.run, 0), following)
+        self._is_surveyed = at >= stop
         return stop, messages, nbytes
+
+    def prune(self) -> None:
+        """Forget the runs that are not needed any more; a term of this broker has begun.
+
+        All that the stream had before was read, and parts of earlier terms are left out from now
+        on. So ``lost`` is asked only about runs that are sent again, and those have messages from
+        the offset of the survey on. ``chosen`` is asked about these, too. For a run without a row
+        it returns nothing, which is right for messages before that offset: the stream has them.
+        Rows of runs that the survey has found stay until the next start.
+        """
+        if not self._is_surveyed:
+            return
+        for run in [one for one in self._in_stream if one != self._run and one not in self._in_log]:
+            del self._in_stream[run]
+            self._store.delete(RUNS, _key(run))
 
     def lost(self, run: int, batches: Sequence[Batch]) -> list[Batch]:
         """Return what the log does not have of the stream's ``batches``."""
@@ -100,33 +116,5 @@ class OwnMessages:
         return [name for name in names if self._queue_keys.proof(name) != b""]
 
 
-class SpoolGate:
-    """Holds publishers for an engine that is there and slower than they, but not for long."""
-
-    def __init__(self, clock: Any, limit: int) -> None:
-        self.gate = Gate()
-        self._clock = clock
-        self._limit = limit
-        self._timer: Any = None
-        self._stalled = False
-
-    def update(self, nbytes: int) -> None:
-        """So many bytes wait for the stream."""
-        if nbytes <= self._limit // 2:
-            self.release()
-        elif nbytes > self._limit and not self.gate.shut and not self._stalled:
-            self.gate.close()
-            self._timer = self._clock.callLater(_STALLED, self._stall)
-
-    def _stall(self) -> None:
-        self._timer, self._stalled = None, True
-        self.gate.open()
-
-    def release(self) -> None:
-        """Release all publishers: there is room, or no engine."""
-        self._stalled = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self.gate.shut:
-            self.gate.open()
+def _key(run: int) -> str:
+    return f"{run:015x}"

@@ -17,20 +17,23 @@ from twisted.logger import Logger
 
 from pubsub.backplane.record import MalformedRecord
 from pubsub.backplane.replica_import import ReplicaImport
-from pubsub.backplane.replica_own import OwnMessages, SpoolGate
+from pubsub.backplane.replica_own import OwnMessages
 from pubsub.backplane.replica_progress import Progress
 from pubsub.backplane.replica_record import decode_batches, decode_part
 from pubsub.backplane.replica_sender import ReplicaSender
 from pubsub.backplane.replica_stream import StreamAway
 from pubsub.backplane.shared_positions import SharedPositions
-from pubsub.backplane.spool import SharedLimits, Spool, Waiters
+from pubsub.backplane.unsent_messages import UnsentMessages
+from pubsub.broker.held_request import opened
 from pubsub.errors import HistoryUnavailable
 
 if TYPE_CHECKING:
     from pubsub.backplane.replica_record import Part
     from pubsub.backplane.replica_stream import ReplicaStream, StreamMessage
+    from pubsub.backplane.spool import SharedLimits
     from pubsub.broker.batch import Batch
     from pubsub.broker.service import BrokerService
+    from pubsub.interfaces import PublisherGate
     from pubsub.store.shared_store import SharedStore
 
 log = Logger()
@@ -55,7 +58,6 @@ class SharedHistory:
         at_tick_end: Callable[[Callable[[], None]], object],
     ) -> None:
         self._store, self._stream, self._clock = store, stream, clock
-        self._limits = limits
         self._at_tick_end = at_tick_end
         self._own = OwnMessages(store, broker.queue_keys, broker.dispatcher.run_id)
         self._run = broker.dispatcher.run_id
@@ -63,17 +65,16 @@ class SharedHistory:
         self.origin = ""
         self._progress = Progress(())
         self.positions = SharedPositions(store, self._run, clock, broker.memory.add)
-        self.positions.reading = lambda: (self._progress.sequence, self._waiters.settled)
-        self._spool, self._waiters = Spool(), Waiters(clock)
+        self._unsent = UnsentMessages(clock, limits, self._own.is_shared, self._added)
+        self.gate = self._unsent.gate
+        self.positions.reading = lambda: (self._progress.sequence, self._unsent.settled)
         self._sender: ReplicaSender | None = None
         self._is_surveyed = self._running = self._connected = self._closed = False
         self._is_broken = self._scheduled = False
         self._waiting: Deferred[Any] | None = None
         self._failure = self._complaint = ""
         self._last = self._replicated = self._removed = self._kept = 0
-        self._gate = SpoolGate(clock, limits.held)
-        self.gate = self._gate.gate
-        store.replication = self
+        store.replication = self._unsent
         stream.watch(self)
 
     # Start and end
@@ -86,14 +87,14 @@ class SharedHistory:
         if self.origin not in self._progress.reached:
             # What is stored before this was not shared.
             self._keep(self.origin, 0, 0, store.next_offset)
-        self._waiters.reached(self._progress.reached[self.origin].offset)
+        self._unsent.reached(self._progress.reached[self.origin].offset)
         self.positions.open(self.origin)
 
     def close(self) -> None:
         """End the session; the log keeps what was not sent."""
         self._closed = True
         self.left()
-        self._waiters.end()
+        self._unsent.end()
         self.positions.close()
 
     # StreamWatcher
@@ -122,7 +123,7 @@ class SharedHistory:
             self._sender.end()
             self._removed += self._sender.removed
             self._sender = None
-        self._gate.release()
+        self._unsent.release()
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             waiting.cancel()
@@ -133,7 +134,7 @@ class SharedHistory:
         try:
             if not self._is_surveyed:
                 offset = self._progress.reached[self.origin].offset
-                self._spool.add_older(*await self._own.survey(offset))
+                self._unsent.found(*await self._own.survey(offset))
                 self._is_surveyed = True
             while self._connected and not self._closed:
                 try:
@@ -167,8 +168,7 @@ class SharedHistory:
                 raise StreamAway(self._failure)
             await self._take_all(await self._wait(self._stream.fetch()))
             self.positions.advanced()
-            while self._store.gate.shut:
-                await self._wait(deferLater(self._clock, 0.01))
+            await self._pass(self._store.gate)
 
     async def _wait(self, waited: Deferred[Any]) -> Any:
         self._waiting = waited
@@ -178,11 +178,16 @@ class SharedHistory:
             if self._waiting is waited:
                 self._waiting = None
 
+    async def _pass(self, gate: PublisherGate) -> None:
+        """Wait until ``gate`` is open, and go on in a later tick than the call that opens it."""
+        while gate.shut:
+            await self._wait(opened(gate))
+            await self._wait(deferLater(self._clock, 0))
+
     async def _take_all(self, messages: Sequence[StreamMessage]) -> None:
         since = self._clock.seconds()
         for one in messages:
-            while self._store.has_begun_commit:
-                await self._wait(deferLater(self._clock, 0.01))
+            await self._pass(self._store.commit_gate)
             self._take(one)
             if self._clock.seconds() - since > _SLICE:
                 await self._wait(deferLater(self._clock, 0))
@@ -259,6 +264,7 @@ class SharedHistory:
         if not record:
             self._take_own_beginning()
             if sender is not None and mine:
+                self._own.prune()
                 sender.opened()
         elif sender is None or not mine:
             self._take_former(part, record)
@@ -297,9 +303,7 @@ class SharedHistory:
     def _settle_own(self, offset: int, run: int, following: int) -> None:
         self._kept = offset
         self._keep(self.origin, run, following, offset)
-        self._spool.free(offset)
-        self._waiters.reached(offset)
-        self._gate.update(self._spool.nbytes)
+        self._unsent.reached(offset)
 
     def _settle_idle(self) -> None:
         """Everything behind the last own message is of others, or not shared."""
@@ -309,42 +313,22 @@ class SharedHistory:
             if cursor - self._kept > _SURVEYED:
                 self._kept = cursor
                 self._store.put(REACHED, self.origin, reached.encode())
-            self._spool.free(cursor)
-            self._waiters.reached(cursor)
-            self._gate.update(self._spool.nbytes)
+            self._unsent.reached(cursor)
 
     # To the stream
+
+    def _added(self) -> None:
+        """There are more messages to send."""
+        if self._sender is not None:
+            if not self._scheduled:
+                self._scheduled = True
+                self._at_tick_end(self._pump)
+            self._unsent.hold()
 
     def _pump(self) -> None:
         self._scheduled = False
         if self._sender is not None:
             self._sender.pump()
-
-    # Replication
-
-    def trouble(self) -> str | None:
-        """See ``Replication``."""
-        if self._spool.nbytes < self._limits.spool:
-            return None
-        return (
-            "the shared history has not taken the messages of this broker for too long, and "
-            "backplane-spool-bytes are waiting"
-        )
-
-    def appended(self, batch: Batch) -> None:
-        """See ``Replication``."""
-        if not any(map(self._own.is_shared, batch.topics)):
-            return
-        self._spool.add(batch.offset + batch.count, batch.count, batch.nbytes)
-        if not self._scheduled and self._sender is not None:
-            self._scheduled = True
-            self._at_tick_end(self._pump)
-        if self._sender is not None:
-            self._gate.update(self._spool.nbytes)
-
-    def after_stored(self, call: Callable[[bool], None]) -> Callable[[bool], None]:
-        """See ``Replication``."""
-        return self._waiters.after(self._spool.end, call)
 
     def figures(self) -> Mapping[str, float]:
         """Return the state and the totals; see ``Statistics.snapshot``."""
@@ -352,8 +336,7 @@ class SharedHistory:
         return {
             "history_connected": self._sender is not None,
             "history_replicated": self._replicated,
-            "history_unreplicated": self._spool.messages,
-            "history_unreplicated_bytes": self._spool.nbytes,
+            **self._unsent.figures(),
             "history_imported": self._import.imported,
             "history_recovered": self._import.recovered,
             "history_lag": max(self._last - self._progress.sequence, 0),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -31,8 +31,6 @@ _PATIENCE, _PAUSE = 5.0, 2.0
 _ATTEMPTS = 8
 # For so long it is known that a reader was deleted.
 _REMEMBERED = 30 * 24 * 3600
-# No key has this revision: the answer to such a change is what the key has.
-_NO_REVISION = 2**62
 
 
 class _Value(NamedTuple):
@@ -113,12 +111,11 @@ class SharedReaders:
         if reader in self._pending or reader in self._under_way:
             return None
         try:
-            done = self._state.put(_key(reader), b"", _NO_REVISION, 0)
-            await done.addTimeout(_PATIENCE, self._clock, _too_late)
-        except Outdated as outdated:
-            value = None if outdated.value is None else _decode(outdated.value)
+            done = self._state.get(_key(reader))
+            entry = await done.addTimeout(_PATIENCE, self._clock, _too_late)
         except BackplaneAway:
             return None
+        value = None if entry is None else _decode(entry.value)
         return None if value is None or value.broker == self._positions.origin else value.position
 
 
@@ -138,5 +135,5 @@ def _decode(data: bytes) -> _Value | None:
         return None
 
 
-def _too_late(result: object, seconds: float) -> int:
+def _too_late(result: object, seconds: float) -> NoReturn:
     raise BackplaneAway(f"the engine has not answered for {seconds:g} s")

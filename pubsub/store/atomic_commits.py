@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from pubsub.broker.limits import Gate
 from pubsub.errors import HistoryUnavailable
 from pubsub.store.group_commit import GroupCommit
 
@@ -19,6 +20,8 @@ class AtomicCommits:
         self.is_continuing = False
         """Whether messages belong to a commit that has begun, and may not be refused."""
         self._finish: Callable[[], None] | None = None
+        self.commit_gate = Gate()
+        """Shut while a commit has begun and has not ended."""
         self._is_closing = False
 
     @property
@@ -41,6 +44,7 @@ class AtomicCommits:
             raise HistoryUnavailable("the broker stops")
         self._hold()
         self._finish = finish
+        self.commit_gate.close()
 
     @contextmanager
     def continuing(self) -> Iterator[None]:
@@ -55,11 +59,7 @@ class AtomicCommits:
         """See ``IStore``."""
         self._finish = None
         self._commits.release()
-
-    @property
-    def has_begun_commit(self) -> bool:
-        """Whether a commit has begun and has not ended."""
-        return self._finish is not None
+        self.commit_gate.open()
 
     def finish_commit(self) -> None:
         """Have the commit that has begun end in this tick, and any that begins then."""

@@ -154,6 +154,12 @@ class ReplicaCase(TestCase):
         await self.until(lambda: bool(stored))
         return here, there
 
+    async def written(self, node: Node) -> None:
+        """Wait until everything is in the file of the history."""
+        done: list[bool] = []
+        node.store.when_written(done.append)
+        await self.until(lambda: bool(done))
+
     async def has(self, node: Node, payloads: Sequence[bytes]) -> None:
         """Wait until the history has so many messages; then it has these, in any order."""
         while len(await node.payloads()) < len(payloads):

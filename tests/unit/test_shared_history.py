@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pubsub.backplane import spool
+from pubsub.backplane.replica_own import RUNS
 from pubsub.backplane.replica_record import Part, decode_part, encode_batches
 from pubsub.backplane.spool import SharedLimits
 from pubsub.broker.batch import Batch
@@ -10,6 +11,7 @@ from pubsub.kernel import Columns
 from tests.contract.drivers.spot import Spot
 from tests.unit.brokers import message
 from tests.unit.fakes import scratch
+from tests.unit.logs import limits
 from tests.unit.replicas import Node, ReplicaCase
 from tests.unit.streams import logged
 
@@ -78,6 +80,18 @@ class SharedTests(ReplicaCase):
         there.store.end_commit()
         await self.settled(here, there)
         assert await there.payloads() == [b"t", b"h"]
+
+    async def test_an_engine_that_leaves_while_a_commit_is_waited_for(self) -> None:
+        here, there = self.node(), self.node()
+        await self.settled(here, there)
+        there.store.begin_commit(lambda: self.fail("it is not finished"))
+        here.publish("t", b"0")
+        await self.settled(here)
+        self.log.leave()
+        there.store.end_commit()
+        self.log.come_back()
+        await self.settled(here, there)
+        assert await there.payloads() == [b"0"]
 
     async def test_both_publish(self) -> None:
         here, there = self.node(), self.node()
@@ -216,6 +230,28 @@ class FailureTests(ReplicaCase):
         await self.settled(here)
         assert not here.refuses("t")
 
+    async def test_retention_removes_what_was_not_sent(self) -> None:
+        here, there = await self.two_with_a_message()
+        lines = logged(self)
+        self.log.leave()
+        for number in range(1, 3):
+            here.publish("t", b"%d" % number)
+        await self.written(here)
+        upkeep = here.store._upkeep
+        assert upkeep is not None
+        upkeep.reconfigure(limits(seconds=1), compress=False)
+        await self.until(lambda: here.store.first_offset == 3)
+        here.publish("t", b"3")
+        self.log.come_back()
+        await self.settled(here, there)
+        assert await there.payloads() == [b"0", b"3"]
+        assert here.figure("removed") == 2
+        await self.settled(*[await self.again(here)])
+        assert [line for line in lines if "retention has removed" in line] == [
+            "backplane: retention has removed messages before the stream had them: 2 offsets from "
+            "1 on; raise retention"
+        ]
+
     async def test_publishers_are_held_while_the_engine_is_slow(self) -> None:
         here = self.node(limits=SharedLimits(spool=10**6, held=1000))
         await self.settled(here)
@@ -301,6 +337,38 @@ class RestartTests(ReplicaCase):
         await self.settled(here, there)
         assert await there.messages() == await here.messages()
 
+    async def test_runs_are_forgotten_once_their_messages_are_shared(self) -> None:
+        here, there = self.node(), self.node()
+        for number in range(3):
+            here.publish("t", b"%d" % number)
+            await self.settled(here, there)
+            last, here = self.run_of(here), await self.again(here)
+        await self.settled(here, there)
+        # As they were when the broker started.
+        assert self.runs(here) == {last}
+        self.log.leave()
+        waiting = {self.run_of(here)}
+        for number in range(3, 5):
+            here = await self.again(here)
+            here.publish("t", b"%d" % number)
+            waiting.add(self.run_of(here))
+        here = await self.again(here)
+        assert self.runs(here) == waiting
+        self.log.come_back()
+        await self.settled(here, there)
+        for _ in range(2):
+            last, here = self.run_of(here), await self.again(here)
+            await self.settled(here, there)
+        assert self.runs(here) == {last}
+        assert await there.payloads() == await here.payloads() == numbers(0, 5)
+        assert await there.messages() == await here.messages()
+
+    def run_of(self, node: Node) -> int:
+        return node.broker.dispatcher.run_id
+
+    def runs(self, node: Node) -> set[int]:
+        return {int(run, 16) for run, _ in node.store.items(RUNS)}
+
     async def test_kills_at_any_time(self) -> None:
         here, there = self.node(), self.node()
         sent: list[bytes] = []
@@ -375,11 +443,6 @@ class RestartTests(ReplicaCase):
     async def settled_store(self, node: Node) -> None:
         node.publish("t", b"x")
         await self.written(node)
-
-    async def written(self, node: Node) -> None:
-        stored: list[bool] = []
-        node.store.when_written(stored.append)
-        await self.until(lambda: bool(stored))
 
 
 class TroubleTests(ReplicaCase):
