@@ -48,6 +48,27 @@ BACKPLANE = (
         value("backplane", "reconnects"),
     ),
     Family(
+        "pubsub_backplane_topics",
+        GAUGE,
+        "Topics that this broker shares with others.",
+        (),
+        value("backplane", "topics"),
+    ),
+    Family(
+        "pubsub_backplane_topics_waiting",
+        GAUGE,
+        "Topics that this broker has still to share, or to take over from others.",
+        (),
+        value("backplane", "topics_waiting"),
+    ),
+    Family(
+        "pubsub_backplane_state_changes",
+        COUNTER,
+        "Changes of the shared state that this broker has requested.",
+        (),
+        value("backplane", "state_changes"),
+    ),
+    Family(
         "pubsub_backplane_history_connected",
         GAUGE,
         "1 while the histories are shared; only with backplane-history shared.",
