@@ -16,29 +16,30 @@ if TYPE_CHECKING:
 class ChannelFigures:
     """The totals of a connection, in messages and bytes, except those of a current response."""
 
-    __slots__ = ("bytes_in", "bytes_out", "messages_in", "messages_out")
+    __slots__ = ("_bytes_out", "_messages_out", "messages", "nbytes")
 
     def __init__(self) -> None:
-        self.messages_in = self.bytes_in = 0
-        self.messages_out = self.bytes_out = 0
+        self.messages = self.nbytes = 0
+        """Published messages, and their payload bytes."""
+        self._messages_out = self._bytes_out = 0
 
     def published(self, messages: int, nbytes: int) -> None:
         """Count published messages and their payload bytes."""
-        self.messages_in += messages
-        self.bytes_in += nbytes
+        self.messages += messages
+        self.nbytes += nbytes
 
     def ended(self, outbox: Outbox) -> None:
         """Count what a response that ends has sent."""
-        self.messages_out += outbox.messages
-        self.bytes_out += outbox.nbytes
+        self._messages_out += outbox.messages
+        self._bytes_out += outbox.nbytes
 
     def with_outboxes(self, outboxes: Iterable[Outbox], leaving: bool) -> Figures:
         """Return the figures together with those of the responses that are being sent."""
         found = figures_of(None, outboxes, leaving)
         return replace(
             found,
-            messages_in=self.messages_in,
-            bytes_in=self.bytes_in,
-            messages_out=found.messages_out + self.messages_out,
-            bytes_out=found.bytes_out + self.bytes_out,
+            messages_in=self.messages,
+            bytes_in=self.nbytes,
+            messages_out=found.messages_out + self._messages_out,
+            bytes_out=found.bytes_out + self._bytes_out,
         )

@@ -2,7 +2,7 @@
 
 twisted.web limits lines and headers (16 KiB together, 500 headers). Bodies are limited here while
 they arrive, and a request must arrive at a minimum speed. Each connection is a client of the
-broker: it is counted, swept and drained, and leaves as every stream does (``departure.py``).
+broker: it is counted, swept and drained, and leaves as every stream does (``channel_exit.py``).
 
 A connection causes events only when it publishes or is refused. A client that only reads may open
 a connection for each range, as Spark's tasks do. If that caused events, reading the events would
@@ -11,25 +11,27 @@ produce more of them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from twisted.internet.interfaces import IHandshakeListener
+from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener
 from twisted.internet.protocol import connectionDone
-from twisted.protocols.policies import ProtocolWrapper
 from twisted.python.failure import Failure
-from twisted.web.http import Request
+from twisted.web.http import HTTPChannel, Request
 from zope.interface import implementer
 
 from pubsub.admin.api_error import TIMEOUT, UNAVAILABLE, ApiError
 from pubsub.admin.api_request import STOPPED, ApiRequest
+from pubsub.admin.channel_exit import ChannelExit
 from pubsub.admin.channel_figures import ChannelFigures
-from pubsub.admin.leaving_channel import LeavingChannel
+from pubsub.admin.request_times import RequestTimes
 from pubsub.broker.connection_figures import Figures
+from pubsub.broker.identity import Identity
+from pubsub.broker.marks import describe
 from pubsub.errors import HandshakeTimeout, Refused
-from pubsub.wire.connection_log import log_closed, log_opened
+from pubsub.wire.connection_admission import admit, report_end, withdraw
 from pubsub.wire.life_cycle import Event
-from pubsub.wire.peer_address import host_of
-from pubsub.wire.read_buffer import arrival_seconds
+from pubsub.wire.peer_address import address_text
+from pubsub.wire.transport_identity import identity_of
 from pubsub.wire.unsent_bytes import TransportCharge, unsent_bytes
 
 if TYPE_CHECKING:
@@ -48,43 +50,65 @@ _KEEP_ALIVE = 60.0
 _LEFT = "left"
 
 
-@implementer(IHandshakeListener)
-class Channel(LeavingChannel):
+@implementer(IHandshakeListener, IHalfCloseableProtocol)
+class Channel(HTTPChannel):
     """One connection; also a ``Client`` of the broker."""
 
     requestFactory = ApiRequest  # type: ignore[assignment]
     timeOut = None
-    refused = False
-    cut: Any = None
-    """Called if the broker stops while a stream is being sent: the stream is cut."""
-    long_response: LongResponse | None = None
-    """The response that is being sent, if it has no end of its own."""
-    upgraded = False
-    """The connection does not speak HTTP any more, but what the long response does."""
+    mark = 0
+    """The number of the connection (see ``Marked``)."""
+    has_handshake: ClassVar[bool] = False
     is_session = True
+    # See ``RequestChannel``.
+    refused = False
     output_full = False
-    """The transport has more than it can send now."""
+    upgraded = False
+    cut: Any = None
+    long_response: LongResponse | None = None
+    # See ``admit``.
     _admitted_host: str | None = None
-    # The bytes of a response in the transport, while it is full.
-    _transport_charge: TransportCharge | None = None
+    _identity: Identity | None = None
     _limiters: tuple[RateLimiter, ...] | None = None
     _last_response: LongResponse | None = None
-    _busy = False
     _events: ConnectionEvents | None = None
     _end_reason = _LEFT
 
     def __init__(self, server: ApiServer) -> None:
-        super().__init__(server.listener)
+        super().__init__()
         self.server = server
-        self._since = self.listener.clock.seconds()
-        self._arriving = False
-        self._arrived = 0
+        self.listener = server.listener
+        self._times = RequestTimes(self.listener.clock.seconds)
         self._figures = ChannelFigures()
+        self._exit = ChannelExit(self, self._times)
+        # The bytes of a response in the transport, while it is full.
+        self._unsent = TransportCharge(self.evict, self.listener.memory)
+
+    @property
+    def label(self) -> str:
+        """See ``ListedSession``: the client's address, as it has no name."""
+        return address_text(self.getPeer())
+
+    @property
+    def peer(self) -> str:
+        """See ``ListedSession``."""
+        return self.label
+
+    def log_fields(self) -> dict[str, str]:
+        """See ``Marked``."""
+        return describe(self.mark, self.listener.protocol, self.label, self._identity)
+
+    @property
+    def identity(self) -> Identity:
+        """The identity that the client has proved by its connection, and not in a request."""
+        if self._identity is None:
+            self._identity = identity_of(self.transport, self.listener.settings["tls-identity"])
+        return self._identity
 
     @property
     def leaving(self) -> bool:
         """True once the connection is on the way to its end."""
-        return self._departure is not None
+        return self._exit.has_begun
 
     @property
     def end_reason(self) -> str:
@@ -112,19 +136,10 @@ class Channel(LeavingChannel):
     def connectionMade(self) -> None:
         """Count the connection, or refuse it."""
         super().connectionMade()
-        host = host_of(self.getPeer())
-        self.mark = next(self.listener.marks)
         try:
-            self.listener.admit(host)
+            self._admitted_host = admit(self.listener, self)
         except Refused as refused:
             self.refuse(ApiError(UNAVAILABLE, refused.reason, str(refused)))
-            return
-        self._admitted_host = host
-        if self.listener.logs_connections:
-            log_opened(self.listener, self)
-        self.listener.clients.add(self)
-        if isinstance(self.transport, ProtocolWrapper):
-            self.listener.handshakes.begin(self)
 
     def handshakeCompleted(self) -> None:
         """See IHandshakeListener: that of TLS, or the header of a proxy."""
@@ -142,16 +157,14 @@ class Channel(LeavingChannel):
             if request.content is not None:
                 request.content.close()
         super().connectionLost(reason)
+        self._exit.on(Event.LOST)
         host, self._admitted_host = self._admitted_host, None
-        if host is not None:
-            self.listener.leave(host)
-            self.listener.clients.discard(self)
+        withdraw(self.listener, self, host)
 
-    def _report_connect(self) -> ConnectionEvents | None:
+    def _report_connect(self) -> None:
         """Report the connection, unless that has been done."""
         if self._events is None and self._admitted_host is not None:
             self._events = self.listener.connection_events(self.label, self.mark)
-        return self._events
 
     def count_refusal(self, reason: str, topic: str | None = None) -> None:
         """Count a request that is answered with an error, or a stream that is cut."""
@@ -175,11 +188,6 @@ class Channel(LeavingChannel):
 
     # As a session
 
-    @property
-    def peer(self) -> str:
-        """See ``ListedSession``."""
-        return self.label
-
     def outboxes(self) -> Iterable[Outbox]:
         """See ``ListedSession``."""
         return () if self.long_response is None else (self.long_response.outbox,)
@@ -192,23 +200,24 @@ class Channel(LeavingChannel):
 
     def dataReceived(self, data: bytes) -> None:
         """See IProtocol."""
-        if self._discards_input:
+        if self._exit.discards_input:
             return
         if self.upgraded and self.long_response is not None:
             self.long_response.data_received(data)
             return
-        if not self._arriving and not self._busy:
-            self._arriving = True
-            self._since = self.listener.clock.seconds()
-            self._arrived = 0
-        self._arrived += len(data)
+        self._times.received(len(data))
         super().dataReceived(data)
+
+    def lineReceived(self, line: bytes) -> None:
+        """See LineReceiver."""
+        if not self._exit.discards_input:
+            super().lineReceived(line)
 
     def rawDataReceived(self, data: bytes) -> None:
         """See LineReceiver; after an upgrade, what has arrived with the request."""
         if self.upgraded and self.long_response is not None:
             self.long_response.data_received(data)
-        else:
+        elif not self._exit.discards_input:
             super().rawDataReceived(data)
 
     def _send100Continue(self) -> None:
@@ -221,22 +230,21 @@ class Channel(LeavingChannel):
 
     def allContentReceived(self) -> None:
         """The request has arrived completely."""
-        self._arriving = False
-        self._busy = True
+        self._times.arrived()
         super().allContentReceived()
 
     def requestDone(self, request: Request) -> None:
         """The response has been sent."""
-        self._busy = False
-        self._since = self.listener.clock.seconds()
+        self._times.answered()
         self.cut = None
         super().requestDone(request)
+        self._exit.answered()
 
     def response_ended(self) -> None:
         """The long response has ended in order."""
         if self.long_response is not None:
             self._figures.ended(self.long_response.outbox)
-        if self._departure is not None:
+        if self.leaving:
             # Some of it may not be taken.
             self._last_response = self.long_response
         self.long_response = None
@@ -245,8 +253,8 @@ class Channel(LeavingChannel):
         """The long response has ended, and with it the connection."""
         self.loseConnection()
         self.response_ended()
-        self._busy = False
-        self._leave().settle()
+        self._times.is_answering = False
+        self._exit.answered()
 
     # The transport
 
@@ -255,53 +263,51 @@ class Channel(LeavingChannel):
         self.output_full = True
         if self.long_response is None and self.cut is None:
             # An outbox counts what waits for it, and a stream is charged with all it may take.
-            if self._transport_charge is None:
-                charge = TransportCharge(self.evict, self.listener.memory)
-                self._transport_charge = charge
-            self._transport_charge.set(unsent_bytes(self.stream))
+            self._unsent.set(unsent_bytes(self.stream))
         super().pauseProducing()
 
     def resumeProducing(self) -> None:
         """The transport has sent all it had."""
         self.output_full = False
-        self._uncharge_transport()
+        self._unsent.set(0)
         super().resumeProducing()
-
-    def _uncharge_transport(self) -> None:
-        charge, self._transport_charge = self._transport_charge, None
-        if charge is not None:
-            charge.set(0)
+        self._exit.drained()
 
     def readConnectionLost(self) -> None:
         """The client sends nothing more: it gets the responses to what it has sent."""
-        super().readConnectionLost()
+        self._exit.on(Event.HALF_CLOSE)
         if self.long_response is not None:
             self.long_response.input_ended()
+
+    def writeConnectionLost(self) -> None:
+        """The kernel has all that was written, and our half is closed."""
+        self._exit.on(Event.DRAINED)
+
+    def loseConnection(self) -> None:
+        """See ITransport; twisted.web calls it after the last response."""
+        self._exit.on(Event.CLOSE)
 
     # As a client of the broker
 
     def sweep(self, now: float) -> None:
         """See ``Client``: close idle connections, refuse requests that arrive too slowly."""
-        if self._departure is not None:
+        if self.leaving:
             return
-        if self._busy:
+        if self._times.is_answering:
             if self.long_response is not None:
                 self.long_response.sweep(now)
-            return
-        if self._arriving:
-            seconds = self.listener.frame_seconds
-            if seconds and now - self._since > arrival_seconds(seconds, self._arrived):
-                self.refuse(ApiError(TIMEOUT, "timeout", "the request took too long to arrive"))
-        elif now - self._since > (self.listener.idle_timeout or _KEEP_ALIVE):
+        elif self._times.is_slow(now, self.listener.frame_seconds):
+            self.refuse(ApiError(TIMEOUT, "timeout", "the request took too long to arrive"))
+        elif self._times.is_idle(now, self.listener.idle_timeout or _KEEP_ALIVE):
             self._end_reason = "idle"
             self.loseConnection()
 
     def drain(self) -> None:
         """See ``Client``: the current request is answered, but a stream is cut."""
-        if self._departure is None and self._end_reason == _LEFT:
+        if not self.leaving and self._end_reason == _LEFT:
             self._end_reason = STOPPED
         self.persistent = 0
-        self._leave().on(Event.DRAIN)
+        self._exit.on(Event.DRAIN)
         if self.long_response is not None:
             self.long_response.drain(self.end_reason)
         elif self.cut is not None:
@@ -309,7 +315,7 @@ class Channel(LeavingChannel):
 
     def dismiss(self, reason: str) -> None:
         """See ``Client``: the current request is answered, but a stream is cut."""
-        if self._departure is not None:
+        if self.leaving:
             self.abort(reason)
             return
         self._end_reason = reason
@@ -319,28 +325,23 @@ class Channel(LeavingChannel):
         """See ``Client``."""
         if self._end_reason == _LEFT:
             self._end_reason = reason
-        super().abort(reason)
+        self._exit.on(Event.ABORT)
 
-    def owes_answers(self) -> bool:
-        """See ``Leaver``."""
-        return self._busy
+    def evict(self, reason: str) -> None:
+        """See ``MemoryHolder``."""
+        self.abort(reason)
 
     def end(self) -> None:
         """See ``Leaver``."""
-        super().end()
-        self._uncharge_transport()
+        self._unsent.set(0)
         self.listener.handshakes.done(self)
         response, self.long_response = self.long_response, None
         if response is not None:
             self._last_response = response
             response.end()
             self._figures.ended(response.outbox)
-        if self.listener.logs_connections:
-            log_closed(self.listener, self, self.label, self._end_reason)
-        if self._events is not None:
-            figures = self._figures
-            self._events.end(self.label, self._end_reason, figures.messages_in, figures.bytes_in)
-            self._events = None
+        events, self._events = self._events, None
+        report_end(self.listener, self, self.label, self._end_reason, events, self._figures)
 
     def discarded(self, nbytes: int) -> None:
         """See ``Leaver``: messages are counted, other responses are not."""

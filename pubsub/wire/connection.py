@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from twisted.internet.interfaces import IHandshakeListener, IProtocolNegotiationFactory
 from twisted.internet.protocol import Factory, connectionDone
-from twisted.protocols.policies import ProtocolWrapper
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pubsub.errors import FrameTimeout, HandshakeTimeout, Refused
-from pubsub.wire.connection_log import log_opened
+from pubsub.wire.connection_admission import admit, withdraw
 from pubsub.wire.direct_transport import READ_BYTES
 from pubsub.wire.life_cycle import Event
-from pubsub.wire.peer_address import host_of
 from pubsub.wire.read_buffer import ReadBuffer
 from pubsub.wire.replies import Condition, ReplyQueue
 from pubsub.wire.stream_client import StreamClient
@@ -44,8 +42,7 @@ class Connection(StreamClient):
     has_handshake: ClassVar[bool] = False
     """If set, the client has to send a handshake; the subclass calls ``end_handshake``."""
 
-    # The host that the listener's quota counts this connection for. The peer's address may change
-    # meanwhile, for example when the header of a proxy arrives.
+    # See ``admit``.
     _admitted_host: str | None = None
     _read_buffer: ReadBuffer | None = None
     # Sweeps since the last input.
@@ -84,22 +81,14 @@ class Connection(StreamClient):
 
     def connectionMade(self) -> None:
         """Admit the client or refuse it."""
-        host = host_of(self.stream.getPeer())
-        self.mark = next(self.listener.marks)
         try:
-            self.listener.admit(host)
+            self._admitted_host = admit(self.listener, self)
         except Refused as error:
             self.listener.refuse(error.reason, self.peer, connection=self)
             self.close(self.refusal(error))
             return
-        self._admitted_host = host
         if self.listener.events is not None:
             self._events = self.listener.connection_events(self.peer, self.mark)
-        if self.listener.logs_connections:
-            log_opened(self.listener, self)
-        self.listener.clients.add(self)
-        if self.has_handshake or isinstance(self.stream, ProtocolWrapper):
-            self.listener.handshakes.begin(self)
         self.stream.registerProducer(self, True)
 
     def handshakeCompleted(self) -> None:
@@ -250,9 +239,7 @@ class Connection(StreamClient):
         """The transport is gone."""
         super().connectionLost(reason)
         host, self._admitted_host = self._admitted_host, None
-        if host is not None:
-            self.listener.leave(host)
-            self.listener.clients.discard(self)
+        withdraw(self.listener, self, host)
 
     def end(self) -> None:
         """See ``Leaver``."""

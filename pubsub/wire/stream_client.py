@@ -17,7 +17,7 @@ from zope.interface import implementer
 from pubsub.broker.connection_figures import Figures, figures_of
 from pubsub.broker.identity import Identity
 from pubsub.broker.marks import describe
-from pubsub.wire.connection_log import log_closed
+from pubsub.wire.connection_admission import report_end
 from pubsub.wire.departure import Departure
 from pubsub.wire.direct_transport import StreamTransport
 from pubsub.wire.identified import Identified
@@ -324,19 +324,10 @@ class StreamClient(Identified, Protocol):
         """See ``Leaver``."""
         # Set first, as the end of a subscription may evict this very subscriber as too slow.
         self.closing = self._discards_input = True
-        self._report_end()
+        events, self._events = self._events, None
+        report_end(self.listener, self, self.label, self.end_reason, events, self.publisher)
         self.ended()
         self.replies = None
         self._uncharge_transport()
         # Holders of this connection find that out when they release it.
         self._hold_reasons = None
-
-    def _report_end(self) -> None:
-        if self.listener.logs_connections:
-            log_closed(self.listener, self, self.label, self.end_reason)
-        events, self._events = self._events, None
-        if events is not None:
-            publisher = self.publisher
-            messages = 0 if publisher is None else publisher.messages
-            nbytes = 0 if publisher is None else publisher.nbytes
-            events.end(self.label, self.end_reason, messages, nbytes)

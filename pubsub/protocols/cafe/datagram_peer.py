@@ -10,7 +10,8 @@ from pubsub.broker.marks import describe
 from pubsub.protocols.cafe.codec import HEADER, OPCODES, ErrorCode, Message, split_frames
 from pubsub.protocols.cafe.refusals import GOODBYE, error
 from pubsub.protocols.cafe.served_client import DISPLACED, ClientState, label_of
-from pubsub.wire.connection_log import log_closed, log_opened
+from pubsub.wire.connection_admission import report_end
+from pubsub.wire.connection_log import log_opened
 from pubsub.wire.identified import Identified
 from pubsub.wire.life_cycle import Action, Event, LifeCycle
 
@@ -195,12 +196,7 @@ class CafePeer(Identified):
         self._server.ended(self, keep)
         self.listener.memory.free(sum(map(len, self.waiting)))
         self.waiting = []
-        if self.listener.logs_connections:
-            log_closed(self.listener, self, self.label, end_reason)
-        if self._events is not None:
-            publisher = self.publisher
-            counts = (0, 0) if publisher is None else (publisher.messages, publisher.nbytes)
-            self._events.end(self.label, end_reason, *counts)
+        report_end(self.listener, self, self.label, end_reason, self._events, self.publisher)
 
     def hold_input(self) -> None:
         """See ``ServedClient``: the server keeps some datagrams while a password is verified."""
