@@ -187,7 +187,7 @@ class SharedHistory:
     async def _take_all(self, messages: Sequence[StreamMessage]) -> None:
         since = self._clock.seconds()
         for one in messages:
-            await self._pass(self._store.commit_gate)
+            await self._pass(self._store.atomic_commits.gate)
             self._take(one)
             if self._clock.seconds() - since > _SLICE:
                 await self._wait(deferLater(self._clock, 0))

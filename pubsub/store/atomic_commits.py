@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pubsub.broker.limits import Gate
 from pubsub.errors import HistoryUnavailable
 from pubsub.store.group_commit import GroupCommit
+from pubsub.store.run_log import RunLog
 
 
 class AtomicCommits:
-    """A part of ``LogStore``. A group is one record, so it waits until it has all."""
+    """Has the groups of ``commits`` wait until they have all: a group is one record.
 
-    _commits: GroupCommit
+    ``log`` has the messages of these groups.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, commits: GroupCommit, log: RunLog) -> None:
+        self._commits = commits
+        self._log = log
         self.is_continuing = False
         """Whether messages belong to a commit that has begun, and may not be refused."""
         self._finish: Callable[[], None] | None = None
-        self.commit_gate = Gate()
+        self.gate = Gate()
         """Shut while a commit has begun and has not ended."""
         self._is_closing = False
-
-    @property
-    @abstractmethod
-    def next_offset(self) -> int:
-        """See ``IStore``."""
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -38,13 +36,13 @@ class AtomicCommits:
         finally:
             self._commits.release()
 
-    def begin_commit(self, finish: Callable[[], None]) -> None:
-        """See ``IStore``."""
+    def begin(self, finish: Callable[[], None]) -> None:
+        """See ``IStore.begin_commit``."""
         if self._is_closing:
             raise HistoryUnavailable("the broker stops")
         self._hold()
         self._finish = finish
-        self.commit_gate.close()
+        self.gate.close()
 
     @contextmanager
     def continuing(self) -> Iterator[None]:
@@ -55,23 +53,23 @@ class AtomicCommits:
         finally:
             self.is_continuing = False
 
-    def end_commit(self) -> None:
-        """See ``IStore``."""
+    def end(self) -> None:
+        """See ``IStore.end_commit``."""
         self._finish = None
         self._commits.release()
-        self.commit_gate.open()
+        self.gate.open()
 
-    def finish_commit(self) -> None:
+    def finish(self) -> None:
         """Have the commit that has begun end in this tick, and any that begins then."""
         while self._finish is not None:
             self._finish()
 
-    def end_commits(self) -> None:
+    def close(self) -> None:
         """Have the commit that has begun end in this tick; no other one begins after that."""
         self._is_closing = True
-        self.finish_commit()
+        self.finish()
 
     def _hold(self) -> None:
         if self._commits.failing is not None:
             raise HistoryUnavailable(self._commits.failing)
-        self._commits.hold(self.next_offset)
+        self._commits.hold(self._log.next_offset)

@@ -11,6 +11,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -51,7 +52,7 @@ MEMORY_BYTES = BACKLOG + RECENT + CACHE_BYTES
 
 
 @implementer(IStore)
-class LogStore(AtomicCommits):
+class LogStore:
     """A history in the directory ``path``. ``at_tick_end`` runs a call at the end of the tick.
 
     ``retention_time`` returns the time at which the age of messages is judged, in seconds since
@@ -77,19 +78,19 @@ class LogStore(AtomicCommits):
         self._retention_time = retention_time
         self._reactor = reactor
         self._options = options or LogOptions()
-        super().__init__()
-        self._log = RunLog(2**62, BACKLOG + RECENT)
         self._effects = CommitThreads(reactor, at_tick_end or partial(reactor.callLater, 0))
         self._watcher: CommitWatcher | None = None
-        self._commits = self._make_commits(0)
         self._upkeep: Upkeep | None = None
-        self.gate = self._commits.gate
+        self._continue_at(0)
 
-    def _make_commits(self, offset: int) -> GroupCommit:
+    def _continue_at(self, offset: int) -> None:
+        """Keep the messages from ``offset`` on in memory, and commit them."""
+        self._log = RunLog(2**62, BACKLOG + RECENT, offset)
         commits = GroupCommit(self._effects, self._options.interval, self._options.nbytes, offset)
-        self._effects.commits = commits
         commits.figures.watcher = self._watcher
-        return commits
+        self._commits = self._effects.commits = commits
+        self.gate = commits.gate
+        self.atomic_commits = AtomicCommits(commits, self._log)
 
     def watch_commits(self, watcher: CommitWatcher) -> None:
         """See ``IStore``."""
@@ -148,9 +149,7 @@ class LogStore(AtomicCommits):
             self._metadata.close()
             raise
         self._directory.keep_reserve()
-        self._log = RunLog(2**62, BACKLOG + RECENT, found.offset)
-        self._commits = self._make_commits(found.offset)
-        self.gate = self._commits.gate
+        self._continue_at(found.offset)
         self._expiry = ExpiredMessages(self._catalog, self._options.retention)
         self._upkeep = upkeep = Upkeep(
             self._directory,
@@ -175,7 +174,7 @@ class LogStore(AtomicCommits):
 
     async def _close(self) -> None:
         self._rounds.stop()
-        self.end_commits()
+        self.atomic_commits.close()
         if not await self._commits.finish():
             log.error(
                 "history: {count} messages could not be written and are lost: {reason}",
@@ -228,11 +227,6 @@ class LogStore(AtomicCommits):
     def next_offset(self) -> int:
         """See ``IStore``."""
         return self._log.next_offset
-
-    @property
-    def failures(self) -> int:
-        """Number of writes and syncs that failed."""
-        return self._commits.figures.failures
 
     @property
     def commit_times(self) -> Histogram:
@@ -310,11 +304,27 @@ class LogStore(AtomicCommits):
 
     def append(self, batch: Batch) -> None:
         """See ``IStore``."""
-        if self._commits.failing is not None and not self.is_continuing:
+        if self._commits.failing is not None and not self.atomic_commits.is_continuing:
             raise HistoryUnavailable(self._commits.failing)
         run = self._log.append(batch)
         assert run is not None
         self._commits.add(run)
+
+    def together(self) -> AbstractContextManager[None]:
+        """See ``IStore``."""
+        return self.atomic_commits.together()
+
+    def begin_commit(self, finish: Callable[[], None]) -> None:
+        """See ``IStore``."""
+        self.atomic_commits.begin(finish)
+
+    def continuing(self) -> AbstractContextManager[None]:
+        """See ``IStore``."""
+        return self.atomic_commits.continuing()
+
+    def end_commit(self) -> None:
+        """See ``IStore``."""
+        self.atomic_commits.end()
 
     def forget(self, topic: str) -> None:
         """See ``IStore``."""

@@ -57,7 +57,9 @@ class SharedStore(LogStore):
             self.positions.appended(batch)
 
     def _check(self) -> None:
-        if self.replication is not None and not self._is_together and not self.is_continuing:
+        if self._is_together or self.atomic_commits.is_continuing:
+            return
+        if self.replication is not None:
             trouble = self.replication.trouble()
             if trouble is not None:
                 raise HistoryUnavailable(trouble)
@@ -75,7 +77,7 @@ class SharedStore(LogStore):
 
         A record has the messages of one run, so a commit that has begun ends before.
         """
-        self.finish_commit()
+        self.atomic_commits.finish()
         with self._unchecked():
             yield
 

@@ -285,7 +285,7 @@ class FullTests(StoreCase):
             self.store.append(batch_of([b"refused"]))
         with pytest.raises(HistoryUnavailable), self.store.together():
             raise AssertionError("it does not get here")
-        assert self.store.failures
+        assert self.store.figures()["failures"]
         assert (self.store.committed, self.store.next_offset) == (1, 2)
         self.store.put("t", "k", b"v")
         self.empty()
