@@ -396,20 +396,14 @@ def test_by_the_keyboard_alone(browser: Browser, plain: Plain) -> None:
     press = visit.page.keyboard.press
     press("Tab")
     assert focused(visit) == "Skip to the content"
-    for _ in range(20):
-        press("Tab")
-        if focused(visit) == "Topics":
-            break
+    tab_to(visit, "Topics")
     press("Enter")
     visit.heading("Topics")
     expect(visit.rows()).not_to_have_count(0)
     press("/")
     visit.page.keyboard.type("orders")
     expect(visit.page.locator(".toolbar .figures")).to_contain_text("1 of")
-    for _ in range(20):
-        press("Tab")
-        if focused(visit) == "orders":
-            break
+    tab_to(visit, "orders")
     press("Enter")
     visit.heading("orders")
     visit.close()
@@ -418,3 +412,12 @@ def test_by_the_keyboard_alone(browser: Browser, plain: Plain) -> None:
 def focused(visit: Visit) -> str:
     """Return the text of the element with the focus."""
     return str(visit.page.evaluate("document.activeElement.textContent"))
+
+
+def tab_to(visit: Visit, text: str) -> None:
+    """Press Tab until the element with this text has the focus."""
+    for _ in range(20):
+        visit.page.keyboard.press("Tab")
+        if focused(visit) == text:
+            return
+    raise AssertionError(f"the focus does not reach {text}")

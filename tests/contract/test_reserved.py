@@ -110,15 +110,20 @@ class Bodies:
     class Granted(Reserved):
         """With a pattern that names them"""
 
-        def test_events_can_be_read(self) -> None:
-            self.build(grant="$SYS/*")
+        def follow(self, topic: str) -> Any:
+            """Return a client that is subscribed to a reserved topic."""
             driver = self.driver
             if self.kind is Fast:
                 # Over fast every topic has a key, which its first creator sets.
-                assert driver.ask(driver.connect(), fast_wire.create(fast_wire.OWNER, TOPIC)) == b""
+                assert driver.ask(driver.connect(), fast_wire.create(fast_wire.OWNER, topic)) == b""
             client = driver.listener()
             self.house.pump(3)
-            assert driver.ask(client, driver.subscribe(client, TOPIC)) == driver.subscribed(TOPIC)
+            assert driver.ask(client, driver.subscribe(client, topic)) == driver.subscribed(topic)
+            return client
+
+        def test_events_can_be_read(self) -> None:
+            self.build(grant="$SYS/*")
+            driver, client = self.driver, self.follow(TOPIC)
             self.house.connect("fast")
             self.house.pump(3)
             events = [json.loads(message) for message in driver.messages(client)]
@@ -126,12 +131,7 @@ class Bodies:
 
         def test_statistics_can_be_followed(self) -> None:
             self.build(STATS, grant="$SYS/*")
-            driver = self.driver
-            if self.kind is Fast:
-                assert driver.ask(driver.connect(), fast_wire.create(fast_wire.OWNER, STATS)) == b""
-            client = driver.listener()
-            self.house.pump(3)
-            assert driver.ask(client, driver.subscribe(client, STATS)) == driver.subscribed(STATS)
+            driver, client = self.driver, self.follow(STATS)
             found = []
             for _ in range(2):
                 self.house.advance(1)

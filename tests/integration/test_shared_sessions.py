@@ -129,18 +129,29 @@ def wait_for(
             raise AssertionError(sorted(missing - set(reader.bodies))) from None
 
 
-def test_a_broker_is_killed_under_load(start: Start, server: NatsServer, tmp_path: Path) -> None:
-    here, there = both(start, server, tmp_path)
+def move_under_load(
+    here: Place, there: Place, end: Callable[[], object]
+) -> tuple[list[Load], list[list[str]], list[Reader]]:
+    """Publish at both brokers, ``end`` the one ``here``, and continue its clients ``there``.
+
+    Returns the loads, the bodies that each client had before, and the clients.
+    """
     readers = [cafe_reader(here, b"bob"), rheos_reader(here)]
     session = readers[0].client.session
     loads = [Load(here), Load(there)]
     for load in loads:
         load.wait(300)
-    here.broker.kill()
+    end()
     loads[0].end()
     before = [one.end() for one in readers]
     again = [cafe_reader(there, resuming(session), b""), rheos_reader(there)]
     loads[1].wait(300)
+    return loads, before, again
+
+
+def test_a_broker_is_killed_under_load(start: Start, server: NatsServer, tmp_path: Path) -> None:
+    here, there = both(start, server, tmp_path)
+    loads, before, again = move_under_load(here, there, here.broker.kill)
     here.begin()
     loads[1].wait(50)
     loads[1].end()
@@ -154,16 +165,7 @@ def test_a_broker_is_killed_under_load(start: Start, server: NatsServer, tmp_pat
 
 def test_a_broker_is_stopped_under_load(start: Start, server: NatsServer, tmp_path: Path) -> None:
     here, there = both(start, server, tmp_path)
-    readers = [cafe_reader(here, b"bob"), rheos_reader(here)]
-    session = readers[0].client.session
-    loads = [Load(here), Load(there)]
-    for load in loads:
-        load.wait(300)
-    here.broker.stop()
-    loads[0].end()
-    before = [one.end() for one in readers]
-    again = [cafe_reader(there, resuming(session), b""), rheos_reader(there)]
-    loads[1].wait(300)
+    loads, before, again = move_under_load(here, there, here.broker.stop)
     loads[1].end()
     here.begin()
     bodies = same(here, there)
