@@ -19,7 +19,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from zlib import crc32
+
+from zlib_ng.zlib_ng import crc32
 
 from pubsub.backplane.record import MalformedRecord
 from pubsub.broker.batch import Batch
