@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from twisted.internet.defer import Deferred
 
@@ -53,6 +53,8 @@ class SharedEntries:
         self._memory = memory
         self._clock = clock
         self._known: dict[str, Known] = {}
+        # The names of exclusive topics.
+        self._owned: dict[str, set[str]] = {}
         # After the id of the bucket.
         self._ids: dict[str, bytes] = {}
         self._bucket = b""
@@ -69,6 +71,7 @@ class SharedEntries:
             self._bucket = id
             self._memory.free(_ENTRY_BYTES * len(self._known))
             self._known.clear()
+            self._owned.clear()
 
     def __len__(self) -> int:
         return len(self._known)
@@ -102,9 +105,29 @@ class SharedEntries:
         if self.id_of(name) != entry.id and not entry.owner:
             self._store.put(IDS, name, self._bucket + b" " + entry.id.encode())
         self._ids.pop(name, None)
-        if name not in self._known:
+        before = self._known.get(name)
+        if before is None:
             self._memory.add(_ENTRY_BYTES)
+        else:
+            self._disown(name, before.entry.owner)
         self._known[name] = Known(entry, revision, self.round)
+        if entry.owner:
+            self._owned.setdefault(entry.owner, set()).add(name)
+
+    def _disown(self, name: str, owner: str) -> None:
+        if owner:
+            self._owned[owner].discard(name)
+            if not self._owned[owner]:
+                del self._owned[owner]
+
+    @property
+    def owners(self) -> Collection[str]:
+        """The owners of exclusive topics."""
+        return self._owned.keys()
+
+    def owned_by(self, owner: str) -> list[str]:
+        """Return the exclusive topics of ``owner``."""
+        return sorted(self._owned.get(owner, ()))
 
     def forget(self, name: str) -> Known | None:
         """The topic has ended; return what was known."""
@@ -114,6 +137,7 @@ class SharedEntries:
         known = self._known.pop(name, None)
         if known is not None:
             self._memory.free(_ENTRY_BYTES)
+            self._disown(name, known.entry.owner)
         return known
 
     def put(self, name: str, entry: TopicEntry, expected: int) -> Deferred[int]:
@@ -123,8 +147,13 @@ class SharedEntries:
 
     def bounded(self, done: Deferred[Any]) -> Deferred[Any]:
         """Return ``done``, which fails with BackplaneAway at the deadline."""
-        return done.addTimeout(ANSWER_SECONDS, self._clock, _too_late)
+        return in_time(done, self._clock)
 
 
-def _too_late(result: object, seconds: float) -> None:
+def in_time(done: Deferred[Any], clock: IReactorTime) -> Deferred[Any]:
+    """Return ``done``, which fails with BackplaneAway at the deadline."""
+    return done.addTimeout(ANSWER_SECONDS, clock, _too_late)
+
+
+def _too_late(result: object, seconds: float) -> NoReturn:
     raise BackplaneAway(f"the engine has not answered for {seconds:g} s")

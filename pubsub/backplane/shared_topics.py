@@ -7,18 +7,18 @@ background, and what must be unique before it is answered (``topic_changes.py``)
 
 from __future__ import annotations
 
-import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pubsub.backplane import state_format
+from pubsub.backplane.exclusive_topics import ExclusiveTopics
 from pubsub.backplane.name_locks import NameLocks
 from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.shared_entries import Known, SharedEntries
@@ -34,11 +34,12 @@ from pubsub.backplane.topic_entry import (
 )
 from pubsub.backplane.unshared_topics import UnsharedTopics
 from pubsub.broker.access import RESERVED
-from pubsub.errors import BackplaneAway, Refused, TopicUnreachable
+from pubsub.errors import BackplaneAway, Refused
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
 
+    from pubsub.backplane.leases import Leases
     from pubsub.backplane.shared_state import ISharedState
     from pubsub.broker.service import BrokerService
     from pubsub.broker.slices import Work
@@ -46,13 +47,14 @@ if TYPE_CHECKING:
     from pubsub.broker.topics import Topic
 
 log = Logger()
-BROKER = "broker-id"
-"""The table of the store's metadata with the id of this broker."""
 LABEL = "backplane"
 
 
 class SharedTopics(Service):
-    """Shares the topics of ``broker`` through ``state``; ``in_thread`` runs slow calls."""
+    """Shares the topics of ``broker`` through ``state``; ``in_thread`` runs slow calls.
+
+    ``leases`` are those of ``state``.
+    """
 
     def __init__(
         self,
@@ -60,6 +62,7 @@ class SharedTopics(Service):
         state: ISharedState,
         clock: IReactorTime,
         in_thread: InThread,
+        leases: Leases,
     ) -> None:
         self._state = state
         self._store = broker.store
@@ -71,8 +74,12 @@ class SharedTopics(Service):
         self._in_thread = in_thread
         self._entries = SharedEntries(state, broker.store, broker.memory, clock)
         self._locks = NameLocks(self._lock_released, self._entries.bounded)
-        self._broker = ""
-        self._changes: TopicChanges
+        self._changes = TopicChanges(
+            leases, self._entries, self._locks, self._topics, self._keys, in_thread
+        )
+        self._exclusive = ExclusiveTopics(
+            broker, self._entries, self._locks, leases, self._run, self._leave
+        )
         self._arrived: deque[StateEntry | None] = deque()
         self._applying = False
         # The entries that were reported of topics whose locks are held.
@@ -82,32 +89,19 @@ class SharedTopics(Service):
         )
         self._malformed = self._not_made = 0
         broker.topic_lifecycle.sharing = self
-        broker.topics.claim_checks.append(self._check_claim)
         broker.topics.watch_removal(self._removed)
 
     def startService(self) -> None:
         """Begin to share; the store is open."""
         super().startService()  # type: ignore[no-untyped-call]
-        found = dict(self._store.items(BROKER)).get("")
-        if found is None:
-            found = secrets.token_hex(8).encode()
-            self._store.put(BROKER, "", found)
-        self._broker = found.decode()
-        self._changes = TopicChanges(
-            self._broker, self._entries, self._locks, self._topics, self._keys, self._in_thread
-        )
         self._entries.restore()
+        self._exclusive.start()
         self._state.open(self)
 
     def stopService(self) -> Deferred[Any]:
         """End the exclusive topics: their owners will be disconnected."""
         super().stopService()  # type: ignore[no-untyped-call]
-        leaving = []
-        for name in tuple(self._keys.exclusive):
-            known = self._entries.forget(name)
-            if known is not None:
-                leaving.append(self._run(self._leave(name, known, CLOSED)))
-        return DeferredList(leaving)
+        return Deferred.fromCoroutine(self._exclusive.stop())
 
     def figures(self) -> Mapping[str, float]:
         """Return what is shared; see ``Statistics.snapshot``."""
@@ -116,6 +110,7 @@ class SharedTopics(Service):
             "topics_waiting": len(self._unshared) + len(self._arrived),
             "topics_malformed": self._malformed,
             "topics_not_made": self._not_made,
+            **self._exclusive.figures(),
             **self._state.figures(),
         }
 
@@ -144,12 +139,7 @@ class SharedTopics(Service):
 
     def owned_elsewhere(self, name: str) -> bool:
         """See ``TopicSharing``."""
-        known = self._entries.get(name)
-        return known is not None and known.entry.owner not in ("", self._broker)
-
-    def _check_claim(self, name: str) -> None:
-        if self.owned_elsewhere(name):
-            raise TopicUnreachable(name)
+        return self._exclusive.is_elsewhere(name)
 
     # What the shared state tells
 
@@ -215,10 +205,13 @@ class SharedTopics(Service):
         self._malformed += 1
 
     def _apply_entry(self, name: str, entry: TopicEntry, reported: StateEntry) -> None:
-        if entry.end:
+        if self._exclusive.has_lost(name, entry):
+            # Only then is it what others have made of it.
+            self._end_before(name, reported)
+        elif entry.end:
             self._end_here(name, entry)
         elif entry.owner:
-            self._exclusive(name, entry, reported.revision)
+            self._exclusive.learn(name, entry, reported.revision)
         else:
             self._adopt(name, entry, reported)
 
@@ -250,13 +243,10 @@ class SharedTopics(Service):
             if topic is not None:
                 await self._slices.finish(self._lifecycle.delete(topic))
 
-    def _exclusive(self, name: str, entry: TopicEntry, revision: int) -> None:
-        self._entries.learn(name, entry, revision)
-        if entry.owner == self._broker and name not in self._keys.exclusive:
-            # Its owner was connected to this broker before it was restarted.
-            known = self._entries.forget(name)
-            assert known is not None
-            self._run(self._leave(name, known, CLOSED))
+    def _end_before(self, name: str, reported: StateEntry) -> None:
+        """End the topic, then apply ``reported``."""
+        self._postponed[name] = reported
+        self._run(self._end(name))
 
     def _adopt(self, name: str, entry: TopicEntry, reported: StateEntry) -> None:
         """The topic exists at the other brokers."""
@@ -264,8 +254,7 @@ class SharedTopics(Service):
         own = self._entries.id_of(name)
         if topic is not None and topic.hosted and own not in (None, entry.id):
             # It was deleted and created again.
-            self._postponed[name] = reported
-            self._run(self._end(name))
+            self._end_before(name, reported)
             return
         self._entries.learn(name, entry, reported.revision)
         if topic is None or not topic.hosted:
@@ -323,13 +312,14 @@ class SharedTopics(Service):
         if now == self._entries.round:
             log.info("backplane: {count} topics are shared", count=len(self._entries))
             self._unshared.start()
+            self._exclusive.look()
 
     def _removed(self, topic: Topic) -> None:
         """The topic ends here: it has expired, or its owner's connection has ended."""
-        if not topic.hosted:
+        if not topic.hosted or self.owned_elsewhere(topic.name):
             return
         known = self._entries.forget(topic.name)
-        if known is not None and self._unshared.running and known.entry.owner in ("", self._broker):
+        if known is not None and self._unshared.running:
             end = CLOSED if known.entry.owner else UNUSED
             self._run(self._leave(topic.name, known, end))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 
 KEY = "format"
-FOLLOWED = ("t.", "n.", "x.")
+FOLLOWED = ("t.", "b.", "n.", "x.")
 """The beginnings of the other keys that brokers are told about; the rest they ask for."""
 _VERSION = b"1"
 

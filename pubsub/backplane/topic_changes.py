@@ -21,6 +21,7 @@ from pubsub.errors import BackplaneAway, Refused, TopicExists, TopicNotFound, Wr
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
+    from pubsub.backplane.leases import Leases
     from pubsub.backplane.name_locks import NameLocks
     from pubsub.backplane.shared_entries import SharedEntries
     from pubsub.broker.queue_keys import QueueKeys
@@ -42,12 +43,12 @@ class InThread(Protocol):
 class TopicChanges:
     """Makes changes on condition that no other broker was first.
 
-    ``broker`` is this broker's id, which its exclusive topics have.
+    Exclusive topics have the lease of their broker, of ``leases``.
     """
 
     def __init__(
         self,
-        broker: str,
+        leases: Leases,
         entries: SharedEntries,
         locks: NameLocks,
         topics: TopicRegistry,
@@ -55,7 +56,7 @@ class TopicChanges:
         run: InThread,
     ) -> None:
         self._holds = topics.holds
-        self._broker = broker
+        self._leases = leases
         self._entries = entries
         self._locks = locks
         self._keys = keys
@@ -66,14 +67,18 @@ class TopicChanges:
     ) -> _Result:
         """See ``TopicSharing``."""
         async with self._locks.of(name):
+            owner = await self._leases.hold() if required.exclusive else ""
             found, entry, revision = await self._put(
-                name, lambda found: self._required(name, found, required)
+                name, lambda found: self._required(name, found, required, owner)
             )
+            if owner not in ("", self._leases.id):
+                await self._withdraw(name, entry, revision)
+                raise BackplaneAway("the lease of this broker was ended")
             self._entries.learn(name, entry, revision)
             try:
                 return await apply()
             except Refused:
-                if found is None:
+                if found is None or found.id != entry.id:
                     await self._withdraw(name, entry, revision)
                 raise
 
@@ -83,17 +88,20 @@ class TopicChanges:
         await self._entries.put(name, entry.ended(CLOSED), revision)
 
     async def _required(
-        self, name: str, found: TopicEntry | None, required: Requirements
+        self, name: str, found: TopicEntry | None, required: Requirements, owner: str
     ) -> TopicEntry:
-        """Return the entry that ``found`` becomes; raises TopicExists."""
-        owner = self._broker if required.exclusive else ""
-        if found is not None and found.owner == self._broker and name not in self._keys.exclusive:
-            # Of a previous run, which has crashed.
+        """Return the entry that ``found`` becomes, with this ``owner``; raises TopicExists."""
+        is_own = found is not None and found.owner == self._leases.id
+        if (
+            found is not None
+            and name not in self._keys.exclusive
+            and (is_own or self._leases.has_ended(found.owner))
+        ):
+            # Its owner was connected to this broker before, or to one that has gone.
             found = None
         if found is None:
             key = await self._hash(required.key)
             return TopicEntry(self._entries.new_id(), bool(required.sync), key, owner=owner)
-        is_own = found.owner == self._broker
         if (found.owner or required.exclusive) and not is_own:
             raise TopicExists(name)
         key = found.key

@@ -9,6 +9,7 @@ from twisted.internet.threads import deferToThreadPool
 
 from pubsub.backplane.engine_url import ENGINE, engine_options
 from pubsub.backplane.fanout import Fanout
+from pubsub.backplane.leases import LEAST, MOST, Leases
 from pubsub.backplane.replica_sender import WINDOW
 from pubsub.backplane.replica_stream import FETCHED
 from pubsub.backplane.shared_history import SharedHistory
@@ -17,6 +18,7 @@ from pubsub.backplane.shared_sessions import SharedSessions
 from pubsub.backplane.shared_topics import SharedTopics
 from pubsub.backplane.spool import SharedLimits
 from pubsub.errors import ConfigurationError
+from pubsub.server.clocks import elapsed
 from pubsub.settings import FILE, SIZE, Kind, Setting, choice, integer
 from pubsub.store.retention import parse_age
 from pubsub.store.shared_store import SharedStore
@@ -35,7 +37,15 @@ def _age(value: object) -> float:
     return parse_age(value)
 
 
+def _lease(value: object) -> float:
+    seconds = _age(value)
+    if not LEAST <= seconds <= MOST:
+        raise ValueError(f"expected {LEAST:.0f}s to {MOST / 60:.0f}m")
+    return seconds
+
+
 AGE = Kind("N(s|m|h|d)", _age)
+LEASE = Kind("N(s|m|h)", _lease)
 
 SETTINGS: tuple[Setting, ...] = (
     Setting(
@@ -67,6 +77,12 @@ SETTINGS: tuple[Setting, ...] = (
         integer(1, 5),
         1,
         "servers of NATS that keep the shared state, if the broker is the first to make it",
+    ),
+    Setting(
+        "backplane-lease",
+        LEASE,
+        "1m",
+        "time without a sign of life after which the exclusive topics of a broker are free",
     ),
     Setting(
         "backplane-history",
@@ -156,16 +172,27 @@ def add_backplane(
         fanout = Fanout(broker, backplane, history)
         _share_places(broker, fanout, backplane.state, history.positions, reactor)
         fanout.set_aside(2 * options.max_bytes + WINDOW + FETCHED)
+    _share_topics(broker, fanout, backplane.state, settings, reactor)
+    fanout.setServiceParent(broker)  # type: ignore[no-untyped-call]
+
+
+def _share_topics(
+    broker: BrokerService,
+    fanout: Fanout,
+    state: ISharedState,
+    settings: Mapping[str, Any],
+    reactor: Any,
+) -> None:
     shared = SharedTopics(
         broker,
-        backplane.state,
+        state,
         reactor,
         lambda call: deferToThreadPool(reactor, reactor.getThreadPool(), call),
+        Leases(state, reactor, elapsed, settings["backplane-lease"]),
     )
     fanout.also.append(shared.figures)
-    # It is told what there is as soon as there is a connection.
+    # It is told what there is as soon as there is a connection, so it is started before that.
     shared.setServiceParent(broker)  # type: ignore[no-untyped-call]
-    fanout.setServiceParent(broker)  # type: ignore[no-untyped-call]
 
 
 def _share_places(

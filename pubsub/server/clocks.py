@@ -51,10 +51,10 @@ def _later(offset: float) -> Callable[[], float]:
 
 def system_wall_clock() -> WallClock:
     """Return the wall clock of this computer."""
-    return WallClock(time.time, _elapsed, boot_id().hex())
+    return WallClock(time.time, elapsed, boot_id().hex())
 
 
-def _elapsed() -> float:
+def elapsed() -> float:
     """Return seconds since some beginning, with those in which the computer slept if possible."""
     # After a sleep the system's clock is ahead of CLOCK_MONOTONIC, which would look like a jump.
     if hasattr(time, "CLOCK_BOOTTIME"):

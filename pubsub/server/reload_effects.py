@@ -60,6 +60,7 @@ EFFECTS: Mapping[str, Mapping[str, Effect]] = {
         "backplane-history": _RESTART,
         "backplane-history-bytes": _RESTART,
         "backplane-history-age": _RESTART,
+        "backplane-lease": _RESTART,
         "backplane-spool-bytes": _RESTART,
         "max-topics": _NOW,
         "topic-expiry": _NOW,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -37,12 +38,13 @@ class House:
         self.k1, self.k2 = make_token(self.secret), make_token(self.secret, key="k2")
         self._admin = make_token(self.secret, permission="admin").decode()
 
-    def broker(self, name: str) -> Broker:
+    def broker(self, name: str, *options: str) -> Broker:
         broker = self._start(
             *listen("fast", "rheos", "nsd", "http"),
             f"--secret-file={self.secret}",
             f"--backplane={self._server.url}",
             f"--store=log:{self._directory / name}",
+            *options,
         )
         broker.wait_line("topics are shared")
         return broker
@@ -166,6 +168,48 @@ def test_one_owner_of_an_exclusive_topic(house: House) -> None:
     assert late.error() == (CREATE, EXISTS)
     house.broker("there")
     until(lambda: not Fast.to(here, fast_client.create(house.k1)).sync(house.k1))
+
+
+def test_an_exclusive_topic_of_a_killed_broker_is_free_after_its_lease(house: House) -> None:
+    here, there = (house.broker(name, "--backplane-lease=10s") for name in ("here", "there"))
+    owner = Fast.to(here, fast_client.create(house.k1, flags=EXCLUSIVE))
+    assert owner.sync(house.k1) == []
+    paused = Fast.to(here, fast_client.create(house.k1, "b", EXCLUSIVE))
+    assert paused.sync(house.k1) == []
+    here.kill()
+    other = Fast.to(there)
+
+    def taken() -> bool:
+        other.send(fast_client.create(house.k2, flags=EXCLUSIVE))
+        return bool(other.sync(house.k2))
+
+    assert taken()
+    there.wait_line("2 of them are free")
+    assert not taken()
+    # The killed broker comes back, and does not have the topic.
+    here = house.broker("here", "--backplane-lease=10s")
+    late = Fast.to(here, fast_client.create(house.k1, flags=EXCLUSIVE))
+    assert late.error() == (CREATE, EXISTS)
+    status = house.ask(there, "GET", "/v1/status")[1]["stats"]["backplane"]
+    assert (status["topics_released"], status["leases_lost"]) == (2, 0)
+
+
+def test_a_broker_that_was_stopped_for_longer_than_its_lease(house: House) -> None:
+    here, there = (house.broker(name, "--backplane-lease=10s") for name in ("here", "there"))
+    owner = Fast.to(
+        here, fast_client.create(house.k1, flags=EXCLUSIVE), fast_client.subscribe(house.k1)
+    )
+    assert owner.sync(house.k1) == []
+    here.signal(signal.SIGSTOP)
+    there.wait_line("1 of them are free")
+    other = Fast.to(there, fast_client.create(house.k2, flags=EXCLUSIVE))
+    assert other.sync(house.k2) == []
+    here.signal(signal.SIGCONT)
+    here.wait_line("no sign of life of this broker")
+    assert owner.error() == (SUBSCRIBE, 9)
+    owner.send(fast_client.create(house.k1, flags=EXCLUSIVE))
+    assert owner.error() == (CREATE, EXISTS)
+    assert other.sync(house.k2) == []
 
 
 def test_the_server_is_away_and_comes_back(house: House, server: NatsServer) -> None:

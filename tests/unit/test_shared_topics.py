@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.backplane.leases import Leases
 from pubsub.backplane.memory_state import MemoryBucket, MemoryState
 from pubsub.backplane.shared_topics import SharedTopics
 from pubsub.backplane.topic_entry import TopicEntry, decode, encode, key_of
@@ -88,7 +89,8 @@ class Broker(Fast):
         self.kept = kept
         self.state = MemoryState(case.bucket, lambda call: self.clock.callLater(0, call))
         self.threads = Threads()
-        self.shared = SharedTopics(self.broker, self.state, self.clock, self.threads)
+        self.leases = Leases(self.state, self.clock, self.clock.seconds, seconds=60)
+        self.shared = SharedTopics(self.broker, self.state, self.clock, self.threads, self.leases)
         self.shared.setServiceParent(self.broker)  # type: ignore[no-untyped-call]
         self.start()
 
