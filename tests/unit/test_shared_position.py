@@ -304,6 +304,7 @@ class LogTests(ReplicaCase):
         there.stream.leave()
         here.publish("t", b"1")
         await self.settled(here)
+        await self.written(here)
         position = await here.history.positions.at(here.history.positions.settled)
         positions = there.history.positions
         assert not positions.reached(position)
