@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 HTTP = "http"
 """The name of the HTTP API, where protocols are named."""
-Source = Mapping[str, object] | str | os.PathLike[str]
+ConfigurationSource = Mapping[str, object] | str | os.PathLike[str]
 log = Logger()
 
 
@@ -48,7 +48,9 @@ class NotServed(PubSubError, LookupError):
     reason = "not-served"
 
 
-def embed(config: Source, *, secrets: Mapping[str, bytes] | None = None) -> EmbeddedBroker:
+def embed(
+    config: ConfigurationSource, *, secrets: Mapping[str, bytes] | None = None
+) -> EmbeddedBroker:
     """Return a broker as a service, which listens once it is started.
 
     ``config`` is the path of a configuration file, or a mapping with the same tables and keys.
@@ -61,7 +63,7 @@ def embed(config: Source, *, secrets: Mapping[str, bytes] | None = None) -> Embe
     return EmbeddedBroker(read_config(config, secrets or {}))
 
 
-def read_config(source: Source, secrets: Mapping[str, bytes]) -> Config:
+def read_config(source: ConfigurationSource, secrets: Mapping[str, bytes]) -> Config:
     """Return the configuration of ``embed``; raises ConfigurationError."""
     document = source if isinstance(source, Mapping) else read_file(os.fspath(source))
     config = merge(installed_protocols(), CommandLine(), document, secrets)
@@ -125,7 +127,7 @@ class EmbeddedBroker(Service):
         return self._stop()
 
     def reload(
-        self, config: Source, *, secrets: Mapping[str, bytes] | None = None
+        self, config: ConfigurationSource, *, secrets: Mapping[str, bytes] | None = None
     ) -> Deferred[tuple[int, int]]:
         """Apply what SIGHUP applies; fires with how many subscriptions stay and how many end.
 

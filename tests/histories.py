@@ -15,7 +15,7 @@ from typing import Any
 
 from pubsub.broker.batch import Batch, Headers
 from pubsub.kernel import Columns
-from pubsub.store.group import Group
+from pubsub.store.commit_group import CommitGroup
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.record import Begin, End, Put
@@ -84,7 +84,7 @@ class History(BatchWriter):
 
     def write_runs(self, base: int, runs: Sequence[RunRecord]) -> None:
         """See ``BatchWriter``: as one record."""
-        self.writer.write(Group(list(runs)), sync=False)
+        self.writer.write(CommitGroup(list(runs)), sync=False)
 
     def expire(self, before: int) -> None:
         """Let the messages before an offset expire, as retention does."""
@@ -92,13 +92,13 @@ class History(BatchWriter):
 
     def end(self, topic: str, sync: bool = True) -> None:
         """End a topic."""
-        group = Group()
+        group = CommitGroup()
         group.end(End(topic, self.next))
         self.writer.write(group, sync)
 
     def store(self, table: str, key: str, value: bytes | None) -> None:
         """Store a value of the metadata."""
-        self.writer.write(Group(puts={(table, key): Put(table, key, value)}), sync=True)
+        self.writer.write(CommitGroup(puts={(table, key): Put(table, key, value)}), sync=True)
 
     def close(self, properly: bool = True) -> None:
         """Close the log, or only its files as the end of the process does."""

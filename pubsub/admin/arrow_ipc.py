@@ -40,7 +40,7 @@ class Field:
     children: tuple[Field, ...] = ()
 
 
-class _Table:
+class _FlatbufferTable:
     """A table in a flatbuffer; fields are addressed by index."""
 
     def __init__(self, data: bytes, at: int) -> None:
@@ -69,12 +69,12 @@ class _Table:
         """Return whether the field is present."""
         return self._place(index) is not None
 
-    def table(self, index: int) -> _Table:
+    def table(self, index: int) -> _FlatbufferTable:
         """Return a nested table."""
         place = self._place(index)
         if place is None:
             raise BadStream("incomplete metadata")
-        return _Table(self._data, place + self._number("<I", place))
+        return _FlatbufferTable(self._data, place + self._number("<I", place))
 
     def _vector(self, index: int, limit: int) -> tuple[int, int]:
         place = self._place(index)
@@ -91,11 +91,11 @@ class _Table:
         start, count = self._vector(index, _MAX_METADATA)
         return self._data[start : start + count].decode()
 
-    def tables(self, index: int) -> list[_Table]:
+    def tables(self, index: int) -> list[_FlatbufferTable]:
         """Return a list of tables."""
         start, count = self._vector(index, _MAX_FIELDS)
         places = [start + 4 * i for i in range(count)]
-        return [_Table(self._data, at + self._number("<I", at)) for at in places]
+        return [_FlatbufferTable(self._data, at + self._number("<I", at)) for at in places]
 
     def pairs(self, index: int) -> list[tuple[int, int]]:
         """Return a list of structs of two i64."""
@@ -117,7 +117,7 @@ def read_stream(file: IO[bytes]) -> tuple[list[Field], Iterator[tuple[int, Arrow
     return [_field(one, 0) for one in schema.tables(1)], _batches(file)
 
 
-def _field(table: _Table, depth: int) -> Field:
+def _field(table: _FlatbufferTable, depth: int) -> Field:
     if table.has(4):
         raise BadStream("dictionaries are not accepted")
     if depth > 2:
@@ -138,7 +138,7 @@ def _batches(file: IO[bytes]) -> Iterator[tuple[int, ArrowColumns]]:
         yield rows, ArrowColumns(rows, header.pairs(1), header.pairs(2), body)
 
 
-def _message(file: IO[bytes]) -> tuple[_Table, bytes] | None:
+def _message(file: IO[bytes]) -> tuple[_FlatbufferTable, bytes] | None:
     """Return the next message's metadata and body; None at the end."""
     size = _read_exactly(file, 4)
     length = struct.unpack("<I", size)[0]
@@ -149,7 +149,7 @@ def _message(file: IO[bytes]) -> tuple[_Table, bytes] | None:
     if length > _MAX_METADATA:
         raise BadStream("metadata is too long")
     metadata = _read_exactly(file, length)
-    table = _Table(metadata, struct.unpack_from("<I", metadata)[0])
+    table = _FlatbufferTable(metadata, struct.unpack_from("<I", metadata)[0])
     return table, _read_exactly(file, table.number(3, "<q"))
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pubsub.admin.staged_parts import PublishableRun, StagedRows
     from pubsub.broker.dispatcher import Dispatcher
     from pubsub.broker.provisional_topics import ProvisionalTopics
-    from pubsub.broker.sliced_publishing import Publication
+    from pubsub.broker.sliced_publishing import PublishSteps
     from pubsub.broker.topics import Topic
 
 # Topics of a run whose subscribers are found in steps.
@@ -34,7 +34,7 @@ class BatchPublication:
         self._topics = topics
         self._rows = rows
 
-    def steps(self, record: Callable[[], None]) -> Publication:
+    def steps(self, record: Callable[[], None]) -> PublishSteps:
         """Publish a run in each step; ``record`` is called in the last one."""
         self.has_begun = True
         while self._rows:
@@ -47,7 +47,7 @@ class BatchPublication:
                 yield 1
         record()
 
-    def _publish(self, run: PublishableRun) -> Publication:
+    def _publish(self, run: PublishableRun) -> PublishSteps:
         columns = run.columns
         units = 1 + columns.count // _MESSAGES + columns.nbytes // _BYTES
         if len(run.topics) == 1:

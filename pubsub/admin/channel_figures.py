@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pubsub.broker.connection_figures import Figures, figures_of
+from pubsub.broker.connection_figures import ConnectionFigures, figures_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,7 +33,7 @@ class ChannelFigures:
         self._messages_out += outbox.messages
         self._bytes_out += outbox.nbytes
 
-    def with_outboxes(self, outboxes: Iterable[Outbox], leaving: bool) -> Figures:
+    def with_outboxes(self, outboxes: Iterable[Outbox], leaving: bool) -> ConnectionFigures:
         """Return the figures together with those of the responses that are being sent."""
         found = figures_of(None, outboxes, leaving)
         return replace(

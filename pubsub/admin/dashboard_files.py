@@ -61,7 +61,7 @@ _HEADERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _DashboardFile:
     """A file's content, media type and entity tag."""
 
     content: bytes
@@ -103,7 +103,7 @@ def _wants_html(request: ApiRequest) -> bool:
     return any("text/html" in value.lower() for value in accepted)
 
 
-def _send(request: ApiRequest, file: _File) -> None:
+def _send(request: ApiRequest, file: _DashboardFile) -> None:
     """Answer with the file, or with 304 if the client has it."""
     if request.setETag(file.tag) is not CACHED:
         request.answer(200, file.content, file.kind, _HEADERS)
@@ -113,7 +113,7 @@ def _send(request: ApiRequest, file: _File) -> None:
 
 
 @cache
-def _read_files() -> dict[str, _File]:
+def _read_files() -> dict[str, _DashboardFile]:
     """Return the files of the package, by their paths in it."""
     root = files("pubsub.admin") / "dashboard"
     return {name: _file(name, found.read_bytes()) for name, found in _walk(root, "")}
@@ -133,6 +133,6 @@ def _extension(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _file(name: str, content: bytes) -> _File:
+def _file(name: str, content: bytes) -> _DashboardFile:
     tag = f'"{sha256(content).hexdigest()[:32]}"'
-    return _File(content, _TYPES[_extension(name)], tag.encode())
+    return _DashboardFile(content, _TYPES[_extension(name)], tag.encode())

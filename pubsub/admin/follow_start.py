@@ -26,7 +26,7 @@ class HistoryGap(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class FollowStart:
     """The first offset to read, and what is missing before it.
 
     ``past`` is True if messages are requested that have been published before.
@@ -39,7 +39,7 @@ class Start:
 
 async def find_start(
     store: IStore, parameters: Parameters, position: str | None, follows: bool
-) -> Start:
+) -> FollowStart:
     """Return where to begin; ``position`` is that of a client which reconnects.
 
     Without any of the parameters ``start`` and ``timestamp`` it is the end if the client follows,
@@ -50,18 +50,24 @@ async def find_start(
     if "timestamp" in parameters:
         if "start" in parameters:
             raise invalid("expected either start or timestamp")
-        return Start(await store.offset_at(parameters.number("timestamp", low=-(2**63))), True)
+        return FollowStart(
+            await store.offset_at(parameters.number("timestamp", low=-(2**63))), True
+        )
     if "start" not in parameters:
-        return Start(store.next_offset, False) if follows else Start(store.first_offset, True)
+        return (
+            FollowStart(store.next_offset, False)
+            if follows
+            else FollowStart(store.first_offset, True)
+        )
     if parameters.is_word("start", EARLIEST):
-        return Start(store.first_offset, True)
+        return FollowStart(store.first_offset, True)
     start = parameters.number("start")
     epoch = parameters.text("epoch", store.epoch)
     check_epoch(store, epoch, start)
     if start > store.next_offset:
         message = f"the history ends at offset {store.next_offset}"
         raise ApiError(NOT_SATISFIABLE, "beyond-end", message, next=store.next_offset)
-    return Start(start, True)
+    return FollowStart(start, True)
 
 
 def check_epoch(store: IStore, epoch: str, offset: int) -> None:
@@ -71,7 +77,7 @@ def check_epoch(store: IStore, epoch: str, offset: int) -> None:
         raise ApiError(CONFLICT, "epoch", message, epoch=store.epoch)
 
 
-def _after(store: IStore, position: str) -> Start:
+def _after(store: IStore, position: str) -> FollowStart:
     """Return where a client continues whose position is ``position``, as ``epoch:offset``.
 
     It is never refused for a position that is not valid any more, as browsers would not try again.
@@ -83,7 +89,7 @@ def _after(store: IStore, position: str) -> Start:
     found = store.continuation(epoch, offset)
     if found is None:
         # Nothing is known of what the client has seen, so it gets everything.
-        return Start(first, True, HistoryGap(first, first, REPLACED))
+        return FollowStart(first, True, HistoryGap(first, first, REPLACED))
     if found < offset:
-        return Start(found, True, HistoryGap(found, offset, LOST))
-    return Start(min(offset, end), True)
+        return FollowStart(found, True, HistoryGap(found, offset, LOST))
+    return FollowStart(min(offset, end), True)

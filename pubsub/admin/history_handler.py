@@ -32,7 +32,7 @@ from pubsub.broker.topic_names import topic_name
 if TYPE_CHECKING:
     from pubsub.admin.api_request import ApiRequest
     from pubsub.admin.follow_formats import FollowEncoding
-    from pubsub.admin.follow_start import Start
+    from pubsub.admin.follow_start import FollowStart
     from pubsub.broker.listener import Listener
     from pubsub.broker.slices import Work
     from pubsub.store.parcel import TopicCounts
@@ -118,7 +118,7 @@ class HistoryHandler:
         request: ApiRequest,
         access: RequestAccess,
         topics: frozenset[str],
-        begin: Start,
+        begin: FollowStart,
         encoding: FollowEncoding,
     ) -> None:
         """Answer with the messages of ``topics`` from ``begin`` to the end; skip what expires."""

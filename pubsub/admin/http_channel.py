@@ -24,7 +24,7 @@ from pubsub.admin.api_request import STOPPED, ApiRequest
 from pubsub.admin.channel_exit import ChannelExit
 from pubsub.admin.channel_figures import ChannelFigures
 from pubsub.admin.request_times import RequestTimes
-from pubsub.broker.connection_figures import Figures
+from pubsub.broker.connection_figures import ConnectionFigures
 from pubsub.broker.identity import Identity
 from pubsub.broker.marks import describe
 from pubsub.errors import HandshakeTimeout, Refused
@@ -192,7 +192,7 @@ class Channel(HTTPChannel):
         """See ``ListedSession``."""
         return () if self.long_response is None else (self.long_response.outbox,)
 
-    def figures(self) -> Figures:
+    def figures(self) -> ConnectionFigures:
         """See ``StreamClient``."""
         return self._figures.with_outboxes(self.outboxes(), self.leaving)
 

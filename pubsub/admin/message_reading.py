@@ -18,7 +18,7 @@ from pubsub.broker.topic_names import topic_name
 
 if TYPE_CHECKING:
     from pubsub.admin.api_request import ApiRequest
-    from pubsub.admin.follow_start import Start
+    from pubsub.admin.follow_start import FollowStart
     from pubsub.admin.history_handler import HistoryHandler
     from pubsub.broker.listener import Listener
 
@@ -69,7 +69,7 @@ class MessageReader:
         access: RequestAccess,
         names: tuple[str, ...],
         encoding: FollowEncoding,
-        start: Start,
+        start: FollowStart,
     ) -> None:
         store = self._listener.store
         headers = {"Pubsub-Start": str(start.offset), "Pubsub-Epoch": store.epoch}

@@ -22,7 +22,7 @@ _MAX_PARTS = 10_000
 # Estimated bytes of memory of a staged part, and of the name of one of its topics.
 _PART_BYTES, _NAME_BYTES = 2048, 128
 
-Query: TypeAlias = tuple[str | None, str]
+QueryKey: TypeAlias = tuple[str | None, str]
 """The owner of a query, and its id."""
 
 
@@ -33,7 +33,7 @@ class StagedPart:
     ``client`` is the one whose share it counts to.
     """
 
-    query: Query
+    query: QueryKey
     batch: int
     run: str
     body: Body
@@ -81,7 +81,7 @@ class PartRegistry:
         self._memory.add(part.held)
         return id
 
-    def nbytes(self, query: Query, batch: int) -> int:
+    def nbytes(self, query: QueryKey, batch: int) -> int:
         """Return the bytes that are staged for a batch."""
         own = [p for p in self._parts.values() if (p.query, p.batch) == (query, batch)]
         return sum([part.body.nbytes for part in own])
@@ -97,13 +97,13 @@ class PartRegistry:
             self._shares.free(part.client, 1)
             self._memory.free(part.held)
 
-    def drop_all(self, query: Query, which: Callable[[StagedPart], bool]) -> None:
+    def drop_all(self, query: QueryKey, which: Callable[[StagedPart], bool]) -> None:
         """Drop those parts of a query for which ``which`` returns True."""
         for id, part in tuple(self._parts.items()):
             if part.query == query and which(part):
                 self.drop(id)
 
-    def claim(self, query: Query, batch: int, ids: list[str]) -> list[StagedPart]:
+    def claim(self, query: QueryKey, batch: int, ids: list[str]) -> list[StagedPart]:
         """Return the parts, which do not expire until ``release``; raises ApiError."""
         parts = []
         for id in dict.fromkeys(ids):

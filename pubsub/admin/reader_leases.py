@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pubsub.admin.api_error import CONFLICT, FULL, ApiError
 from pubsub.admin.parameters import Parameters, name_in_path
-from pubsub.admin.reader_positions import Reader
+from pubsub.admin.reader_positions import ReaderKey
 from pubsub.admin.request_access import request_access
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class ReaderLeases:
         self._listener = listener
         self._clock = listener.clock
         # All leases last equally long, so the first one here is the first to end.
-        self._leases: OrderedDict[Reader, _Lease] = OrderedDict()
+        self._leases: OrderedDict[ReaderKey, _Lease] = OrderedDict()
         self._counts: Counter[str | None] = Counter()
         # So that what has ended is not charged until the next request.
         listener.statistics.each_second.append(self._end_leases)
@@ -87,7 +87,7 @@ class ReaderLeases:
                 return
             self._remove(reader)
 
-    def _remove(self, reader: Reader) -> None:
+    def _remove(self, reader: ReaderKey) -> None:
         del self._leases[reader]
         self._counts[reader[0]] -= 1
         self._listener.memory.free(LEASE_BYTES)

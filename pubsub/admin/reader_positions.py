@@ -45,23 +45,23 @@ _PAGE = 64
 _DIGITS = 4
 # Characters of the text that stands for the topics of a reader.
 _MOST_TOPICS = 64
-Reader: TypeAlias = tuple[str | None, str]
+ReaderKey: TypeAlias = tuple[str | None, str]
 """The owner of a reader, and its name."""
 
 
-class _Place(NamedTuple):
+class _ListPlace(NamedTuple):
     """The place of a reader in lists: by name, then by owner, with "=" before one that exists."""
 
     name: str
     owner: str
 
     @classmethod
-    def of(cls, reader: Reader) -> _Place:
+    def of(cls, reader: ReaderKey) -> _ListPlace:
         owner, name = reader
         return cls(name, "" if owner is None else f"={owner}")
 
     @classmethod
-    def parse(cls, key: str) -> _Place:
+    def parse(cls, key: str) -> _ListPlace:
         """Return the place with this key; raises ApiError."""
         length, _, rest = key.partition(" ")
         if not length.isdecimal() or len(length) > _DIGITS:
@@ -74,7 +74,7 @@ class _Place(NamedTuple):
         return f"{len(self.name)} {self.name}{self.owner}"
 
     @property
-    def reader(self) -> Reader:
+    def reader(self) -> ReaderKey:
         return self.owner[1:] if self.owner else None, self.name
 
 
@@ -85,7 +85,7 @@ class ReaderPositions:
         self._listener = listener
         self._store = listener.store
         self._timestamp = listener.wall.timestamp
-        self._known: SortedDict[_Place, dict[str, object]] = SortedDict()
+        self._known: SortedDict[_ListPlace, dict[str, object]] = SortedDict()
         # The number of readers of each owner.
         self._counts: Counter[str | None] = Counter()
 
@@ -98,18 +98,18 @@ class ReaderPositions:
             self._restore((owner, name), row)
         self._listener.memory.add(_READER_BYTES * len(self._known))
 
-    def _restore(self, reader: Reader, row: bytes) -> None:
-        self._known[_Place.of(reader)] = json.loads(row)
+    def _restore(self, reader: ReaderKey, row: bytes) -> None:
+        self._known[_ListPlace.of(reader)] = json.loads(row)
         self._counts[reader[0]] += 1
 
     async def list(self, request: ApiRequest) -> None:
         """GET /v1/readers"""
         asked = page_request(Parameters.of_url(request, *PAGING))
         access = request_access(request, self._listener)
-        after = _Place.parse(asked.after) if asked.after else None
+        after = _ListPlace.parse(asked.after) if asked.after else None
         owners = self._owners_seen(access)
 
-        def row_of(place: _Place) -> Row | None:
+        def row_of(place: _ListPlace) -> Row | None:
             owner, name = place.reader
             seen = access.is_admin or owner in owners
             matches = asked.matches(name) or (owner is not None and asked.matches(owner))
@@ -126,7 +126,7 @@ class ReaderPositions:
         """Return the owners whose readers a client sees: itself, and None."""
         return {None, access.owner} if access.may_read_some else set()
 
-    def _after(self, place: _Place | None) -> Iterator[_Place]:
+    def _after(self, place: _ListPlace | None) -> Iterator[_ListPlace]:
         """Yield the readers behind ``place``, in order; others may come and go meanwhile."""
         while True:
             following = self._known.irange(place, None, inclusive=(False, True))
@@ -137,7 +137,7 @@ class ReaderPositions:
             if len(page) < _PAGE:
                 return
 
-    def _row(self, place: _Place) -> Row:
+    def _row(self, place: _ListPlace) -> Row:
         owner, name = place.reader
         row = self._known[place]
         lag = max(self._store.committed - int(str(row["offset"])), 0)
@@ -178,7 +178,7 @@ class ReaderPositions:
         await self._confirm(request)
 
     def report(
-        self, reader: Reader, offset: int, epoch: str, quiet: Mapping[str, object] | None = None
+        self, reader: ReaderKey, offset: int, epoch: str, quiet: Mapping[str, object] | None = None
     ) -> None:
         """Store the position of ``reader``, with what it notes; raises ApiError, or
         MemoryExhausted.
@@ -187,7 +187,7 @@ class ReaderPositions:
         if not store.continues(epoch, offset):
             message = f"offset {offset} of epoch {epoch} is not part of this history"
             raise ApiError(CONFLICT, "epoch", message, epoch=store.epoch)
-        place = _Place.of(reader)
+        place = _ListPlace.of(reader)
         if place not in self._known:
             self._make_room(reader[0])
         row: dict[str, object] = {"offset": offset, "epoch": epoch, "updated": self._timestamp()}
@@ -196,12 +196,12 @@ class ReaderPositions:
         store.put(*_key(reader), json.dumps(row).encode())
         self._share(reader, offset)
 
-    def _share(self, reader: Reader, offset: int | None) -> None:
+    def _share(self, reader: ReaderKey, offset: int | None) -> None:
         positions = shared_positions(self._store)
         if positions is not None and positions.readers is not None:
             positions.readers.report(reader, offset)
 
-    async def position(self, reader: Reader) -> str | None:
+    async def position(self, reader: ReaderKey) -> str | None:
         """Return the stored position of ``reader`` as ``epoch:offset``; None without one.
 
         If the reader has reported to another broker last, it is one before which it has everything.
@@ -212,7 +212,7 @@ class ReaderPositions:
             if elsewhere is not None:
                 found = await positions.find(elsewhere, strict=False)
                 return f"{self._store.epoch}:{min(found.start, self._store.committed)}"
-        row = self._known.get(_Place.of(reader))
+        row = self._known.get(_ListPlace.of(reader))
         return None if row is None else f"{row['epoch']}:{row['offset']}"
 
     def _make_room(self, owner: str | None) -> None:
@@ -235,7 +235,7 @@ class ReaderPositions:
         reader = (owner, name_in_path(request, PREFIX))
         if not access.is_admin:
             access.require_readers()
-        if self._known.pop(_Place.of(reader), None) is not None:
+        if self._known.pop(_ListPlace.of(reader), None) is not None:
             self._counts[owner] -= 1
             self._listener.memory.free(_READER_BYTES)
             self._store.delete(*_key(reader))
@@ -263,7 +263,7 @@ def _quiet(parameters: Parameters, offset: int) -> dict[str, object]:
     return {"quiet_from": begin, "quiet_topics": topics}
 
 
-def _key(reader: Reader) -> tuple[str, str]:
+def _key(reader: ReaderKey) -> tuple[str, str]:
     """Return the table and the key of a reader."""
     owner, name = reader
     return (READERS, name) if owner is None else (OWNED_READERS, json.dumps([owner, name]))

@@ -30,7 +30,7 @@ from pubsub.admin.committed_batches import Commit, CommittedBatches
 from pubsub.admin.flow_control import all_stored, wait_for_backpressure
 from pubsub.admin.history_response import RunInThread
 from pubsub.admin.parameters import Parameters
-from pubsub.admin.part_registry import PartRegistry, Query, StagedPart
+from pubsub.admin.part_registry import PartRegistry, QueryKey, StagedPart
 from pubsub.admin.request_access import RequestAccess, request_access
 from pubsub.admin.staged_parts import PartSummary, StagedRows, read_rows, summarize
 from pubsub.broker.provisional_topics import ProvisionalTopics
@@ -51,10 +51,10 @@ _LOOKED_AT = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class _UploadedBatch:
     """A batch to commit; ``address`` is that of the client if the query has no owner."""
 
-    query: Query
+    query: QueryKey
     number: int
     address: str
 
@@ -72,7 +72,7 @@ class StagingHandler:
             SlicedPublishing,
             lambda: SlicedPublishing(listener.store, listener.router, listener.at_tick_end),
         )
-        self._locks: dict[Query, DeferredLock] = {}
+        self._locks: dict[QueryKey, DeferredLock] = {}
 
     def restore(self) -> None:
         """Load the stored commits."""
@@ -141,7 +141,7 @@ class StagingHandler:
             message = f"the batch needs {needed} bytes of memory; use fewer rows for a batch"
             raise ApiError(TOO_LARGE, "too-large", message)
 
-    def _check_limits(self, query: Query, batch: int, nbytes: int, messages: int) -> None:
+    def _check_limits(self, query: QueryKey, batch: int, nbytes: int, messages: int) -> None:
         """Raise ApiError if the batch becomes too large or exceeds the listener's rate."""
         limit = self._listener.settings["max-batch"]
         if self._parts.nbytes(query, batch) + nbytes > limit:
@@ -181,7 +181,12 @@ class StagingHandler:
         request.answer(200, json.dumps(answer).encode() + b"\n")
 
     async def _commit(
-        self, request: ApiRequest, query: Query, batch: int, ids: list[str], access: RequestAccess
+        self,
+        request: ApiRequest,
+        query: QueryKey,
+        batch: int,
+        ids: list[str],
+        access: RequestAccess,
     ) -> dict[str, object]:
         known = self._committed.last(*query)
         if known is not None and batch <= known.batch:
@@ -191,7 +196,7 @@ class StagingHandler:
         parts = self._parts.claim(query, batch, ids)
         try:
             address = request.address if access.owner is None else ""
-            identified = _Batch(query, batch, address)
+            identified = _UploadedBatch(query, batch, address)
             commit, nbytes = await self._publish_parts(identified, parts, access)
             if commit.messages:
                 request.count_published(commit.messages, nbytes)
@@ -203,7 +208,7 @@ class StagingHandler:
         return {**_range(commit), "duplicate": False}
 
     async def _publish_parts(
-        self, batch: _Batch, parts: list[StagedPart], access: RequestAccess
+        self, batch: _UploadedBatch, parts: list[StagedPart], access: RequestAccess
     ) -> tuple[Commit, int]:
         """Publish all parts; return the commit, and the bytes of the payloads."""
         memory, topics = self._listener.memory, self._listener.topics
@@ -219,7 +224,7 @@ class StagingHandler:
 
     async def _publish_all(
         self,
-        batch: _Batch,
+        batch: _UploadedBatch,
         rows: deque[StagedRows],
         names: frozenset[str],
         access: RequestAccess,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pubsub.broker.slices import Work
     from pubsub.broker.topics import Topic
 
-Answer = dict[str, object]
+JsonReply = dict[str, object]
 _START = ("start", "timestamp", "epoch", "position", "reader")
 
 
@@ -40,7 +40,7 @@ class RequestContext:
 
 
 @dataclass(frozen=True, slots=True)
-class _Subscription:
+class _TopicSubscription:
     """A subscription; with ``past`` messages are read that were published before it."""
 
     topic: Topic
@@ -58,9 +58,9 @@ class WebSocketRequests:
         self._anonymous = anonymous
         self.access = anonymous
         self.sender = b""
-        self._subscriptions: dict[str, _Subscription] = {}
+        self._subscriptions: dict[str, _TopicSubscription] = {}
         self._run = context.listener.dispatcher.run_id
-        self._operations: Mapping[str, Callable[[dict[str, Any]], Awaitable[Answer]]] = {
+        self._operations: Mapping[str, Callable[[dict[str, Any]], Awaitable[JsonReply]]] = {
             "connect": self._connect,
             "subscribe": self._subscribe,
             "unsubscribe": self._unsubscribe,
@@ -68,7 +68,7 @@ class WebSocketRequests:
             "ping": self._ping,
         }
 
-    async def carry_out(self, op: object, members: dict[str, Any]) -> Answer:
+    async def carry_out(self, op: object, members: dict[str, Any]) -> JsonReply:
         """Carry out a request; return the members of its answer. Raises ApiError or Refused."""
         operation = self._operations.get(op) if isinstance(op, str) else None
         if operation is None:
@@ -76,7 +76,7 @@ class WebSocketRequests:
             raise ApiError(NOT_FOUND, "unknown-op", f"unknown op; expected {expected}")
         return await operation(members)
 
-    async def _connect(self, members: dict[str, Any]) -> Answer:
+    async def _connect(self, members: dict[str, Any]) -> JsonReply:
         """Take the rights of a token, or those of a client without one."""
         given = Parameters(members, ("token", "sender"))
         access, listener = self._anonymous, self._listener
@@ -98,13 +98,13 @@ class WebSocketRequests:
             for _ in self._listener.router.recheck_each(subscription.topic):
                 yield
 
-    async def _ping(self, members: dict[str, Any]) -> Answer:
+    async def _ping(self, members: dict[str, Any]) -> JsonReply:
         Parameters(members, ())
         return {}
 
     # Subscriptions
 
-    async def _subscribe(self, members: dict[str, Any]) -> Answer:
+    async def _subscribe(self, members: dict[str, Any]) -> JsonReply:
         given = Parameters(members, ("topic", "headers", "binary", *_START))
         listener = self._listener
         name = topic_name(check_name("topic", members.get("topic")))
@@ -120,7 +120,7 @@ class WebSocketRequests:
             self.access.check_follow((name,))
         encoding = FrameEncoding(given.flag("headers"), given.flag("binary"), self._run)
         self._begin(name, start.past, encoding, start.offset)
-        answer: Answer = {"topic": name, "start": start.offset, "epoch": listener.store.epoch}
+        answer: JsonReply = {"topic": name, "start": start.offset, "epoch": listener.store.epoch}
         return answer if start.gap is None else {**answer, "gap": start.gap._asdict()}
 
     async def _position(self, given: Parameters) -> str | None:
@@ -142,10 +142,10 @@ class WebSocketRequests:
             listener.memory.free(TOPIC_BYTES)
             raise
         topic = provisional[name]
-        self._subscriptions[name] = _Subscription(topic, provisional, past)
+        self._subscriptions[name] = _TopicSubscription(topic, provisional, past)
         listener.router.subscribe(self._outbox, topic, encoding, start)
 
-    async def _unsubscribe(self, members: dict[str, Any]) -> Answer:
+    async def _unsubscribe(self, members: dict[str, Any]) -> JsonReply:
         Parameters(members, ("topic",))
         name = topic_name(check_name("topic", members.get("topic")))
         subscription = self._subscriptions.get(name)
@@ -177,7 +177,7 @@ class WebSocketRequests:
         if subscriptions:
             self._listener.slices.run_later(self._release(list(subscriptions.values())))
 
-    def _release(self, subscriptions: list[_Subscription]) -> Work:
+    def _release(self, subscriptions: list[_TopicSubscription]) -> Work:
         for subscription in subscriptions:
             self._listener.memory.free(TOPIC_BYTES)
             yield from subscription.provisional.withdraw()
@@ -205,7 +205,7 @@ class WebSocketRequests:
         messages = SubmittedMessages(columns, [headers] if headers else None)
         return await self._context.publisher.submit(name, messages, sender, self.access, limiters)
 
-    async def _acknowledge(self, members: dict[str, Any]) -> Answer:
+    async def _acknowledge(self, members: dict[str, Any]) -> JsonReply:
         """Store the position of a reader: it has handled the message at ``offset``."""
         given = Parameters(members, ("reader", "offset", "epoch"))
         store = self._listener.store

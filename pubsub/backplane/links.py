@@ -59,13 +59,13 @@ class Outgoing:
 
 
 @dataclass(slots=True)
-class _Link:
+class _SenderLink:
     last: int = 0
     pieces: list[bytes] = field(default_factory=list)
     held: int = 0
 
 
-class _Opened(NamedTuple):
+class _OpenedEnvelope(NamedTuple):
     """An envelope; ``data`` is the record or the piece."""
 
     counter: int
@@ -89,14 +89,14 @@ class Incoming:
     """Takes envelopes apart. ``malformed`` counts those that were not understood."""
 
     def __init__(self) -> None:
-        self._links: OrderedDict[int, _Link] = OrderedDict()
+        self._links: OrderedDict[int, _SenderLink] = OrderedDict()
         self.held = 0
         """Bytes of records that are not complete."""
         self.malformed = 0
 
     def take(self, envelopes: Iterable[tuple[str, bytes]]) -> Iterator[Arrived]:
         """Yield the records, for each link in the order in which they were sent."""
-        by_link: dict[int, list[_Opened]] = {}
+        by_link: dict[int, list[_OpenedEnvelope]] = {}
         for name, data in envelopes:
             try:
                 for opened in _open(name, data):
@@ -108,10 +108,10 @@ class Incoming:
             found.sort(key=lambda one: one.counter)
             yield from self._take_link(link, found)
 
-    def _take_link(self, link: int, found: Sequence[_Opened]) -> Iterator[Arrived]:
+    def _take_link(self, link: int, found: Sequence[_OpenedEnvelope]) -> Iterator[Arrived]:
         state = self._links.get(link)
         if state is None:
-            state = self._links[link] = _Link()
+            state = self._links[link] = _SenderLink()
             if len(self._links) > _LINKS:
                 self._forget_pieces(self._links.popitem(last=False)[1])
         self._links.move_to_end(link)
@@ -131,7 +131,7 @@ class Incoming:
                 self._forget_pieces(state)
                 self.malformed += 1
 
-    def _add_piece(self, state: _Link, piece: int, follows: bool, data: bytes) -> bool:
+    def _add_piece(self, state: _SenderLink, piece: int, follows: bool, data: bytes) -> bool:
         """Return whether the piece is the next one of its record."""
         if piece == 0:
             self._forget_pieces(state)
@@ -144,12 +144,12 @@ class Incoming:
         self.held += len(data)
         return True
 
-    def _forget_pieces(self, state: _Link) -> None:
+    def _forget_pieces(self, state: _SenderLink) -> None:
         self.held -= state.held
         state.pieces, state.held = [], 0
 
 
-def _open(name: str, data: bytes) -> Iterator[_Opened]:
+def _open(name: str, data: bytes) -> Iterator[_OpenedEnvelope]:
     """Yield the envelopes in ``data``; raises MalformedRecord at the first that is not one."""
     at = 0
     while at < len(data) or not data:
@@ -161,7 +161,7 @@ def _open(name: str, data: bytes) -> Iterator[_Opened]:
             raise MalformedRecord("the envelope is invalid")
         if not size or at > len(data):
             raise MalformedRecord("the record is cut off")
-        yield _Opened(counter, link, piece, pieces, name, data[start:at])
+        yield _OpenedEnvelope(counter, link, piece, pieces, name, data[start:at])
 
 
 def messages_of(data: bytes) -> int:

@@ -83,7 +83,7 @@ class StreamSession:
         self._options = options
         self.client: Client | None = None
         self._js: JetStreamContext
-        self._reader: _Reader | None = None
+        self._reader: _Puller | None = None
 
     async def prepare(self, client: Client) -> None:
         """Make the stream unless it is there; raise Unusable if it cannot be used."""
@@ -129,7 +129,7 @@ class StreamSession:
                 mem_storage=True,
             ),
         )
-        reader = _Reader(client, consumer.name)
+        reader = _Puller(client, consumer.name)
         await reader.begin()
         self._reader = reader
         return int(state.last_seq)
@@ -152,7 +152,7 @@ class StreamSession:
         return self.client
 
 
-class _Reader:
+class _Puller:
     """Pulls messages; another pull begins when all of the one before were fetched."""
 
     def __init__(self, client: Client, name: str) -> None:

@@ -27,7 +27,7 @@ KNOWN = "shared-runs"
 # A checkpoint follows this number of appends, of stretches, of messages, or of bytes.
 _APPENDS, _STRETCHES, _MESSAGES, _BYTES = 4096, 2048, 65_536, 16 * 1024**2
 _PAIR, _KNOWN = struct.Struct("<QQ"), struct.Struct("<QQ")
-State = dict[int, int]
+ListedRuns = dict[int, int]
 """The next message of each run that a position at some place has to list."""
 
 
@@ -67,7 +67,7 @@ class PositionIndex:
         self._offsets: list[int] = []
         # As they are stored: as objects they would take several times the memory.
         self._states: list[bytes] = []
-        self.state: State = {}
+        self.state: ListedRuns = {}
         """At the end of the log."""
         self.end = 0
         self._stretches: list[OffsetStretch] = []
@@ -173,7 +173,7 @@ class PositionIndex:
         if gone > 0:
             del self._offsets[:gone], self._states[:gone]
 
-    def _state(self, place: int) -> State:
+    def _state(self, place: int) -> ListedRuns:
         return dict(_PAIR.iter_unpack(self._states[place]))
 
     @property
@@ -183,12 +183,12 @@ class PositionIndex:
 
     # From offsets to positions
 
-    def before(self, offset: int) -> tuple[int, State]:
+    def before(self, offset: int) -> tuple[int, ListedRuns]:
         """Return the last checkpoint up to ``offset``, or the first."""
         place = max(bisect_right(self._offsets, offset) - 1, 0)
         return self._offsets[place], self._state(place)
 
-    def recent(self, offset: int) -> State | None:
+    def recent(self, offset: int) -> ListedRuns | None:
         """Return the state at ``offset``; None if the log has to be read to find it."""
         point, state = self.before(offset)
         if offset <= point:

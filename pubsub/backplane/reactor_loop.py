@@ -42,7 +42,7 @@ class ReactorLoop(asyncio.SelectorEventLoop):
         self._times: list[float] = []
         selector = selectors.DefaultSelector()
         super().__init__(selector)
-        self._events = _Events(selector.fileno(), self.run_pass)
+        self._events = _WakeDescriptor(selector.fileno(), self.run_pass)
 
     def begin(self, seconds: float) -> None:
         """Run at once until ``stop`` is called, for so long at most; then inside the reactor."""
@@ -151,7 +151,7 @@ def _outside_of_loops() -> Iterator[None]:
 
 
 @implementer(IReadDescriptor)
-class _Events:
+class _WakeDescriptor:
     """The descriptor that the reactor waits for."""
 
     def __init__(self, descriptor: int, run_pass: Callable[[], None]) -> None:

@@ -132,7 +132,7 @@ def _little_endian(words: array[int]) -> bytes:
     return words.tobytes()
 
 
-class _Reader:
+class _FieldReader:
     """Takes bytes from the front; raises MalformedRecord where there are too few."""
 
     def __init__(self, data: bytes) -> None:
@@ -167,7 +167,7 @@ class _Reader:
 
 def decode(data: bytes) -> TopicRecord:
     """Return the record; raises MalformedRecord. The work is bounded by the length of ``data``."""
-    reader = _Reader(data)
+    reader = _FieldReader(data)
     read, count, size, sender_size, protocol_size, flags = _HEAD.unpack(reader.take(_HEAD.size))
     if not count or not size or flags & ~(_PROOF | _POSITIONS | _HEADERS):
         raise MalformedRecord("the head is invalid")
@@ -188,8 +188,8 @@ def decode(data: bytes) -> TopicRecord:
     return TopicRecord(read, sender, protocol, proof, columns, positions, headers)
 
 
-def _decode_headers(reader: _Reader, count: int) -> Sequence[Headers]:
-    inner = _Reader(reader.take(reader.number(_U32)))
+def _decode_headers(reader: _FieldReader, count: int) -> Sequence[Headers]:
+    inner = _FieldReader(reader.take(reader.number(_U32)))
     found: list[Headers] = []
     for _ in range(count):
         own: dict[str, bytes] = {}

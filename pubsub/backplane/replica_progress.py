@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from pubsub.backplane.replica_record import MAX_PARTS, Part
+from pubsub.backplane.replica_record import MAX_PARTS, RecordPart
 
 _VALUE = struct.Struct("<6Q")
 
@@ -88,7 +88,7 @@ class Progress:
         self.sequence = sequence
         return gap
 
-    def take(self, origin: str, part: Part) -> bytes | None:
+    def take(self, origin: str, part: RecordPart) -> bytes | None:
         """Return the record that ``part`` completes, None if it completes none or is left out."""
         last = self.reached.get(origin, Reached())
         follows = part.term == last.term and part.number == last.number + 1
@@ -104,7 +104,7 @@ class Progress:
             return part.data
         return self._add_piece(origin, part)
 
-    def _add_piece(self, origin: str, part: Part) -> bytes | None:
+    def _add_piece(self, origin: str, part: RecordPart) -> bytes | None:
         if part.place == 0:
             self._pieces[origin] = _Pieces(self.sequence)
         pieces = self._pieces.get(origin)

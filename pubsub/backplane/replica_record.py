@@ -40,7 +40,7 @@ _MESSAGE, _BATCH = 12, 512
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RecordPart:
     """A part of a record; ``data`` is its piece."""
 
     term: int
@@ -58,7 +58,7 @@ class Part:
         return _HEAD.pack(_MAGIC, _VERSION, crc, *fields) + self.data
 
 
-def decode_part(data: bytes) -> Part:
+def decode_part(data: bytes) -> RecordPart:
     """Return the part; raises MalformedRecord."""
     if len(data) < _HEAD.size:
         raise MalformedRecord("the head is cut off")
@@ -67,7 +67,7 @@ def decode_part(data: bytes) -> Part:
         raise MalformedRecord("it is of another version")
     if crc32(data[_BODY_AT:]) != crc:
         raise MalformedRecord("the checksum is wrong")
-    part = Part(term, number, run, place, parts, data[_HEAD.size :])
+    part = RecordPart(term, number, run, place, parts, data[_HEAD.size :])
     if not part.number or part.place >= part.parts:
         raise MalformedRecord("the head is invalid")
     return part

@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 
 from pubsub.backplane.replica_record import (
     MAX_PARTS,
-    Part,
+    RecordPart,
     cut,
     encode_batches,
     nbytes_of,
@@ -200,6 +200,6 @@ class ReplicaSender:
     def _publish(self, parts: Sequence[bytes], run: int) -> None:
         for place, piece in enumerate(parts):
             self._number += 1
-            part = Part(self.term, self._number, run, place, len(parts), piece)
+            part = RecordPart(self.term, self._number, run, place, len(parts), piece)
             done: Deferred[None] = self._stream.publish(self._origin, part.encode())
             done.addErrback(lambda failure: self._fail(failure.getErrorMessage()))

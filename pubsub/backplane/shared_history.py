@@ -28,7 +28,7 @@ from pubsub.broker.held_request import opened
 from pubsub.errors import HistoryUnavailable
 
 if TYPE_CHECKING:
-    from pubsub.backplane.replica_record import Part
+    from pubsub.backplane.replica_record import RecordPart
     from pubsub.backplane.replica_stream import ReplicaStream, StreamMessage
     from pubsub.backplane.spool import SharedLimits
     from pubsub.broker.batch import Batch
@@ -249,7 +249,7 @@ class SharedHistory:
             sender.cursor = self._store.next_offset
             self._settle_idle()
 
-    def _take_own(self, part: Part) -> None:
+    def _take_own(self, part: RecordPart) -> None:
         sender, before = self._sender, self._progress.reached[self.origin]
         mine = sender is not None and part.term == sender.term
         if mine and part.term == before.term and part.number > before.number + 1:
@@ -284,7 +284,7 @@ class SharedHistory:
         own = self._progress.reached[self.origin]
         self._keep(self.origin, own.run, own.following, own.offset)
 
-    def _take_former(self, part: Part, record: bytes) -> None:
+    def _take_former(self, part: RecordPart, record: bytes) -> None:
         """Take what an earlier session of this broker has sent; the log may have lost it."""
         own = self._progress.reached[self.origin]
         batches, _ = decode_batches(record, part.run)

@@ -29,7 +29,7 @@ log = Logger()
 _PAGE = 64 * 1024
 # Estimated bytes of a checkpoint in memory.
 _POINT_BYTES = 256
-_Messages = tuple[int, int, int, int, int]
+_OriginMessages = tuple[int, int, int, int, int]
 """Offset, run, sequence, number and bytes of consecutive messages."""
 
 
@@ -67,7 +67,7 @@ class SharedPositions:
         self.readers: ReaderSharing | None = None
         """Shares the positions of readers, if brokers have a shared state."""
         # What is appended before the index is ready.
-        self._early: list[_Messages] = []
+        self._early: list[_OriginMessages] = []
         self._ready: Deferred[None] | None = Deferred()
         self._opened = -1
         self._waiting: dict[Deferred[bool], tuple[SharedPosition, Any]] = {}
@@ -254,7 +254,7 @@ class SharedPositions:
             timer.cancel()
 
 
-def _messages_of(block: Block, start: int, stop: int) -> Iterator[_Messages]:
+def _messages_of(block: Block, start: int, stop: int) -> Iterator[_OriginMessages]:
     """Yield the messages of ``block`` from the offset ``start`` to before ``stop``.
 
     A block whose offsets and sequences are consecutive is one piece.

@@ -33,7 +33,7 @@ _ATTEMPTS = 8
 _REMEMBERED = 30 * 24 * 3600
 
 
-class _Value(NamedTuple):
+class _ReaderValue(NamedTuple):
     """The value of a key: ``position`` is None if the reader was deleted."""
 
     broker: str
@@ -86,7 +86,7 @@ class SharedReaders:
 
     async def _put(self, reader: Name, place: int | SharedPosition | None) -> None:
         position = await self._positions.at(place) if isinstance(place, int) else place
-        value = _Value(self._positions.origin, position).encode()
+        value = _ReaderValue(self._positions.origin, position).encode()
         seconds = _REMEMBERED if position is None else 0
         revision = self._revisions.get(reader, 0)
         for _ in range(_ATTEMPTS):
@@ -123,14 +123,14 @@ def _key(reader: Name) -> str:
     return f"r.{hashlib.sha256(json.dumps(reader).encode()).hexdigest()[:32]}"
 
 
-def _decode(data: bytes) -> _Value | None:
+def _decode(data: bytes) -> _ReaderValue | None:
     """Return the value; None if another version has written it."""
     try:
         found = json.loads(data)
         if found["v"] != _VERSION:
             return None
         position = found["position"]
-        return _Value(found["broker"], None if position is None else of_json(position))
+        return _ReaderValue(found["broker"], None if position is None else of_json(position))
     except (ValueError, LookupError, TypeError, MalformedPosition):
         return None
 

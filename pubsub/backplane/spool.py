@@ -62,7 +62,7 @@ class Spool:
             self.nbytes -= entry.nbytes
 
 
-class _Waiting(NamedTuple):
+class _WaitingAppend(NamedTuple):
     end: int
     deadline: float
     call: Callable[[bool], None]
@@ -76,7 +76,7 @@ class Waiters:
 
     def __init__(self, clock: Any) -> None:
         self._clock = clock
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_WaitingAppend] = deque()
         self._timer: Any = None
         self._reached = 0
         self._ended = False
@@ -91,7 +91,7 @@ class Waiters:
             elif not self._waiting and self._reached >= end:
                 call(True)
             else:
-                self._waiting.append(_Waiting(end, deadline, call))
+                self._waiting.append(_WaitingAppend(end, deadline, call))
                 if self._timer is None:
                     self._expire_later(deadline)
 

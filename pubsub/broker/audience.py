@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from pubsub.broker.encoders import BatchEncoder
-    from pubsub.broker.topics import Delivery, DeliverySource, Recipient, Topic
+    from pubsub.broker.topics import DeliverySource, QueuedDelivery, Recipient, Topic
 
 # Pending messages are delivered in pieces of about this many bytes: a piece stays in the
 # processor's cache, and a subscriber that is full pauses its outbox before the next piece.
@@ -88,14 +88,14 @@ class Audience(Protocol):
     """Outboxes that receive the same messages; ``pending`` are those of this tick."""
 
     encoder: BatchEncoder
-    pending: list[Delivery]
+    pending: list[QueuedDelivery]
 
     @property
     def targets(self) -> tuple[Recipient, ...]:
         """The outboxes. The tuple does not change while it is iterated over."""
 
 
-def joined(pending: list[Delivery]) -> Iterator[Delivery]:
+def joined(pending: list[QueuedDelivery]) -> Iterator[QueuedDelivery]:
     """Join neighbours up to about WRITE_BYTES each."""
     if len(pending) == 1:
         yield pending[0]
@@ -108,7 +108,7 @@ def joined(pending: list[Delivery]) -> Iterator[Delivery]:
             start, size = index + 1, 0
 
 
-def _join(piece: list[Delivery]) -> Delivery:
+def _join(piece: list[QueuedDelivery]) -> QueuedDelivery:
     if len(piece) == 1:
         return piece[0]
     order, _, _, offset, source = piece[0]

@@ -14,7 +14,7 @@ LIVE, CATCHING_UP, PAUSED, LEAVING = "live", "catching_up", "paused", "leaving"
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class ConnectionFigures:
     """Of a connection, since it was accepted. ``messages_in`` to ``bytes_out`` as in ``Traffic``.
 
     ``queued_bytes`` wait to be sent to it. ``state`` is LIVE, CATCHING_UP (it reads the history),
@@ -31,7 +31,7 @@ class Figures:
     state: str = LIVE
     behind: int = 0
 
-    def with_sent(self, messages: int, nbytes: int) -> Figures:
+    def with_sent(self, messages: int, nbytes: int) -> ConnectionFigures:
         """Return the figures with as many more messages sent."""
         if not messages:
             return self
@@ -40,10 +40,12 @@ class Figures:
         )
 
 
-def figures_of(publisher: Publisher | None, outboxes: Iterable[Outbox], leaving: bool) -> Figures:
+def figures_of(
+    publisher: Publisher | None, outboxes: Iterable[Outbox], leaving: bool
+) -> ConnectionFigures:
     """Return the figures of a connection with these parts."""
     boxes = tuple(outboxes)
-    return Figures(
+    return ConnectionFigures(
         subscriptions=sum([box.subscription_count for box in boxes]),
         messages_in=0 if publisher is None else publisher.messages,
         bytes_in=0 if publisher is None else publisher.nbytes,

@@ -43,7 +43,7 @@ SOURCES = 10_000
 
 
 @dataclass(slots=True)
-class _Source:
+class _AttemptSource:
     """The lines of a source since ``since``, and the attempts that got none."""
 
     since: float
@@ -61,7 +61,7 @@ class RefusedAttempts:
         self._record = record
         self._clock = clock
         self._bucket = TokenBucket(LINES_A_SECOND, clock.seconds)
-        self._sources: OrderedDict[str, _Source] = OrderedDict()
+        self._sources: OrderedDict[str, _AttemptSource] = OrderedDict()
         self._timer: IDelayedCall | None = None
 
     def __len__(self) -> int:
@@ -91,12 +91,12 @@ class RefusedAttempts:
             self._timer.cancel()
             self._timer = None
 
-    def _source(self, network: str) -> _Source:
+    def _source(self, network: str) -> _AttemptSource:
         found = self._sources.get(network)
         if found is None:
             if len(self._sources) >= SOURCES:
                 self._forget()
-            found = self._sources[network] = _Source(self._clock.seconds())
+            found = self._sources[network] = _AttemptSource(self._clock.seconds())
             if self._timer is None:
                 self._timer = self._clock.callLater(PERIOD, self._end_periods)
         return found

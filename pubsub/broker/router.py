@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
     from pubsub.broker.forwarding import Forwarding
     from pubsub.broker.slices import Slices
-    from pubsub.broker.topics import Delivery, DeliverySource, Recipient, Topic
+    from pubsub.broker.topics import DeliverySource, QueuedDelivery, Recipient, Topic
 
 # Audiences for which a batch is always encoded at once.
 _FEW_AUDIENCES = 16
@@ -292,7 +292,7 @@ class Router:
         self.flush()
         self._sliced.report()
 
-    def _deliver(self, targets: Sequence[Recipient], delivery: Delivery) -> None:
+    def _deliver(self, targets: Sequence[Recipient], delivery: QueuedDelivery) -> None:
         _order, data, count, offset, source = delivery
         for recipient in targets:
             recipient.deliver(data, count, source, offset)
@@ -343,5 +343,5 @@ def _turns() -> Iterator[bool]:
     return chain(repeat(True, _TIMED), cycle([True] + [False] * (_SAMPLE - 1)))
 
 
-def _order_of(entry: tuple[Sequence[Recipient], Delivery]) -> int:
+def _order_of(entry: tuple[Sequence[Recipient], QueuedDelivery]) -> int:
     return entry[1][0]

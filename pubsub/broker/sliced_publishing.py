@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 UNITS = 300
 """Units of work in a tick. A run takes some 5 µs."""
 
-Publication: TypeAlias = Iterator[int]
+PublishSteps: TypeAlias = Iterator[int]
 """Work that yields the units of each of its steps."""
 
 
@@ -39,11 +39,11 @@ class SlicedPublishing:
         self._store = store
         self._router = router
         self._at_tick_end = at_tick_end
-        self._publication: Publication | None = None
+        self._publication: PublishSteps | None = None
         self._done: Deferred[None] = Deferred()
         self._is_running = False
 
-    def publish(self, publication: Publication) -> Deferred[None]:
+    def publish(self, publication: PublishSteps) -> Deferred[None]:
         """Carry out ``publication`` in one commit; the result fires when all is published.
 
         Raises HistoryUnavailable; nothing has been done in that case.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pubsub.broker.encoders import BatchEncoder
     from pubsub.broker.fan_out import FanOut
     from pubsub.broker.topic_mix import TopicMix
-    from pubsub.broker.topics import Delivery, DeliverySource, Recipient, Topic
+    from pubsub.broker.topics import DeliverySource, QueuedDelivery, Recipient, Topic
 
 # Units of work in a tick. A unit takes some 5 µs.
 _UNITS = 300
@@ -49,10 +49,10 @@ class _Rest:
     def __init__(self, encoder: BatchEncoder, targets: tuple[Recipient, ...]) -> None:
         self.encoder = encoder
         self.targets = targets
-        self.pending: list[Delivery] = []
+        self.pending: list[QueuedDelivery] = []
 
 
-class _Waiting:
+class _WaitingBatch:
     """A batch, of one topic or of a mix; ``done`` has the outboxes that need nothing more of it."""
 
     __slots__ = ("batch", "done", "mix", "topic")
@@ -101,7 +101,7 @@ class SlicedRouting:
 
     def __init__(self, fan_out: FanOut) -> None:
         self._fan_out = fan_out
-        self.waiting: deque[_Waiting | _Changing] = deque()
+        self.waiting: deque[_WaitingBatch | _Changing] = deque()
         # Recipients that are being changed, and changes that are made but not reported.
         self._changing: set[Recipient] = set()
         self._made: list[Callable[[], None]] = []
@@ -119,7 +119,7 @@ class SlicedRouting:
         fan_out = self._fan_out
         if fan_out.gate.shut:
             self._late_bytes += batch.nbytes
-        self._append(_Waiting(batch, topic, mix))
+        self._append(_WaitingBatch(batch, topic, mix))
         if self._late_bytes > _LATE_BYTES:
             self.finish()
 
@@ -140,7 +140,7 @@ class SlicedRouting:
             change(recipient)
         then()
 
-    def _append(self, one: _Waiting | _Changing) -> None:
+    def _append(self, one: _WaitingBatch | _Changing) -> None:
         self._fan_out.gate.close()
         self._fan_out.memory.add(_nbytes(one))
         self.waiting.append(one)
@@ -241,8 +241,8 @@ class SlicedRouting:
         if not self.waiting:
             self._late_bytes = 0
 
-    def _begin(self, one: _Waiting | _Changing) -> Iterator[int]:
-        return self._route(one) if isinstance(one, _Waiting) else self._change_each(one)
+    def _begin(self, one: _WaitingBatch | _Changing) -> Iterator[int]:
+        return self._route(one) if isinstance(one, _WaitingBatch) else self._change_each(one)
 
     def _change_each(self, one: _Changing) -> Iterator[int]:
         for recipient in one.recipients:
@@ -250,7 +250,7 @@ class SlicedRouting:
                 self._change(one, recipient)
                 yield _CHANGING
 
-    def _route(self, one: _Waiting) -> Iterator[int]:
+    def _route(self, one: _WaitingBatch) -> Iterator[int]:
         batch, mix = one.batch, one.mix
         units = _units(batch)
         if mix is None:
@@ -268,7 +268,7 @@ class SlicedRouting:
             self._collect(one, audience, Share(mix.topics, totals, audience.wanted))
             yield units
 
-    def _collect(self, one: _Waiting, audience: Audience, source: DeliverySource) -> None:
+    def _collect(self, one: _WaitingBatch, audience: Audience, source: DeliverySource) -> None:
         targets: Sequence[Recipient] = audience.targets
         if not one.done.isdisjoint(targets):
             targets = [recipient for recipient in targets if recipient not in one.done]
@@ -278,8 +278,8 @@ class SlicedRouting:
             self._fan_out.collect(audience, one.batch, source)
 
 
-def _nbytes(one: _Waiting | _Changing) -> int:
-    if isinstance(one, _Waiting):
+def _nbytes(one: _WaitingBatch | _Changing) -> int:
+    if isinstance(one, _WaitingBatch):
         return one.batch.nbytes
     return _CHANGE_BYTES * len(one.recipients)
 

@@ -17,7 +17,7 @@ from pubsub.broker.targets import Targets
 
 if TYPE_CHECKING:
     from pubsub.broker.topics import (
-        Delivery,
+        QueuedDelivery,
         Recipient,
         SubscriberGroup,
         SubscriptionObserver,
@@ -52,7 +52,7 @@ class MixedAudience(Targets["Recipient"]):
         self.encodings = encodings
         self.encoder = make_sparse_encoder(encodings, number)
         self.wanted = frozenset(encodings)
-        self.pending: list[Delivery] = []
+        self.pending: list[QueuedDelivery] = []
 
 
 class TopicMix:

@@ -71,7 +71,7 @@ class DeliverySource(Protocol):
         """Return how many of the ``count`` messages each topic has."""
 
 
-Delivery = tuple[int, bytes, int, int, DeliverySource]
+QueuedDelivery = tuple[int, bytes, int, int, DeliverySource]
 """A number that increases with each delivery, encoded messages, how many they are, the offset of
 the first, and their topics."""
 
@@ -176,7 +176,7 @@ class SubscriberGroup(Targets["Recipient"]):
         self.encoder = make_encoder([encoding])
         # The subscriptions of every recipient that has no other: one object for all of them.
         self.only_subscription = SingleItemMap(topic, encoding)
-        self.pending: list[Delivery] = []
+        self.pending: list[QueuedDelivery] = []
 
 
 class Topic(Tally):

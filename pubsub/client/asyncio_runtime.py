@@ -17,7 +17,7 @@ from pubsub.wire.loopback import use_reno_on_loopback
 _WRITE_BUFFER = 64 * 1024
 
 
-class _Waiter:
+class _AsyncioWaiter:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._future: asyncio.Future[None] = loop.create_future()
         self.awaitable: Awaitable[None] = self._future
@@ -43,9 +43,9 @@ class AsyncioRuntime(Runtime):
             return self._loop.call_soon(function).cancel
         return self._loop.call_later(seconds, function).cancel
 
-    def waiter(self) -> _Waiter:
+    def waiter(self) -> _AsyncioWaiter:
         """See ``Runtime``."""
-        return _Waiter(self._loop)
+        return _AsyncioWaiter(self._loop)
 
     def connect(self, host: str, port: int, tls: TlsOptions | None, observer: Observer) -> Cancel:
         """See ``Runtime``."""
@@ -58,13 +58,13 @@ class AsyncioRuntime(Runtime):
             context = None if tls is None else tls.context()
             name = None if tls is None else host
             await self._loop.create_connection(
-                lambda: _Stream(observer), host, port, ssl=context, server_hostname=name
+                lambda: _AsyncioStream(observer), host, port, ssl=context, server_hostname=name
             )
         except Exception as error:
             observer.lost(why_not(error))
 
 
-class _Stream(asyncio.Protocol):
+class _AsyncioStream(asyncio.Protocol):
     """The transport of a link, and what it reports to the observer."""
 
     def __init__(self, observer: Observer) -> None:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from pubsub.client import asyncio_runtime, base_client, subscription
 from pubsub.client.client_options import ClientOptions, read_options
-from pubsub.client.feed import Item
+from pubsub.client.feed import FeedItem
 from pubsub.client.loop_thread import LoopThread, loop_thread
 from pubsub.client.messages import Message, MessageBatch
 from pubsub.client.notices import Notice
@@ -155,7 +155,7 @@ class Subscription:
         while (item := self.next_item()) is not None:
             yield item
 
-    def next_item(self, seconds: float | None = None) -> Item | None:
+    def next_item(self, seconds: float | None = None) -> FeedItem | None:
         """Return the next batch or notice; None at the end.
 
         Raises TimeoutError after ``seconds``, ClientError.

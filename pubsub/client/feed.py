@@ -19,7 +19,7 @@ from pubsub.wire.client_events import Interest
 _BATCH_BYTES, _MESSAGE_BYTES = 400, 16
 NOTICES = 1000
 """Notices that are queued for a subscription that does not get them."""
-Item = MessageBatch | Notice
+FeedItem = MessageBatch | Notice
 
 
 class Feed:
@@ -40,7 +40,7 @@ class Feed:
         self.ended = False
         self._limit = limit
         self._events = events
-        self._items: deque[Item] = deque()
+        self._items: deque[FeedItem] = deque()
         self._notices = 0
         # There is a Gap behind the last batch.
         self._ends_with_gap = False
@@ -110,7 +110,7 @@ class Feed:
 
     # For the subscription
 
-    def get(self) -> Item | None:
+    def get(self) -> FeedItem | None:
         """Return the next item; None if there is none now. Raises the error of ``end``."""
         if self._items:
             item = self._items.popleft()

@@ -31,7 +31,7 @@ class HttpSession:
     positions: dict[Interest, str] = field(default_factory=dict)
 
 
-class _Ping(NamedTuple):
+class _HttpPing(NamedTuple):
     """The request whose reply ends a group that was answered before its confirm."""
 
     group: ConfirmGroup
@@ -68,12 +68,12 @@ class HttpPublisher(HttpConnection):
         group = self._groups.confirm()
         if not group.left:
             group.left = 1
-            self.request(_Ping(group), "ping")
+            self.request(_HttpPing(group), "ping")
             self.push()
 
     def answered(self, waiting: Any, ok: Any, error: Any, events: list[WireEvent]) -> None:
         """See ``HttpConnection``."""
-        if isinstance(waiting, _Ping):
+        if isinstance(waiting, _HttpPing):
             waiting.group.left = 0
         else:
             _count(waiting, ok, error)
@@ -90,11 +90,11 @@ def _count(group: ConfirmGroup, ok: Any, error: Any) -> None:
         group.level = min(group.level, _LEVELS.get(str(ok.get("level")), Level.HANDLED))
 
 
-class _Subscribe(NamedTuple):
+class _HttpSubscribe(NamedTuple):
     interest: Interest
 
 
-class _Unsubscribe(NamedTuple):
+class _HttpUnsubscribe(NamedTuple):
     interest: Interest
 
 
@@ -130,19 +130,19 @@ class HttpSubscriber(HttpConnection):
             members["position"] = position
         elif interest.start is not None:
             members["start"] = interest.start
-        self.request(_Subscribe(interest), "subscribe", **members)
+        self.request(_HttpSubscribe(interest), "subscribe", **members)
         self.push()
 
     def unsubscribe(self, interest: Interest) -> None:
         """See ``WireConnection``."""
         self.session.positions.pop(interest, None)
         self._interests.pop(interest.name, None)
-        self.request(_Unsubscribe(interest), "unsubscribe", topic=interest.name)
+        self.request(_HttpUnsubscribe(interest), "unsubscribe", topic=interest.name)
         self.push()
 
     def answered(self, waiting: Any, ok: Any, error: Any, events: list[WireEvent]) -> None:
         """See ``HttpConnection``."""
-        if isinstance(waiting, _Unsubscribe):
+        if isinstance(waiting, _HttpUnsubscribe):
             return
         interest = waiting.interest
         if error is None:

@@ -68,7 +68,7 @@ class PublishRequest:
 
 
 @dataclass(slots=True)
-class _Group:
+class _RequestGroup:
     """Requests that one ``confirm`` covers."""
 
     messages: int = 0
@@ -97,9 +97,9 @@ class PublishingLink(Link):
         self._limit = limit
         self._report = report
         self._queue: deque[PublishRequest] = deque()
-        self._in_flight: deque[_Group] = deque()
+        self._in_flight: deque[_RequestGroup] = deque()
         # What was sent since the last ``confirm``.
-        self._open = _Group()
+        self._open = _RequestGroup()
         self._queued_bytes = 0
         self._flying_bytes = 0
         self._room: deque[Ticket[None]] = deque()
@@ -197,7 +197,7 @@ class PublishingLink(Link):
             assert self.connection is not None
             self.connection.confirm()
             self._in_flight.append(self._open)
-            self._open = _Group()
+            self._open = _RequestGroup()
 
     def await_idle(self) -> Ticket[None]:
         """Return a ticket that is done when nothing waits or is in flight."""
@@ -235,7 +235,7 @@ class PublishingLink(Link):
                 self.pump(now)
             self._tell_room()
 
-    def _settle(self, group: _Group, event: Confirmed) -> None:
+    def _settle(self, group: _RequestGroup, event: Confirmed) -> None:
         if event.refused:
             messages = "the message" if group.messages == 1 else f"{event.refused} messages"
             text = f"{self.wire.name} at {self.where}: {messages} refused: {event.reason}"
@@ -266,7 +266,7 @@ class PublishingLink(Link):
         """See ``Link``."""
         unknown = 0
         groups, self._in_flight = [*self._in_flight, self._open], deque()
-        self._open = _Group()
+        self._open = _RequestGroup()
         self._flying_bytes = 0
         for group in groups:
             if group.ticket is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator
 
 from pubsub.client.client_errors import ClientError
-from pubsub.client.feed import Feed, Item
+from pubsub.client.feed import Feed, FeedItem
 from pubsub.client.messages import Message, MessageBatch
 from pubsub.client.notices import Notice
 from pubsub.client.runtime import Runtime, Waiter
@@ -84,7 +84,7 @@ class Subscription:
         if ticket.error is not None:
             raise ticket.error
 
-    async def next_item(self, seconds: float | None = None) -> Item | None:
+    async def next_item(self, seconds: float | None = None) -> FeedItem | None:
         """Return the next batch or notice; None at the end.
 
         Raises TimeoutError after ``seconds``, and ClientError. Nothing is lost by either, nor if
@@ -94,11 +94,11 @@ class Subscription:
             item = await self._await_item(seconds)
         return item
 
-    async def _await_item(self, seconds: float | None) -> Item | None:
+    async def _await_item(self, seconds: float | None) -> FeedItem | None:
         """As ``next_item``, when there is nothing yet."""
         feed, runtime = self._feed, self._runtime
         deadline = None if seconds is None else runtime.now() + seconds
-        item: Item | None = None
+        item: FeedItem | None = None
         while item is None and not feed.ended:
             left = None if deadline is None else deadline - runtime.now()
             if left is not None and left <= 0:
@@ -113,7 +113,7 @@ class Subscription:
             item = self._get()
         return item
 
-    def _get(self) -> Item | None:
+    def _get(self) -> FeedItem | None:
         try:
             return self._feed.get()
         except ClientError:

@@ -27,7 +27,7 @@ _UNTIL_CREATED, _UNTIL_RETRY = 1.0, 60.0
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
-class _Answer(NamedTuple):
+class _KnownDurability(NamedTuple):
     """``until`` is when it is asked for again, None for never."""
 
     durability: str | None
@@ -53,8 +53,8 @@ class TopicDurability:
         self._tls = tls if target.tls else None
         self._token = token
         self._seconds = seconds
-        self._known: OrderedDict[str, _Answer] = OrderedDict()
-        self._asked: dict[str, _Query] = {}
+        self._known: OrderedDict[str, _KnownDurability] = OrderedDict()
+        self._asked: dict[str, _DurabilityQuery] = {}
 
     def of(self, topic: str) -> Ticket[str | None]:
         """Return a ticket with ``none``, ``async`` or ``sync``; None if that is not known."""
@@ -67,7 +67,7 @@ class TopicDurability:
         if topic in self._asked:
             self._asked[topic].tickets.append(ticket)
             return ticket
-        query = self._asked[topic] = _Query(
+        query = self._asked[topic] = _DurabilityQuery(
             self._runtime, self._request(topic), lambda raw: self._found(topic, raw)
         )
         query.tickets.append(ticket)
@@ -97,7 +97,7 @@ class TopicDurability:
         if durability is None:
             pause = _UNTIL_CREATED if status == _NOT_FOUND else _UNTIL_RETRY
             until = self._runtime.now() + pause
-        self._known[topic] = _Answer(durability, until)
+        self._known[topic] = _KnownDurability(durability, until)
         self._known.move_to_end(topic)
         if len(self._known) > _MAX_TOPICS:
             self._known.popitem(last=False)
@@ -105,7 +105,7 @@ class TopicDurability:
             ticket.succeed(durability)
 
 
-class _Query:
+class _DurabilityQuery:
     """One request on a connection of its own; see ``Observer``.
 
     ``found`` is called once, with the bytes of the reply as far as they came.

@@ -25,7 +25,7 @@ _CONNECT_SECONDS = 30
 _BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 
-class _Waiter:
+class _TwistedWaiter:
     def __init__(self, reactor: Any) -> None:
         self._reactor = reactor
         self._deferred: Deferred[None] = Deferred()
@@ -57,17 +57,17 @@ class TwistedRuntime(Runtime):
         call = self._reactor.callLater(seconds, function)
         return lambda: call.cancel() if call.active() else None
 
-    def waiter(self) -> _Waiter:
+    def waiter(self) -> _TwistedWaiter:
         """See ``Runtime``."""
-        return _Waiter(self._reactor)
+        return _TwistedWaiter(self._reactor)
 
     def connect(self, host: str, port: int, tls: TlsOptions | None, observer: Observer) -> Cancel:
         """See ``Runtime``."""
         reactor = self._reactor
-        streams: list[_Stream] = []
+        streams: list[_TwistedStream] = []
 
-        def build() -> _Stream:
-            streams.append(_Stream(observer) if tls is None else _TlsStream(observer))
+        def build() -> _TwistedStream:
+            streams.append(_TwistedStream(observer) if tls is None else _TwistedTlsStream(observer))
             return streams[-1]
 
         def cancel() -> None:
@@ -118,7 +118,7 @@ def _text(failure: Failure) -> str:
 
 
 @implementer(IPushProducer)
-class _Stream(Protocol):
+class _TwistedStream(Protocol):
     """The transport of a link, and what it reports to the observer."""
 
     transport: Any
@@ -180,7 +180,7 @@ class _Stream(Protocol):
 
 
 @implementer(IHandshakeListener)
-class _TlsStream(_Stream):
+class _TwistedTlsStream(_TwistedStream):
     """A stream that is there once the broker's certificate is verified.
 
     What was written before could not be told from what the broker may have received.

@@ -23,7 +23,7 @@ def access() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Client:
+class _DescribedClient:
     """The client that the command line describes."""
 
     identity: str | None
@@ -81,7 +81,7 @@ def explain(
     if bool(topic) is (action in TOPICLESS):
         wanted = "takes no --topic" if topic else "needs --topic"
         raise click.UsageError(f"--action {action} {wanted}")
-    identity = _Client(**client).as_identity()  # type: ignore[arg-type]
+    identity = _DescribedClient(**client).as_identity()  # type: ignore[arg-type]
     request = AccessRequest(identity, action, topic)
     found = _explain_all(config, listener, request)
     if as_json:

@@ -13,7 +13,7 @@ import click
 
 from pubsub.errors import StartError
 
-_Command = Callable[..., int | None]
+_HistoryCommand = Callable[..., int | None]
 
 
 @click.group("history", no_args_is_help=False)
@@ -21,7 +21,7 @@ def history() -> None:
     """Check, repair, back up, restore, dump or migrate the history of a broker."""
 
 
-def _store(command: _Command) -> _Command:
+def _store(command: _HistoryCommand) -> _HistoryCommand:
     """Add ``--store``; the command gets the directory of the history."""
     return click.option(
         "--store",

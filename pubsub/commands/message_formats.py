@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-Format = Callable[["Shown"], bytes]
+MessageFormatter = Callable[["Shown"], bytes]
 NAMES = ("text", "json", "hex", "raw")
 
 
@@ -28,7 +28,7 @@ class Shown(Protocol):
     def headers(self) -> Mapping[str, bytes] | None: ...
 
 
-def choose(name: str, with_topic: bool, terminal: bool) -> Format:
+def choose(name: str, with_topic: bool, terminal: bool) -> MessageFormatter:
     """Return the format ``name``.
 
     ``with_topic`` puts the topic in front of text and hexadecimal. On a terminal, text shows
@@ -40,7 +40,7 @@ def choose(name: str, with_topic: bool, terminal: bool) -> Format:
         case "raw":
             return lambda message: message.payload
         case "hex":
-            body: Format = lambda message: message.payload.hex().encode()  # noqa: E731
+            body: MessageFormatter = lambda message: message.payload.hex().encode()  # noqa: E731
         case _:
             body = _visible if terminal else lambda message: message.payload
     if with_topic:

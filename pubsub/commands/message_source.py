@@ -30,7 +30,7 @@ async def lines(source: int, count: int | None) -> AsyncIterator[list[bytes]]:
     A thread reads, because a terminal, a pipe and a file cannot be waited for alike. Raises
     ConfigurationError for a line of more than 64 MiB, OSError.
     """
-    reader = _Reader(source)
+    reader = _LineReader(source)
     async for found in reader:
         if count is not None:
             found = found[:count]
@@ -67,7 +67,7 @@ class LineSplitter:
         return whole
 
 
-class _Reader:
+class _LineReader:
     """The lines of a descriptor, read in a thread that waits if they are not taken."""
 
     def __init__(self, source: int) -> None:

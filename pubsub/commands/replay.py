@@ -18,7 +18,7 @@ import click
 
 from pubsub.commands.destination import Destination, destination, destination_options
 from pubsub.commands.history_reading import StoredMessage
-from pubsub.commands.message_formats import NAMES, Format, choose
+from pubsub.commands.message_formats import NAMES, MessageFormatter, choose
 from pubsub.commands.start_position import EARLIEST, LATEST, PositionType, StartPosition, offset_of
 from pubsub.errors import ConfigurationError
 
@@ -128,7 +128,7 @@ def _messages(where: Destination, wanted: ReplayRange, advance: Advance) -> Iter
 
 
 def write(
-    where: Destination, wanted: ReplayRange, output: str, form: Format, advance: Advance
+    where: Destination, wanted: ReplayRange, output: str, form: MessageFormatter, advance: Advance
 ) -> int:
     """Write the messages to the new file ``output`` and return their number.
 

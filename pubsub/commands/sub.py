@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pubsub.commands.destination import Destination, destination, destination_options
-from pubsub.commands.message_formats import NAMES, Format, choose
+from pubsub.commands.message_formats import NAMES, MessageFormatter, choose
 from pubsub.commands.start_position import LATEST, PositionType, StartPosition
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class SubscribePlan:
 
     topics: tuple[str, ...]
     start: StartPosition
-    format: Format
+    format: MessageFormatter
     count: int | None
     timeout: float | None
     quiet: bool

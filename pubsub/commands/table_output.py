@@ -12,7 +12,7 @@ import click
 
 from pubsub.broker.visible_text import visible
 
-Row = Mapping[str, Any]
+TableRow = Mapping[str, Any]
 
 
 class Column(NamedTuple):
@@ -50,7 +50,7 @@ def time_text(microseconds: int | None) -> str:
     return datetime.fromtimestamp(microseconds / 1e6).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-def print_rows(columns: Sequence[Column], rows: Iterable[Row], as_json: bool) -> None:
+def print_rows(columns: Sequence[Column], rows: Iterable[TableRow], as_json: bool) -> None:
     """Print rows; without a terminal the members of the columns, separated by tabs."""
     if as_json:
         for row in rows:
@@ -66,7 +66,7 @@ def _plain(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _print_table(columns: Sequence[Column], rows: Iterable[Row]) -> None:
+def _print_table(columns: Sequence[Column], rows: Iterable[TableRow]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

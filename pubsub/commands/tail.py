@@ -8,7 +8,7 @@ from collections import deque
 import click
 
 from pubsub.commands.destination import Destination, destination, destination_options
-from pubsub.commands.message_formats import Format, choose
+from pubsub.commands.message_formats import MessageFormatter, choose
 from pubsub.commands.start_position import StartPosition
 from pubsub.commands.sub import SubscribePlan, format_options, subscribe
 
@@ -46,7 +46,9 @@ def tail(
     return run(subscribe(where, wanted))
 
 
-def print_last(where: Destination, topics: tuple[str, ...], number: int, formatter: Format) -> int:
+def print_last(
+    where: Destination, topics: tuple[str, ...], number: int, formatter: MessageFormatter
+) -> int:
     """Print the last ``number`` messages and return the offset at which following begins."""
     from pubsub.commands import history_reading as history
     from pubsub.commands.api_client import Api

@@ -32,7 +32,7 @@ class Show(StrEnum):
     MILLISECONDS = "milliseconds"
 
 
-class Sender(StrEnum):
+class FrameSender(StrEnum):
     """The side that sends a frame."""
 
     CLIENT = "client"
@@ -131,7 +131,7 @@ class Frame:
 
     name: str
     items: Items = ()
-    sender: Sender = Sender.EITHER
+    sender: FrameSender = FrameSender.EITHER
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ class JsonObject:
 
     name: str
     members: Sequence[Member] = ()
-    sender: Sender = Sender.EITHER
+    sender: FrameSender = FrameSender.EITHER
     further: bool = False
     refusal: bool = False
 

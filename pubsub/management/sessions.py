@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Protocol, cast
 
-from pubsub.broker.connection_figures import CATCHING_UP, LEAVING, LIVE, PAUSED, Figures
+from pubsub.broker.connection_figures import CATCHING_UP, LEAVING, LIVE, PAUSED, ConnectionFigures
 from pubsub.broker.marks import mark_of, mark_text
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ STATES = (LIVE, CATCHING_UP, PAUSED, LEAVING)
 """The states of a session."""
 
 
-class _Listener(Protocol):
+class _SessionListener(Protocol):
     event_protocol: str
     endpoint: str
 
@@ -30,7 +30,7 @@ class ListedSession(Protocol):
     mark: int
 
     @property
-    def listener(self) -> _Listener: ...
+    def listener(self) -> _SessionListener: ...
 
     @property
     def label(self) -> str: ...
@@ -44,7 +44,7 @@ class ListedSession(Protocol):
     def outboxes(self) -> Iterable[Outbox]:
         """Return what the messages to the client wait in."""
 
-    def figures(self) -> Figures:
+    def figures(self) -> ConnectionFigures:
         """Return what it has published and was sent, and how far it is."""
 
     def dismiss(self, reason: str) -> None:
@@ -64,7 +64,7 @@ def sessions_after(clients: ClientRegistry, mark: str) -> Iterator[ListedSession
         yield cast("ListedSession", client) if client.is_session else None
 
 
-def session_row(session: ListedSession, figures: Figures | None = None) -> Row:
+def session_row(session: ListedSession, figures: ConnectionFigures | None = None) -> Row:
     """Return what a list shows of a session, with its present ``figures``.
 
     No session id of a wire is in it.

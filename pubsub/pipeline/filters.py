@@ -46,13 +46,13 @@ _MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 _EQUAL = frozenset({"=", "==", "<=>"})
 
 
-class _Token(NamedTuple):
+class _FilterToken(NamedTuple):
     kind: str
     text: str
 
 
-_Tokens = Sequence[_Token]
-_OPEN, _CLOSE = _Token("sign", "("), _Token("sign", ")")
+_Tokens = Sequence[_FilterToken]
+_OPEN, _CLOSE = _FilterToken("sign", "("), _FilterToken("sign", ")")
 
 
 def read_where(reader: DataFrameReader, condition: str) -> DataFrame:
@@ -74,7 +74,7 @@ def parse_filter(condition: str) -> Region:
         return EVERYTHING
 
 
-def _tokenize(condition: str) -> list[_Token] | None:
+def _tokenize(condition: str) -> list[_FilterToken] | None:
     """Return the tokens, words and names in lower case; None if some text is none."""
     tokens = []
     at, end = 0, len(condition.rstrip())
@@ -89,7 +89,7 @@ def _tokenize(condition: str) -> list[_Token] | None:
             text = text.lower()
         elif kind == "text":
             text = text[1:-1]
-        tokens.append(_Token(kind, text))
+        tokens.append(_FilterToken(kind, text))
         at = match.end()
     return tokens
 
@@ -129,7 +129,7 @@ def _condition(tokens: _Tokens) -> Region:
         return _of_column(_COLUMNS[tokens[0].text], tokens[1], tokens[2:])
     if len(tokens) >= 3 and tokens[-1].text in _COLUMNS and tokens[-1].kind in ("word", "column"):
         sign = tokens[-2]
-        mirrored = _Token(sign.kind, _MIRRORED.get(sign.text, sign.text))
+        mirrored = _FilterToken(sign.kind, _MIRRORED.get(sign.text, sign.text))
         if mirrored.kind == "sign":
             return _of_column(_COLUMNS[tokens[-1].text], mirrored, tokens[:-2])
     return EVERYTHING
@@ -147,16 +147,16 @@ def _is_enclosed(tokens: _Tokens) -> bool:
     return True
 
 
-_Column = Callable[[str, _Tokens], Region]
+_ColumnFilter = Callable[[str, _Tokens], Region]
 
 
-def _of_column(column: _Column, operator: _Token, values: _Tokens) -> Region:
+def _of_column(column: _ColumnFilter, operator: _FilterToken, values: _Tokens) -> Region:
     """Return the region of a comparison, of IN, or of BETWEEN."""
     if operator.kind == "sign":
         return column("=" if operator.text in _EQUAL else operator.text, values)
-    if operator == _Token("word", "in") and _is_enclosed(values):
+    if operator == _FilterToken("word", "in") and _is_enclosed(values):
         return union(column("=", value) for value in _separated(values[1:-1]))
-    if operator == _Token("word", "between"):
+    if operator == _FilterToken("word", "between"):
         ends = list(_split(values, "and"))
         if len(ends) == 2:
             low, high = column(">=", ends[0]), column("<=", ends[1])
@@ -167,7 +167,7 @@ def _of_column(column: _Column, operator: _Token, values: _Tokens) -> Region:
 def _separated(tokens: _Tokens) -> Iterator[_Tokens]:
     start = 0
     for index, token in enumerate(tokens):
-        if token == _Token("sign", ","):
+        if token == _FilterToken("sign", ","):
             yield tokens[start:index]
             start = index + 1
     yield tokens[start:]
@@ -190,7 +190,10 @@ def _offset(operator: str, value: _Tokens) -> Region:
 
 
 def _timestamp(operator: str, value: _Tokens) -> Region:
-    if len(value) == 2 and value[0] in (_Token("word", "timestamp"), _Token("word", "date")):
+    if len(value) == 2 and value[0] in (
+        _FilterToken("word", "timestamp"),
+        _FilterToken("word", "date"),
+    ):
         value = value[1:]
     match = _TIME.fullmatch(value[0].text) if len(value) == 1 and value[0].kind == "text" else None
     if match is None:
@@ -207,7 +210,7 @@ def _timestamp(operator: str, value: _Tokens) -> Region:
     return Region(times=times if zone else times.widened(_ZONES))
 
 
-_COLUMNS: dict[str, _Column] = {
+_COLUMNS: dict[str, _ColumnFilter] = {
     "topic": _topic,
     "partition": _partition,
     "offset": _offset,
@@ -216,7 +219,7 @@ _COLUMNS: dict[str, _Column] = {
 
 
 def _whole_number(value: _Tokens) -> int | None:
-    minus = len(value) == 2 and value[0] == _Token("sign", "-")
+    minus = len(value) == 2 and value[0] == _FilterToken("sign", "-")
     if len(value) != 1 + minus or value[-1].kind != "number":
         return None
     return -int(value[-1].text) if minus else int(value[-1].text)

@@ -14,7 +14,7 @@ from pubsub.client.notices import Notice, Refusal, Uncertain
 # Rows that are published together: enough to be fast, few enough to be held.
 WINDOW_MESSAGES = 1000
 WINDOW_BYTES = 1024 * 1024
-_Row = tuple[bytes | None, bytes]
+_SinkRow = tuple[bytes | None, bytes]
 
 
 class SinkPublisher:
@@ -30,7 +30,7 @@ class SinkPublisher:
         self._url = url
         self._notices: list[Notice] = []
         self.client = connect(self._notices.append)
-        self._rows: dict[str, list[_Row]] = {}
+        self._rows: dict[str, list[_SinkRow]] = {}
         self._messages = 0
         self._bytes = 0
 
@@ -74,7 +74,7 @@ class SinkPublisher:
                 )
 
 
-async def _publish_all(client: base_client.Client, rows: dict[str, list[_Row]]) -> None:
+async def _publish_all(client: base_client.Client, rows: dict[str, list[_SinkRow]]) -> None:
     for topic, own in rows.items():
         for sender, same in groupby(own, itemgetter(0)):
             await client.publish_many(topic, [payload for _, payload in same], sender=sender)

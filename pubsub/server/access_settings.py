@@ -62,7 +62,7 @@ def read_access(
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ConfigurationError("access: expected tables, [[access]]")
     rules = [
-        _Entry(f"[[access]] {number}", entry).rule(groups, listeners, issuers)
+        _AccessEntry(f"[[access]] {number}", entry).rule(groups, listeners, issuers)
         for number, entry in enumerate(entries, 1)
     ]
     return AccessTable(rules, groups, issuers)
@@ -100,7 +100,7 @@ def _groups(table: object) -> dict[str, tuple[str, ...]]:
         raise ConfigurationError(f"[groups] {error}") from None
 
 
-class _Entry:
+class _AccessEntry:
     """One table ``[[access]]``, whose place in messages is ``where``."""
 
     def __init__(self, where: str, table: Mapping[str, Any]) -> None:

@@ -14,17 +14,21 @@ from pubsub.plugin import ADMIN
 HTTP = "http"
 """The protocol of the HTTP API among listeners."""
 _OFF = "none"
-Entry = Mapping[str, Any]
+ListenerEntry = Mapping[str, Any]
 
 
-def split(entries: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
+def split(entries: Sequence[ListenerEntry]) -> tuple[list[ListenerEntry], list[ListenerEntry]]:
     """Return the listeners of the protocols, and those of the HTTP API."""
     http = [entry for entry in entries if entry.get("protocol") == HTTP]
     return [entry for entry in entries if entry.get("protocol") != HTTP], http
 
 
 def find_entry(
-    admin_port: str, is_on_line: bool, table: Entry, listed: Sequence[Entry], implied: bool
+    admin_port: str,
+    is_on_line: bool,
+    table: ListenerEntry,
+    listed: Sequence[ListenerEntry],
+    implied: bool,
 ) -> tuple[dict[str, Any] | None, bool]:
     """Return the listener of the HTTP API as a table, or None, and whether it is implied.
 

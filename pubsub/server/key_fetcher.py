@@ -37,7 +37,7 @@ SECONDS = 10.0
 _HEADERS = Headers(
     {b"Accept": [b"application/jwk-set+json, application/json"], b"User-Agent": [b"pubsub"]}
 )
-Run = Callable[[Callable[[], list[MasterSecret]]], "Deferred[list[MasterSecret]]"]
+FetchInThread = Callable[[Callable[[], list[MasterSecret]]], "Deferred[list[MasterSecret]]"]
 
 
 class FetchFailed(PubSubError):
@@ -49,7 +49,7 @@ class FetchFailed(PubSubError):
 class KeyFetcher:
     """Fetches the keys of sources; ``run`` runs a call in a thread."""
 
-    def __init__(self, reactor: Any, run: Run) -> None:
+    def __init__(self, reactor: Any, run: FetchInThread) -> None:
         self._reactor = reactor
         self._run = run
 
@@ -106,7 +106,7 @@ class _Connections:
         return result
 
 
-class _Body(Protocol):
+class _KeyBody(Protocol):
     """Collects a body of at most MAX_BYTES."""
 
     def __init__(self, done: Deferred[bytes]) -> None:
@@ -136,7 +136,7 @@ def _content(response: IResponse) -> Deferred[bytes]:
     if response.code != OK:
         raise FetchFailed(f"the server replied with status {response.code}, expected {OK}")
     done: Deferred[bytes] = Deferred()
-    response.deliverBody(_Body(done))
+    response.deliverBody(_KeyBody(done))
     return done
 
 

@@ -19,7 +19,7 @@ LINES, SECONDS = 10, 10.0
 # Kinds of lines that are remembered. There are no more in the code of the broker, but a library may
 # make formats at run time.
 _KINDS = 1000
-Kind = tuple[object, object]
+LogKind = tuple[object, object]
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Rationing:
         self._call_later = call_later
         # Reentrant: handlers of signals log, and interrupt this thread while it holds the lock.
         self._lock = RLock()
-        self._windows: dict[Kind, _Window] = {}
+        self._windows: dict[LogKind, _Window] = {}
         self._waiting = False
 
     def __call__(self, event: LogEvent) -> None:

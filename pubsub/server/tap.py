@@ -107,7 +107,9 @@ def make_broker(
     _report(tuning)
     tick_end = at_tick_end(reactor, tuning)
     check_history(settings)
-    threads = _Threads(Worker("pubsub-passwords", 1, reactor), Worker("pubsub-keys", 1, reactor))
+    threads = _BrokerThreads(
+        Worker("pubsub-passwords", 1, reactor), Worker("pubsub-keys", 1, reactor)
+    )
     tracing = _make_tracing(reactor) if settings["otel"] else None
     make_dispatcher = Dispatcher if tracing is None else tracing.make_dispatcher
     broker = _compose(config, reactor, wall, tick_end, threads, make_dispatcher)
@@ -130,7 +132,7 @@ def make_broker(
     return broker
 
 
-class _Threads(NamedTuple):
+class _BrokerThreads(NamedTuple):
     """The threads of a broker, beside those of its history."""
 
     passwords: Worker
@@ -142,7 +144,7 @@ def _compose(
     reactor: IReactorTime,
     wall: WallClock,
     tick_end: Callable[[Callable[[], None]], object],
-    threads: _Threads,
+    threads: _BrokerThreads,
     make_dispatcher: DispatcherMaker,
 ) -> BrokerService:
     """Return the broker with its store, without listeners."""

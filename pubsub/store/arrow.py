@@ -82,10 +82,10 @@ def batches(parcel: Parcel, headers: bool = False, partition: int = 0) -> Iterat
     # Message ids are made from the number of the broker run.
     blocks = [piece for piece in parcel.blocks if piece[0].runs]
     for run, pieces in groupby(blocks, lambda piece: piece[0].run):
-        yield from _Columns(list(pieces), run, headers, partition).cut(parcel.start, parcel.stop)
+        yield from _RunTable(list(pieces), run, headers, partition).cut(parcel.start, parcel.stop)
 
 
-class _Columns:
+class _RunTable:
     """Blocks of one broker run: the runs to be read as a table, all payloads as one array."""
 
     def __init__(self, pieces: Sequence[Piece], run: int, headers: bool, partition: int) -> None:

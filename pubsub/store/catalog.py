@@ -23,7 +23,7 @@ _CACHED_BYTES = 16 * 1024**2
 CACHE_BYTES = _CACHED_BYTES
 """Memory of the process that readers take."""
 
-Item = Found | tuple[int, int]
+FoundOrGap = Found | tuple[int, int]
 
 
 @dataclass(slots=True)
@@ -55,7 +55,9 @@ class Catalog:
 
     def __post_init__(self) -> None:
         self._used: OrderedDict[Segment, None] = OrderedDict()
-        self._records: OrderedDict[tuple[int, int, int], tuple[int, list[Item]]] = OrderedDict()
+        self._records: OrderedDict[tuple[int, int, int], tuple[int, list[FoundOrGap]]] = (
+            OrderedDict()
+        )
         self._record_bytes = 0
         self._lock = Lock()
         self._horizon_of: dict[str, Horizon | None] = {}
@@ -137,7 +139,7 @@ class Catalog:
         if least is not None:
             least.release()
 
-    def records(self, segment: Segment, entry: IndexEntry) -> list[Item]:
+    def records(self, segment: Segment, entry: IndexEntry) -> list[FoundOrGap]:
         """Return the records of an entry, verified, and its damaged ranges of offsets."""
         key = (segment.head.sequence, entry.number, entry.end)
         with self._lock:

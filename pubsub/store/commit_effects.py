@@ -7,13 +7,13 @@ from typing import Any, Protocol
 
 from twisted.internet.interfaces import IDelayedCall
 
-from pubsub.store.group import Group
+from pubsub.store.commit_group import CommitGroup
 
 
 class Effects(Protocol):
     """The outside of ``GroupCommit``. ``write`` and ``sync`` end with a call of its methods."""
 
-    def write(self, group: Group | None, sync: bool) -> None:
+    def write(self, group: CommitGroup | None, sync: bool) -> None:
         """Write a group, then sync if asked to; then call ``wrote`` or ``write_failed``."""
 
     def sync(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pubsub.broker.histogram import Histogram
 from pubsub.interfaces import CommitWatcher
-from pubsub.store.group import Group
+from pubsub.store.commit_group import CommitGroup
 from pubsub.store.stored_runs import first_offset_of, last_offset_of
 
 
@@ -27,7 +27,7 @@ class CommitFigures:
         self.sync_times = Histogram()
         """The time from the first message of a group until the group is on disk."""
 
-    def wrote(self, group: Group, now: float) -> None:
+    def wrote(self, group: CommitGroup, now: float) -> None:
         """Count a group that is written."""
         self.commits += 1
         self.last_commit = now
@@ -39,7 +39,7 @@ class CommitFigures:
             count = last_offset_of(group.runs[-1]) + 1 - first_offset_of(group.runs[0])
             self.watcher(count, group.nbytes, seconds)
 
-    def synced(self, groups: Sequence[Group], now: float) -> None:
+    def synced(self, groups: Sequence[CommitGroup], now: float) -> None:
         """Count groups that are on disk."""
         for group in groups:
             if group.runs:

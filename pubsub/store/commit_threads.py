@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pubsub.store.group import Group
+from pubsub.store.commit_group import CommitGroup
 from pubsub.store.group_commit import GroupCommit
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.threads import Worker
@@ -36,7 +36,7 @@ class CommitThreads:
         self._write_thread = Worker("history-writer", 1, self._reactor)
         self._sync_thread = Worker("history-sync", 1, self._reactor)
 
-    def write(self, group: Group | None, sync: bool) -> None:
+    def write(self, group: CommitGroup | None, sync: bool) -> None:
         """See ``Effects``."""
         self._write_thread.hand_over(
             partial(self._writer.write, group, sync),

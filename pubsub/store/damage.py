@@ -5,7 +5,7 @@ from __future__ import annotations
 from threading import Lock
 
 _MOST = 1000
-Range = tuple[int, int]
+ByteRange = tuple[int, int]
 
 
 class Damage:
@@ -16,7 +16,7 @@ class Damage:
     """
 
     def __init__(self) -> None:
-        self._ranges: list[Range] = []
+        self._ranges: list[ByteRange] = []
         self._lock = Lock()
 
     def note(self, start: int, stop: int) -> bool:
@@ -32,7 +32,7 @@ class Damage:
                 self._ranges = sorted([*apart, (first, last)])
             return True
 
-    def ranges(self, low: int) -> list[Range]:
+    def ranges(self, low: int) -> list[ByteRange]:
         """Return the ranges in order, as far as the log has them that begins at ``low``."""
         with self._lock:
             self._ranges = [(max(start, low), stop) for start, stop in self._ranges if stop > low]

@@ -34,7 +34,7 @@ class _Growing(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Rule:
+class _RetentionRule:
     """The limits of a pattern, its horizon, and its messages that have not expired."""
 
     limits: RetentionLimits
@@ -82,7 +82,8 @@ class ExpiredMessages:
         """Count all messages again, for ``limits`` and the catalog's horizons."""
         catalog = self._catalog
         self._rules = [
-            _Rule(one, horizon) for one, horizon in zip(limits, catalog.horizons, strict=True)
+            _RetentionRule(one, horizon)
+            for one, horizon in zip(limits, catalog.horizons, strict=True)
         ]
         self._rule_of = {id(rule.horizon): rule for rule in self._rules}
         self._totals: dict[str, tuple[int, int]] = {}
@@ -164,7 +165,7 @@ class ExpiredMessages:
 
     # Expiry
 
-    def _expire(self, rule: _Rule, now: int) -> bool:
+    def _expire(self, rule: _RetentionRule, now: int) -> bool:
         """Move the horizon of one pattern; return if there is more to do."""
         horizon = rule.horizon
         growing = self._growing(rule)
@@ -187,7 +188,7 @@ class ExpiredMessages:
             return True
         return False
 
-    def _growing(self, rule: _Rule) -> _Growing | None:
+    def _growing(self, rule: _RetentionRule) -> _Growing | None:
         """Return what the entry that still grows has of a pattern; None if it has nothing."""
         segments = self._catalog.segments
         if not segments or segments[-1].sealed:
@@ -201,7 +202,7 @@ class ExpiredMessages:
         return _Growing(*_sum(contents, names), entry.last) if names else None
 
     def _names_of(
-        self, rule: _Rule, contents: dict[str, tuple[int, int]], entry: IndexEntry
+        self, rule: _RetentionRule, contents: dict[str, tuple[int, int]], entry: IndexEntry
     ) -> list[str]:
         catalog = self._catalog
         return [

@@ -30,7 +30,7 @@ from pubsub.broker.limits import Gate
 from pubsub.interfaces import Value
 from pubsub.store.commit_effects import Effects
 from pubsub.store.commit_figures import CommitFigures
-from pubsub.store.group import Group
+from pubsub.store.commit_group import CommitGroup
 from pubsub.store.record import End, Put
 from pubsub.store.stored_runs import RunRecord, first_offset_of, last_offset_of, nbytes_of, run_of
 from pubsub.store.unsynced_groups import UnsyncedGroups
@@ -56,8 +56,8 @@ class GroupCommit:
         self._effects = effects
         self._interval = interval
         self._nbytes = nbytes
-        self._group = Group()
-        self._writing: Group | None = None
+        self._group = CommitGroup()
+        self._writing: CommitGroup | None = None
         self._unsynced = UnsyncedGroups()
         self._write_runs = self._sync_runs = self._with_sync = False
         self._backlog = 0
@@ -206,7 +206,7 @@ class GroupCommit:
             self._effects.sync()
 
     def _write(self) -> None:
-        self._writing, self._group = self._group, Group()
+        self._writing, self._group = self._group, CommitGroup()
         self._due = False
         self._start_write(bool(self._writing.synced))
 
@@ -251,7 +251,7 @@ class GroupCommit:
         self._go_on()
         self._settle()
 
-    def _call_synced(self, groups: Sequence[Group]) -> None:
+    def _call_synced(self, groups: Sequence[CommitGroup]) -> None:
         """Call what waits for these groups, which are on disk."""
         self.figures.synced(groups, self._effects.seconds())
         self._backlog -= sum(group.nbytes for group in groups)

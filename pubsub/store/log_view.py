@@ -54,7 +54,7 @@ class LogView:
             try:
                 self._log_id = self.metadata.state().log_id
                 self._catalog = Catalog()
-                self._files: dict[str, _File] = {}
+                self._files: dict[str, _SegmentFile] = {}
                 self.unusable: dict[str, str] = {}
                 """The reasons why files cannot be used, by name."""
                 self._version = -1
@@ -219,7 +219,7 @@ class LogView:
         }
 
 
-class _File:
+class _SegmentFile:
     """A segment, and how far it has been read if it grows."""
 
     def __init__(self, directory: LogDirectory, segment: Segment, index: SegmentIndex) -> None:
@@ -264,7 +264,7 @@ def open_segment(
     name: str,
     log_id: bytes,
     rows: dict[tuple[int, int], SealedSegment],
-) -> _File:
+) -> _SegmentFile:
     """Return the segment ``name``; one with a row of its size is not opened to be looked at.
 
     Raises OSError, NotASegment, or StartError if it is no file of this log.
@@ -277,7 +277,7 @@ def open_segment(
     if row is not None and row.size == size:
         head = SegmentHead(row.base, row.sequence, row.salt, log_id, row.created)
         segment = Segment(directory.file, head, row.stop, last_timestamp=row.last)
-        return _File(directory, segment, SegmentIndex(row.base, SEGMENT_HEAD_BYTES))
+        return _SegmentFile(directory, segment, SegmentIndex(row.base, SEGMENT_HEAD_BYTES))
     file = directory.open(name, os.O_RDONLY)
     try:
         head = read_head(file)
@@ -290,8 +290,8 @@ def open_segment(
         raise NotASegment("its name is that of another segment")
     index = SegmentIndex(head.base, SEGMENT_HEAD_BYTES)
     if stop is None:
-        return _File(directory, Segment(directory.file, head, head.base, index), index)
-    return _File(directory, Segment(directory.file, head, stop), index)
+        return _SegmentFile(directory, Segment(directory.file, head, head.base, index), index)
+    return _SegmentFile(directory, Segment(directory.file, head, stop), index)
 
 
 def without_replaced(segments: Iterable[Segment]) -> list[Segment]:

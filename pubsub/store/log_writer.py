@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 
 from pubsub.store.catalog import Catalog
-from pubsub.store.group import Group
+from pubsub.store.commit_group import CommitGroup
 from pubsub.store.log_directory import POSITION, LogDirectory
 from pubsub.store.log_files import SALT_BYTES, write_all, write_note, write_padded
 from pubsub.store.metadata import Metadata
@@ -140,7 +140,7 @@ class LogWriter:
 
     # Writing
 
-    def write(self, group: Group | None, sync: bool) -> None:
+    def write(self, group: CommitGroup | None, sync: bool) -> None:
         """Write ``group`` if there is one, then sync if asked to."""
         if group is not None:
             if group.offset < 0:

@@ -56,7 +56,7 @@ class _MixColumns:
         return array("I", [len(topics), *[index_of(one.encode(), len(names)) for one in topics]])
 
 
-class _Encoding:
+class _GroupColumns:
     """The columns of runs so far; see ``encode_runs``."""
 
     def __init__(self, base: int, name_indexes: dict[bytes, int]) -> None:
@@ -126,7 +126,7 @@ def encode_runs(
 
     New names are added to ``name_indexes``.
     """
-    encoding = _Encoding(base, name_indexes)
+    encoding = _GroupColumns(base, name_indexes)
     for some in some_of(records):
         encoding.add(some)
     return encoding.columns()

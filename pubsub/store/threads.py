@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 READERS = 2
 """Threads that read the log."""
 _Result = TypeVar("_Result")
-_Call = tuple[Callable[[], Any], Callable[[Any], object], Callable[[Failure], object]]
+_ThreadCall = tuple[Callable[[], Any], Callable[[Any], object], Callable[[Failure], object]]
 
 
 class Worker:
@@ -27,7 +27,7 @@ class Worker:
         self._name = name
         self._max_threads = threads
         self._reactor = reactor
-        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._calls: SimpleQueue[_ThreadCall | None] = SimpleQueue()
         self._threads: list[Thread] = []
 
     def run(self, call: Callable[[], _Result]) -> Deferred[_Result]:

@@ -12,7 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from pubsub.testing.local_broker import LocalBroker
 
-_Call = Callable[[Callable[[], Any]], Any]
+_CallInReactor = Callable[[Callable[[], Any]], Any]
 MARKER = "pubsub_broker"
 
 
@@ -65,7 +65,7 @@ def pubsub_broker(
     return make_pubsub_broker(**settings)
 
 
-def _reactor_calls(request: pytest.FixtureRequest) -> tuple[_Call, _Call]:
+def _reactor_calls(request: pytest.FixtureRequest) -> tuple[_CallInReactor, _CallInReactor]:
     """Return what calls a function in the reactor, and what also waits for its Deferred."""
     from pubsub.testing.reactor_thread import call_in_reactor
 

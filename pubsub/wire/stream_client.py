@@ -14,7 +14,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pubsub.broker.connection_figures import Figures, figures_of
+from pubsub.broker.connection_figures import ConnectionFigures, figures_of
 from pubsub.broker.identity import Identity
 from pubsub.broker.marks import describe
 from pubsub.wire.connection_admission import report_end
@@ -214,7 +214,7 @@ class StreamClient(Identified, Protocol):
         """Return all outboxes of the connection."""
         return () if self.outbox is None else (self.outbox,)
 
-    def figures(self) -> Figures:
+    def figures(self) -> ConnectionFigures:
         """Return what the connection has published and was sent, and how far it is."""
         found = figures_of(self.publisher, self.outboxes(), self._departure is not None)
         return found.with_sent(self._messages_sent, self._bytes_sent)

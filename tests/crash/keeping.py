@@ -16,8 +16,8 @@ from pubsub.kernel import Columns
 from pubsub.settings import matcher
 from pubsub.store import log_writer, rewrite
 from pubsub.store.catalog import Horizon, set_horizons
+from pubsub.store.commit_group import CommitGroup
 from pubsub.store.expired_messages import ExpiredMessages, grain_of
-from pubsub.store.group import Group
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.record import Begin, End, Put
@@ -72,7 +72,7 @@ class Keeper:
     def write(self, number: int) -> None:
         """Write one group, and perhaps sync."""
         draw = self._draw
-        group = Group()
+        group = CommitGroup()
         for _ in range(draw.randint(1, 3)):
             batch = self._batch(draw.choice((KEPT, KEPT, EXPIRING)), draw.randint(1, 20))
             run = self._log.append(batch)

@@ -18,7 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pubsub.broker.batch import Batch, Headers
 from pubsub.store import recovery
-from pubsub.store.group import Group
+from pubsub.store.commit_group import CommitGroup
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_options import LogOptions
 from pubsub.store.log_reader import read_page
@@ -112,9 +112,9 @@ class Log:
         """The offset after the last message that was appended."""
         return self.appended.next_offset
 
-    def group(self, *given: Batch, puts: dict[str, bytes | None] | None = None) -> Group:
+    def group(self, *given: Batch, puts: dict[str, bytes | None] | None = None) -> CommitGroup:
         """Return a group of these batches and values, which gets the next offsets."""
-        group = Group(runs_of(given, self.appended))
+        group = CommitGroup(runs_of(given, self.appended))
         for key, value in (puts or {}).items():
             group.puts["t", key] = Put("t", key, value)
         return group
@@ -127,7 +127,7 @@ class Log:
 
     def end(self, topic: str) -> None:
         """Write the end of a topic."""
-        group = Group()
+        group = CommitGroup()
         group.end(End(topic, self.offset))
         self.catalog.end_topic(topic, self.offset)
         self.writer.write(group, False)

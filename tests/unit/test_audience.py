@@ -13,7 +13,7 @@ from pubsub.broker.audience import (
     joined,
 )
 from pubsub.broker.topic_mix import MixedAudience, TopicMix
-from pubsub.broker.topics import Delivery, DeliverySource, Recipient, SubscriberGroup, Topic
+from pubsub.broker.topics import DeliverySource, QueuedDelivery, Recipient, SubscriberGroup, Topic
 from pubsub.interfaces import Encoding
 from tests.unit.fakes import Bench, Lines
 
@@ -68,12 +68,12 @@ class JoinTests(SynchronousTestCase):
         assert list(joined([])) == []
 
     def test_a_single_delivery_is_returned(self) -> None:
-        delivery: Delivery = (1, b"x", 1, 7, A)
+        delivery: QueuedDelivery = (1, b"x", 1, 7, A)
         (found,) = joined([delivery])
         assert found is delivery
 
     def test_neighbours_are_one_delivery(self) -> None:
-        pending: list[Delivery] = [(1, b"x", 1, 7, A), (3, b"yz", 2, 9, A)]
+        pending: list[QueuedDelivery] = [(1, b"x", 1, 7, A), (3, b"yz", 2, 9, A)]
         assert list(joined(pending)) == [(1, b"xyz", 3, 7, A)]
 
     def test_the_topics_of_neighbours_are_added(self) -> None:
@@ -87,14 +87,18 @@ class JoinTests(SynchronousTestCase):
 
     def test_pieces_are_bounded(self) -> None:
         large = bytes(WRITE_BYTES // 2 + 1)
-        pending: list[Delivery] = [(n, large, 1, n, A) for n in range(5)]
+        pending: list[QueuedDelivery] = [(n, large, 1, n, A) for n in range(5)]
         assert [(o, len(data), n, at) for o, data, n, at, _ in joined(pending)] == [
             (0, 2 * len(large), 2, 0), (2, 2 * len(large), 2, 2), (4, len(large), 1, 4),
         ]  # fmt: skip
 
     def test_a_piece_that_is_one_delivery_is_not_copied(self) -> None:
         large = bytes(WRITE_BYTES)
-        pending: list[Delivery] = [(1, large, 1, 1, A), (2, b"x", 1, 2, A), (3, b"y", 1, 3, A)]
+        pending: list[QueuedDelivery] = [
+            (1, large, 1, 1, A),
+            (2, b"x", 1, 2, A),
+            (3, b"y", 1, 3, A),
+        ]
         first, second = joined(pending)
         assert first is pending[0]
         assert second == (2, b"xy", 2, 2, A)

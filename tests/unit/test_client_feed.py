@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.client.feed import NOTICES, Feed, Item
+from pubsub.client.feed import NOTICES, Feed, FeedItem
 from pubsub.client.messages import MessageBatch
 from pubsub.client.notices import Disconnected, Gap
 from pubsub.kernel import Columns
 from pubsub.wire.client_events import Interest, Messages
 
 
-def taken(feed: Feed) -> list[Item]:
+def taken(feed: Feed) -> list[FeedItem]:
     """Take everything."""
-    items: list[Item] = []
+    items: list[FeedItem] = []
     while (item := feed.get()) is not None:
         items.append(item)
     return items

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.connection_figures import LEAVING, LIVE, Figures
+from pubsub.broker.connection_figures import LEAVING, LIVE, ConnectionFigures
 from tests.unit import cafe_udp, cafe_wire
 from tests.unit.brokers import message, subscribe, unsubscribe
 from tests.unit.cafe_udp import ALICE, BOB
@@ -29,8 +29,10 @@ class DatagramTests(SynchronousTestCase):
         udp.pump()
         received = b"".join(udp.take(BOB))
         alice, bob = udp.protocol._peers[ALICE], udp.protocol._peers[BOB]
-        assert alice.figures() == Figures(messages_in=2, bytes_in=8)
-        assert bob.figures() == Figures(subscriptions=1, messages_out=2, bytes_out=len(received))
+        assert alice.figures() == ConnectionFigures(messages_in=2, bytes_in=8)
+        assert bob.figures() == ConnectionFigures(
+            subscriptions=1, messages_out=2, bytes_out=len(received)
+        )
         bob.close()
         assert bob.figures().state == LEAVING
 

@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.store.group import Group
+from pubsub.store.commit_group import CommitGroup
 from pubsub.store.group_commit import (
     BACKLOG,
     RETRY_SECONDS,
@@ -45,18 +45,18 @@ class Disk:
     def __init__(self) -> None:
         self.clock = Clock()
         self.commits = GroupCommit(self, INTERVAL, GROUP, 0)
-        self.writing: tuple[Group | None, bool] | None = None
+        self.writing: tuple[CommitGroup | None, bool] | None = None
         self.syncing: int | None = None
         self.written = self.synced = 0
         self.values: dict[str, bytes] = {}
         self.ended: list[str] = []
         self.tick_end: list[Callable[[], None]] = []
         self.reports: list[str] = []
-        self._group: Group | None = None
+        self._group: CommitGroup | None = None
 
     # Effects
 
-    def write(self, group: Group | None, sync: bool) -> None:
+    def write(self, group: CommitGroup | None, sync: bool) -> None:
         assert self.writing is None, "two writes at once"
         assert self._group is None or group is self._group, "a group that failed was left out"
         assert group is not None or sync, "a write of nothing"

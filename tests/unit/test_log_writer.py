@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pubsub.store import log_writer
-from pubsub.store.group import Group
+from pubsub.store.commit_group import CommitGroup
 from pubsub.store.log_files import read_note
 from pubsub.store.record import End
 from tests.profiles import examples
@@ -323,7 +323,7 @@ class FailureTests(FaultCase):
 class PieceTests(FaultCase):
     """A group of several records"""
 
-    def group(self, log: Log) -> Group:
+    def group(self, log: Log) -> CommitGroup:
         """Messages before and behind the end of a topic, each with a value."""
         group = log.group(numbered(0, 2, "old"), puts={"k": b"1"})
         group.end(End("old", log.offset))

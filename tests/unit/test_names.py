@@ -1,4 +1,4 @@
-"""Each public class and each file has its own name; no docstring begins with a question word."""
+"""Each class, alias and file has its own name; no docstring begins with a question word."""
 
 from __future__ import annotations
 
@@ -18,8 +18,19 @@ SAME_CLASSES = {
     "Message": {"client", "protocols"},
     # ZMTP has commands, and a link gives some to its driver.
     "Command": {"client", "protocols"},
+    # A frame as the codec has it, and as the dissector is given its layout.
+    "Frame": {"dissector", "protocols"},
+    "Packet": {"dissector", "protocols"},
+    # A batch of the history, or the messages that it lacks.
+    "BatchOrGap": {"client", "pipeline", "store"},
+    # The same things, in components that import nothing of each other.
+    "Figures": {"admin", "backplane", "broker"},
+    "Headers": {"broker", "wire"},
+    "Learn": {"kernel", "wire"},
+    # A plugin of twistd has its options under this name.
+    "Options": {"server"},
 }
-"""Classes that may have the same name, and the components that have one."""
+"""Classes and aliases that may have the same name, and the components that have one."""
 SAME_FILES = {
     # Each protocol has one, and so has HTTP, or the base class of all of them.
     "connection.py": {"wire", "protocols"},
@@ -36,7 +47,10 @@ SAME_FILES = {
 # Files there are named after the subcommand or the job.
 NAMED_AFTER_COMMANDS = ("commands", "pipeline/jobs")
 _QUESTION = re.compile(r'^ *"""((?:What|Which|How|Who|Whose|Why|Where)\b.*)', re.MULTILINE)
-_CLASS = re.compile(r"^class ([A-Za-z]\w*)", re.MULTILINE)
+# A class, or an alias of a type: a name in mixed case that is assigned at the module's level.
+_TYPE = re.compile(
+    r"^(?:class _?([A-Z]\w*)|_?([A-Z]\w*[a-z]\w*)(?:: TypeAlias)? = (?!\w+\())", re.MULTILINE
+)
 
 
 def modules() -> Iterator[tuple[Path, str]]:
@@ -64,7 +78,11 @@ class NameTests(SynchronousTestCase):
     """One name for one thing"""
 
     def test_classes(self) -> None:
-        names = [(path.parts[0], name) for path, text in modules() for name in _CLASS.findall(text)]
+        names = [
+            (path.parts[0], found[1] or found[2])
+            for path, text in modules()
+            for found in _TYPE.finditer(text)
+        ]
         assert not (found := taken(names, SAME_CLASSES)), "\n".join(found)
 
     def test_files(self) -> None:

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.backplane.record import MalformedRecord
 from pubsub.backplane.replica_progress import Progress, Reached
 from pubsub.backplane.replica_record import (
-    Part,
+    RecordPart,
     cut,
     decode_batches,
     decode_part,
@@ -71,7 +71,7 @@ class RecordTests(SynchronousTestCase):
             decode_batches(data[:40], RUN)
 
     def test_parts(self) -> None:
-        part = Part(2, 3, RUN, 0, 1, b"data")
+        part = RecordPart(2, 3, RUN, 0, 1, b"data")
         whole = part.encode()
         assert decode_part(whole) == part
         for place in range(len(whole)):
@@ -107,7 +107,7 @@ class ProgressTests(SynchronousTestCase):
         self.at += 1
         self.progress.arrive(self.at)
         data = b"%d.%d " % (term, number)
-        record = self.progress.take(origin, Part(term, number, RUN, place, parts, data))
+        record = self.progress.take(origin, RecordPart(term, number, RUN, place, parts, data))
         if record is not None:
             self.record = record
             self.progress.settle(origin, RUN, number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pubsub.backplane import spool
 from pubsub.backplane.replica_own import RUNS
-from pubsub.backplane.replica_record import Part, decode_part, encode_batches
+from pubsub.backplane.replica_record import RecordPart, decode_part, encode_batches
 from pubsub.backplane.spool import SharedLimits
 from pubsub.broker.batch import Batch
 from pubsub.kernel import Columns
@@ -50,7 +50,7 @@ class SharedTests(ReplicaCase):
             columns = Columns.of(numbers(0, count))
             batch = Batch(("t",), columns, timestamp=1, sequence=0, sender=b"me", protocol="spot")
             for number, record in enumerate((b"", encode_batches([batch], ())), start=1):
-                part = Part(term, number, run=7, place=0, parts=1, data=record)
+                part = RecordPart(term, number, run=7, place=0, parts=1, data=record)
                 await self.log.append("other", part.encode())
         await self.settled(node)
         assert await node.payloads() == numbers(0, 4)

@@ -12,7 +12,7 @@ import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker import sliced_publishing
-from pubsub.broker.sliced_publishing import UNITS, Publication, SlicedPublishing
+from pubsub.broker.sliced_publishing import UNITS, PublishSteps, SlicedPublishing
 from pubsub.broker.topic_lifecycle import TOPICS
 from pubsub.errors import HistoryUnavailable
 from pubsub.store.memory_store import MemoryStore
@@ -68,7 +68,7 @@ class TicksTests(SynchronousTestCase):
         )
         self.done: list[int] = []
 
-    def publication(self, steps: int, units: int = 1) -> Publication:
+    def publication(self, steps: int, units: int = 1) -> PublishSteps:
         """So many steps."""
         for step in range(steps):
             self.done.append(step)
@@ -117,7 +117,7 @@ class TicksTests(SynchronousTestCase):
         assert self.done == []
 
     def test_an_error_ends_the_commit(self) -> None:
-        def fail() -> Publication:
+        def fail() -> PublishSteps:
             yield UNITS
             raise ZeroDivisionError
 

@@ -12,7 +12,7 @@ from pubsub.kernel.layout import TextHead
 
 LearnText = Callable[[bytes, int], "tuple[TextHead, Address] | None"]
 _DIFFERENT, _INCOMPLETE = -1, -2
-_Known = tuple[TextHead, Address]
+_KnownText = tuple[TextHead, Address]
 
 
 class TextTable:
@@ -28,7 +28,7 @@ class TextTable:
 
     def _clear(self) -> None:
         self._count = 0
-        self._known: dict[bytes, list[_Known]] = {}
+        self._known: dict[bytes, list[_KnownText]] = {}
         self._widths: list[int] = []
 
     def __len__(self) -> int:
@@ -59,7 +59,7 @@ class TextTable:
             indexes += repeat(index, len(cut))
         return Columns(payloads, indexes, list(places), at, MIXED)
 
-    def _find(self, data: bytes, at: int) -> tuple[_Known, int] | None:
+    def _find(self, data: bytes, at: int) -> tuple[_KnownText, int] | None:
         """Return the head that the line at ``at`` fits, and its payload's size."""
         for width in self._widths:
             for known in self._known.get(data[at : at + width], ()):
@@ -68,7 +68,7 @@ class TextTable:
                     return known, size
         return None
 
-    def _learn_at(self, data: bytes, at: int, busy: bool) -> tuple[_Known, int] | None:
+    def _learn_at(self, data: bytes, at: int, busy: bool) -> tuple[_KnownText, int] | None:
         """Learn the head at ``at``; ``busy`` if the scan has found messages already."""
         learnt = self._learn(data, at)
         if learnt is None:

@@ -82,7 +82,7 @@ def open_storage(location: Location, directory: str = "") -> Storage:
     options = location.storage_options
     return _ObjectStore(
         location,
-        PyFileSystem(_Handler(location.url, options)),
+        PyFileSystem(_StorageHandler(location.url, options)),
         PyFileSystem(DeltaStorageHandler(location.url, options)),
     )
 
@@ -158,7 +158,7 @@ def _disk_entry(entry: os.DirEntry[str]) -> DirectoryEntry | None:
         return None
 
 
-class _Output:
+class _StorageOutput:
     """A file of deltalake, which takes bytes only; Arrow also writes its buffers.
 
     It is complete when it is closed, once.
@@ -183,11 +183,11 @@ class _Output:
             self._file.close()
 
 
-class _Handler(DeltaStorageHandler):
+class _StorageHandler(DeltaStorageHandler):
     def open_output_stream(
         self, path: str, metadata: dict[str, str] | None = None
     ) -> pa.PythonFile:
-        return pa.PythonFile(_Output(self._handler.open_output_stream(path, metadata)), "w")
+        return pa.PythonFile(_StorageOutput(self._handler.open_output_stream(path, metadata)), "w")
 
 
 class _ObjectStore:

@@ -21,7 +21,7 @@ from pubsub.protocols.cafe.codec import (
     needed,
 )
 from pubsub.protocols.cafe.conversation import Conversations
-from pubsub.protocols.cafe.datagram_peer import Address, CafePeer
+from pubsub.protocols.cafe.datagram_peer import CafePeer, SocketAddress
 from pubsub.protocols.cafe.handshake import shown
 from pubsub.protocols.cafe.refusals import code_of, error
 
@@ -47,7 +47,7 @@ class CafeDatagrams(DatagramProtocol):
             listener.settings["channels"], listener.topics, MAX_DATAGRAM - MESSAGE_OVERHEAD
         )
         self._conversations = Conversations(listener, self._channels)
-        self._peers: dict[Address, CafePeer] = {}
+        self._peers: dict[SocketAddress, CafePeer] = {}
         # Those by which the peers are trusted.
         self._settings = listener.settings
 
@@ -55,7 +55,7 @@ class CafeDatagrams(DatagramProtocol):
         """Return the name of the topic of a channel that is offered."""
         return self._channels.topics[channel].name
 
-    def trusts(self, address: Address) -> bool:
+    def trusts(self, address: SocketAddress) -> bool:
         """Return whether a subscriber at ``address`` may be silent."""
         host = ip_address(address[0])
         host = getattr(host, "ipv4_mapped", None) or host
@@ -72,7 +72,7 @@ class CafeDatagrams(DatagramProtocol):
         """The port is closed."""
         self.listener.clients.discard(self)
 
-    def datagramReceived(self, datagram: bytes, addr: Address) -> None:
+    def datagramReceived(self, datagram: bytes, addr: SocketAddress) -> None:
         """Handle the frames of one datagram."""
         if not datagram:
             return
@@ -100,7 +100,7 @@ class CafeDatagrams(DatagramProtocol):
         elif done < len(datagram) and not peer.closing:
             peer.fail("truncated-datagram", error(ErrorCode.MALFORMED_MESSAGE), datagram[done:])
 
-    def _admit(self, datagram: bytes, addr: Address) -> CafePeer | None:
+    def _admit(self, datagram: bytes, addr: SocketAddress) -> CafePeer | None:
         """A peer for an unknown address that begins with a handshake, if the limits allow it."""
         answer = self._handshake_error(datagram)
         if answer is None:
@@ -130,7 +130,7 @@ class CafeDatagrams(DatagramProtocol):
             return error(ErrorCode.MALFORMED_MESSAGE)
         return None if datagram[2] in _HANDSHAKES else error(ErrorCode.INVALID_HANDSHAKE)
 
-    def send(self, data: bytes, address: Address) -> bool:
+    def send(self, data: bytes, address: SocketAddress) -> bool:
         """Send one datagram; False if it could not even leave this host."""
         assert self.transport is not None
         try:

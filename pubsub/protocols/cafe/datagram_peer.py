@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from pubsub.broker.connection_figures import Figures, figures_of
+from pubsub.broker.connection_figures import ConnectionFigures, figures_of
 from pubsub.broker.identity import Identity
 from pubsub.broker.marks import describe
 from pubsub.protocols.cafe.codec import HEADER, OPCODES, ErrorCode, Message, split_frames
@@ -33,7 +33,7 @@ _ONE_FRAME = 1
 _MESSAGE = OPCODES[Message]
 # Bytes of datagrams that wait for the verification of a password.
 _MAX_WAITING = 16 * 1024
-Address = tuple[str, int]
+SocketAddress = tuple[str, int]
 
 
 class DatagramServer(Protocol):
@@ -41,7 +41,7 @@ class DatagramServer(Protocol):
 
     listener: Listener
 
-    def trusts(self, address: Address) -> bool:
+    def trusts(self, address: SocketAddress) -> bool:
         """Return whether a subscriber at ``address`` may be silent."""
 
     def idle_limit(self, only_listens: bool) -> float:
@@ -50,7 +50,7 @@ class DatagramServer(Protocol):
     def topic_name(self, channel: int) -> str:
         """Return the name of the topic of a channel that is offered."""
 
-    def send(self, data: bytes, address: Address) -> bool:
+    def send(self, data: bytes, address: SocketAddress) -> bool:
         """Send one datagram; False if it could not even leave this host."""
 
     def handle(self, peer: CafePeer, datagram: bytes) -> None:
@@ -68,7 +68,7 @@ class CafePeer(Identified):
 
     is_session = True
 
-    def __init__(self, server: DatagramServer, address: Address) -> None:
+    def __init__(self, server: DatagramServer, address: SocketAddress) -> None:
         self.listener = server.listener
         self.state = ClientState.NEW
         self.name = b""
@@ -228,7 +228,7 @@ class CafePeer(Identified):
         """See ``StreamClient``."""
         return () if self.outbox is None else (self.outbox,)
 
-    def figures(self) -> Figures:
+    def figures(self) -> ConnectionFigures:
         """See ``StreamClient``."""
         return figures_of(self.publisher, self.outboxes(), self.closing)
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pubsub.dissector.declaration import (
     Declaration,
     Frame,
+    FrameSender,
     Hint,
     Packet,
     Packets,
-    Sender,
     Show,
     Suffix,
     items,
@@ -46,10 +46,10 @@ _HINTS = {
 }
 
 
-def _sender(frame: type) -> Sender:
+def _sender(frame: type) -> FrameSender:
     if frame in _EITHER:
-        return Sender.EITHER
-    return Sender.BROKER if frame in FROM_BROKER else Sender.CLIENT
+        return FrameSender.EITHER
+    return FrameSender.BROKER if frame in FROM_BROKER else FrameSender.CLIENT
 
 
 def _packets(options: Mapping[str, str]) -> list[Packet]:

@@ -8,12 +8,12 @@ from pubsub.dissector.declaration import (
     Declaration,
     Extra,
     Frame,
+    FrameSender,
     Hint,
     Item,
     Packet,
     Packets,
     Script,
-    Sender,
     Show,
     items,
     upper_name,
@@ -52,7 +52,7 @@ _CLAIMS = ("queue_key", "permissions", "sub", "exp", "nbf")
 
 def _frame(number: int) -> Frame:
     packet = PACKETS[number]
-    sender = Sender.CLIENT if number in FROM_CLIENT else Sender.BROKER
+    sender = FrameSender.CLIENT if number in FROM_CLIENT else FrameSender.BROKER
     hints = _HINTS | _OWN_HINTS.get(packet, {})
     return Frame(upper_name(packet), items(packet, hints), sender)
 

@@ -43,7 +43,7 @@ class MessageEncoding:
 
 
 @dataclass(slots=True, eq=False)
-class _Subscription:
+class _TokenSubscription:
     """A subscription: its token and queue key, and when it ends.
 
     ``grace_ends`` is the end of the grace period after a rotation, by the monotonic clock; the end
@@ -81,7 +81,7 @@ class Subscriptions:
         self._access_with = access_with
         self._ended = ended
         self._updated = updated
-        self._by_topic: dict[Topic, _Subscription] = {}
+        self._by_topic: dict[Topic, _TokenSubscription] = {}
 
     def add(self, topic: Topic, token: Token) -> None:
         """Subscribe, or replace the token of a subscription; raises LimitReached."""
@@ -91,7 +91,7 @@ class Subscriptions:
         if subscription is None:
             if len(self._by_topic) >= self._listener.settings["max-subscriptions"]:
                 raise LimitReached("subscriptions of a connection")
-            subscription = self._by_topic[topic] = _Subscription(token, token.queue_key)
+            subscription = self._by_topic[topic] = _TokenSubscription(token, token.queue_key)
             self._listener.router.subscribe(self._outbox, topic, MessageEncoding(topic.id))
         subscription.token, subscription.key, subscription.grace_ends = token, token.queue_key, inf
         self._schedule_end(topic, subscription)
@@ -128,7 +128,7 @@ class Subscriptions:
         return True
 
     def _is_valid(
-        self, topic: Topic, subscription: _Subscription, change: KeyChange | None
+        self, topic: Topic, subscription: _TokenSubscription, change: KeyChange | None
     ) -> bool:
         if change is None:
             key_matches = self._listener.queue_keys.matches(topic, subscription.key)
@@ -142,7 +142,7 @@ class Subscriptions:
             and self._listener.tokens.valid(subscription.token, self._listener.wall.system())
         )
 
-    def _schedule_end(self, topic: Topic, subscription: _Subscription) -> None:
+    def _schedule_end(self, topic: Topic, subscription: _TokenSubscription) -> None:
         """End the subscription with its token or its grace period, whichever is first."""
         subscription.cancel()
         delay = self._seconds_left(subscription)
@@ -150,7 +150,7 @@ class Subscriptions:
             clock = self._listener.clock
             subscription.timer = clock.callLater(max(delay, 0.0), self._elapsed, topic)
 
-    def _seconds_left(self, subscription: _Subscription) -> float:
+    def _seconds_left(self, subscription: _TokenSubscription) -> float:
         listener = self._listener
         return min(
             subscription.grace_ends - listener.clock.seconds(),

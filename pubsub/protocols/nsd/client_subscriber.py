@@ -60,7 +60,7 @@ class NsdSession:
 
 
 @dataclass(slots=True)
-class _Topic:
+class _PolledTopic:
     """A topic that is polled, under its identity."""
 
     interest: Interest
@@ -69,12 +69,12 @@ class _Topic:
 
 
 @dataclass(slots=True)
-class _Get:
-    topic: _Topic
+class _GetRequest:
+    topic: _PolledTopic
 
 
 @dataclass(slots=True)
-class _Subscribe:
+class _SubscribeRequest:
     interest: Interest
     created: bool = False
     wanted: bool = True
@@ -102,9 +102,9 @@ class NsdSubscriber(NsdClientConnection):
         self._keep = keep
         self._resumed = session is not None
         self.session = session or NsdSession()
-        self._topics: dict[Interest, _Topic] = {}
+        self._topics: dict[Interest, _PolledTopic] = {}
         # The topic whose list is arriving.
-        self._list: _Topic | None = None
+        self._list: _PolledTopic | None = None
         self._pause = _SHORTEST_POLL
 
     # Requests
@@ -115,9 +115,9 @@ class NsdSubscriber(NsdClientConnection):
 
     def subscribe(self, interest: Interest) -> None:
         """See ``WireConnection``."""
-        self._subscribe(_Subscribe(interest))
+        self._subscribe(_SubscribeRequest(interest))
 
-    def _subscribe(self, request: _Subscribe) -> None:
+    def _subscribe(self, request: _SubscribeRequest) -> None:
         name = request.interest.name
         fields = {"identity": self._identity(name), "channel": name, "position": True}
         known = self.session.positions.get(request.interest)
@@ -132,7 +132,7 @@ class NsdSubscriber(NsdClientConnection):
         self.session.positions.pop(interest, None)
         others = set(self._topics)
         for request in self.waiting:
-            if isinstance(request, _Subscribe):
+            if isinstance(request, _SubscribeRequest):
                 request.wanted = request.wanted and request.interest != interest
                 if request.wanted:
                     others.add(request.interest)
@@ -159,9 +159,9 @@ class NsdSubscriber(NsdClientConnection):
                 self._poll(topic)
         return []
 
-    def _poll(self, topic: _Topic) -> None:
+    def _poll(self, topic: _PolledTopic) -> None:
         topic.polling = True
-        self.waiting.append(_Get(topic))
+        self.waiting.append(_GetRequest(topic))
         after = self.session.positions[topic.interest].after
         self.send(line(_class="GetRequest", identity=topic.identity, after=after))
 
@@ -187,13 +187,13 @@ class NsdSubscriber(NsdClientConnection):
             at = end + 1
 
     def _expects_list(self) -> bool:
-        return bool(self.waiting) and isinstance(self.waiting[0], _Get)
+        return bool(self.waiting) and isinstance(self.waiting[0], _GetRequest)
 
     def _begins_list(self, data: bytes, at: int) -> bool:
         return self._expects_list() and data.startswith(LIST_START, at)
 
     def _take(
-        self, topic: _Topic, data: bytes, at: int, events: list[WireEvent]
+        self, topic: _PolledTopic, data: bytes, at: int, events: list[WireEvent]
     ) -> tuple[int, bool]:
         """Handle the messages that are complete; return where they end, and if the list does."""
         # There is no line feed within JSON that is written on one line.
@@ -216,7 +216,7 @@ class NsdSubscriber(NsdClientConnection):
         return comma + 1, False
 
     def _deliver(
-        self, topic: _Topic, text: bytes, events: list[WireEvent], partial: bool = False
+        self, topic: _PolledTopic, text: bytes, events: list[WireEvent], partial: bool = False
     ) -> bool:
         try:
             messages = json.loads(b"[%b]" % text)
@@ -242,7 +242,7 @@ class NsdSubscriber(NsdClientConnection):
             )
         return True
 
-    def _end_list(self, topic: _Topic) -> None:
+    def _end_list(self, topic: _PolledTopic) -> None:
         self._list = None
         topic.polling = False
         self._pause = min(2 * self._pause, _LONGEST_POLL)
@@ -252,17 +252,17 @@ class NsdSubscriber(NsdClientConnection):
         self, waiting: Any, fields: dict[str, Any], error: str, events: list[WireEvent]
     ) -> None:
         """See ``NsdClientConnection``."""
-        if isinstance(waiting, _Get):
+        if isinstance(waiting, _GetRequest):
             waiting.topic.polling = False
             if self._topics.pop(waiting.topic.interest, None) is not None:
                 why = error or "no list of messages"
                 events.append(SubscriptionEnded(waiting.topic.interest, why))
-        elif isinstance(waiting, _Subscribe) and waiting.wanted:
+        elif isinstance(waiting, _SubscribeRequest) and waiting.wanted:
             if error.startswith(MISSING) and not waiting.created:
                 # The channel of the identity with the topic's name is the topic.
                 self.waiting.append(_Other())
                 self.send(line(_class="OpenRequest", identity=waiting.interest.name))
-                self._subscribe(_Subscribe(waiting.interest, created=True))
+                self._subscribe(_SubscribeRequest(waiting.interest, created=True))
             elif error:
                 events.append(NotSubscribed(waiting.interest, error))
             else:
@@ -286,7 +286,7 @@ class NsdSubscriber(NsdClientConnection):
         elif known is not None and after < known.after:
             events.append(Missed(interest.name, "a crash of the broker has lost messages"))
         self.session.positions[interest] = ReadPosition(after, epoch)
-        topic = self._topics[interest] = _Topic(interest, self._identity(interest.name))
+        topic = self._topics[interest] = _PolledTopic(interest, self._identity(interest.name))
         events.append(Subscribed(interest))
         self._poll(topic)
 

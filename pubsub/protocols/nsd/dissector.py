@@ -8,11 +8,11 @@ from typing import Any, get_args, get_type_hints
 from pubsub.dissector.declaration import (
     Declaration,
     Extra,
+    FrameSender,
     Hint,
     JsonObject,
     Lines,
     Member,
-    Sender,
 )
 from pubsub.protocols.nsd.codec import MAX_LINE, MAX_NAME, Message, Request
 
@@ -34,7 +34,7 @@ def _member(field: Field[Any], kind: type) -> Member:
 def _request(request: type) -> JsonObject:
     kinds = get_type_hints(request)
     members = [_member(field, kinds[field.name]) for field in fields(request)]
-    return JsonObject(f"{request.__name__}Request", members, Sender.CLIENT)
+    return JsonObject(f"{request.__name__}Request", members, FrameSender.CLIENT)
 
 
 _MESSAGE = JsonObject(
@@ -56,10 +56,12 @@ _RESPONSES = [
             Member("epoch", required=False),
             Member("continues", "boolean", required=False),
         ],
-        Sender.BROKER,
+        FrameSender.BROKER,
     ),
-    JsonObject("ErrorResponse", [Member("error")], Sender.BROKER, refusal=True),
-    JsonObject("MessageListResponse", [Member("messages", "array", of="Message")], Sender.BROKER),
+    JsonObject("ErrorResponse", [Member("error")], FrameSender.BROKER, refusal=True),
+    JsonObject(
+        "MessageListResponse", [Member("messages", "array", of="Message")], FrameSender.BROKER
+    ),
 ]
 _OBJECTS = [*(_request(each) for each in get_args(Request)), *_RESPONSES, _MESSAGE]
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pubsub.dissector.declaration import (
     Declaration,
     Frame,
+    FrameSender,
     Hint,
     Item,
     Packet,
     Packets,
-    Sender,
     Show,
     items,
 )
@@ -53,7 +53,7 @@ def _packets(options: Mapping[str, str]) -> list[Packet]:
     request = Packet(
         head=(_first("magic"), *items(layout.header, _HINTS)),
         start=bytes((MAGIC,)),
-        frames={code.value: Frame(code.name, topic, Sender.CLIENT) for code in Opcode},
+        frames={code.value: Frame(code.name, topic, FrameSender.CLIENT) for code in Opcode},
         select="opcode",
         length="length",
         limit=MAX_PAYLOAD,
@@ -62,13 +62,13 @@ def _packets(options: Mapping[str, str]) -> list[Packet]:
     ack = Packet(
         head=(_first("magic"),),
         start=bytes((ACK_MAGIC,)),
-        frames={0: Frame("ACK", items(Ack, _HINTS), Sender.BROKER)},
+        frames={0: Frame("ACK", items(Ack, _HINTS), FrameSender.BROKER)},
         crc32=checksum,
     )
     response = Packet(
         head=(_first("magic"), *items(ResponseHeader, _HINTS)),
         start=bytes((RESPONSE_SIZE,)),
-        frames={0: Frame("RESPONSE", message, Sender.BROKER)},
+        frames={0: Frame("RESPONSE", message, FrameSender.BROKER)},
         length="length",
         limit=MAX_PAYLOAD,
     )
