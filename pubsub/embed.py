@@ -116,7 +116,7 @@ class EmbeddedBroker(Service):
         super().startService()  # type: ignore[no-untyped-call]
 
     def stopService(self) -> Deferred[None]:
-        """Stop accepting, deliver what was accepted, close; fires when that is done."""
+        """Stop accepting, deliver the accepted messages, close; fires when that is done."""
         if self._stopping is not None:
             waiting: Deferred[None] = Deferred()
             self._stopping.chainDeferred(waiting)
@@ -175,7 +175,7 @@ class EmbeddedBroker(Service):
             self._spent = False
 
     def _guarded(self, start: Callable[[], object]) -> None:
-        """Call ``start``; if it fails, close what it has opened and raise its error."""
+        """Call ``start``; if it fails, release its resources and raise its error."""
         try:
             start()
         except BaseException:

@@ -54,7 +54,7 @@ class TopicUnreachable(Refused):
 
 
 class BackplaneAway(Refused):
-    """A change that all brokers must agree upon, while what they share it through is away."""
+    """A change that all brokers must agree upon, while the backplane is unavailable."""
 
     reason = "backplane-away"
 

@@ -80,7 +80,7 @@ class IStore(Interface):
     sync_times: Histogram = Attribute("Times from a publish until the message is on disk.")
 
     def figures() -> Mapping[str, float]:
-        """Return what the store holds and has done, as far as it has such a thing.
+        """Return the figures of the store, as far as it has them.
 
         ``bytes`` of messages, ``segments``, ``index_bytes`` and ``metadata_bytes``, bytes of
         ``disk_free``, ``commits`` and ``failures`` since the start, ``seconds_since_commit``, and
@@ -212,7 +212,7 @@ class IStore(Interface):
 
 
 Envelopes: TypeAlias = "Sequence[tuple[str, bytes]]"
-"""Names of topics, and what another broker has sent for them."""
+"""Names of topics, and the bytes that another broker has sent for them."""
 
 
 class IBackplane(Interface):
@@ -230,26 +230,26 @@ class IBackplane(Interface):
     gate: PublisherGate = Attribute("Shut while too many bytes wait for the engine.")
 
     def open(receive: Callable[[Envelopes], object]) -> None:
-        """Connect; ``receive`` is called with what the other brokers send, in small pieces.
+        """Connect; ``receive`` is called with the data of other brokers, in small pieces.
 
         An engine that cannot be reached is tried again and again. Raises StartError if it answers
         and cannot be used.
         """
 
     def close() -> Deferred[None]:
-        """Send what waits, within a short time, and disconnect."""
+        """Send waiting data, within a short time, and disconnect."""
 
     def send(topic: str, data: bytes, count: int) -> str:
         """Pass ``data`` with ``count`` messages on; return why not, or nothing."""
 
     def want(topic: str) -> None:
-        """Request what others send for ``topic``; calls are not counted."""
+        """Request the data that others send for ``topic``; calls are not counted."""
 
     def unwant(topic: str) -> None:
         """End ``want``."""
 
     def want_prefix(prefix: bytes) -> None:
-        """Request what others send for all topics whose names begin with ``prefix``."""
+        """Request the data that others send for all topics whose names begin with ``prefix``."""
 
     def unwant_prefix(prefix: bytes) -> None:
         """End ``want_prefix``."""
@@ -335,7 +335,7 @@ class ConnectedClient(Protocol):
         """Close in order, because an administrator wants so; at once if it is closing already."""
 
     def drain(self) -> None:
-        """Stop reading, send what is queued and a goodbye, then close."""
+        """Stop reading, send the queued messages and a goodbye, then close."""
 
     def abort(self, reason: str) -> None:
         """Close at once."""

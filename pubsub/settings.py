@@ -184,7 +184,7 @@ def _file(value: object) -> str:
 
 
 def is_credential(path: str) -> bool:
-    """Return whether the service manager protects this file, whatever its mode says."""
+    """Return whether the service manager protects this file, with any mode."""
     directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
     return bool(directory) and path.startswith(directory + "/")
 

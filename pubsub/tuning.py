@@ -17,8 +17,9 @@ TESTED_TWISTED = frozenset({"26.4.0", "26.10.0"})
 class Trick:
     """One trick.
 
-    ``rests_on`` names what it needs of Twisted, CPython or the system, and ``figure`` what it
-    gives. ``inside`` is True if it needs names or an order of calls that Twisted does not promise.
+    ``rests_on`` names the parts of Twisted, CPython or the system that it needs, and ``figure``
+    its effect. ``inside`` is True if it needs names or an order of calls that Twisted does not
+    promise.
     """
 
     name: str
@@ -120,7 +121,7 @@ TUNED = Tuning(frozenset(TRICKS))
 
 
 def choose(wanted: bool, twisted_version: str) -> Tuning:
-    """Return what to use with this version of Twisted; nothing if tuning is not ``wanted``."""
+    """Return the tricks to use with this version of Twisted; none if tuning is not ``wanted``."""
     if not wanted:
         return Tuning(frozenset())
     tested = twisted_version in TESTED_TWISTED

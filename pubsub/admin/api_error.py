@@ -85,8 +85,8 @@ class ApiError(Exception):
     def body(self) -> bytes:
         """Return the JSON body: a problem document.
 
-        Its type is ``about:blank``, as ``error`` tells programs what happened; ``message`` is the
-        same as ``detail``.
+        Its type is ``about:blank``, because ``error`` has the reason for programs; ``message`` is
+        the same as ``detail``.
         """
         message = str(self)
         problem = {

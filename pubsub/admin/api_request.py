@@ -36,7 +36,7 @@ class ApiServer(Protocol):
     listener: Listener
 
     def body_limit(self, method: bytes, target: bytes) -> tuple[int, Shares]:
-        """Return the bytes that the body of such a request may have, and what they count to."""
+        """Return the largest size of the body of such a request, and the account of its bytes."""
 
     async def handle(self, request: ApiRequest) -> None:
         """Answer ``request``, which has arrived completely."""
@@ -57,7 +57,7 @@ class LongResponse(Protocol):
         """See ``Client``."""
 
     def drain(self, reason: str) -> None:
-        """See ``ConnectedClient``: end after what is queued, with the reason for the client."""
+        """See ``ConnectedClient``: end after the queued bytes, with the reason for the client."""
 
     def data_received(self, data: bytes) -> None:
         """The client has sent this after the request, if the response is an upgrade."""
@@ -66,7 +66,7 @@ class LongResponse(Protocol):
         """The client has closed its half of the connection."""
 
     def end(self) -> None:
-        """The connection ends: release what is held for it."""
+        """The connection ends: release the memory that is held for it."""
 
     def discarded(self, nbytes: int) -> None:
         """The client has not taken the last ``nbytes`` bytes; called after ``end``."""
@@ -86,7 +86,7 @@ class RequestChannel(Marked, Protocol):
     """The response that is being sent, if it has no end of its own."""
 
     upgraded: bool
-    """True if the connection does not speak HTTP any more, but what the long response does."""
+    """True if the connection speaks the protocol of the long response instead of HTTP."""
 
     @property
     def identity(self) -> Identity:
@@ -110,7 +110,7 @@ class RequestChannel(Marked, Protocol):
         """See ``ApiServer``, for the current request."""
 
     def limiters(self) -> tuple[RateLimiter, ...]:
-        """Return the rate limits of what this connection publishes."""
+        """Return the rate limits for the messages that this connection publishes."""
 
     def refuse(self, error: ApiError) -> None:
         """Refuse a request that has not arrived completely, and close."""

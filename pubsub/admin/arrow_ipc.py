@@ -1,8 +1,8 @@
 """Arrow IPC streams, parsed in Python: they are untrusted input.
 
 Arrow's own parser, in C++, reads out of bounds if metadata is wrong, which ends the process. This
-one accepts only what staged parts need: uncompressed record batches of text, binary, and lists of
-pairs of these. The arrays that it makes are then validated by pyarrow. See Message.fbs and
+one accepts only the subset that staged parts need: uncompressed record batches of text, binary, and
+lists of pairs of these. The arrays that it makes are then validated by pyarrow. See Message.fbs and
 Schema.fbs of Arrow's format, and the format of flatbuffers.
 """
 

@@ -1,4 +1,4 @@
-"""The metrics of the backplane: what is shared with other brokers."""
+"""The metrics of the backplane: the state that is shared with other brokers."""
 
 from __future__ import annotations
 

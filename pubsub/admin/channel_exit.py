@@ -1,6 +1,6 @@
 """``ChannelExit``: an HTTP connection closes as every stream does (``departure.py``).
 
-twisted.web itself waits without limit for a client that does not take what was sent to it, and
+twisted.web itself waits without limit for a client that does not take the sent bytes, and
 drops the responses to a client that has closed its half.
 """
 

@@ -29,7 +29,7 @@ class ChannelFigures:
         self.nbytes += nbytes
 
     def ended(self, outbox: Outbox) -> None:
-        """Count what a response that ends has sent."""
+        """Count the messages and bytes of a response that ends."""
         self._messages_out += outbox.messages
         self._bytes_out += outbox.nbytes
 

@@ -2,7 +2,7 @@
 
 They are read from the package once. A browser keeps them and asks with ``If-None-Match`` whether
 they have changed, so that a broker that was upgraded is never shown by an old page. The policy
-(Content Security Policy, level 3) allows what comes from the broker itself, and no inline code;
+(Content Security Policy, level 3) allows files of the broker itself, and no inline code;
 ``require-trusted-types-for`` makes the browser refuse text that would be parsed as HTML.
 """
 
@@ -98,7 +98,7 @@ class DashboardFiles:
 
 
 def _wants_html(request: ApiRequest) -> bool:
-    """Return whether the client names HTML among what it accepts, as browsers do."""
+    """Return whether the client accepts HTML by name, as browsers do."""
     accepted = request.requestHeaders.getRawHeaders("accept", [])
     return any("text/html" in value.lower() for value in accepted)
 

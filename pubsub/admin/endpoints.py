@@ -1,4 +1,4 @@
-"""The endpoints of the HTTP API as data: what requests may have, and what the responses are.
+"""The endpoints of the HTTP API as data: the parts of requests, and the responses.
 
 ``/v1/openapi.json``, the list at ``/v1`` and a table of the documentation are made of these
 declarations. A test compares them with the routes, and with
@@ -63,7 +63,7 @@ class Endpoint:
     """An endpoint. ``path`` may have ``{name}``, which stands for one encoded segment.
 
     ``query`` and ``body`` have schemas, ``answers`` the content types of a response and their
-    schemas by status; ``permission`` is what a token needs, in words.
+    schemas by status; ``permission`` describes the permission that a token needs.
     """
 
     method: str
@@ -78,7 +78,7 @@ class Endpoint:
 
     @property
     def shown_path(self) -> str:
-        """The path with NAME for what differs."""
+        """The path with NAME for the part that differs."""
         return self.path.replace("{name}", "NAME")
 
 

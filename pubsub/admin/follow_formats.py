@@ -1,6 +1,6 @@
 """Messages as followers get them: events of a stream (server-sent events), or lines of JSON.
 
-What a follower gets is a chunk of HTTP's chunked coding each, so that all followers of a topic
+Each item for a follower is a chunk of HTTP's chunked coding, so that all followers of a topic
 share the bytes, and the transport sends them as they are.
 """
 
@@ -58,7 +58,7 @@ class LinesEncoding(_ChunkEncoding):
         return "".join([row + "\n" for row in rows_of(batch, self.run, self.headers)]).encode()
 
     def begin(self, offset: int) -> bytes:
-        """Return what a response begins with; ``offset`` is that of its first message."""
+        """Return the first bytes of a response; ``offset`` is that of its first message."""
         return chunk(b"\n")
 
     def heartbeat(self, offset: int | None) -> bytes:
@@ -66,7 +66,7 @@ class LinesEncoding(_ChunkEncoding):
         return chunk(b"\n")
 
     def notice(self, name: str, **members: object) -> bytes:
-        """Return what is not a message."""
+        """Return the bytes of a notice."""
         return json.dumps({name: members}).encode() + b"\n"
 
 

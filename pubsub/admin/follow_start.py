@@ -27,7 +27,7 @@ class HistoryGap(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FollowStart:
-    """The first offset to read, and what is missing before it.
+    """The first offset to read, and the gap before it.
 
     ``past`` is True if messages are requested that have been published before.
     """
@@ -88,7 +88,7 @@ def _after(store: IStore, position: str) -> FollowStart:
     offset, first, end = int(number), store.first_offset, store.next_offset
     found = store.continuation(epoch, offset)
     if found is None:
-        # Nothing is known of what the client has seen, so it gets everything.
+        # The position of the client means nothing here, so it gets all messages.
         return FollowStart(first, True, HistoryGap(first, first, REPLACED))
     if found < offset:
         return FollowStart(found, True, HistoryGap(found, offset, LOST))

@@ -62,8 +62,8 @@ class Follower(LiveResponse):
     async def run(self, start: int, gap: HistoryGap | None) -> None:
         """Follow from the offset ``start`` on, until the response has ended.
 
-        ``gap`` is reported first. Raises what the creation of a topic raises; nothing has been sent
-        then.
+        ``gap`` is reported first. Raises the errors of the creation of a topic; nothing has been
+        sent then.
         """
         slices = self._listener.slices
         try:
@@ -143,7 +143,7 @@ class Follower(LiveResponse):
                 self._outbox.send(self._encoding.heartbeat(at))
 
     def drain(self, reason: str) -> None:
-        """See ``LongResponse``: send what is queued, then end."""
+        """See ``LongResponse``: send the queued bytes, then end."""
         self._end_in_order(reason)
 
     def input_ended(self) -> None:
@@ -153,7 +153,7 @@ class Follower(LiveResponse):
     def _end_in_order(self, reason: str) -> None:
         if self._ending is None and not self._ended:
             self._ending = reason
-            # What was published before is for the client too.
+            # The client also gets messages that were published before.
             self._listener.router.complete(self._outbox)
             self._listener.router.flush()
             self._outbox.when_drained(lambda: self._finish(reason))

@@ -121,7 +121,7 @@ class HistoryHandler:
         begin: FollowStart,
         encoding: FollowEncoding,
     ) -> None:
-        """Answer with the messages of ``topics`` from ``begin`` to the end; skip what expires."""
+        """Answer with the messages of ``topics`` from ``begin`` on; skip those that expire."""
         first, end = self._store.first_offset, self._store.committed
         gap, start = begin.gap, min(begin.offset, end)
         if start < first:

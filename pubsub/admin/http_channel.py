@@ -126,7 +126,7 @@ class Channel(HTTPChannel):
         return self.listener
 
     def limiters(self) -> tuple[RateLimiter, ...]:
-        """Return the rate limits of what this connection publishes."""
+        """Return the rate limits for the messages that this connection publishes."""
         if self._limiters is None:
             self._limiters = self.listener.limiters()
         return self._limiters
@@ -214,7 +214,7 @@ class Channel(HTTPChannel):
             super().lineReceived(line)
 
     def rawDataReceived(self, data: bytes) -> None:
-        """See LineReceiver; after an upgrade, what has arrived with the request."""
+        """See LineReceiver; after an upgrade, the bytes that have arrived with the request."""
         if self.upgraded and self.long_response is not None:
             self.long_response.data_received(data)
         elif not self._exit.discards_input:
@@ -262,7 +262,8 @@ class Channel(HTTPChannel):
         """The transport has more than it can send now."""
         self.output_full = True
         if self.long_response is None and self.cut is None:
-            # An outbox counts what waits for it, and a stream is charged with all it may take.
+            # An outbox counts the bytes that wait in it, and a stream is charged with all it may
+            # take.
             self._unsent.set(unsent_bytes(self.stream))
         super().pauseProducing()
 
@@ -274,7 +275,7 @@ class Channel(HTTPChannel):
         self._exit.drained()
 
     def readConnectionLost(self) -> None:
-        """The client sends nothing more: it gets the responses to what it has sent."""
+        """The client sends nothing more: it gets the responses to its requests."""
         self._exit.on(Event.HALF_CLOSE)
         if self.long_response is not None:
             self.long_response.input_ended()

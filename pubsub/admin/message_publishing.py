@@ -100,8 +100,8 @@ class MessagePublisher:
         """Publish messages, after a wait for backpressure.
 
         A topic that does not exist is created. Either all messages are published or none. Raises
-        ApiError, RateLimited, SenderTooLong, HistoryUnavailable and what the creation of a topic
-        raises; nothing has been published then.
+        ApiError, RateLimited, SenderTooLong, HistoryUnavailable and the errors that the creation of
+        a topic raises; nothing has been published then.
         """
         topics = ProvisionalTopics(self._listener.topics, self._listener.router)
         try:
@@ -215,7 +215,7 @@ class PublishHandler:
         return check_name("Pubsub-Sender", given[0]).encode()
 
     async def _messages(self, request: ApiRequest) -> SubmittedMessages:
-        """Return what the body has; raises ApiError or MemoryExhausted."""
+        """Return the messages of the body; raises ApiError or MemoryExhausted."""
         content_type = request.requestHeaders.getRawHeaders("content-type", [""])[-1]
         if request.requestHeaders.hasHeader("content-encoding"):
             message = "Content-Encoding is not supported; send the body as it is"

@@ -18,8 +18,8 @@ _PLAIN = re.compile(rb"[ !#-\[\]-~]*")
 def rows_of(batch: Batch, run: int, with_headers: bool, with_value: bool = True) -> Iterator[str]:
     """Yield each message of a batch of one topic as a JSON object; docs/http.md has its members.
 
-    ``run`` is the run of the broker for a batch without one. What the messages have in common is
-    encoded once, as one read may bring thousands of them.
+    ``run`` is the run of the broker for a batch without one. Values that the messages have in
+    common are encoded once, as one read may bring thousands of them.
     """
     run = batch.run or run
     common = (

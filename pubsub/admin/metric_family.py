@@ -69,7 +69,7 @@ class Family:
 
 
 def value(*path: str) -> Callable[[Reading], Samples]:
-    """Return what finds one figure; there is no sample without it."""
+    """Return a function that finds one figure; there is no sample without it."""
 
     def samples(reading: Reading) -> Samples:
         found: Any = reading.figures
@@ -91,7 +91,7 @@ def _by_protocol(figure: str) -> Callable[[Reading], Samples]:
 
 
 def by_key(*path: str) -> Callable[[Reading], Samples]:
-    """Return what finds a figure for each key. The first keys keep their names."""
+    """Return a function that finds a figure for each key. The first keys keep their names."""
 
     def samples(reading: Reading) -> Samples:
         found: Any = reading.figures
@@ -103,7 +103,7 @@ def by_key(*path: str) -> Callable[[Reading], Samples]:
 
 
 def of_issuers(figure: str) -> Callable[[Reading], Samples]:
-    """Return what finds a figure for each issuer of tokens that has one."""
+    """Return a function that finds a figure for each issuer of tokens that has one."""
 
     def samples(reading: Reading) -> Samples:
         issuers = list(reading.figures["issuers"].items())[:_MAX_VALUES]

@@ -52,7 +52,7 @@ class Operations:
             subject=access.owner or "",
             client=request.label,
         )
-        # In a later turn, so that the answer is not among what is drained.
+        # In a later turn, so that the answer is sent before the connection is drained.
         self._listener.clock.callLater(0, self._begin, drained, name, keeps)
         shown = [{"protocol": _shown(one), "endpoint": one.endpoint} for one in drained]
         _answer(

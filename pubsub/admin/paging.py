@@ -20,7 +20,7 @@ PAGING = ("limit", "after", "match")
 
 
 def page_request(parameters: Parameters) -> PageRequest:
-    """Return what the parameters ask for; raises ApiError."""
+    """Return the page that the parameters request; raises ApiError."""
     limit = parameters.number("limit", DEFAULT_ROWS, low=1)
     if limit > MAX_ROWS:
         raise invalid(f"limit: expected at most {MAX_ROWS}")
@@ -29,7 +29,7 @@ def page_request(parameters: Parameters) -> PageRequest:
 
 
 def pattern(parameters: Parameters, name: str) -> Callable[[str], bool] | None:
-    """Return what matches the shell pattern of this parameter; None without it."""
+    """Return a function that matches the shell pattern of this parameter; None without it."""
     return matcher([parameters.text(name)]) if name in parameters else None
 
 

@@ -40,7 +40,7 @@ class ReaderLeases:
         # All leases last equally long, so the first one here is the first to end.
         self._leases: OrderedDict[ReaderKey, _Lease] = OrderedDict()
         self._counts: Counter[str | None] = Counter()
-        # So that what has ended is not charged until the next request.
+        # So that leases that have ended are not charged until the next request.
         listener.statistics.each_second.append(self._end_leases)
 
     async def put(self, request: ApiRequest) -> None:

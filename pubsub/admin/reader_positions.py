@@ -180,7 +180,7 @@ class ReaderPositions:
     def report(
         self, reader: ReaderKey, offset: int, epoch: str, quiet: Mapping[str, object] | None = None
     ) -> None:
-        """Store the position of ``reader``, with what it notes; raises ApiError, or
+        """Store the position of ``reader``, with its notes; raises ApiError, or
         MemoryExhausted.
         """
         store = self._store

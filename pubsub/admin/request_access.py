@@ -22,7 +22,7 @@ ADMIN, METRICS = "admin", "metrics"
 """Actions that belong to no topic."""
 
 
-# What proxies add to the requests that they forward.
+# Headers that proxies add to the requests that they forward.
 _FORWARDED = (b"forwarded", b"via", b"x-forwarded-for", b"x-real-ip")
 
 
@@ -44,10 +44,10 @@ class RequestAccess:
 
     @property
     def owner(self) -> str | None:
-        """The owner of what the client stages, commits and reports: the name that it has proved.
+        """The owner of the client's parts, batches and positions: the name that it has proved.
 
-        None stands for nobody: anonymous clients are not distinguished, nor are the users of a UNIX
-        socket.
+        None stands for no owner: anonymous clients are not distinguished, nor are the users of a
+        UNIX socket.
         """
         identity = self.identity
         return None if identity.proof in (ANONYMOUS, SOCKET) else identity.name
@@ -58,7 +58,7 @@ class RequestAccess:
         return self.may(ADMIN)
 
     def may(self, action: str) -> bool:
-        """Return whether the client may do what belongs to no topic: ADMIN or METRICS.
+        """Return whether the client may carry out an action without a topic: ADMIN or METRICS.
 
         The rules have to allow it, and a token needs the permission as well. Without a token and
         without rules, clients of the same machine have METRICS, and ADMIN if there is no secret.
@@ -134,7 +134,7 @@ class RequestAccess:
         self._check([] if self.may_publish(name) else [name], "publish to")
 
     def may_follow(self, name: str) -> bool:
-        """Return whether this topic may be subscribed to, for what comes.
+        """Return whether this topic may be subscribed to, for new messages.
 
         A topic with a queue key needs the permission ``history``, or ``subscribe`` and the key.
         """
@@ -147,7 +147,7 @@ class RequestAccess:
 
     @property
     def version(self) -> object:
-        """Equal to what it was before unless rules or queue keys have changed since."""
+        """Equal to its earlier value unless rules or queue keys have changed since."""
         return self._listener.access_version
 
     def check_delete(self, name: str) -> None:

@@ -61,7 +61,7 @@ class Routes:
         }
 
     def restore(self) -> None:
-        """Read what the store, which is open, keeps for the handlers."""
+        """Read the state of the handlers from the store, which is open."""
         self._positions.restore()
         self._staging.restore()
 
@@ -161,7 +161,7 @@ def is_messages(path: bytes) -> bool:
 
 
 def route_of(path: bytes) -> bytes:
-    """Return what the endpoints of this path are listed under."""
+    """Return the heading under which the endpoints of this path are listed."""
     if is_messages(path):
         return MESSAGES
     if path.startswith(TOPICS) and path[len(TOPICS) :].endswith(KEY):

@@ -87,8 +87,8 @@ class SharedRanges:
     async def latest(self, parameters: Parameters) -> dict[str, object]:
         """Return the position that a request for bounds wants, as a member of the answer.
 
-        It is that of the offset ``at``, or the end of what other brokers can have. Everything
-        before the position ``from`` is before it.
+        It is that of the offset ``at``, or the end of the messages that other brokers can have.
+        Everything before the position ``from`` is before it.
         """
         positions = self.positions
         if positions is None:
@@ -150,7 +150,7 @@ class SharedRanges:
         return position
 
     async def _written(self) -> None:
-        """Wait until what was imported is committed, as nothing else is read."""
+        """Wait until the imported messages are committed, because only committed ones are read."""
         done: Deferred[bool] = Deferred()
         self._store.when_written(done.callback)
         if not await done:

@@ -126,7 +126,7 @@ class StagingHandler:
         request.answer(201, json.dumps(answer).encode() + b"\n")
 
     async def _summarize(self, body: Body, sender: bytes) -> PartSummary:
-        """Return what a part holds; raises ApiError or Refused."""
+        """Return the contents of a part; raises ApiError or Refused."""
         needed = _PARSING_COST * body.nbytes
         self._check_memory(needed)
         with self._listener.memory.work(needed):

@@ -1,6 +1,6 @@
 """The endpoints of the state of the broker: status, listeners, the store, refusals, audit, health.
 
-Tokens need ``metrics`` for what names no client, and ``admin`` for the rest.
+Tokens need ``metrics`` for responses that name no client, and ``admin`` for the others.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RANGES = 100
 
 
 class StatusHandler:
-    """The endpoints that show what the broker is and has, but for topics and sessions."""
+    """The endpoints for the state of the broker, except topics and sessions."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener

@@ -34,7 +34,7 @@ class Format(Protocol):
         """Return the messages of a parcel, then its damaged range."""
 
     def end(self) -> bytes:
-        """Return what marks the complete end of the stream."""
+        """Return the bytes that mark the complete end of the stream."""
 
 
 class JsonLines:
@@ -62,7 +62,7 @@ class JsonLines:
 class StoredMessages:
     """Messages as followers get them, in a response that ends.
 
-    ``gap`` is reported first, and what is damaged where it is.
+    ``gap`` is reported first, and damage at its place in the stream.
     """
 
     def __init__(self, encoding: FollowEncoding, start: int, gap: HistoryGap | None) -> None:
@@ -104,7 +104,7 @@ def batches_of(parcel: Parcel) -> Iterator[Batch]:
 
 
 class _Sink:
-    """A file that collects what is written to it."""
+    """A file that collects the bytes that are written to it."""
 
     closed = False
 
@@ -118,7 +118,7 @@ class _Sink:
     def flush(self) -> None: ...
 
     def take(self) -> bytes:
-        """Return and remove what was written."""
+        """Return and remove the written bytes."""
         parts, self._parts = self._parts, []
         return b"".join(parts)
 

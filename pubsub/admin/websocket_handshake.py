@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pubsub.admin.api_request import ApiRequest
     from pubsub.admin.websocket_requests import RequestContext
 
-# What clients do wrong is counted and reported by the session.
+# The session counts and reports the errors of clients.
 _QUIET = logging.getLogger("pubsub.admin.websocket")
 _QUIET.disabled = True
 

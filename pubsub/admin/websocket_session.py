@@ -119,7 +119,7 @@ class WebSocketSession(LiveResponse):
         self.channel.stream.bufferSize = _LONG_READ_BYTES if long else _READ_BYTES
 
     def _send_control(self) -> None:
-        """Send what the frames demand: pongs, and the close."""
+        """Send the frames that others require: pongs, and the close."""
         for data in self._frames.data_to_send():
             if data:
                 self._send(data)
@@ -292,7 +292,7 @@ class WebSocketSession(LiveResponse):
     # The end
 
     def drain(self, reason: str) -> None:
-        """See ``LongResponse``: answer what is owed, send what is queued, then close."""
+        """See ``LongResponse``: send pending replies and queued messages, then close."""
         if self._closing is None and not self._ended:
             self._closing = (CloseCode.GOING_AWAY, close_reason(reason))
             self._hold("closing")

@@ -46,7 +46,7 @@ class Explanation:
 def explain(
     table: AccessTable, protocol: str, settings: Mapping[str, Any], request: AccessRequest
 ) -> Explanation:
-    """Explain what the rules of a listener of ``protocol`` with these settings decide."""
+    """Explain the decision of the rules of a listener of ``protocol`` with these settings."""
     steps: list[RuleStep] = []
     decided: AccessRule | None = None
     for rule in table.listed(settings):

@@ -1,6 +1,6 @@
 """The rules of the tables ``[[access]]`` and ``[groups]``: the first that matches decides.
 
-What a listener's own settings allow (``allow-publish``, ``allow-subscribe``) is translated into
+A listener's own settings (``allow-publish``, ``allow-subscribe``) are translated into
 rules before them, which deny the rest. So a request is decided by one list, whether there is a
 table or not.
 """
@@ -283,7 +283,7 @@ def make_view(
     has_table: bool,
     cached: int,
 ) -> View:
-    """Return what these rules let an identity called ``name`` do on a listener."""
+    """Return the actions that these rules allow an identity called ``name`` on a listener."""
     deciders = {
         action: Decisions([rule for rule in rules if action in rule.actions], name, cached)
         for action in ACTIONS

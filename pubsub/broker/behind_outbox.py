@@ -22,7 +22,7 @@ class BehindOutbox(Recipient, Protocol):
         """True if nothing is queued and the transport is ready; then ``wake`` is called."""
 
     def make_changes(self) -> None:
-        """Make the changes that wait: what is read from the history may have come after them."""
+        """Make the changes that wait: messages read from the history may be newer than they are."""
 
     def receives(self, topic: Topic, batch: Batch) -> bool:
         """See ``Subscriber``."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pubsub.interfaces import IStore
 
 CLOCK = "clock"
-"""The table of the store's metadata with what the wall clock remembers."""
+"""The table of the store's metadata with the state of the wall clock."""
 
 
 class BrokerCore:
@@ -146,7 +146,7 @@ class BrokerCore:
         return self.slices.finish(work).addCallback(lambda _: (results[True], results[False]))
 
     def start_clock(self) -> None:
-        """Start the wall clock with what the store, which is open, has of it."""
+        """Start the wall clock with its state in the store, which is open."""
         remembered = dict(self.store.items(CLOCK)).get("", b"").decode(errors="replace")
         self.wall.remember = lambda text: self.store.put(CLOCK, "", text.encode())
         self.wall.start(self.store.last_timestamp, remembered)

@@ -33,11 +33,11 @@ class Counters:
 
     ``traffic`` has the messages in and out by protocol. ``delivered`` counts messages
     passed to the connection of a subscriber, or of the broker that hosts their topic, and not
-    dropped later, ``dropped`` the others. What a connection that was aborted or lost had not taken
-    counts as dropped (see ``LastWrites``). ``refusals`` counts refused requests and connections by
-    listener and reason, and ``last_refusals`` has the last of each. ``connections`` are those open
-    now. By reason, ``drop_reasons`` counts messages dropped and ``evictions`` clients disconnected
-    to protect the others.
+    dropped later, ``dropped`` the others. Messages that a connection had not taken when it was
+    aborted or lost count as dropped (see ``LastWrites``). ``refusals`` counts refused requests and
+    connections by listener and reason, and ``last_refusals`` has the last of each. ``connections``
+    are those open now. By reason, ``drop_reasons`` counts messages dropped and ``evictions``
+    clients disconnected to protect the others.
     """
 
     log: ClassVar[Logger] = Logger()
@@ -142,7 +142,7 @@ class Counters:
     def evict(self, reason: str) -> None:
         """Count a client that is disconnected to protect the others.
 
-        What follows a colon in ``reason`` differs from one to the next.
+        The text after a colon in ``reason`` differs from one to the next.
         """
         kind = reason.partition(":")[0].replace(" ", "-")
         if kind not in self.evictions and len(self.evictions) >= _MAX_REASONS:

@@ -144,7 +144,7 @@ class Cursor:
     # Pages
 
     def wake(self) -> None:
-        """The outbox has sent everything: read on, if this is what was waited for."""
+        """The outbox has sent everything: read on, if the cursor has waited for this."""
         if self._waiting and not self._stopped:
             self._waiting = False
             self._cursors.schedule(self)
@@ -288,7 +288,7 @@ class Cursor:
     # Losses
 
     def _note_expired(self) -> None:
-        """Skip what has expired before it could be delivered."""
+        """Skip messages that have expired before they could be delivered."""
         positions = self._positions
         lost = self._cursors.store.first_offset - positions.offset
         if lost <= 0:

@@ -1,4 +1,4 @@
-"""Draining: clients get what is queued for them and a goodbye, in bounded time."""
+"""Draining: clients get their queued messages and a goodbye, in bounded time."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _WORDS = {one.name.lower(): one for one in Durability}
 
 
 STATS = "$SYS/stats"
-"""The topic of the broker's figures, which is NONE whatever the rules say."""
+"""The topic of the broker's figures, which is NONE under any rules."""
 
 
 class DurabilityRules:

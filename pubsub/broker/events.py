@@ -40,7 +40,7 @@ Fields = dict[str, str | int | None]
 
 
 def secret_pattern(patterns: Sequence[bytes]) -> re.Pattern[bytes]:
-    """Return what matches the start of a token or of a secret that ``patterns`` describe."""
+    """Return a pattern for the start of a token, or of a secret that ``patterns`` describe."""
     every = (re.escape(TOKEN_START), _HTTP, *patterns)
     return re.compile(b"|".join(b"(?:%s)" % each for each in every))
 
@@ -132,7 +132,7 @@ class Events:
         self.enabled = True
         """False once events were turned off: connections that began before report no end."""
 
-    # What happens
+    # Events
 
     def connected(self, listener: EventSource, client: str, mark: int) -> ConnectionEvents:
         """Report that a connection was accepted; the result reports its end."""

@@ -93,7 +93,7 @@ class Expiry:
             self.start()
 
     def start(self) -> None:
-        """Look for what has expired from time to time."""
+        """Look for expired objects from time to time."""
         self._started = True
         times = [time for time in (self._topic_seconds, self._identity_seconds) if time]
         if times:

@@ -22,7 +22,7 @@ class FanOut(Protocol):
     at_tick_end: Callable[[Callable[[], None]], object]
     forwarding: Forwarding | None
     delivering: bool
-    """True while outboxes are given what was collected."""
+    """True while the collected messages are given to outboxes."""
 
     @property
     def waiting(self) -> Sized:
@@ -32,7 +32,7 @@ class FanOut(Protocol):
         """Encode ``batch`` for ``audience``, which receives it at the end of the tick."""
 
     def hand_over(self) -> None:
-        """Deliver to the outboxes what was collected."""
+        """Deliver the collected messages to the outboxes."""
 
     def flush(self) -> None:
         """Hand over, and have the outboxes write."""
@@ -46,7 +46,7 @@ class FanOut(Protocol):
         change: Callable[[Recipient], None],
         then: Callable[[], None],
     ) -> None:
-        """Call ``change`` for each of ``outboxes``, before what is published afterwards."""
+        """Call ``change`` for each of ``outboxes``, before messages that are published later."""
 
     def exclude(self, outbox: Recipient) -> None:
-        """Do not deliver to ``outbox`` what waits to be routed."""
+        """Do not deliver messages that wait to be routed to ``outbox``."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Forwarding(Protocol):
-    """Other brokers get what clients of this one publish; set as ``Router.forwarding``."""
+    """Forwards messages of this broker's clients to others; set as ``Router.forwarding``."""
 
     gate: PublisherGate
     """Shut while too many bytes wait for the way to the other brokers."""

@@ -1,4 +1,4 @@
-"""``HeldRequest``: what waits for backpressure without a connection of its own."""
+"""``HeldRequest``: a request that waits for backpressure without a connection of its own."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ BOUNDS = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0,
 )  # fmt: skip
-"""The upper bounds of the buckets, in seconds. A last bucket has what is above them."""
+"""The upper bounds of the buckets, in seconds. A last bucket has the times above them."""
 # Marks that are kept for quantiles of the last minute, and the seconds from one to the next.
 _MARKS, _MARK_EVERY = 6, 10
 

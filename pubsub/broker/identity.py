@@ -1,4 +1,4 @@
-"""Identities: what a client has proved about itself, for access rules."""
+"""Identities: the facts that a client has proved about itself, for access rules."""
 
 from __future__ import annotations
 

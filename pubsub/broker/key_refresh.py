@@ -190,7 +190,7 @@ class KeyRefresh:
         )
 
     def _replace(self, source: KeySource, keys: tuple[MasterSecret, ...]) -> None:
-        """Use ``keys``; what tokens of keys that are gone have open ends."""
+        """Use ``keys``; subscriptions and requests with tokens of removed keys end."""
         before = self._tokens.ring
         known = {key.id: key for key in before.fetched.get(source.id, ())}
         if known == {key.id: key for key in keys}:

@@ -1,9 +1,9 @@
 """The last writes to a transport that was full, from which unsent messages are counted.
 
-A subscriber that is disconnected has not taken what its transport and the kernel still hold. Those
-hold bytes; the messages in them are not recorded, as that would cost something for each delivery.
-The writes while a transport is full are few, and are remembered. For what was written before them,
-the oldest one is taken as the measure.
+A subscriber that is disconnected has not taken the bytes that its transport and the kernel hold.
+The messages in these bytes are not recorded, because that would cost time for each delivery. The
+writes while a transport is full are few, and are recorded. For earlier writes, the oldest recorded
+one is taken as the measure.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ CONNECTION_BYTES = 8 * 1024
 class BrokerLimits:
     """Limits of the whole process, in bytes, seconds and items.
 
-    ``max_memory`` bounds what the clients make the broker hold and what the history holds in memory
-    (zero: no bound). ``history_memory`` is the history's share of it.
+    ``max_memory`` bounds the bytes that the broker holds for clients and those of the history in
+    memory (zero: no bound). ``history_memory`` is the history's share of it.
     """
 
     max_memory: int = 1024**3

@@ -205,7 +205,7 @@ class Listener:
         return self._is_anonymous_possible and is_exposed(self.settings, host)
 
     def access_for(self, identity: Identity) -> AccessRules:
-        """Return what a client with ``identity`` may do here.
+        """Return the access of a client with ``identity`` to this listener.
 
         The result follows changes of the rules for as long as it is kept.
         """
@@ -213,12 +213,12 @@ class Listener:
 
     @property
     def has_access_table(self) -> bool:
-        """True if rules are configured: then a client may do only what they allow."""
+        """True if rules are configured: then actions that they do not allow are denied."""
         return self._access.has_table
 
     @property
     def access_version(self) -> object:
-        """Equal to what it was before unless rules or queue keys have changed since."""
+        """Equal to its earlier value unless rules or queue keys have changed since."""
         return self._access.version, self.queue_keys.version
 
     # Connections

@@ -22,7 +22,7 @@ class ListenerRates:
         self.reconfigure(settings)
 
     def reconfigure(self, settings: Mapping[str, Any]) -> None:
-        """Use these settings for new connections, and for what all connections share."""
+        """Use these settings for new connections, and for the rates that all connections share."""
         self._own_rate = Rate(settings["rate-messages"], settings["rate-bytes"])
         common = Rate(settings["listener-rate-messages"], settings["listener-rate-bytes"])
         if common != self._common_rate:

@@ -51,4 +51,4 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     *TLS_SETTINGS,
 )
-"""The settings that every listener has, whatever its protocol."""
+"""The settings that every listener has, with any protocol."""

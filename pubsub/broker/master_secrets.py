@@ -139,7 +139,7 @@ class SecretRing:
 
     @property
     def has_issuers(self) -> bool:
-        """Whether a source of tokens is configured, whatever it has issued and for how long."""
+        """Whether a source of tokens is configured, also one without valid keys."""
         return bool(self._secrets or self.sources)
 
     def with_keys(self, id: str, keys: tuple[MasterSecret, ...]) -> SecretRing:

@@ -81,7 +81,7 @@ class MemoryBudget:
 
     @property
     def work_limit(self) -> int:
-        """The most that the work on one request may take: half of what is not set aside."""
+        """The most that the work on one request may take: half of the unreserved bytes."""
         return max(self.limit - self._aside, 0) // 2 if self.limit else maxsize
 
     @contextmanager
@@ -137,7 +137,7 @@ class MemoryBudget:
 
 
 class CacheAccount:
-    """The bytes of one cache: what the broker remembers of its clients only to be faster.
+    """The bytes of one cache: data about clients that the broker keeps only for speed.
 
     ``forget`` empties the cache. It is called when more than ``limit`` bytes are charged, and when
     the budget has reached its bound.

@@ -298,7 +298,7 @@ class Outbox(OutboxQueue):
     def shut_and_get_offsets(self) -> dict[Topic, Position]:
         """Shut the outbox of a client that may resume; return where each topic continues.
 
-        What was written is not sent again.
+        Written messages are not sent again.
         """
         self._router.complete(self, with_changes=False)
         cursor = self.cursor

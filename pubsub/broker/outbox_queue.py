@@ -82,7 +82,7 @@ class OutboxQueue(Tally):
         self.queued += len(data)
 
     def flush(self) -> None:
-        """Write what is queued, until the transport is full."""
+        """Write the queued messages, until the transport is full."""
         while self._queue and not self._state & STOPPED:
             entries = self._next_write(self._queue)
             data = entries[0][0] if len(entries) == 1 else b"".join([one[0] for one in entries])
@@ -120,7 +120,7 @@ class OutboxQueue(Tally):
             self._charge(self.queued + backlog.inflight)
 
     def _next_write(self, queue: list[QueueEntry]) -> list[QueueEntry]:
-        """Remove and return what to write next."""
+        """Remove and return the entries to write next."""
         last = len(queue)
         if self.queued > WRITE_BYTES:
             size = last = 0

@@ -165,7 +165,7 @@ class PasswordVerifier:
         """Have ``done`` called with None if this is the password of ``user``, or the refusal.
 
         The refusal is WrongPassword or PasswordsBusy. ``source`` is the address of the client, or
-        what stands for all the addresses that one client can have.
+        the network that one client's addresses belong to.
         ``done`` may be called at once.
         """
         check = PasswordCheck(done)

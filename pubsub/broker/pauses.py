@@ -72,7 +72,7 @@ class ReactorLag:
 
 
 class CollectorPauses:
-    """Measures the runs of Python's garbage collector, in which nothing else runs.
+    """Measures the runs of Python's garbage collector, which stop everything else.
 
     ``pauses`` has the seconds of each, in whichever thread it happened.
     """

@@ -66,7 +66,7 @@ class ProvisionalTopics:
             yield
 
     def withdraw(self) -> Work:
-        """The messages are refused: remove what was created for them."""
+        """The messages are refused: remove the topics that were created for them."""
         for topic in self._topics.values():
             if self._registry.withdraw(topic.name):
                 self._router.end(topic)

@@ -53,7 +53,7 @@ class Publisher(Tally):
     the process is at its memory bound, or while the history is behind. With None (the sender of a
     datagram cannot be held) such messages are refused as RateLimited instead. It is also held while
     messages are being written to very many subscribers (see ``Router.gate``).
-    ``messages`` and ``nbytes`` count what was accepted, and the bytes of its payloads. ``access``
+    ``messages`` and ``nbytes`` count accepted messages and the bytes of their payloads. ``access``
     is that of the connection. It is requested with the first message, because a handshake may prove
     the client's identity.
     """
@@ -102,7 +102,7 @@ class Publisher(Tally):
     ) -> Batch:
         """Publish messages of one topic; ``headers`` has one mapping for each of them.
 
-        Returns what was accepted: all messages, or those before the first that a rate limit
+        Returns the accepted messages: all, or those before the first that a rate limit
         refused. ``sender`` replaces the connection's own. Raises NotAuthorized, SenderTooLong,
         HistoryUnavailable, TopicUnreachable, or RateLimited if no message was accepted.
         """

@@ -99,7 +99,8 @@ class QueueKeys:
         return hmac.compare_digest(self._keys.get(topic.name, b""), key) and bool(key)
 
     def proof(self, topic: str) -> bytes | None:
-        """Return what shows another broker that it has the same key for ``topic``, but not the key.
+        """Return a proof for another broker that it has the same key for ``topic``, without the
+        key.
 
         Empty for a topic without a key; None if the key is unknown, or the topic exclusive: its
         messages are for no other client.
@@ -123,8 +124,8 @@ class QueueKeys:
     ) -> Deferred[tuple[int, int]]:
         """Replace the topic's key at once.
 
-        What is published afterwards is only for subscriptions that stay. The result is how many do
-        and how many end, when all are rechecked.
+        Messages that are published afterwards are only for subscriptions that stay. The result is
+        how many do and how many end, when all are rechecked.
         """
         old = self._keys[topic.name]
         self._set(topic, key)

@@ -65,7 +65,7 @@ class Readiness:
         return None if service is None else service.addresses
 
     def obstacles(self) -> Iterator[Obstacle]:
-        """Yield what keeps the broker from serving."""
+        """Yield the reasons for which the broker does not serve."""
         if self._drainage.draining:
             yield Obstacle("stopping", "the broker is stopping")
         elif not self.started:

@@ -31,7 +31,7 @@ class Rechecking:
         self._subscribing = subscribing
 
     def recheck(self, topic: Topic, change: KeyChange | None = None) -> Deferred[tuple[int, int]]:
-        """Recheck every subscription to ``topic`` before what is published afterwards.
+        """Recheck every subscription to ``topic`` before messages that are published afterwards.
 
         The result is how many stay and how many end, when all are rechecked.
         """

@@ -84,7 +84,7 @@ class RefusedAttempts:
             source.others += count
 
     def close(self) -> None:
-        """Record what has not been, as the broker stops."""
+        """Record the remaining attempts, because the broker stops."""
         while self._sources:
             self._forget()
         if self._timer is not None:
@@ -102,7 +102,7 @@ class RefusedAttempts:
         return found
 
     def _end_periods(self) -> None:
-        """Forget the sources whose period is over, and record what they did besides."""
+        """Forget the sources whose period is over, and record their remaining attempts."""
         self._timer = None
         now = self._clock.seconds()
         while self._sources:
@@ -133,7 +133,7 @@ def _address(peer: str) -> str:
 
 
 def _network(address: str) -> str:
-    """Return what stands for one source: an address, or the first 64 bits of an IPv6 address."""
+    """Return the network of one source: an address, or the first 64 bits of an IPv6 address."""
     try:
         return str(IPv6Network((address.partition("%")[0], 64), strict=False))
     except ValueError:

@@ -240,7 +240,7 @@ class Router:
         self._turns = _turns()
 
     def hand_over(self) -> None:
-        """Deliver to the outboxes what the audiences have, in the order of publishing."""
+        """Deliver the messages of the audiences to the outboxes, in the order of publishing."""
         audiences, self._pending = self._pending, []
         if not audiences:
             return
@@ -270,7 +270,7 @@ class Router:
         self.hand_over()
 
     def exclude(self, outbox: Recipient) -> None:
-        """Do not deliver to ``outbox`` what waits to be routed."""
+        """Do not deliver messages that wait to be routed to ``outbox``."""
         self._sliced.exclude(outbox)
 
     def change_all(

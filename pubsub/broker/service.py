@@ -142,7 +142,7 @@ class BrokerService(MultiService):
         )
 
     def _make_reports(self, limits: BrokerLimits) -> None:
-        """Make what reports the state of the broker, and its end."""
+        """Make the objects that report the state of the broker, and its end."""
         self.statistics = self._core.make_statistics(self.listeners)
         self.statistics.each_second.append(self.dispatcher.settle)
         self._stats_topic = StatsTopic(self.topics, self.dispatcher, self.statistics)
@@ -278,7 +278,7 @@ class BrokerService(MultiService):
         settings: Mapping[tuple[str, str], Mapping[str, Any]],
         whole: Mapping[str, Any],
     ) -> None:
-        """Bring back what was there before a ``reconfigure`` that has failed."""
+        """Restore the state before a ``reconfigure`` that has failed."""
         self._reconfiguration.put_back(ring, settings, whole)
 
     def set_access(self, table: AccessTable) -> None:

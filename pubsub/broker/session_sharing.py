@@ -22,7 +22,7 @@ class SessionContent:
     """The state with which another broker resumes a session.
 
     ``live`` are the topics of which everything was given to the client, ``behind`` those that
-    continue at a position. ``notes`` is what else the protocol needs.
+    continue at a position. ``notes`` is further state of the protocol.
     """
 
     live: Collection[str] = ()
@@ -34,7 +34,7 @@ class SharedClient(Protocol):
     """A session that other brokers can resume."""
 
     def content(self) -> SessionContent:
-        """Return what is to be kept now."""
+        """Return the present state of the session."""
 
     @property
     def is_lost(self) -> bool:
@@ -63,7 +63,7 @@ class SessionSharing(Protocol):
         """
 
     def share(self, key: str, client: SharedClient) -> None:
-        """Share a session from now on, or what has changed of it. That is done soon."""
+        """Share a session from now on, or its changes. This is done soon."""
 
     def end(self, key: str) -> None:
         """The session has ended."""

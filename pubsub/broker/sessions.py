@@ -38,7 +38,7 @@ class Session:
 
     ``kind`` identifies the listener and the role; a session is only resumed with the same kind.
     ``owner`` is the connection that uses the session, None while it is detached. ``subscriptions``
-    has the offset for each topic at which delivery stopped, ``state`` what else the protocol needs
+    has the offset for each topic at which delivery stopped, ``state`` further state of the protocol
     to resume. ``charged`` are the bytes that both are charged with while the session is detached.
     ``pending`` are the messages that the client does not get unless it resumes the session. ``key``
     is that by which other brokers find it; empty if it is not shared. ``content`` returns the

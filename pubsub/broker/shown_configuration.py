@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class ShownConfiguration:
-    """``content`` is what ``pubsub/server/configuration_changes.py`` makes of the configuration.
+    """``content`` is the configuration as ``pubsub/server/configuration_changes.py`` describes it.
 
     It is empty in a broker that was made without one, and has no secret.
     """

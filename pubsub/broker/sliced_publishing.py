@@ -2,8 +2,8 @@
 
 All that can refuse the batch is looked at before it begins. From then on it is published whatever
 happens, in ticks of ``UNITS`` units of some 5 µs, and its outcome is that of the commit of the
-history that it is in. What others publish meanwhile is delivered at once and is in the same commit.
-One batch at a time is published; the next one waits for its turn.
+history that it is in. Messages of others are delivered at once meanwhile, and are in the same
+commit. One batch at a time is published; the next one waits for its turn.
 """
 
 from __future__ import annotations

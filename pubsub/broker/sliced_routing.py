@@ -5,12 +5,12 @@ many topics to a thousand subscribers, each with topics of its own, takes severa
 batch waits here, and so does everything that is published after it, in that order; publishers are
 held meanwhile. Only delivery is spread: messages are stored and acknowledged before.
 
-A subscription that changes meanwhile changes for what is published afterwards. So before a change
-the subscriber receives what waits for it (see ``complete``), and it receives nothing from these
+A subscription that changes meanwhile changes for messages that are published later. So before a
+change the subscriber receives the messages that wait for it (see ``complete``), and none from these
 batches after that. All other subscribers are subscribed as they were when the batch was published.
 
-A change of very many subscribers, such as a new queue key, waits in the same way: what is published
-after it is for the outboxes that are subscribed after it.
+A change of very many subscribers, such as a new queue key, waits in the same way: messages that are
+published after it are for the outboxes that are subscribed after it.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class SlicedRouting:
         return mix.effort(_units(batch)) > _UNITS
 
     def put(self, batch: Batch, topic: Topic | None = None, mix: TopicMix | None = None) -> None:
-        """Route ``batch`` of ``topic`` or ``mix`` after what waits already."""
+        """Route ``batch`` of ``topic`` or ``mix`` after the batches that wait."""
         fan_out = self._fan_out
         if fan_out.gate.shut:
             self._late_bytes += batch.nbytes
@@ -129,7 +129,7 @@ class SlicedRouting:
         change: Callable[[Recipient], None],
         then: Callable[[], None],
     ) -> None:
-        """Call ``change`` for each of ``recipients``, before what is published afterwards.
+        """Call ``change`` for each of ``recipients``, before messages that are published later.
 
         It may be called for others as well. It must not raise.
         """
@@ -149,12 +149,12 @@ class SlicedRouting:
             self._fan_out.at_tick_end(self._go_on)
 
     def complete(self, recipient: Recipient, with_changes: bool) -> None:
-        """Collect what waits for ``recipient``: it needs nothing more of what was published.
+        """Collect the messages that wait for ``recipient``: it needs no others of these batches.
 
         It is changed as well, except without ``with_changes``.
         """
         if recipient in self._changing:
-            # What is after this change is for the recipient as it will be.
+            # Messages after this change are for the recipient in its later state.
             return
         collected: list[tuple[Audience, Batch, DeliverySource]] = []
         # A change may lead to the next one.
@@ -179,7 +179,7 @@ class SlicedRouting:
 
     def _change(self, one: _Changing, recipient: Recipient) -> None:
         one.done.add(recipient)
-        # What was published before comes before.
+        # Messages that were published before are delivered before.
         self._fan_out.hand_over()
         self._changing.add(recipient)
         try:
@@ -260,7 +260,7 @@ class SlicedRouting:
                 yield units
             return
         if mix.current is None:
-            # What the audiences have is not for the subscribers that join them.
+            # The messages of the audiences are not for the subscribers that join them.
             self._fan_out.hand_over()
             yield from mix.prepare()
         totals = batch.columns.totals()

@@ -41,7 +41,7 @@ class Slices:
         return len(self._begun)
 
     def run(self, work: Work, then: Callable[[], None] | None = None) -> SlicedWork | None:
-        """Do what fits into this tick of ``work`` now, and the rest in the ticks after it.
+        """Do as much of ``work`` as fits into this tick now, and the rest in the ticks after it.
 
         Returns None if there is no rest. Otherwise ``then`` is called when the rest is done. An
         exception is the caller's until this returns; later it is logged and ends the work.

@@ -23,7 +23,7 @@ TOPIC = STATS
 
 
 class StatsTopic:
-    """Publishes what ``statistics`` has."""
+    """Publishes the figures of ``statistics``."""
 
     def __init__(
         self, topics: TopicRegistry, dispatcher: Dispatcher, statistics: Statistics

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TopicPosition:
-    """The position of one topic, and what its subscriber has not been given.
+    """The position of one topic, and the messages that its subscriber has not been given.
 
     ``start`` is the offset of the first message to deliver. ``pending`` counts messages that were
     not delivered live, less those delivered from the history. From the time on at which ``topic``
@@ -98,7 +98,7 @@ class SubscriberPositions:
         return self.offset_of(topic) <= batch.offset and self.taken_of(topic) is None
 
     def left(self, topic: Topic, batch: Batch) -> Batch | None:
-        """Return what of ``batch`` is to be delivered, which counts as given; None if nothing."""
+        """Return the messages of ``batch`` to deliver, which count as given, or None."""
         start = self.offset_of(topic)
         if start > batch.offset:
             batch = batch.slice(start - batch.offset, batch.count)

@@ -1,6 +1,6 @@
 """Subscribing: outboxes join the topics that they read, live or behind, and leave them.
 
-A change is for what is published afterwards: before it, the outbox receives what was published
+A change is for messages that are published later: before it, the outbox receives those published
 before (see ``Router.complete``).
 """
 
@@ -96,7 +96,7 @@ class Subscribing:
             topic.behind.add(outbox)
             self.number += 1
         if self._router.waiting:
-            # Its cursor makes the changes before it delivers what came after them.
+            # Its cursor makes the changes before it delivers later messages.
             self._router.complete(outbox, with_changes=False)
         encoding = outbox.subscriptions.get(topic)
         if encoding is not None:
@@ -141,7 +141,7 @@ class Subscribing:
         self._router.complete(outbox)
         encoding = outbox.subscriptions.get(topic)
         if encoding is None:
-            # It is behind, and its cursor leaves out what is not for it.
+            # It is behind, and its cursor leaves out messages that are not for it.
             yield
             return
         group = topic.groups[encoding]
@@ -158,7 +158,7 @@ class Subscribing:
     def forget(self, outbox: Recipient) -> None:
         """End every subscription of ``outbox``, which is being shut.
 
-        If there are many, their topics are left in slices; what is published meanwhile is not for
+        If there are many, their topics are left in slices; messages published meanwhile are not for
         the outbox.
         """
         if len(outbox.subscriptions) <= _FEW:

@@ -6,7 +6,7 @@ from pubsub.settings import FILE, TEXT, Kind, Setting, choice
 
 NONE, OPTIONAL, REQUIRED = "none", "optional", "required"
 TLS = "tls"
-"""The key of what was read from the files, among a listener's settings; not a setting itself."""
+"""The key of the contents of the files, among a listener's settings; not a setting itself."""
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Suites of TLS 1.2 with forward secrecy and authenticated encryption; 1.3 has no others."""
 

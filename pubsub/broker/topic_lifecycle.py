@@ -1,7 +1,7 @@
 """The state that the broker keeps of a topic besides its messages, from creation to end.
 
-The store's metadata lists the topics that this broker hosts, and for each what its creator
-requires of it, so that they exist again after a restart.
+The store's metadata lists the topics that this broker hosts, and for each the durability that its
+creator requires of it, so that they exist again after a restart.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class TopicLifecycle:
         self._router = router
         self._queue_keys = queue_keys
         self._rules = rules
-        # Topics that are SYNC whatever the rules say.
+        # Topics that are SYNC under any rules.
         self._always_sync: set[str] = set()
         # Topics that are stored as long as they are read from the history.
         self._still_read: set[Topic] = set()
@@ -101,9 +101,9 @@ class TopicLifecycle:
         return name in self._always_sync
 
     def set_requirements(self, topic: Topic, sync: bool, exclusive: bool) -> None:
-        """Record what the creator of ``topic`` requires of it.
+        """Record the requirements of the creator of ``topic``.
 
-        With ``sync`` the topic is SYNC whatever the rules say. An ``exclusive`` topic ends with
+        With ``sync`` the topic is SYNC under any rules. An ``exclusive`` topic ends with
         its creator's connection; after a crash it is removed at the next start.
         """
         topic.durability = Durability.SYNC if sync else self._rules.durability(topic.name)

@@ -89,7 +89,7 @@ class TopicMix:
         self._audience_of: dict[Recipient, MixedAudience] = {}
         self._changed: dict[Recipient, None] = {}
         self._is_preparing = False
-        # What has come since `settle`, as `Columns.add_totals` has it.
+        # The totals since `settle`, as `Columns.add_totals` returns them.
         self._tallies = bytearray(16 * len(topics))
         self.last_timestamp = 0
         """The time of the last messages that are not settled, in µs; 0 if there are none."""
@@ -100,7 +100,7 @@ class TopicMix:
         self.last_timestamp = timestamp
 
     def settle(self) -> None:
-        """Add what has come to the figures of the topics; the last time is that of the mix."""
+        """Add the totals to the figures of the topics; the last time is that of the mix."""
         with memoryview(self._tallies) as view, view.cast("q") as sums:
             for index, topic in enumerate(self.topics):
                 if sums[2 * index]:
@@ -157,7 +157,7 @@ class TopicMix:
     def subscription_changed(self, recipient: Recipient) -> None:
         """A subscription of ``recipient`` to one of the topics has begun or ended.
 
-        The router has handed over what the audiences had for it.
+        The router has handed over the messages that the audiences had for it.
         """
         self.current = None
         if not recipient.subscriptions:
@@ -277,7 +277,7 @@ def _still_there(recipients: Sequence[Recipient]) -> list[Recipient]:
 
 
 def _key(encodings: Mapping[int, Encoding]) -> tuple[int, ...]:
-    """Return what is equal for the same encodings of the same topics.
+    """Return a key that is equal for the same encodings of the same topics.
 
     All subscriptions of a group have the same object, and comparing encodings by value would take
     longer than all else. An audience keeps its encodings, so no other object has their ids.

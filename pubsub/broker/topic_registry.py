@@ -68,7 +68,7 @@ class TopicRegistry:
             self.claimed(topic)
 
     def check_claim(self, name: str) -> None:
-        """Raise what ``claim`` would raise for a topic that is not hosted here."""
+        """Raise the error of ``claim`` for a topic that is not hosted here."""
         for check in self.claim_checks:
             check(name)
 

@@ -40,7 +40,7 @@ class TopicSharing(Protocol):
     def create(
         self, name: str, required: Requirements, apply: Callable[[], Awaitable[Result]]
     ) -> Deferred[Result]:
-        """Create a topic, or change what is required of it; may fail with TopicExists."""
+        """Create a topic, or change its requirements; may fail with TopicExists."""
 
     def rotate(
         self, topic: Topic, key: bytes, apply: Callable[[], Awaitable[Result]]

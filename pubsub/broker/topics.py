@@ -49,7 +49,7 @@ class Upstream(Protocol):
         """
 
     def update(self, topic: Topic) -> Deferred[None]:
-        """Copy what the host has of ``topic`` into the history here.
+        """Copy the messages that the host has of ``topic`` into the history here.
 
         The Deferred fires with None, also if the host cannot be reached.
         """
@@ -137,7 +137,7 @@ class Recipient(Protocol):
         """
 
     def flush(self) -> None:
-        """Write what is queued."""
+        """Write the queued messages."""
 
     def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
         """Return whether the subscription to ``topic`` may continue after ``change``."""
@@ -185,9 +185,9 @@ class Topic(Tally):
     ``blockers`` are the subscribers that are too slow for it. While there is one, a connection that
     has just published is held and kept in ``waiting``.
 
-    ``upstream`` is set if another broker hosts the topic: what is published here is forwarded
-    there and not delivered here, and what arrives from there is delivered here. ``hosted`` is True
-    if this broker hosts the topic. A topic that a listener only offers is neither until it is
+    ``upstream`` is set if another broker hosts the topic: messages published here are forwarded
+    there and not delivered here, and those that arrive from there are delivered here. ``hosted`` is
+    True if this broker hosts the topic. A topic that a listener only offers is neither until it is
     used. ``history_readers`` counts the readers that have no outbox but read the history.
     ``configured`` is True if the configuration names the topic, so that it always exists.
     ``idle_since`` is the time at which it was found to be unused; None if it was used since.

@@ -1,7 +1,7 @@
 """The wall clock: the time of messages and of retention, steady when the system's clock is set.
 
 Timers, deadlines and rates use the reactor's clock, which is monotonic. The system's clock can be
-set in either direction, and these rules limit what that does:
+set in either direction, and these rules limit the effect:
 
 - A timestamp is never smaller than the one before it, nor than the last stored one. While the
   system's clock is behind, timestamps stand still.

@@ -12,8 +12,8 @@ from pubsub.client.runtime import Cancel, Observer, Runtime
 from pubsub.wire.connect_errors import why_not
 from pubsub.wire.loopback import use_reno_on_loopback
 
-# Above this, ``writable`` is told. What the system's own buffer does not take is copied, with each
-# further write to it; so it is little.
+# Above this, ``writable`` is called. Bytes that the system's own buffer does not take are copied,
+# with each further write to it; so it is little.
 _WRITE_BUFFER = 64 * 1024
 
 
@@ -65,7 +65,7 @@ class AsyncioRuntime(Runtime):
 
 
 class _AsyncioStream(asyncio.Protocol):
-    """The transport of a link, and what it reports to the observer."""
+    """The transport of a link, which reports its events to the observer."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer

@@ -76,7 +76,7 @@ class Client:
 
         Returns when the message is queued, or with ``confirm`` when the broker has confirmed it:
         then the level that was reached. A ``Level`` as ``confirm`` is the least that will do; True
-        is what the topic's durability demands, as far as that is known. Raises ClientError.
+        is the one that the topic's durability requires, if that is known. Raises ClientError.
         """
         columns = Columns.one(_bytes(payload))
         return await self._publish(topic, columns, confirm, sender, headers)
@@ -242,7 +242,7 @@ class Client:
             raise ClientClosed("the client is closed")
 
     async def _check_durability(self, topic: str) -> None:
-        """Raise Unconfirmable if ``topic`` is known to demand what the wire cannot confirm."""
+        """Raise Unconfirmable if ``topic`` is known to require more than the wire can confirm."""
         options = self._options
         if options.api is None:
             return
@@ -281,7 +281,7 @@ class Client:
                 _log.exception("%s: on_event failed", self._options.target)
 
     async def close(self, flush: bool = True) -> None:
-        """Send what is queued, say goodbye and close.
+        """Send the queued messages, say goodbye and close.
 
         Raises OutcomeUnknown if not everything was confirmed in time; the client is closed then
         too.

@@ -86,7 +86,7 @@ class ClientLinks:
     def start(self, driver: LinkDriver) -> None:
         """Connect, unless that has begun."""
         if any(one.link.proved for one in self._drivers()):
-            # The broker was reached: what fails now is repeated.
+            # The broker was reached: later failures are repeated.
             driver.link.proved = True
         driver.link.start(driver.now())
 

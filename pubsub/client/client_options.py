@@ -56,9 +56,9 @@ def read_options(
     """Check the arguments of ``connect``. Raises InvalidUrl.
 
     ``timeout`` is the number of seconds that a publish waits for room in the queue, and for its
-    confirmation. ``queue_bytes`` bounds what is published and not confirmed yet, ``feed_bytes``
-    what a subscription has received and its program has not taken. ``parameters`` are those of the
-    protocol, as in the URL.
+    confirmation. ``queue_bytes`` bounds messages that are published and not confirmed,
+    ``feed_bytes`` those that a subscription has received and its program has not taken.
+    ``parameters`` are those of the protocol, as in the URL.
     """
     if timeout <= 0 or queue_bytes <= 0 or feed_bytes <= 0:
         raise InvalidUrl("timeout, queue_bytes and feed_bytes are more than 0")

@@ -3,7 +3,7 @@
     cafe://host:7070?channels=0-15,40:orders    nsd+tls://host    https://host:7080
 
 A user and a password, with % escapes, may stand before the host, where the protocol has passwords.
-They are kept apart from the rest, which is what is shown and logged. A token is never part of it.
+They are kept apart from the rest, which is shown and logged. A token is never part of it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A feed: the bounded queue between a subscribing link and one subscription. Sans-IO.
 
-The link puts in what arrives, without regard to the bound; the driver stops reading from the
+The link puts in all messages that arrive, also beyond the bound; the driver stops reading from the
 transport while one of its feeds is full. So a feed holds its limit and one read at most.
 """
 
@@ -74,7 +74,7 @@ class Feed:
     def notify(self, notice: Notice) -> None:
         """Add a notice, if the subscription takes them.
 
-        If nobody gets them, no more than NOTICES are kept, and one Gap behind each batch.
+        If they are not taken, at most NOTICES are kept, and one Gap behind each batch.
         """
         if not self._events:
             return
@@ -98,7 +98,7 @@ class Feed:
             self.accepted.succeed(None)
 
     def end(self, error: ClientError | None) -> None:
-        """Nothing more will be put; ``error`` is raised after what is queued."""
+        """Nothing more will be put; ``error`` is raised after the queued items."""
         if not self.ended:
             self.ended, self.error = True, error
             self.accepted.fail(error or ClientClosed("the subscription was closed"))
@@ -127,7 +127,7 @@ class Feed:
         return None
 
     def clear(self) -> None:
-        """Forget what is queued."""
+        """Forget the queued items."""
         self._items.clear()
         self.nbytes = self._notices = 0
         self._ends_with_gap = False

@@ -177,7 +177,7 @@ class HistoryClient:
         ``offset``.
 
         ``quiet`` is a note for later: an offset from which on the reader had nothing to read, and
-        a short text that stands for what it reads.
+        a short text that stands for its topics.
         """
         body: dict[str, Any] = {"offset": offset}
         if quiet is not None:
@@ -199,13 +199,13 @@ class HistoryClient:
         return float(reply["seconds"])
 
     def release_reader(self, name: str, holder: str) -> None:
-        """End what ``hold_reader`` began, if ``holder`` still holds the reader."""
+        """End the lease of ``hold_reader``, if ``holder`` still holds the reader."""
         self._json("DELETE", f"/v1/leases/{quote(name, safe='')}", {"holder": holder})
 
     # Writing
 
     def limits(self) -> CommitLimits:
-        """Return the limits of what is written."""
+        """Return the limits of commits."""
         found = self._json("GET", "/v1/limits")
         return CommitLimits(found["batch_bytes"], found["message_bytes"])
 

@@ -50,8 +50,8 @@ class CommitLimits:
 class Reader:
     """The position of a reader. ``updated`` is in µs since the Unix epoch.
 
-    ``owner`` is the subject of the token that reported it, or None. ``quiet`` is what was reported
-    as such.
+    ``owner`` is the subject of the token that reported it, or None. ``quiet`` are the notes
+    reported as such.
     """
 
     name: str

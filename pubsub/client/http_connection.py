@@ -73,7 +73,7 @@ class HttpConnection(WireConnection):
         self._frames.send_binary(len(head).to_bytes(4, "big") + head + payload)
 
     def push(self) -> None:
-        """Append what the frames have to send to the output."""
+        """Append the bytes that the frames have to send to the output."""
         for data in self._frames.data_to_send():
             self.send(data)
 
@@ -91,7 +91,7 @@ class HttpConnection(WireConnection):
     # Input
 
     def consume(self, data: bytes, at: int, events: list[WireEvent]) -> tuple[int, int]:
-        """See ``WireConnection``. The frames keep what is incomplete."""
+        """See ``WireConnection``. The frames keep incomplete input."""
         self._frames.receive_data(data[at:])
         try:
             self._take_all(events)
@@ -200,7 +200,7 @@ class HttpConnection(WireConnection):
         raise NotImplementedError
 
     def pushed(self, found: Any, payload: bytes | None, events: list[WireEvent]) -> None:
-        """Handle what is no reply."""
+        """Handle a notice, which is not a reply."""
 
     def flush(self, events: list[WireEvent]) -> None:
-        """Append the events of what was collected."""
+        """Append the events of the collected messages."""

@@ -1,6 +1,6 @@
 """A link keeps one connection of a client alive. Sans-IO.
 
-A driver (``link_driver.py``) makes the transport and calls a link with what happens to it; time is
+A driver (``link_driver.py``) makes the transport and calls a link with its events; time is
 an argument, randomness is passed in. After each call the driver carries out ``take_commands``,
 sends ``take_output``, and calls ``tick`` at ``deadline``.
 
@@ -152,7 +152,7 @@ class Link(ABC):
             self._disconnected(why, now)
 
     def tick(self, now: float) -> None:
-        """Do what is due."""
+        """Do the work that is due."""
         self.expire(now)
         if self._wake_at is not None and now >= self._wake_at and self.connection is not None:
             self._handle(self.connection.wake(), now)
@@ -180,7 +180,7 @@ class Link(ABC):
             self._connect(now)
 
     def close(self, now: float) -> None:
-        """End the link. What waits gets an error."""
+        """End the link. Waiting calls get an error."""
         if self.state in (LinkState.CLOSING, LinkState.CLOSED):
             return
         was_ready = self.state is LinkState.READY
@@ -227,12 +227,12 @@ class Link(ABC):
         """The link was closed."""
 
     def own_deadline(self) -> float | None:
-        """Return the earliest deadline of what waits."""
+        """Return the earliest deadline of waiting calls."""
         return None
 
     @abstractmethod
     def expire(self, now: float) -> None:
-        """Give up what has waited too long."""
+        """Fail calls that have waited too long."""
 
     # Transitions
 

@@ -43,7 +43,7 @@ class LinkDriver:
         self._step_cancel: Cancel | None = None
 
     def step(self) -> None:
-        """Do what the link asks for."""
+        """Carry out the commands of the link."""
         link, attempt = self.link, self._attempt
         if attempt is not None and attempt.transport is not None:
             output = link.take_output()
@@ -64,7 +64,7 @@ class LinkDriver:
         self._set_timer()
 
     def step_soon(self) -> None:
-        """Pump and step once, after what else happens in this pass of the loop."""
+        """Pump and step once, after the other events in this pass of the loop."""
         if self._step_cancel is None:
             self._step_cancel = self.runtime.call_later(0, self._step_now)
 
@@ -73,7 +73,7 @@ class LinkDriver:
         self.pump()
 
     def pump(self) -> None:
-        """Send what is queued, and step."""
+        """Send the queued messages, and step."""
         if self._publishing is not None:
             self._publishing.pump(self.now())
         self.step()
@@ -101,7 +101,7 @@ class LinkDriver:
         self.step()
 
     def stop(self) -> None:
-        """Cancel what is scheduled; the link is closed."""
+        """Cancel scheduled calls; the link is closed."""
         for cancel in (self._timer, self._step_cancel):
             if cancel is not None:
                 cancel()
@@ -182,6 +182,6 @@ class _Attempt:
         elif abort:
             self.transport.abort()
         else:
-            # A goodbye arrives, and what is still received is discarded.
+            # A goodbye arrives, and later input is discarded.
             self.transport.set_reading(True)
             self.transport.close()

@@ -14,7 +14,7 @@ _NO_HEADERS: Mapping[str, bytes] = {}
 
 
 class Message(NamedTuple):
-    """A message. What the wire does not show is None, or an empty mapping.
+    """A message. Values that the wire does not show are None, or an empty mapping.
 
     ``timestamp`` is in µs since the Unix epoch, ``offset`` the number in the broker's history.
     """
@@ -51,7 +51,7 @@ class MessageBatch:
 
     @property
     def payloads(self) -> list[bytes]:
-        """The payloads, made anew by each call."""
+        """The payloads; each call makes a new list."""
         return self._event.columns.payloads()
 
     @property

@@ -5,7 +5,7 @@ connection ends, queued messages wait for the next one. Those in flight may or m
 published: they are not sent again, because that could publish them twice. Who asked for their
 confirmation gets OutcomeUnknown; the others are reported as ``Uncertain``.
 
-Every message is confirmed, whether or not anybody asked, so that the link knows what is in flight.
+Every message is confirmed, also without a request, so that the link knows the messages in flight.
 Messages for which nobody asked are confirmed together: those that are sent while a confirmation is
 awaited form the group of the next one.
 """
@@ -35,19 +35,20 @@ from pubsub.wire.client_wire import ClientWire, Headers, Role
 
 # Counted for each request in addition to its payloads.
 _OVERHEAD = 64
-# What is in flight at most, unless one request is larger.
+# The most bytes in flight, unless one request is larger.
 _WINDOW_BYTES = 4 * 1024 * 1024
-# What one ``pump`` gives the connection, so that it is sent while it is in the processor's cache.
+# The bytes of one ``pump``, so that they are sent while they are in the processor's cache.
 _PIECE_BYTES = 128 * 1024
 _RIPE_BYTES = 32 * 1024
-# A group with as much is confirmed, whatever else is awaited. A confirmation divides what a broker
-# reads at once, so there are few of them; several groups are in flight, so that it goes on.
+# A group of this size is confirmed, even if another is awaited. A confirmation divides the bytes
+# that a broker reads at once, so there are few of them; several groups are in flight, so that it
+# goes on.
 _GROUP_MESSAGES = 16 * 1024
 _GROUP_BYTES = _WINDOW_BYTES // 4
 
 
 class PublishRequest:
-    """Messages of one ``publish``; ``ticket`` if somebody waits for their confirmation."""
+    """Messages of one ``publish``; ``ticket`` if a call waits for their confirmation."""
 
     __slots__ = ("columns", "headers", "nbytes", "sender", "ticket", "topic")
 
@@ -79,7 +80,7 @@ class _RequestGroup:
 class PublishingLink(Link):
     """See the module. ``limit`` is the number of bytes that may wait or be in flight.
 
-    ``report`` is called with what nobody waits for.
+    ``report`` is called with notices without a waiting call.
     """
 
     role = Role.PUBLISHER
@@ -98,7 +99,7 @@ class PublishingLink(Link):
         self._report = report
         self._queue: deque[PublishRequest] = deque()
         self._in_flight: deque[_RequestGroup] = deque()
-        # What was sent since the last ``confirm``.
+        # The requests since the last ``confirm``.
         self._open = _RequestGroup()
         self._queued_bytes = 0
         self._flying_bytes = 0
@@ -108,7 +109,7 @@ class PublishingLink(Link):
         self._deadlines: deque[Ticket[Any]] = deque()
         self._topic_hint: str | None = None
         self.writable = True
-        """False while the transport does not take what is sent."""
+        """False while the transport takes no more bytes."""
 
     # For the client
 
@@ -155,7 +156,7 @@ class PublishingLink(Link):
 
     @property
     def behind(self) -> bool:
-        """See ``Link``. A group that is left waits for what is published meanwhile."""
+        """See ``Link``. A group that is left waits for messages that are published meanwhile."""
         if self.state is not LinkState.READY:
             return False
         if self._queue:
@@ -166,7 +167,7 @@ class PublishingLink(Link):
         return self.writable and self._flying_bytes < _WINDOW_BYTES
 
     def pump(self, now: float) -> None:
-        """Give the connection what the window and the transport have room for, up to a piece."""
+        """Give the connection as much as the window and the transport take, up to a piece."""
         connection, queue = self.connection, self._queue
         if self.state is not LinkState.READY or connection is None:
             return

@@ -24,7 +24,7 @@ class Waiter(Protocol):
 
 
 class Transport(Protocol):
-    """A stream. ``write`` never blocks; the observer is told when too much waits."""
+    """A stream. ``write`` never blocks; the observer is called when too many bytes wait."""
 
     def write(self, data: bytes) -> None: ...
 

@@ -52,7 +52,7 @@ class SubscribingLink(Link):
         # Subscriptions that a resumed session may still have.
         self._dropped: list[Interest] = []
         self._interrupted = False
-        # After a reconnection: the subscriptions without a reply, and what is told after the last.
+        # After a reconnection: the subscriptions without a reply, and the notice after the last.
         self._repeated: set[Interest] = set()
         self._reconnected: Reconnected | None = None
 
@@ -75,7 +75,7 @@ class SubscribingLink(Link):
                 self.touched(now)
 
     def remove(self, feed: Feed, now: float) -> None:
-        """End a subscription; what its feed holds is forgotten."""
+        """End a subscription; the messages in its feed are forgotten."""
         if feed not in self.feeds:
             return
         self.feeds.remove(feed)

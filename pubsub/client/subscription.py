@@ -67,7 +67,7 @@ class Subscription:
     async def batches(self) -> AsyncIterator[MessageBatch | Notice]:
         """Yield the messages in batches, which is faster."""
         while True:
-            # What is there takes no coroutine.
+            # Messages that have arrived take no coroutine.
             if (item := self._get()) is None:
                 item = await self._await_item(None)
             if item is None:
@@ -122,7 +122,7 @@ class Subscription:
             raise
 
     def close(self) -> None:
-        """End the subscription; what has not been iterated over is dropped."""
+        """End the subscription; messages that have not been iterated over are dropped."""
         self._leave()
 
     def _wake(self) -> None:

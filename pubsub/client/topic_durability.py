@@ -1,7 +1,7 @@
 """The durability of topics, as the HTTP API of the broker shows it.
 
-It is asked for once a topic, and kept. What cannot be found out is None, and is asked for again
-after a while.
+It is requested once for each topic, and kept. If it cannot be determined it is None, and is
+requested again after a while.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class _DurabilityQuery:
         self.end()
 
     def end(self) -> None:
-        """Take what has been received for the reply."""
+        """Take the bytes received so far as the reply."""
         if self._done:
             return
         self._done = True

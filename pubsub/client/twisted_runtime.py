@@ -91,7 +91,7 @@ class TwistedRuntime(Runtime):
 
 
 def _creator(host: str, tls: TlsOptions) -> IOpenSSLClientConnectionCreator:
-    """Return what verifies that the certificate is valid for ``host``."""
+    """Return the options that verify that the certificate is valid for ``host``."""
     from OpenSSL import crypto
     from twisted.internet import ssl
 
@@ -119,7 +119,7 @@ def _text(failure: Failure) -> str:
 
 @implementer(IPushProducer)
 class _TwistedStream(Protocol):
-    """The transport of a link, and what it reports to the observer."""
+    """The transport of a link, which reports its events to the observer."""
 
     transport: Any
 
@@ -183,7 +183,7 @@ class _TwistedStream(Protocol):
 class _TwistedTlsStream(_TwistedStream):
     """A stream that is there once the broker's certificate is verified.
 
-    What was written before could not be told from what the broker may have received.
+    Earlier bytes could not be distinguished from those that the broker may have received.
     """
 
     def connectionMade(self) -> None:

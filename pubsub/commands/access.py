@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.group("access", no_args_is_help=False)
 def access() -> None:
-    """Explain what access rules decide."""
+    """Explain the decisions of access rules."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ def as_object(load: Load, results: Results) -> dict[str, object]:
 
 @contextmanager
 def _progress(measured: BenchRun) -> Iterator[None]:
-    """Show what was published and received, on a terminal only."""
+    """Show the numbers of messages published and received, on a terminal only."""
     if not sys.stderr.isatty():
         yield
         return

@@ -21,7 +21,7 @@ OnEvent = Callable[["Notice"], None]
 
 
 class CommandError(PubSubError):
-    """An error of the client library, and what to do about it."""
+    """An error of the client library, and its remedy."""
 
 
 def run(work: Coroutine[Any, Any, _Result]) -> _Result:
@@ -69,7 +69,7 @@ async def connected(where: Destination, on_event: OnEvent | None = None) -> Asyn
 
 @contextmanager
 def advice(where: Destination) -> Iterator[None]:
-    """Add what to do next to the errors of a client."""
+    """Add the next step to the errors of a client."""
     from pubsub.client import ConnectFailed, HistoryNeeded, TopicNotAddressable
 
     try:
@@ -94,7 +94,7 @@ def subscribe(
 
 
 def find_offset(where: Destination, start: StartPosition) -> int | None:
-    """Return the offset at which a subscription begins, None for what is published from now on.
+    """Return the offset at which a subscription begins, None for new messages only.
 
     Raises ApiError, ConfigurationError.
     """

@@ -1,4 +1,4 @@
-"""``pubsub check-config``: whether a file is valid, and what a reload would change."""
+"""``pubsub check-config``: checks a file, and shows the changes of a reload."""
 
 from __future__ import annotations
 

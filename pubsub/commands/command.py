@@ -139,7 +139,7 @@ def _invoke(arguments: list[str]) -> int | None:
 
 
 def discard_output() -> None:
-    """Send what is left of standard output nowhere: its reader has ended."""
+    """Discard the rest of standard output: its reader has ended."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -23,7 +23,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A broker and what a client presents there.
+    """A broker, and the credentials of a client there.
 
     ``api`` is the URL of its HTTP API, None if it is not known; ``given`` is false if the command
     line and the environment named no broker.
@@ -79,13 +79,13 @@ class Destination:
         return self.api
 
     def hint(self) -> str:
-        """Return what to do if the broker cannot be reached."""
+        """Return the remedy if the broker cannot be reached."""
         if self.given:
             return "check the URL, and that the broker runs"
         return "start one with twistd -n pubsub, or name one with --url or pubsub context add"
 
     def hint_of_refusal(self) -> str:
-        """Return what to do if the broker does not admit the client."""
+        """Return the remedy if the broker does not admit the client."""
         if self.user is not None:
             return "give a valid user and password with --user and --password-file"
         if self.token() is not None:
@@ -127,13 +127,13 @@ def complete_context(
 
 
 def _remember(context: click.Context, option: click.Parameter, value: str | None) -> None:
-    # A group and its commands share what is remembered; the command's own option wins.
+    # A group and its commands share remembered values; the command's own option wins.
     given = context.meta.setdefault(__name__, {})
     given[option.name] = value if value is not None else given.get(option.name)
 
 
 def destination(context: click.Context, environment: Mapping[str, str] = os.environ) -> Destination:
-    """Return what the options of ``destination_options`` and the environment name.
+    """Return the destination that ``destination_options`` and the environment name.
 
     Raises ConfigurationError, OSError.
     """

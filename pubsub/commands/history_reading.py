@@ -40,8 +40,8 @@ def read(
 ) -> Iterator[StoredMessage | DamagedOffsets]:
     """Yield the messages of ``topics``, of all if there are none. Raises ApiError.
 
-    What retention removes meanwhile is left out. The broker ends a stream that is not read for
-    some time, as during a slow replay; the next one continues where it ended.
+    Messages that retention removes meanwhile are left out. The broker ends a stream that is not
+    read for some time, as during a slow replay; the next one continues where it ended.
     """
     while start < stop:
         began = start

@@ -12,7 +12,7 @@ NAMES = ("text", "json", "hex", "raw")
 
 
 class Shown(Protocol):
-    """A message. What the wire does not show is None."""
+    """A message. Values that the wire does not show are None."""
 
     @property
     def topic(self) -> str: ...

@@ -42,14 +42,14 @@ async def lines(source: int, count: int | None) -> AsyncIterator[list[bytes]]:
 
 
 class LineSplitter:
-    """Splits what arrives into lines; the last one needs no line break."""
+    """Splits input into lines; the last one needs no line break."""
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
         self._nbytes = 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the lines that ``data`` completes; without ``data``, what is left."""
+        """Return the lines that ``data`` completes; without ``data``, the last one."""
         if not data:
             rest, self._rest = b"".join(self._rest), []
             return [rest] if rest else []

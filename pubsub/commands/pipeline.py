@@ -1,5 +1,5 @@
-"""``pubsub pipeline``: the jobs of the Spark pipeline, and what needs no Spark: the report, and the
-migration of older tables.
+"""``pubsub pipeline``: the jobs of the Spark pipeline, and commands without Spark: the report, and
+the migration of older tables.
 
 The options of a job are defined once, with argparse, because ``spark-submit`` has them too; click
 passes the arguments on.

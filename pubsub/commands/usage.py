@@ -1,4 +1,4 @@
-"""The version, and errors in the command line as one line that says what to do next."""
+"""The version, and errors in the command line as one line with the next step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def print_version(context: click.Context, _option: click.Parameter, given: bool)
 
 
 def usage_line(error: click.UsageError) -> str:
-    """Return what is wrong, the usage of the command, and how to see its help."""
+    """Return the error, the usage of the command, and the way to its help."""
     text = " ".join(error.format_message().split()).rstrip(".")
     # Sentences of click become one clause each.
     text = re.sub(r"\. ([A-Z])", lambda found: f"; {found[1].lower()}", text)

@@ -1,5 +1,5 @@
-"""A dissector for Wireshark, generated from what the protocols declare.
+"""A dissector for Wireshark, generated from the declarations of the protocols.
 
-``declaration`` has what a protocol's ``dissector.py`` consists of, ``generator`` makes the Lua file
+``declaration`` has the elements of a protocol's ``dissector.py``, ``generator`` makes the Lua file
 of it; ``runtime/`` has the part of that file that is the same for all protocols.
 """

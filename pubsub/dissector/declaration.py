@@ -168,7 +168,7 @@ class Framing(Protocol):
         """The settings that the layout depends on; each has two values or a few."""
 
     def frames(self, options: Mapping[str, str]) -> Mapping[str, Any]:
-        """Return what the framing needs for these values of the variants.
+        """Return the values that the framing needs for these variants.
 
         It consists of the classes of this module, of mappings, sequences, numbers, text and bytes.
         """

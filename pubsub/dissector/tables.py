@@ -60,7 +60,7 @@ def names_of(values: Mapping[int, str] | type[IntEnum]) -> dict[int, str]:
 
 
 def convert(value: Any) -> LuaValue:
-    """Return what a framing needs, with the classes of the declarations as tables."""
+    """Return the values of a framing, with the classes of the declarations as tables."""
     match value:
         case Packet():
             return _packet(value)
@@ -169,7 +169,7 @@ def _member(member: Member) -> dict[str, LuaValue]:
 
 
 def wire_fields(value: Any) -> Iterator[WireField]:
-    """Yield the fields of what ``Framing.frames`` returns; the same may come more than once."""
+    """Yield the fields in the result of ``Framing.frames``; some may come more than once."""
     match value:
         case Packet():
             if value.crc32:

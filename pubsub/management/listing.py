@@ -21,7 +21,7 @@ MAX_KEY = 1024
 """The bytes of the longest key behind which a list goes on: names of up to 255 bytes, and more."""
 # Candidates without a row that one step looks at.
 _LOOKED_AT = 8
-# What a row costs besides its bytes.
+# The cost of a row besides its bytes.
 _ROW_BYTES = 64
 
 Row = Mapping[str, object]
@@ -94,7 +94,7 @@ def fill(
 ) -> Work:
     """Add the rows of ``candidates`` to the page until it is full; a row a step.
 
-    ``row_of`` returns None for what is not listed. The list goes on behind the last row.
+    ``row_of`` returns None for an object that is not listed. The list continues after the last row.
     """
     key, looked = "", 0
     for candidate in candidates:

@@ -42,10 +42,10 @@ class ListedSession(Protocol):
     def identity(self) -> Identity: ...
 
     def outboxes(self) -> Iterable[Outbox]:
-        """Return what the messages to the client wait in."""
+        """Return the outboxes in which the messages to the client wait."""
 
     def figures(self) -> ConnectionFigures:
-        """Return what it has published and was sent, and how far it is."""
+        """Return the figures of the connection: messages published and sent, and its lag."""
 
     def dismiss(self, reason: str) -> None:
         """See ``Client``."""
@@ -65,7 +65,7 @@ def sessions_after(clients: ClientRegistry, mark: str) -> Iterator[ListedSession
 
 
 def session_row(session: ListedSession, figures: ConnectionFigures | None = None) -> Row:
-    """Return what a list shows of a session, with its present ``figures``.
+    """Return the row of a session, with its present ``figures``.
 
     No session id of a wire is in it.
     """

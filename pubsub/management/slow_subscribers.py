@@ -28,7 +28,7 @@ def slow_sessions(
 
 
 def slow_row(session: ListedSession | None) -> Row | None:
-    """Return what a list shows of a slow subscriber; None for another session."""
+    """Return the row of a slow subscriber; None for another session."""
     if session is None or not any(box.paused or box.cursor for box in session.outboxes()):
         return None
     row = session_row(session)

@@ -1,4 +1,4 @@
-"""The status of a broker: its figures, whether it serves, and what needs attention."""
+"""The status of a broker: its figures, whether it serves, and problems that need attention."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _obstacles(obstacles: list[str]) -> Iterator[Mapping[str, str]]:
 
 
 def _warnings(stats: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
-    """Yield what is not right at present, the worst first."""
+    """Yield the present problems, the worst first."""
     yield from _memory(stats["memory"])
     yield from _disk(stats["store"])
     if stats["reactor"]["lag"] >= _LAG:

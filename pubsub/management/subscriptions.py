@@ -89,7 +89,7 @@ class SubscriptionList:
 
 
 def subscription_row(subscription: ListedSubscription | None) -> Row | None:
-    """Return what a list shows of a subscription."""
+    """Return the row of a subscription."""
     if subscription is None:
         return None
     session, topic, outbox = subscription

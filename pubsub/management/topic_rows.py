@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def topic_row(topic: Topic, keys: QueueKeys) -> Row:
-    """Return what a list shows of a topic.
+    """Return the row of a topic.
 
     ``messages`` and ``bytes`` are those that came since the broker started; ``last_timestamp`` is
     the time of the last of them in µs, or null. ``remote`` is True if another broker hosts it.

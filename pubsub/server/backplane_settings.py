@@ -191,7 +191,7 @@ def _share_topics(
         Leases(state, reactor, elapsed, settings["backplane-lease"]),
     )
     fanout.also.append(shared.figures)
-    # It is told what there is as soon as there is a connection, so it is started before that.
+    # It is called with the present state once there is a connection, so it is started before.
     shared.setServiceParent(broker)  # type: ignore[no-untyped-call]
 
 

@@ -126,7 +126,7 @@ class Changes:
         return any(change.needs_restart for change in self.settings)
 
     def lines(self) -> list[str]:
-        """Return what a reload would do, a line for each difference."""
+        """Return the effects of a reload, a line for each difference."""
         lines = [
             f"{one.setting}: {cut(one.old)} becomes {cut(one.new)} ({_effect(one)})"
             for one in self.settings
@@ -149,7 +149,7 @@ def cut(text: str) -> str:
 
 
 def compare(old: Described, new: Described) -> Changes:
-    """Return what changes from ``old`` to ``new``."""
+    """Return the changes from ``old`` to ``new``."""
     changes = [
         SettingChange("", name, was, becomes, _broker_effect(name))
         for name, was, becomes in _differences(old["broker"], new["broker"])
@@ -187,7 +187,7 @@ def _by_name(described: Described) -> dict[str, Mapping[str, Any]]:
 
 
 def carried(running: Config, new: Config) -> Config:
-    """Return ``new``, with what needs a restart as it is ``running``."""
+    """Return ``new``, with the ``running`` values where a change needs a restart."""
     broker = {
         name: running.broker.get(name, value)
         if EFFECTS[BROKER].get(name) is Effect.RESTART
@@ -209,7 +209,7 @@ def carried(running: Config, new: Config) -> Config:
 
 
 def carried_settings(new: ListenerConfig, running: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the settings of ``new``, with what needs a restart as in ``running``."""
+    """Return the settings of ``new``, and those of ``running`` that need a restart."""
     protocol = new.protocol.name
     return {
         name: running.get(name, value) if effect_of(protocol, name) is Effect.RESTART else value

@@ -20,8 +20,8 @@ _INHERITED = "systemd:"
 def read_and_check(path: str) -> Config:
     """Return the configuration of the file; raises ConfigurationError with the file's name.
 
-    The broker is made in memory and not started, so that protocols and endpoints check what they
-    are given. Neither the history nor the audit log is opened.
+    The broker is made in memory and not started, so that protocols and endpoints check the settings
+    that they are given. Neither the history nor the audit log is opened.
     """
     document = read_file(path)
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pubsub.errors import ConfigurationError
 
-# Settings of former versions, and what they are called now.
+# Settings of former versions, and their present names.
 _FORMER = {"handshake-timeout": "handshake-seconds"}
 
 

@@ -63,7 +63,7 @@ EXAMPLES: Sequence[tuple[str, str]] = (
     ),
     ("twistd -n pubsub --config pubsub.toml", "settings in a file, which SIGHUP reads again"),
 )
-"""Commands with what they do."""
+"""Commands with their descriptions."""
 
 
 def help_text(protocols: Mapping[str, IWireProtocol]) -> str:

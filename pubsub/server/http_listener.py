@@ -34,7 +34,7 @@ def find_entry(
 
     ``admin_port`` is the setting; ``is_on_line`` says that it is on the command line, which has
     precedence. ``listed`` are the listeners of this protocol. With ``implied`` the API is served on
-    its default port if nothing else is said. Raises ConfigurationError.
+    its default port unless another is given. Raises ConfigurationError.
     """
     if admin_port == _OFF:
         return None, False

@@ -1,6 +1,6 @@
 """Fetches the public keys of issuers over HTTP, with Twisted's Agent.
 
-What the other end can cost is bounded: one request without redirects, ``MAX_BYTES`` of content, and
+The cost of a fetch is bounded: one request without redirects, ``MAX_BYTES`` of content, and
 ``SECONDS`` for everything. Its certificate and its name are always verified. The content is parsed
 in a thread.
 """

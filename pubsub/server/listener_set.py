@@ -36,7 +36,7 @@ class ListenerSet:
 
     A listener that was removed is kept without connections, and used again when one of its protocol
     is added with the same settings of those that need a restart: sessions can be resumed there, and
-    what a protocol keeps in memory is not lost. So a listener moves to another address.
+    the state of its protocol in memory is not lost. So a listener moves to another address.
     """
 
     def __init__(self, broker: BrokerService, reactor: object, tuning: Tuning) -> None:
@@ -70,7 +70,7 @@ class ListenerSet:
         return None if made is None else self._served(*made, config)
 
     def _make(self, config: ListenerConfig) -> tuple[Listener, IProtocolFactory] | None:
-        """Return a new listener and what it serves; see ``prepare``."""
+        """Return a new listener and its factory; see ``prepare``."""
         name = config.protocol.name
         listener = self._broker.make_listener(name, config.settings, config.endpoint)
         try:
@@ -109,7 +109,7 @@ class ListenerSet:
         return Prepared(listener, service, config)
 
     def keep(self, prepared: Iterable[Prepared]) -> None:
-        """These listeners are not added after all; what was made of them may be used later."""
+        """These listeners are not added; the objects made for them may be used later."""
         for one in prepared:
             self._keep(one.listener, one.service.factory)
 

@@ -1,7 +1,7 @@
 """Lines of the log: an event of ``twisted.logger`` as text, or as JSON.
 
 Besides Twisted's own keys an event may have ``connection``, the fields of the connection that it is
-about (see ``log_fields``), and ``unlimited`` (see ``Rationing``). Only what the message shows is
+about (see ``log_fields``), and ``unlimited`` (see ``Rationing``). Only values in the message are
 ever written, and the fields of the connection: other keys may hold anything.
 """
 
@@ -32,7 +32,7 @@ PRIORITIES = {
 }
 """The priorities of syslog and of systemd's journal (RFC 5424 §6.2.1)."""
 LEGACY = "log_legacy"
-"""The namespace of what is logged by Twisted's older functions, as by much of Twisted itself."""
+"""The namespace of lines from Twisted's older functions, which much of Twisted itself uses."""
 _OWN = "pubsub."
 _NAME = re.compile(r"[a-z]\w*")
 
@@ -82,7 +82,7 @@ def _short(namespace: str) -> str:
 
 
 def json_line(event: LogEvent) -> str:
-    """Return one JSON object: time, level, namespace, message, and what the message shows.
+    """Return one JSON object: time, level, namespace, message, and the values in the message.
 
     The fields of the connection are ``mark``, ``protocol``, ``peer`` and ``identity``. An exception
     adds ``traceback``.

@@ -2,7 +2,7 @@
 
 Of each kind of line, that is of one format and one namespace, ``LINES`` are written in ``SECONDS``;
 then one line has the number of the others. Lines with ``unlimited``, those of the level debug,
-and what programs print are not rationed. Counters of the broker decide before that which totals
+and output of programs are not rationed. Counters of the broker decide before that which totals
 are worth a line (see ``Counters``).
 """
 
@@ -81,7 +81,7 @@ class Rationing:
             self._call_later(SECONDS, self._report)
 
     def flush(self) -> None:
-        """Write what is known of the lines that were withheld."""
+        """Write the number of withheld lines, and the last of them."""
         self._write_reports(True)
 
     def _report(self) -> None:
@@ -99,7 +99,7 @@ class Rationing:
             self._call_later(SECONDS, self._report)
 
     def _end_windows(self, all: bool) -> list[LogEvent]:
-        """Forget the windows that are over; return what to write about them."""
+        """Forget the windows that are over; return the lines to write about them."""
         now = self._seconds()
         over = [k for k, w in list(self._windows.items()) if all or now - w.begin >= SECONDS]
         windows = [self._windows.pop(kind, None) for kind in over]

@@ -91,7 +91,7 @@ class ProcessLog:
         return made
 
     def flush(self) -> None:
-        """Write what is known of lines that were withheld."""
+        """Write the numbers of withheld lines."""
         if self._rationing is not None:
             self._rationing.flush()
 
@@ -123,7 +123,7 @@ class LoggedProcess(MultiService):
             parent.setComponent(ILogObserver, self._log.observer())
 
     def stopService(self) -> Deferred[None]:
-        """Stop the services, then write what was withheld."""
+        """Stop the services, then write the numbers of withheld lines."""
         stopped: Deferred[object] = maybeDeferred(super().stopService)
         return stopped.addCallback(lambda _: self._log.flush())
 

@@ -1,8 +1,8 @@
-"""SIGHUP: read the configuration again and apply what can change under live clients.
+"""SIGHUP: read the configuration again and apply settings that can change under live clients.
 
-``reload_effects.py`` says what that is. Listeners are added, moved and removed without touching
-others, and every live subscription is rechecked. What needs a restart is logged. A configuration
-with an error changes nothing: what was changed before it was found is brought back.
+``reload_effects.py`` lists them. Listeners are added, moved and removed without touching
+others, and every live subscription is rechecked. Changes that need a restart are logged. A
+configuration with an error changes nothing: changes made before the error was found are reverted.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class LiveConfiguration:
         broker.configuration.content = describe(config)
 
     def apply(self, config: Config) -> Deferred[tuple[int, int]]:
-        """Apply what can change; fires with how many subscriptions stay and how many end.
+        """Apply the settings that can change; fires with how many subscriptions stay and end.
 
         Raises ConfigurationError; nothing has changed in that case, nor after any other exception.
         """
@@ -96,7 +96,7 @@ class LiveConfiguration:
     def _undo(
         self, users: Mapping[str, str] | None, coming: list[Prepared]
     ) -> list[Callable[[], object]]:
-        """Return what brings back the present state, the last first."""
+        """Return the calls that restore the present state, the last first."""
         broker, running = self._broker, self._running
         return [
             partial(broker.tokens.replace, broker.tokens.ring),

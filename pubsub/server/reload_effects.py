@@ -163,7 +163,7 @@ def effect_of(protocol: str, name: str) -> Effect:
     The settings of a protocol of another package take effect after a restart.
     """
     if name == TLS:
-        # What was read from the files; they may differ while their names are the same.
+        # The contents of the files; they may differ while their names are the same.
         return Effect.NEW
     own = EFFECTS.get(protocol, {})
     return own.get(name) or EFFECTS[LISTENER].get(name, Effect.RESTART)

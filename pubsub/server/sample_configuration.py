@@ -45,7 +45,7 @@ Each table [keys.ID] is a master secret of tokens; see docs/security.md.
 
 
 def sample(protocols: Mapping[str, IWireProtocol]) -> str:
-    """Return the file; as it is, it configures what an empty file does."""
+    """Return the file; unchanged, it has the effect of an empty file."""
     lines = list(_prose(_HEAD))
     lines += _section("The whole broker")
     lines += _settings(BROKER_SETTINGS, EFFECTS[BROKER])

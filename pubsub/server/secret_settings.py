@@ -130,7 +130,7 @@ def _source(id: str, entry: Mapping[str, Any]) -> KeySource:
 
 
 def _problem_of(url: str) -> str:
-    """Return what is expected of a URL that cannot be used; empty if it can."""
+    """Return the requirement that a URL does not meet; empty if it can be used."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port

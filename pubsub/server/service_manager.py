@@ -25,7 +25,7 @@ Notify = Callable[[str], None]
 
 
 def notifier(environment: Mapping[str, str]) -> Notify | None:
-    """Return what sends a datagram to the service manager; None if there is none."""
+    """Return a function that sends a datagram to the service manager; None if there is none."""
     address = environment.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return None
@@ -95,7 +95,7 @@ class ServiceManager(Service):
         self._notify(f"RELOADING=1\nMONOTONIC_USEC={usec}\nSTATUS=reloading the configuration")
 
     def reloaded(self) -> None:
-        """The reload has ended, in whatever way."""
+        """The reload has ended, with or without an error."""
         self._notify(f"READY=1\nSTATUS={self._status()}")
 
     def stopService(self) -> None:

@@ -79,7 +79,7 @@ def makeService(options: ParsedOptions) -> IService:
 def _report_to_manager(
     broker: BrokerService, reactor: IReactorTime
 ) -> tuple[Callable[[], object], Callable[[], object]]:
-    """Report to the service manager, if there is one; return what to call around a reload."""
+    """Report to the service manager, if there is one; return the calls around a reload."""
     notify = notifier(os.environ)
     if notify is None:
         return (lambda: None), (lambda: None)
@@ -198,7 +198,7 @@ def tuning_of(config: Config) -> Tuning:
 
 
 def _report(tuning: Tuning) -> None:
-    """Log what the speed of this broker depends on."""
+    """Log the form of the kernel and the tuning in use."""
     log.info("kernel: {kernel}, tuning: {tuning}", kernel=build_kind(), tuning=tuning)
     if tuning.untested:
         log.warn(
@@ -226,7 +226,7 @@ def report_start_error(
 
 
 def _is_discarded(descriptor: int) -> bool:
-    """Return whether what is written to ``descriptor`` goes nowhere."""
+    """Return whether output to ``descriptor`` is discarded."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(os.devnull))
     except OSError:

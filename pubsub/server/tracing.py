@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pubsub.kernel import Columns, Tally
 
 # Messages of a batch whose headers are looked at, links of a span, and publishes that wait for
-# their commit: what is beyond is not linked.
+# their commit: further ones are not linked.
 _LOOKED_AT, _LINKS, _WAITING = 64, 32, 1024
 # Bytes of the largest header with trace context that is read: 512 in practice.
 _CONTEXT_BYTES = 1024
@@ -221,7 +221,7 @@ def make_provider() -> tuple[TracerProvider, bool]:
 
 
 class Tracing:
-    """The tracing of one broker: how its dispatcher is made, and what ends with it."""
+    """The tracing of one broker: it makes the dispatcher, and stops with the broker."""
 
     def __init__(self, reactor: Any) -> None:
         self._provider, self._is_ours = make_provider()

@@ -41,7 +41,7 @@ class Catalog:
 
     ``ended`` has the offset at which each topic that ended did. ``end`` is the offset after the
     last message if that is known otherwise than from the segments, as the last ones are missing.
-    ``damage`` has what readers and checks found so far.
+    ``damage`` has the damage that readers and checks found so far.
 
     The first of ``horizons`` that matches a topic applies.
     """
@@ -110,7 +110,7 @@ class Catalog:
         try:
             return self._horizon_of[topic]
         except KeyError:
-            # In this order: what is found in horizons that are replaced meanwhile is forgotten.
+            # In this order: results for horizons that are replaced meanwhile are discarded.
             cache, horizons = self._horizon_of, self.horizons
             found = next((one for one in horizons if one.matches(topic)), None)
             if len(cache) > 200_000:
@@ -174,7 +174,7 @@ class Catalog:
 def set_horizons(catalog: Catalog, horizons: Sequence[Horizon], known: Mapping[str, int]) -> None:
     """Give ``catalog`` its horizons, with the offsets that are ``known`` for their patterns.
 
-    Readers may use the catalog meanwhile. What no pattern kept before stays hidden.
+    Readers may use the catalog meanwhile. Messages that no pattern kept before stay hidden.
     """
     first = catalog.first
     for one in horizons:

@@ -65,7 +65,7 @@ class CommitGroup:
     def end(self, end: End) -> int:
         """Add the end of a topic; return where it ends.
 
-        While the group is held that is before what it is held for. These messages are not
+        While the group is held, that is before the messages that hold it. These messages are not
         acknowledged, so they may as well have been published after the end.
         """
         if self.held >= 0:

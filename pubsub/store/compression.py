@@ -17,5 +17,5 @@ def compressed(data: bytes) -> bytes | None:
 
 
 def decompressed(data: bytes | memoryview) -> bytes:
-    """Return what ``compressed`` was given."""
+    """Return the argument of ``compressed``."""
     return zstandard.ZstdDecompressor().decompress(data)

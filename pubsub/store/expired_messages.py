@@ -1,7 +1,7 @@
 """Expiry: which messages of the log have expired, by the limits of each pattern of topics.
 
 Messages of the topics of a pattern expire in the order of the log, an entry of the index at a time.
-So one offset for each pattern, its horizon, says what has expired.
+So one offset for each pattern, its horizon, is the end of its expired messages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pubsub.store.segment_index import ENTRY_BYTES, Grain, IndexEntry
 
 # Entries that one step examines, which takes some milliseconds.
 _STEP = 256
-# Entries have at most about this part of what a pattern keeps.
+# Entries have at most about this part of the messages that a pattern keeps.
 _PART = 8
 
 
@@ -71,7 +71,7 @@ def horizons_of(limits: Sequence[RetentionLimits]) -> list[Horizon]:
 
 
 class ExpiredMessages:
-    """Finds what has expired in ``catalog``; its horizons are those of ``limits``, in order."""
+    """Finds expired messages in ``catalog``; its horizons are those of ``limits``, in order."""
 
     def __init__(self, catalog: Catalog, limits: Sequence[RetentionLimits]) -> None:
         self._catalog = catalog
@@ -189,7 +189,7 @@ class ExpiredMessages:
         return False
 
     def _growing(self, rule: _RetentionRule) -> _Growing | None:
-        """Return what the entry that still grows has of a pattern; None if it has nothing."""
+        """Return the messages of a pattern in the entry that still grows; None if it has none."""
         segments = self._catalog.segments
         if not segments or segments[-1].sealed:
             return None

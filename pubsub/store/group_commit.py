@@ -13,7 +13,7 @@ One group is collected while at most one is written, and at most one sync runs b
     disk, or 8 MiB or a second
     of groups are not synced
     synced                      callbacks of ``when_synced`` of the groups that it covers
-    write or sync failed        all callbacks are called with False; what failed is done again
+    write or sync failed        all callbacks are called with False; the step is repeated
                                 after half a second, with a sync, until that works
     close                       everything is written and synced; a failure is not retried twice
 """
@@ -194,7 +194,7 @@ class GroupCommit:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Start what is due, unless it runs."""
+        """Start the step that is due, unless it runs."""
         if self.failing is not None:
             return
         if not self._holds and not self._write_runs and self._due and self._group:
@@ -252,7 +252,7 @@ class GroupCommit:
         self._settle()
 
     def _call_synced(self, groups: Sequence[CommitGroup]) -> None:
-        """Call what waits for these groups, which are on disk."""
+        """Call the functions that wait for these groups, which are on disk."""
         self.figures.synced(groups, self._effects.seconds())
         self._backlog -= sum(group.nbytes for group in groups)
         if self.gate.shut and self._backlog <= BACKLOG // 2:
@@ -262,7 +262,7 @@ class GroupCommit:
                 call(True)
 
     def _time_sync(self) -> None:
-        """Sync what is not synced yet within a second."""
+        """Sync unsynced groups within a second."""
         if self._unsynced and self._sync_timer is None and not self._closing:
             self._sync_timer = self._effects.call_later(SYNC_SECONDS, self._sync_elapsed)
 

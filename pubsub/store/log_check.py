@@ -1,4 +1,4 @@
-"""The check of a log: every record, every index, the metadata, and what is missing.
+"""The check of a log: every record, every index, the metadata, and missing segments.
 
 It reads beside a broker that writes. A record at the end that is not complete is no damage.
 """
@@ -33,7 +33,7 @@ class Added:
 
 
 class RecordingIndex(SegmentIndex):
-    """An index that keeps what was added."""
+    """An index that keeps the added entries."""
 
     def __init__(self, base: int) -> None:
         super().__init__(base, SEGMENT_HEAD_BYTES)
@@ -112,7 +112,7 @@ def inspect(directory: LogDirectory, segment: Segment) -> Inspected:
 
 
 def index_problem(directory: LogDirectory, segment: Segment, found: Inspected) -> str | None:
-    """Return what is wrong with the index of a segment that is sealed; None if it is right."""
+    """Return the fault of the index of a sealed segment; None if it is right."""
     name = index_name(segment.name)
     size = directory.size(name)
     if size is None:
@@ -130,7 +130,7 @@ def index_problem(directory: LogDirectory, segment: Segment, found: Inspected) -
 
 
 def _matches(index: SegmentIndex, made: RecordingIndex) -> bool:
-    """Return whether an index has what its segment has; entries may end at other records."""
+    """Return whether an index matches its segment; entries may end at other records."""
     if (index.stop, index.end, index.records) != (made.stop, made.end, made.records):
         return False
     rest = iter(made.added)
@@ -171,7 +171,7 @@ class LogCheck:
         return self._view.catalog
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong, one line each."""
+        """Yield the faults, one line each."""
         view = self._view
         for text in view.metadata.problems():
             yield f"metadata.db: {text}"
@@ -235,7 +235,7 @@ def _read_start(directory: LogDirectory, segment: Segment) -> bytes:
 
 
 def describe_range(start: int, stop: int) -> str:
-    """Return what is damaged; the range is empty for a record without messages."""
+    """Return the damage; the range is empty for a record without messages."""
     if stop > start:
         return f"offsets {start} to {stop - 1} are damaged"
     return f"a record of metadata at offset {start} is damaged"

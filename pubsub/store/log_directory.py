@@ -31,8 +31,8 @@ _MODE = 0o600
 
 @dataclass(frozen=True, slots=True)
 class DiskUsage:
-    """Segments, the bytes of their files, of their indexes and of the metadata, and what the disk
-    has free.
+    """Segments, the bytes of their files, of their indexes and of the metadata, and the space that
+    the disk has free.
     """
 
     segments: int

@@ -1,4 +1,4 @@
-"""Repair of a log: what can be made again from the segments, and what is lost.
+"""Repair of a log: makes its files again from the segments, and reports losses.
 
 Nothing that can be read is removed. Files that cannot be used get another name.
 """
@@ -212,7 +212,7 @@ class LogRepair:
     def _make_metadata(
         self, log_id: bytes, segments: Sequence[Segment], found: Sequence[Inspected]
     ) -> Metadata:
-        """Make the metadata again, from what could be read of them and from the segments."""
+        """Make the metadata again, from its readable rows and from the segments."""
         metadata = Metadata.create(self._directory.path / METADATA, log_id, segments[0].base)
         saved = self._saved
         metadata.import_rows(saved.items, saved.epochs, saved.ended, saved.horizons)

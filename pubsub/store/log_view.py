@@ -1,6 +1,6 @@
 """A log that this process only reads, while a broker writes it or not.
 
-Nothing is locked or changed. ``refresh`` notices what the broker appends, rewrites or removes. A
+Nothing is locked or changed. ``refresh`` follows the broker's changes of the files. A
 record at the end of the newest segment that is not complete is still being written, or was when the
 broker ended; it is not shown, and it is not damage.
 """
@@ -58,7 +58,7 @@ class LogView:
                 self.unusable: dict[str, str] = {}
                 """The reasons why files cannot be used, by name."""
                 self._version = -1
-                # What the records say and the metadata may not say yet.
+                # Changes in the records that the metadata may not have yet.
                 self._ended: dict[str, int] = {}
                 self._begun: dict[int, Epoch] = {}
                 self.refresh()
@@ -77,9 +77,9 @@ class LogView:
     # Reading
 
     def read(self, call: Callable[[Catalog], _Result], refresh: bool = True) -> _Result:
-        """Return what ``call`` reads. It is called again if a segment is removed meanwhile.
+        """Return the result of ``call``, which is called again if a segment is removed meanwhile.
 
-        Without ``refresh`` it reads what there was at the last refresh.
+        Without ``refresh`` it reads the files of the last refresh.
         """
         if refresh:
             self.refresh()
@@ -125,7 +125,7 @@ class LogView:
     # Following the broker
 
     def refresh(self) -> Catalog:
-        """Take notice of what the broker has done, and return the catalog."""
+        """Read the broker's changes, and return the catalog."""
         self.directory.check()
         for attempt in range(_ATTEMPTS):
             version = self.metadata.version()

@@ -1,7 +1,7 @@
 """Writing the log: records are appended to the newest segment, and synced.
 
 ``group_commit.py`` decides when. Writes run in one thread at a time, and so do syncs, but a sync
-may run beside a write. What has been written and not synced stays in memory: if a sync fails, the
+may run beside a write. Written bytes that are not synced stay in memory: if a sync fails, the
 operating system may have dropped it, so it is written again before the next sync.
 
 No offset that a reader may have seen is assigned again after a loss of power. Each record has the
@@ -58,7 +58,7 @@ class LogWriter:
     """Writes the log in ``directory``; ``run`` is the number from which message ids are made.
 
     Its methods run in threads. They raise OSError or sqlite3.Error; the next ``write`` of the same
-    group continues it, and the next sync does again what failed.
+    group continues it, and the next sync repeats the failed step.
     """
 
     def __init__(
@@ -293,7 +293,7 @@ class LogWriter:
                     os.close(segment.file)
 
     def _write_again(self) -> None:
-        """Write what a sync that failed may have lost.
+        """Write the bytes that a failed sync may have lost.
 
         The operating system reports such a loss only once: the next sync succeeds nevertheless.
         """

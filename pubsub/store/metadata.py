@@ -1,4 +1,4 @@
-"""The metadata of a log, in SQLite: a copy of what the records of the log say, and its segments.
+"""The metadata of a log, in SQLite: a copy of the metadata in its records, and its segments.
 
 A record's operations are applied once the record is on disk, together with the place of the record,
 so that the operations behind that place can be applied again after a crash.
@@ -198,7 +198,7 @@ class Metadata:
         return int(row[0])
 
     def problems(self) -> list[str]:
-        """Return what is damaged in the file."""
+        """Return the damage in the file."""
         with self._lock:
             rows = self._connection.execute("PRAGMA integrity_check").fetchall()
         return [text for (text,) in rows if text != "ok"]
@@ -253,7 +253,7 @@ class Metadata:
         horizons: Mapping[str, int] | None = None,
         stop: int | None = None,
     ) -> None:
-        """Take what was read from another file; ``stop`` is the offset after its last message."""
+        """Take the rows of another file; ``stop`` is the offset after its last message."""
         with self._transaction() as connection:
             connection.executemany("INSERT OR REPLACE INTO metadata VALUES (?, ?, ?)", items)
             connection.executemany("INSERT OR REPLACE INTO epochs VALUES (?, ?, ?, ?, ?)", epochs)

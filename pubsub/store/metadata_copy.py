@@ -1,4 +1,4 @@
-"""Copying what records say about the metadata to SQLite, once the records are on disk.
+"""Copying the metadata in records to SQLite, once the records are on disk.
 
 The records are the original: while SQLite cannot write, they wait in memory and in their segments,
 which are not removed or rewritten until they have been applied.
@@ -35,7 +35,7 @@ class MetadataCopy:
         self.waiting += (*[one for one in written[:-1] if one.operations], *written[-1:])
 
     def apply(self, to_seal: Sequence[OpenSegment], stop: int, final: bool) -> bool:
-        """Apply what waits; return whether the segments ``to_seal`` have become known as sealed.
+        """Apply waiting changes; return whether the segments ``to_seal`` are recorded as sealed.
 
         ``stop`` is the offset after the last message. A ``final`` call stores it and the place of
         the last record, even if there are no operations.

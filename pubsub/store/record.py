@@ -244,7 +244,7 @@ def operations_of(head: RecordHead, data: memoryview) -> list[Operation]:
 
 
 def _body_of(head: RecordHead, data: memoryview) -> memoryview:
-    """Return what is behind the head, as it was before it was compressed."""
+    """Return the bytes after the head, uncompressed."""
     body = data[HEAD_BYTES:]
     return memoryview(decompressed(body)) if head.flags & COMPRESSED and body else body
 

@@ -61,7 +61,7 @@ class Recovered:
 
 
 def boot_id() -> bytes:
-    """Return what identifies the time since the machine was started; random if it is not known."""
+    """Return an id of the time since the machine was started; random if it is not known."""
     try:
         return UUID(_BOOT_ID.read_text().strip()).bytes
     except (OSError, ValueError):
@@ -137,7 +137,7 @@ class _Recovery:
         self._find_end(recovered, scanned, segments)
         sealed = [
             self._scanner.complete(one, recovered.offset) for one in scanned
-            # What has changed since it was complete is left as it is.
+            # Changes since it was complete are kept.
             if one is scanned[-1] or one.segment.place not in self._rows
         ]  # fmt: skip
         self._apply(recovered, sealed)
@@ -224,7 +224,7 @@ class _Recovery:
     # The end
 
     def _scan_all(self, segments: Sequence[Segment]) -> list[Scanned]:
-        """Scan what was written since operations were last applied, and the newest segment."""
+        """Scan records written since operations were last applied, and the newest segment."""
         found = []
         for segment in segments:
             newest = segment is segments[-1]
@@ -235,7 +235,7 @@ class _Recovery:
     def _find_end(
         self, recovered: Recovered, scanned: Sequence[Scanned], segments: Sequence[Segment]
     ) -> None:
-        """Set where the log continues, and what is lost before that."""
+        """Set the offset at which the log continues, and the lost range before it."""
         end, state = recovered.offset, self._state
         continues = max(end, state.stop, read_note(self._directory, state.log_id))
         if not recovered.clean and not self._same_boot():

@@ -35,7 +35,7 @@ _STEP_BYTES = 512 * 1024
 
 
 class Damaged(Exception):
-    """A segment has damage and is not rewritten, so that what can be read of it stays."""
+    """A segment has damage and is not rewritten, so that its readable records stay."""
 
 
 class RewritePlan:
@@ -104,7 +104,7 @@ class RewritePlan:
         for segment in sealed:
             _, nbytes, _ = self._sizes.get(segment.head.sequence, (0, SEGMENT_BYTES, True))
             if small and segment.base != small[-1].stop:
-                # What is between them is missing, or damaged and left as it is.
+                # The range between them is missing, or damaged and left unchanged.
                 small, total = [], 0
             total += nbytes
             if nbytes >= _SMALL_SEGMENT or total > SEGMENT_BYTES:

@@ -21,7 +21,7 @@ from pubsub.store.block_columns import decode_names, encode_name, little_endian,
 from pubsub.store.parcel import TopicCounts
 
 LOST = "\0" * 256 + "lost"
-"""The topic of messages that are lost, of whatever topics they were; no other name is as long."""
+"""The topic of lost messages of any topics; no other name is as long."""
 ENTRY_BYTES = 256 * 1024
 """Bytes of an entry. Larger ones would slow down every read of a few messages."""
 # µs: the largest time span of an entry, as its messages expire together.
@@ -59,7 +59,7 @@ class IndexEntry(NamedTuple):
 class SegmentIndex:
     """The index of the records from ``base`` and ``position`` on.
 
-    One thread adds; others may read at the same time, and see what was added before they began.
+    One thread adds; others may read at the same time, and see entries added before they began.
     """
 
     def __init__(self, base: int, position: int, grain: Grain = DEFAULT_GRAIN) -> None:

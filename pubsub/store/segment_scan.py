@@ -1,4 +1,4 @@
-"""Scanning a segment: its records one after another, what is damaged between them, and its index.
+"""Scanning a segment: its records one after another, damage between them, and its index.
 
 Recovery, the check, and readers in other processes use this; readers with an index do not need it.
 """

@@ -43,7 +43,7 @@ class SegmentScanner:
     """Reads the segments in ``directory`` when a log is opened.
 
     Operations of the metadata behind the place ``applied`` are collected in ``operations``, with
-    the first offset of their record. What cannot be read is reported, and noted in ``damage``.
+    the first offset of their record. Unreadable ranges are reported, and noted in ``damage``.
     """
 
     def __init__(self, directory: LogDirectory, applied: LogPlace, damage: Damage) -> None:

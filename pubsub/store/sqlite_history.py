@@ -65,7 +65,7 @@ class SqliteHistory:
         self._connection.close()
 
     def bounds(self) -> tuple[int, int]:
-        """Return the first offset and the next one, without what is only in a journal."""
+        """Return the first offset and the next one, without messages that are only in a journal."""
         (stop,) = self._connection.execute(_NEXT).fetchone()
         row = self._connection.execute("SELECT min(base) FROM blocks").fetchone()
         return (stop if row[0] is None else row[0]), stop

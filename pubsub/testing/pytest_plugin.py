@@ -66,7 +66,7 @@ def pubsub_broker(
 
 
 def _reactor_calls(request: pytest.FixtureRequest) -> tuple[_CallInReactor, _CallInReactor]:
-    """Return what calls a function in the reactor, and what also waits for its Deferred."""
+    """Return a function that calls in the reactor, and one that also waits for the Deferred."""
     from pubsub.testing.reactor_thread import call_in_reactor
 
     twisted = request.config.pluginmanager.get_plugin("twisted")

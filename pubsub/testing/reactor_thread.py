@@ -44,7 +44,7 @@ def call_in_reactor(function: Callable[[], Any], seconds: float = SECONDS) -> An
 
     If the result is a Deferred, its own result is returned.
 
-    Starts the thread if the reactor does not run. Raises what the function raises, and StartError
+    Starts the thread if the reactor does not run. Raises the function's error, and StartError
     if it cannot be called.
     """
     _ensure_running()
@@ -109,7 +109,7 @@ def _start(reactor: Any) -> None:
     if not running.wait(SECONDS) or failed:
         reason = type(failed[0]).__name__ if failed else "no answer"
         raise StartError(f"the reactor cannot run in a thread: {reason}")
-    # Joined before the interpreter takes down what the thread uses.
+    # Joined before the interpreter removes modules that the thread uses.
     atexit.register(_end, reactor, thread)
 
 

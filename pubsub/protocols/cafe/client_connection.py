@@ -1,8 +1,8 @@
 """cafe's client, sans-IO: see ``ClientWire`` and ``WireConnection``.
 
-cafe acknowledges nothing but PING, and frames take effect in order. So a PING follows what has to
-be confirmed: an ERROR before its PONG is a refusal, and no ERROR means success. The requests that
-wait for a PONG are in ``waiting``, the oldest first:
+cafe acknowledges nothing but PING, and frames take effect in order. So a PING follows the frames
+that have to be confirmed: an ERROR before its PONG is a refusal, and no ERROR means success. The
+requests that wait for a PONG are in ``waiting``, the oldest first:
 
     request              sent               before its PONG             event
     confirm              PING               ERROR, one for each         Confirmed

@@ -156,7 +156,7 @@ class CafePeer(Identified):
     def close(self, last: bytes = b"", end_reason: str = "left") -> None:
         """See ``ServedClient``.
 
-        The session ends as well, as nothing else marks the end of a connection over UDP.
+        The session ends as well, because UDP has no other end of a connection.
         """
         self._leave((Event.CLOSE, Event.ANSWERED, Event.LOST), end_reason, False, last)
 
@@ -209,7 +209,7 @@ class CafePeer(Identified):
             self._server.handle(self, datagram)
 
     def keep(self, datagram: bytes) -> None:
-        """Have a datagram handled later. What is too much is lost, and so is a repeated one."""
+        """Handle a datagram later. It is lost if too many wait, or if it is a repeated one."""
         waiting = self.waiting
         if sum(map(len, waiting)) + len(datagram) <= _MAX_WAITING and datagram not in waiting:
             waiting.append(datagram)

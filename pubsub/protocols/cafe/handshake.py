@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pubsub.protocols.cafe.channels import Channels
     from pubsub.protocols.cafe.served_client import ServedClient
 
-# Clients read the acknowledgment with one recv and would lose what came with it (cafe §4.3).
+# Clients read the acknowledgment with one recv and would lose further bytes (cafe §4.3).
 ACK_GAP = 0.02
 # Whether the ClientID has a password: the values of ``client-id-password``.
 NO_PASSWORD, OPTIONAL, REQUIRED = "none", "optional", "required"
@@ -41,7 +41,7 @@ _UNPROVED = "udp"
 
 
 def shown(settings: Mapping[str, Any], frame: bytes) -> bytes:
-    """Return what events show of a malformed frame: nothing where it may have a password.
+    """Return the bytes of a malformed frame for events: none if it may have a password.
 
     A handshake that is damaged is not recognized as one.
     """
@@ -50,7 +50,7 @@ def shown(settings: Mapping[str, Any], frame: bytes) -> bytes:
 
 
 def _source_of(client: ServedClient) -> str:
-    """Return by what the passwords of ``client`` that wait are counted."""
+    """Return the key under which waiting passwords of ``client`` are counted."""
     proved = getattr(client, "proves_address", True)
     return network_of(client.identity.host) if proved else _UNPROVED
 

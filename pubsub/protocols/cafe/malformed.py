@@ -9,7 +9,7 @@ from pubsub.protocols.cafe.codec import FRAMES, HEADER, MAGIC, MAX_PAYLOAD
 from pubsub.wire.dissection import Dissection, check_length, decode_fields
 
 # The session id that a client resumes with (cafe §4.6) follows this in its client id. A password is
-# before it: a handshake with a colon is not shown, whatever is wrong with its header.
+# before it: a handshake with a colon is not shown, even if only its header is wrong.
 REDACTED = (re.escape(RESUME), rb"[\xfe\xca]{2}[\x01\x02](?=[\s\S]*:)")
 
 

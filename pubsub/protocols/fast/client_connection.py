@@ -1,8 +1,9 @@
 """fast's client, sans-IO: see ``ClientWire`` and ``WireConnection``.
 
 Requests that succeed have no reply, refusals are reported, and packets are handled in order. So a
-barrier follows what has to be confirmed: an UNSUBSCRIBE of no topic, which is refused in any case.
-Its ERROR shows that everything before it was handled; the ERRORs come in the order of the barriers:
+barrier follows the packets that have to be confirmed: an UNSUBSCRIBE of no topic, which is refused
+in any case. Its ERROR shows that everything before it was handled; the ERRORs come in the order of
+the barriers:
 
     request              sent                                     event at the barrier
     open                                                          Opened; Rejected for a bad token
@@ -160,7 +161,7 @@ class FastClientConnection(WireConnection):
         return self._reached(self.barriers.popleft(), packet.code, events)
 
     def ending(self, error: Error, events: list[WireEvent]) -> None:
-        """Report what ``error``, after which the broker closes, shows about requests."""
+        """Report the requests that ``error`` concerns, after which the broker closes."""
 
     def refused(self, error: Error, events: list[WireEvent]) -> None:
         """Handle the refusal of a request."""
@@ -181,7 +182,7 @@ class FastClientConnection(WireConnection):
         return False
 
     def reached(self, barrier: Barrier, events: list[WireEvent]) -> None:
-        """Handle the end of what ``barrier`` follows."""
+        """Handle the end of the requests before ``barrier``."""
 
 
 class SubscriberConnection(FastClientConnection):

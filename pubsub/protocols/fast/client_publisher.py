@@ -83,7 +83,7 @@ class PublisherConnection(FastClientConnection):
         self._writer = FrameWriter(self._heads)
         self._topics: dict[str, KnownTopic] = {}
         self._names: dict[int, str] = {}
-        # What waits for topics: messages, and confirmations behind them (None).
+        # The queue behind unknown topics: messages, and confirmations behind them (None).
         self._waiting: deque[tuple[KnownTopic, Columns] | None] = deque()
         # The next confirmation, and the refusals of the broker since the last one.
         self._next = ConfirmBarrier()
@@ -150,7 +150,7 @@ class PublisherConnection(FastClientConnection):
         self.barrier(barrier)
 
     def _send_waiting(self) -> None:
-        """Send what waits, up to the first messages whose topic is still asked for."""
+        """Send the queue up to the first messages whose topic is not known yet."""
         waiting = self._waiting
         while waiting:
             first = waiting[0]

@@ -64,7 +64,7 @@ class _TokenSubscription:
 class Subscriptions:
     """The subscriptions of one connection, delivered to ``outbox``.
 
-    ``access_with`` returns what the client may do with a token. ``ended`` reports to the client
+    ``access_with`` returns the access of the client with a token. ``ended`` reports to the client
     that a subscription has ended, ``updated`` that it continues with a new key.
     """
 

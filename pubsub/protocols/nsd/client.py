@@ -69,7 +69,7 @@ class NsdWire(ClientWire):
         return NsdSubscriber(self._identity, known, bool(self._name), self._login)
 
     def _identity(self, topic: str) -> str:
-        """Return the identity under which a topic is read: short, whatever the names."""
+        """Return the identity under which a topic is read: short for any names."""
         text = f"{self._identities}\n{topic}".encode()
         return f"reader-{hashlib.sha256(text).hexdigest()[:32]}"
 

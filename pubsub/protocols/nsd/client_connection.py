@@ -1,6 +1,6 @@
 """nsd's client, sans-IO: responses in the order of the requests, and the connection that publishes.
 
-Every request has one response. ``waiting`` has what each outstanding one answers, the oldest first.
+Every request has one response. ``waiting`` has the requests without a response, the oldest first.
 A message is published on the channel of an identity: that of each topic has the topic's name and is
 opened before its first message.
 """
@@ -20,7 +20,7 @@ from pubsub.wire.confirm_groups import ConfirmGroup, ConfirmGroups
 
 _SUCCESS_LINE = SUCCESS + b"\n"
 _SHOWN = 200
-# What waits for the reply to a password, and the refusal that may be another one next time.
+# The requests that wait for the reply to a password, and the refusal that may change next time.
 _LOGIN = object()
 _BUSY = "BROKER BUSY"
 # No message has such a number.
@@ -57,7 +57,7 @@ class NsdClientConnection(WireConnection):
         return []
 
     def opened(self) -> Opened:
-        """Return what is reported when requests can be sent."""
+        """Return the event for the time when requests can be sent."""
         return Opened()
 
     def ping(self) -> None:

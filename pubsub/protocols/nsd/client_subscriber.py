@@ -36,7 +36,7 @@ from pubsub.wire.client_wire import UserLogin, WireError
 
 _BETWEEN = b'},{"_class":"Message","from":'
 _OWN = frozenset({"_class", "from", "when", "body"})
-# What reading a list raises that is not JSON, or has other values than those of messages.
+# The errors of a list that is not JSON, or has other values than those of messages.
 _NO_MESSAGES = (
     ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError,
 )  # fmt: skip

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 
 class NsdConnection(Connection):
-    """A client. It has no outbox, as it is sent only what it has requested."""
+    """A client. It has no outbox, because it gets only messages that it has requested."""
 
     delimiter = b"\n"
     # The response to a Get while it is sent; no other request is handled meanwhile.
@@ -180,7 +180,7 @@ class NsdConnection(Connection):
             self.reply(wrap(refusal_of(refused), False) * refusals)
 
     def _reply_published(self, topic: Topic, success: bytes, failed: bytes, count: int = 1) -> None:
-        """Reply to ``count`` messages as soon as what was published is as safe as promised."""
+        """Reply to ``count`` messages as soon as they are as safe as promised."""
         if topic.upstream is None:
             self.reply_when_stored(topic.durability, success * count, failed * count, count)
         else:

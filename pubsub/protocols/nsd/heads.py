@@ -56,7 +56,7 @@ class PublishLearner:
         """Return the head and the source of the publish at ``at``.
 
         None for another request, and for a text around a body that is new. A body of more bytes
-        than ``max_body`` does not fit. One that fits has no more characters either, which is what
+        than ``max_body`` does not fit. One that fits has at most as many characters, which
         the limit counts.
         """
         end = data.find(b"\n", at) + 1
@@ -100,7 +100,7 @@ def text_around_body(line: bytes, max_body: int) -> tuple[bytes, bytes] | None:
 def source_around(before: bytes, after: bytes) -> Source | None:
     """Return the source of all publishes with this text around their bodies.
 
-    None if what is between the two is not the body of a publish.
+    None if the text between the two is not the body of a publish.
     """
     requests = []
     for body in ("", "x"):

@@ -34,7 +34,7 @@ class NsdIdentity:
     """The state of one identity: whether it has opened its channel, and its subscriptions.
 
     ``idle_since`` is the time at which it was found unused; None if it was used since. ``owner`` is
-    the user to whom its subscriptions belong; empty if that is nobody.
+    the user that its subscriptions belong to; empty if there is none.
     """
 
     __slots__ = ("channels", "idle_since", "name", "opened", "owner")
@@ -90,7 +90,7 @@ class Identities:
         for channel in channels:
             self._add(identity, channel)
             self._store.put(SUBSCRIPTIONS, _key(identity.name, channel), b"")
-        # Last, as this record is what a start after a crash would convert again.
+        # Last, because a start after a crash would convert this record again.
         self._save(identity)
 
     def find(self, name: str) -> NsdIdentity | None:
@@ -138,7 +138,7 @@ class Identities:
             yield from identity.channels
 
     def owner(self, name: str) -> str:
-        """Return the user to whom the subscriptions of an identity belong; empty if nobody."""
+        """Return the user that owns the subscriptions of an identity; empty if there is none."""
         identity = self._known.get(name)
         return "" if identity is None else identity.owner
 

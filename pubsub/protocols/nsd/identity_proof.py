@@ -34,7 +34,7 @@ def check_identity(connection: Connection, name: str) -> None:
 
 
 def owner_of(connection: Connection, name: str) -> str:
-    """Return the user to whom a new identity ``name`` belongs; empty if that is nobody.
+    """Return the user that owns a new identity ``name``; empty if there is none.
 
     A user has the own identity by its password. Where passwords are required, the identities that
     it subscribes besides belong to it as well.

@@ -87,7 +87,7 @@ class MessageList:
                 connection.reply(line.feed(*pieces))
                 pieces.clear()
                 await self._next_tick()
-        # A list of one page, which is what most polling clients get, is sent with its end in one
+        # A list of one page, the usual result of polling clients, is sent with its end in one
         # write.
         if not connection.closing:
             figures = self._take_figures(offset) if FIGURES in channels else b""
@@ -106,7 +106,7 @@ class MessageList:
 
     @property
     def _rights(self) -> object:
-        """Equal to what it was before unless the client may have lost a right since."""
+        """Equal to its earlier value unless the client may have lost a right since."""
         connection = self._connection
         return connection.listener.access_version, connection.access
 

@@ -95,7 +95,7 @@ class Requests:
         return publisher
 
     def publish(self, client: Connection, source: Source, columns: Columns) -> tuple[Topic, Batch]:
-        """Publish the bodies in ``columns``; return what was accepted."""
+        """Publish the bodies in ``columns``; return the accepted messages."""
         publisher = self._check_publish(client, source.identity)
         # After a restart an identity may be known before its channel is.
         topic = self._listener.topics.create(source.identity)

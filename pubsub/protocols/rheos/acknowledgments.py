@@ -116,7 +116,7 @@ def encode_acks(first: bytes, count: int, checksum: bool) -> bytes:
 def _ack_page(first: bytes, low: int, count: int, checksum: bool) -> bytes:
     """As ``encode_acks``, for ids that differ in their last byte alone, which starts at ``low``.
 
-    One acknowledgment is repeated, then what differs is written a column at a time.
+    One acknowledgment is repeated, then the differing bytes are written a column at a time.
     """
     size = ACK_SIZE + CHECKSUM_SIZE * checksum
     ack = bytes((ACK_MAGIC,)) + first + bytes(size - ACK_SIZE + 1)

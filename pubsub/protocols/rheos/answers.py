@@ -60,7 +60,7 @@ def _check_seals(data: bytes, at: int, end: int, size: int) -> None:
 
 
 def learn_response(data: bytes, at: int, codec: Codec, envelope: bool) -> tuple[Head, Delivery]:
-    """Return the head of the response at ``at`` and what it says.
+    """Return the head of the response at ``at`` and its content.
 
     Raises LookupError if its head is incomplete, and RheosError if it is malformed.
     """

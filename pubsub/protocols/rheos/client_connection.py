@@ -3,7 +3,7 @@
 Each request has one acknowledgment, in order, so those without one are in a queue. FAILED has no
 reason. A topic is created before its first use on a connection; FAILED then most often means that
 it exists, so it counts for nothing. Publishers and subscribers have different client ids: an id
-does not receive what it has published (rheos §5.3).
+does not receive its own messages (rheos §5.3).
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class RheosClientConnection(WireConnection):
             events.append(awaited.event)
 
     def confirm_acknowledged(self, events: list[WireEvent]) -> None:
-        """Confirm what has been acknowledged."""
+        """Confirm the requests that have been acknowledged."""
 
 
 class PublisherConnection(RheosClientConnection):

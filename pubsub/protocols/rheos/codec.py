@@ -260,7 +260,7 @@ class Codec:
         """Return the end of the packet from ``at`` to ``end`` without its checksum.
 
         Raises RheosError if the checksum is wrong. The stream then cannot be parsed any further,
-        because the length may be what is damaged.
+        because the length itself may be damaged.
         """
         if not self.checksum:
             return end

@@ -47,7 +47,7 @@ class LayoutHints:
 
 def _fitting(data: bytes, at: int, layout: str) -> tuple[str, str] | None:
     """Return the layout and checksum with which there is a whole request at ``at``."""
-    # A checksum proves what it fits, so these come first.
+    # A checksum that fits proves its layout, so these come first.
     for checksum, name in product(("crc32", "off"), LAYOUTS):
         try:
             decoded = Codec(name, checksum == "crc32").decode(data, at)

@@ -163,7 +163,7 @@ class RheosConnection(Connection):
         return [client.key for client in self._place.clients.values() if client.key]
 
     def _client(self, client_id: bytes) -> ClientId:
-        """Return the client of a request; raises what ``Clients.use`` does."""
+        """Return the client of a request; raises the errors of ``Clients.use``."""
         self._latest = client_id
         clients = self._place.clients
         client = clients.get(client_id)

@@ -1,9 +1,10 @@
 """spot's client, sans-IO, as a DEALER (spot §2.3, §3): see ``ClientWire``, ``WireConnection``.
 
-Commands have no reply and take effect in order. So a PING follows what has to be confirmed, and its
-PONG shows that the commands before it were handled. A refusal has no reply either: only QUERY shows
-that a topic was refused as a whole, because a topic is listed once a message could be published on
-it. The first messages on a topic are therefore confirmed by the reply to a QUERY.
+Commands have no reply and take effect in order. So a PING follows the commands that have to be
+confirmed, and its PONG shows that the commands before it were handled. A refusal has no reply
+either: only QUERY shows that a topic was refused as a whole, because a topic is listed once a
+message could be published on it. The first messages on a topic are therefore confirmed by the reply
+to a QUERY.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from pubsub.wire.client_wire import WireConnection, WireError
 # A list of topics is one message with a frame for each topic; a message of another protocol may be
 # longer than those that the listener accepts.
 _LIMITS = FrameLimits(frame=64 * 1024 * 1024, frames=1_000_000)
-# What messages of the broker begin with: the delimiter, PUBLISH, and the flags of the topic.
+# The beginning of the broker's messages: the delimiter, PUBLISH, and the flags of the topic.
 _PUBLICATION = b"\x01\x00\x01\x01\x01\x01"
 # Topics whose messages are recognized at once.
 _MAX_HEADS = 4096
@@ -164,7 +165,7 @@ class SpotClientConnection(WireConnection):
         events.append(Opened(resumed))
 
     def next_session(self, node: bytes) -> SpotSession | None:
-        """Return what the next connection may resume at the broker ``node``."""
+        """Return the session that the next connection may resume at the broker ``node``."""
         return None
 
     def _consume_messages(self, data: bytes, at: int, events: list[WireEvent]) -> tuple[int, int]:

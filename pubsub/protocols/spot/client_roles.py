@@ -85,7 +85,7 @@ class PublisherConnection(SpotClientConnection):
 
 
 class SubscriberConnection(SpotClientConnection):
-    """Subscribes. Its identity has to be its own, as it resumes what has this identity."""
+    """Subscribes. It needs its own identity, because it resumes the subscriptions under it."""
 
     def __init__(
         self, identity: bytes, resume: SpotSession | None = None, login: Login | None = None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class HostConfirmations:
-    """The host's side: counts what another broker has published here, and confirms it."""
+    """The host's side: counts and confirms the messages that another broker has published here."""
 
     __slots__ = ("_accepted", "_confirmed", "_connection", "_durability")
 

@@ -68,7 +68,7 @@ class ZmtpConnection(Connection):
     # Seconds of silence that the peer allows itself; 0 if it has not said so.
     _peer_timeout = 0.0
     _latest_replies: LatestReplies | None = None
-    # What encrypts the stream, from the end of the handshake of CURVE on.
+    # The encryption of the stream, from the end of the handshake of CURVE on.
     _channel: CurveChannel | None = None
 
     def __init__(

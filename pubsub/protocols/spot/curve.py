@@ -1,4 +1,4 @@
-"""CURVE: the handshake of CurveZMQ and the encryption of what follows (RFC 26; spot §2.6). Sans-IO.
+"""CURVE: the handshake of CurveZMQ and the encryption after it (RFC 26; spot §2.6). Sans-IO.
 
 A key pair is permanent (C, c of the client; S, s of the server) or of one connection (C', c'; S',
 s'). The handshake has four commands, of which each side sends two:
@@ -37,7 +37,7 @@ _HEAD = len(_MESSAGE) + 8
 BOX_BYTES = _HEAD + 1 + _MAC
 """Bytes that a MESSAGE command has more than the body of its frame."""
 _INNER_MORE, _INNER_COMMAND = 1, 2
-# What one call opens or makes: boxes cost 4 µs each and 1.4 ns a byte, so that this is about 5 ms.
+# The most that one call opens or makes: boxes cost 4 µs each and 1.4 ns a byte, so about 5 ms.
 _BUDGET_BOXES, _BYTES_OF_A_BOX = 1000, 4096
 
 
@@ -63,7 +63,7 @@ class Box:
         return self._make(plain, nonce, self._key)
 
     def open(self, box: bytes, nonce: bytes) -> bytes:
-        """Return what is in ``box``; raises ZmtpError."""
+        """Return the content of ``box``; raises ZmtpError."""
         try:
             return self._open(box, nonce, self._key)
         except self._failure:

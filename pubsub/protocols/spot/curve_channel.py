@@ -38,7 +38,7 @@ class Encrypted(Protocol):
         """Read again."""
 
     def parse_buffered(self) -> None:
-        """Pass what has been received and not consumed to ``consume`` again."""
+        """Pass received bytes that are not consumed to ``consume`` again."""
 
     def consume_frames(self, data: bytes) -> tuple[int, int]:
         """Handle the decrypted frames in ``data``; see ``Connection.consume``."""
@@ -53,7 +53,7 @@ class Encrypted(Protocol):
 class CurveChannel:
     """Between a connection and its transport, once the handshake is done.
 
-    It takes the transport's place as what the connection and its outbox write to.
+    The connection and its outbox write to it in place of the transport.
     """
 
     __slots__ = (
@@ -64,7 +64,7 @@ class CurveChannel:
     def __init__(self, connection: Encrypted, traffic: CurveTraffic) -> None:
         self._connection = connection
         self._traffic = traffic
-        # What has been written and not been encrypted yet.
+        # Written bytes that have not been encrypted yet.
         self._rest = b""
         self._scheduled = False
         # The decrypted begin of a message.
@@ -126,7 +126,7 @@ class CurveChannel:
     # Input
 
     def consume(self, data: bytes, at: int) -> tuple[int, int]:
-        """Decrypt what is whole in ``data`` and handle it; see ``Connection.consume``.
+        """Decrypt the complete frames in ``data`` and handle them; see ``Connection.consume``.
 
         Raises ZmtpError.
         """

@@ -57,7 +57,7 @@ class Mechanism:
         return False
 
     def begin(self) -> bytes:
-        """Return what this side sends after the greetings."""
+        """Return the bytes that this side sends after the greetings."""
         if self.metadata is None:
             return b""
         return encode_command(Command(b"READY", self.metadata))
@@ -76,7 +76,7 @@ class Mechanism:
         return encode_command(Command(b"READY", metadata))
 
     def traffic(self) -> CurveTraffic | None:
-        """Return what encrypts the frames that follow, unless they are not encrypted."""
+        """Return the encryption of later frames, None if they are not encrypted."""
         return None
 
 

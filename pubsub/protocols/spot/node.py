@@ -257,7 +257,8 @@ class Node:
     def want(self, topic: Topic) -> None:
         """See ``Upstream``."""
         if self._connection is not None:
-            # Before it is subscribed to: then no message is between the copy and what follows.
+            # Before it is subscribed to: then no message is missing between the copy and later
+            # ones.
             self.update(topic)
             self._connection.subscribe(topic)
 

@@ -316,7 +316,7 @@ class PeerConnection(OutgoingConnection):
         return b""
 
     def discarded(self, nbytes: int) -> None:
-        """See ``Leaver``: what was not taken was not confirmed either."""
+        """See ``Leaver``: messages that were not taken were not confirmed either."""
 
     def ended(self) -> None:
         """See ``Connection``: count the messages that were not confirmed as dropped."""

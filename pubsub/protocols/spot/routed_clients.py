@@ -86,7 +86,7 @@ class RoutedClient:
         return True
 
     def evict(self, reason: str) -> None:
-        """See ``Subscriber``: the connection is what holds the memory."""
+        """See ``Subscriber``: the connection holds the memory."""
         self._connection.evict(reason)
 
     def close(self) -> None:

@@ -175,7 +175,7 @@ def _pair(secret: CurveSecret) -> KeyPair:
 
 
 def server_mechanisms(settings: Mapping[str, Any], has_users: bool) -> Mechanisms:
-    """Return what clients of a listener may use; ``has_users`` if there is a password file.
+    """Return the mechanisms of a listener; ``has_users`` if there is a password file.
 
     Raises ConfigurationError.
     """
@@ -193,7 +193,7 @@ def server_mechanisms(settings: Mapping[str, Any], has_users: bool) -> Mechanism
 
 
 def client_mechanisms(settings: Mapping[str, Any], peer: str, metadata: bytes) -> Mechanisms:
-    """Return what this broker uses with ``peer``; raises ConfigurationError."""
+    """Return the mechanism of this broker for ``peer``; raises ConfigurationError."""
     key = settings["peer-curve-keys"].get(peer)
     if key is None:
         return {NULL: partial(Mechanism, metadata)}
@@ -238,7 +238,7 @@ def check_rate(listener: Listener, mechanism: Mechanism | None, peer: object) ->
 
 
 def shown_frame(listener: Listener, frame: bytes) -> bytes:
-    """Return what events show of a malformed frame: nothing where it may have a password.
+    """Return the bytes of a malformed frame for events: none if it may have a password.
 
     A listener that takes passwords may get one before, after and in place of a handshake,
     whatever the mechanism that the peer has named.

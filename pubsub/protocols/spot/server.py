@@ -267,7 +267,7 @@ class SpotFactory(ConnectionFactory):
         return self._mechanisms
 
     def read_mechanisms(self) -> None:
-        """Find out what clients may use; raises ConfigurationError."""
+        """Read the mechanisms that clients may use; raises ConfigurationError."""
         listener = self.listener
         self._settings = listener.settings
         self._mechanisms = server_mechanisms(listener.settings, listener.passwords.has_users)

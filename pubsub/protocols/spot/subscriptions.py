@@ -151,7 +151,7 @@ class Subscriptions:
             self._connection.refuse(refused.reason)
 
     def end(self) -> KeptSubscriptions | None:
-        """End all deliveries; return what the client's next connection needs to restore them.
+        """End all deliveries; return the state that the client's next connection restores.
 
         None if there are no subscriptions.
         """
@@ -165,7 +165,7 @@ class Subscriptions:
             behind = {topic: at for topic, at in unsent.items() if self._covers(topic)}
             return KeptSubscriptions(frozenset(self._names), self._prefixes, behind, end)
         positions = {} if outbox is None else outbox.shut_and_get_offsets()
-        # What is not restored yet is kept as it was.
+        # Subscriptions that are not restored yet are kept unchanged.
         return KeptSubscriptions(
             kept.names | self._names,
             Prefixes({*kept.prefixes, *self._prefixes}),
@@ -259,7 +259,7 @@ class Subscriptions:
                 self._connection.carry_out(self._leave_all(prefix))
 
     def _leave_all(self, prefix: bytes) -> Work:
-        """Unsubscribe from the topics with ``prefix`` that nothing else covers."""
+        """Unsubscribe from the topics with ``prefix`` that no other subscription covers."""
         for topic in self._listener.topics.with_prefix(prefix):
             self._unsubscribe(topic)
             yield

@@ -1,7 +1,7 @@
 """Copies of the topics that another broker hosts, in the history of this broker (spot §7.8).
 
 A topic is copied once a client of this broker reads it from the history. Then its messages are read
-from the history of its host, and what the host delivers only tells that there are new ones. So the
+from the history of its host, and deliveries of the host only show that there are new ones. So the
 copy has every message once, in order, whatever happens to the connection.
 """
 
@@ -85,7 +85,7 @@ class TopicCopies:
             self._listener.store.delete(COPIES, self._key(topic.name))
 
     def update(self, topic: Topic, reader: PageReader) -> Deferred[None]:
-        """Copy what the host has now. The Deferred fires in any case."""
+        """Copy the present messages of the host. The Deferred fires in any case."""
         done: Deferred[None] = Deferred()
         present = self._updates.get(topic)
         if present is not None:

@@ -4,7 +4,7 @@ RFC 37 is the specification (RFC 23 for peers with ZMTP 3.0, which are accepted 
 the rules of this project. A connection is a greeting of 64 bytes, the commands of a handshake
 (``zmtp_handshake.py``), and then messages of one or more frames, with commands between them:
 
-    flags    1 byte: 1 MORE (the message continues), 2 LONG, 4 COMMAND, nothing else
+    flags    1 byte: 1 MORE (the message continues), 2 LONG, 4 COMMAND, no others
     size     1 byte, or 8 big-endian if LONG
     body     size bytes; that of a command is the length of its name, its name, its data
 """

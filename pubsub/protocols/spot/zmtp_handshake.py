@@ -22,7 +22,7 @@ from pubsub.protocols.spot.zmtp import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# The position of the version in the greeting, of the mechanism's name, and of what follows it.
+# The position of the version in the greeting, of the mechanism's name, and of the next field.
 _MAJOR = len(SIGNATURE)
 _MECHANISM, _AS_SERVER = _MAJOR + 2, _MAJOR + 22
 # The properties of READY that are used, in lower case, and the longest identity (RFC 37).
@@ -69,7 +69,7 @@ class Handshake:
         return greeting(mechanism.name, mechanism.is_server)
 
     def take_output(self) -> bytes:
-        """Return what must be sent now, and forget it."""
+        """Return and remove the bytes to send now."""
         output, self._output = self._output, b""
         return output
 
