@@ -131,8 +131,9 @@ class IStore(Interface):
     def begin_commit(finish: Callable[[], None]) -> None:
         """Begin one atomic commit that may take several reactor ticks, until ``end_commit``.
 
-        Raises HistoryUnavailable. One such commit at a time is under way. What others append and
-        put meanwhile is in it as well. ``finish`` is called if it has to end at once.
+        Raises HistoryUnavailable. One such commit at a time is under way. It also has the messages
+        and metadata of others that are added meanwhile. ``finish`` is called if it has to end at
+        once.
         """
 
     def continuing() -> AbstractContextManager[None]:
@@ -218,9 +219,10 @@ Envelopes: TypeAlias = "Sequence[tuple[str, bytes]]"
 class IBackplane(Interface):
     """The way to the other brokers: an engine that passes on bytes by topic.
 
-    All methods are called in the reactor thread. What one broker sends arrives at every other one
-    that wants its topic, in the order of sending for each topic and at most once; nothing of it
-    comes back. Interests may be declared before ``open``, and last while the engine is away.
+    All methods are called in the reactor thread. Data of one broker arrives at every other one
+    that requests its topic, in the order of sending for each topic and at most once. It does not
+    return to its sender. Interests may be declared before ``open``, and last while the engine is
+    away.
     """
 
     summary: str = Attribute("One line for the log at start; without credentials.")

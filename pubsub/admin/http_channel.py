@@ -262,8 +262,7 @@ class Channel(HTTPChannel):
         """The transport has more than it can send now."""
         self.output_full = True
         if self.long_response is None and self.cut is None:
-            # An outbox counts the bytes that wait in it, and a stream is charged with all it may
-            # take.
+            # An outbox counts its own bytes, and a stream is charged with all it may take.
             self._unsent.set(unsent_bytes(self.stream))
         super().pauseProducing()
 

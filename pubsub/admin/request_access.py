@@ -154,8 +154,8 @@ class RequestAccess:
         """Raise ApiError unless the topic or identity ``name`` may be deleted.
 
         A token needs the permission ``delete``, and also ``admin`` or the queue key for a topic
-        that has one. Without secrets and rules, clients of the same machine may delete what they
-        may publish to, and topics with a queue key, which they may set as well.
+        that has one. Without secrets and rules, clients of the same machine may delete topics
+        that they may publish to, and topics with a queue key, which they may set as well.
         """
         access, token = self._access, self.token
         is_admin = self.is_admin if token is None else token.permits(ADMIN)

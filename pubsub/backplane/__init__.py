@@ -1,1 +1,1 @@
-"""The backplane: what several brokers share through an engine that is distributed itself."""
+"""The backplane: state that several brokers share through a distributed engine."""

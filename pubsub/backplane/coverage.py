@@ -49,7 +49,7 @@ class Coverage:
         return beginning, [subject]
 
     def _below(self, subject: str) -> Iterator[str]:
-        """Yield what is wanted and covered by ``subject``, which is itself not yielded."""
+        """Yield the requested subjects that ``subject`` covers, without itself."""
         if not subject.endswith(">"):
             return
         for one in self._wanted.irange(subject[:-1]):

@@ -88,7 +88,7 @@ ENGINE = Kind("nats|tls://HOST:PORT,...", _parse)
 class EngineOptions:
     """The options of the connection to the engine. The files are read for each connection.
 
-    ``max_bytes`` bounds what waits for the engine, and as much again what waits for the broker.
+    ``max_bytes`` bounds the bytes that wait for the engine, and as many that wait for the broker.
     ``replicas`` is on how many servers the shared state is kept, if it is made.
     """
 
@@ -101,7 +101,7 @@ class EngineOptions:
     replicas: int = 1
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return what verifies the engine, None without TLS; raises OSError or SSLError."""
+        """Return the context that verifies the engine, or None; raises OSError or SSLError."""
         if not (self.servers.is_tls or self.ca or self.certificate):
             return None
         context = ssl.create_default_context(cafile=self.ca or None)

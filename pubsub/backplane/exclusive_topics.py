@@ -97,7 +97,7 @@ class ExclusiveTopics:
         """Return totals; see ``Statistics.snapshot``."""
         return {"leases_lost": self._leases.losses, "topics_released": self._released}
 
-    # What the shared state tells
+    # Changes of the shared state
 
     def is_elsewhere(self, name: str) -> bool:
         """Return whether the owner of ``name`` is a client of another broker."""

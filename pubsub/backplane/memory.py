@@ -31,7 +31,7 @@ class MemoryEngine:
                 one.take(topic, data)
 
     def leave(self, reason: str) -> None:
-        """Lose what is sent from now on."""
+        """Lose later messages."""
         self.away = reason
 
     def come_back(self) -> None:

@@ -31,7 +31,7 @@ class MemoryBucket:
         self.write(state_format.KEY, state_format.new_format())
 
     def write(self, key: str, value: bytes) -> int:
-        """Set the value whatever the revision, as another program does; return the new one."""
+        """Set the value at any revision, as another program does; return the new revision."""
         self._revision += 1
         self.entries[key] = entry = StateEntry(key, value, self._revision)
         for state in self.states:
@@ -40,7 +40,7 @@ class MemoryBucket:
         return self._revision
 
     def remove(self, key: str) -> None:
-        """Remove a key without telling anybody, as when its time is over."""
+        """Remove a key without a notification, as at the end of its time."""
         del self.entries[key]
 
 

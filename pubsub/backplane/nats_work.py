@@ -15,7 +15,7 @@ _Result = TypeVar("_Result")
 
 
 class Unusable(Exception):
-    """The engine answers and cannot be used, whatever the number of attempts."""
+    """The engine answers and cannot be used, also after more attempts."""
 
 
 class Away(Exception):
@@ -92,7 +92,7 @@ async def reported(
     done: Deferred[_Result],
     call: Callable[..., object],
 ) -> None:
-    """Run what ``make`` returns, and have ``call`` fire ``done`` with the result."""
+    """Run the coroutine of ``make``, and have ``call`` fire ``done`` with the result."""
     try:
         result = await make()
     except Exception as error:

@@ -32,7 +32,7 @@ class ReplicaImport:
 
     @contextmanager
     def together(self, batches: Sequence[Batch], keyed: frozenset[str]) -> Iterator[None]:
-        """Store ``batches`` in one commit with what the context puts; then route them.
+        """Store ``batches`` in one commit with the changes of the context; then route them.
 
         ``keyed`` are the topics that have a queue key at their origin.
         """

@@ -27,7 +27,7 @@ class OwnMessages:
         self._store = store
         self._queue_keys = queue_keys
         self._run = run
-        # By run: what the stream has, and what the log had from the offset of the survey on.
+        # By run: the messages of the stream, and those of the log from the offset of the survey on.
         self._in_stream: dict[int, int] = {}
         self._in_log: dict[int, int] = {}
         self._is_surveyed = False
@@ -87,14 +87,14 @@ class OwnMessages:
             self._store.delete(RUNS, _key(run))
 
     def lost(self, run: int, batches: Sequence[Batch]) -> list[Batch]:
-        """Return what the log does not have of the stream's ``batches``."""
+        """Return the messages of the stream's ``batches`` that the log does not have."""
         if run == self._run:
             return []
         known = max(self._in_log.get(run, 0), self._in_stream.get(run, 0))
         return [rest for one in batches if (rest := one.since(known)) is not None]
 
     def chosen(self, batch: Batch) -> list[Batch]:
-        """Return what of ``batch`` the stream is to have, with its run."""
+        """Return the messages of ``batch`` that belong into the stream, with their run."""
         run = batch.run or self._run
         if run not in self._in_stream:
             return []

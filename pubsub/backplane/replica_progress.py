@@ -2,7 +2,7 @@
 
 A part is taken if its number follows that of the last one of its origin and term, or if it begins a
 higher term. All else is left out: a part that is there twice, one behind a part that was lost, and
-one of a term that has ended. The origin sends again what was left out, in another term. Every
+one of a term that has ended. The origin sends skipped parts again, in another term. Every
 reader decides so from the stream alone, so all of them have the same messages.
 
 If the stream has lost its beginning before this broker has read it, the next part of each origin is
@@ -118,7 +118,7 @@ class Progress:
         return b"".join(self._pieces.pop(origin).data)
 
     def settle(self, origin: str, run: int, following: int, offset: int = 0) -> Reached:
-        """Return what is reached when the last record of ``origin`` was taken, for the metadata."""
+        """Return the progress after the last record of ``origin``, for the metadata."""
         last = self.reached.get(origin, Reached())
         begun = min([one.begun for one in self._pieces.values()], default=self.sequence + 1)
         reached = replace(last, resume=begun - 1, run=run, following=following, offset=offset)

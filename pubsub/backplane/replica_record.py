@@ -1,4 +1,4 @@
-"""Replica records: what one broker has stored, as it crosses the engine to the others. Sans-IO.
+"""Replica records: stored messages of one broker, as the engine carries them to others. Sans-IO.
 
 A record is the messages that one run of a broker has numbered, of all topics and in their order. It
 is sent in one part, or in several if a message is larger than the engine's messages may be. The

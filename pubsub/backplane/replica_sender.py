@@ -44,7 +44,7 @@ class Sent(NamedTuple):
 
 
 class ReplicaSender:
-    """Sends what ``choose`` returns for each batch of ``store``, from the offset ``cursor`` on.
+    """Sends the messages that ``choose`` returns for each batch of ``store``, from ``cursor`` on.
 
     ``choose`` returns the batches to be sent, each with its run, ``keyed`` those of some topics
     that have a queue key. ``failed`` is called once if the term has to end, ``idle`` when the
@@ -109,7 +109,7 @@ class ReplicaSender:
         return sent
 
     def pump(self) -> None:
-        """Send what the history has, as far as the window allows."""
+        """Send messages of the history, as far as the window allows."""
         if self._is_open and not self._pumping and not self._ended:
             self._pumping = True
             ensureDeferred(self._pump()).addErrback(self._broken)

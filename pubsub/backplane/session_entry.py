@@ -1,6 +1,6 @@
 """Sessions in the shared state: the keys, and the values of sessions and of brokers. Sans-IO.
 
-``s.`` and the hash of what a client presents is a session. ``p.`` and the run of a broker says how
+``s.`` and the hash of a client's credentials is a session. ``p.`` and the run of a broker says how
 far its clients that are not behind have been given messages. ``x.``, such a run and a hash asks
 that broker for a session. ``docs/scaling.md`` has the members of the values.
 """
@@ -23,7 +23,7 @@ _CONTEXT = b"pubsub session"
 
 
 def hash_of(parts: Sequence[bytes]) -> str:
-    """Return the hash of what tells a session from all others; some of it is secret."""
+    """Return the hash of the fields that identify a session; some of them are secret."""
     found = sha256(_CONTEXT)
     for part in parts:
         found.update(len(part).to_bytes(4, "big") + part)

@@ -1,4 +1,4 @@
-"""``SessionPositions``: positions of sessions here, and what is the same at all brokers."""
+"""``SessionPositions``: positions of sessions here, and their form for all brokers."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class SessionPositions:
         return here
 
     async def content(self, entry: SessionEntry, broker: SharedPosition | None) -> SessionContent:
-        """Return what ``entry`` means here; ``broker`` is where its live topics continue."""
+        """Return the positions of ``entry`` here; ``broker`` is where its live topics continue."""
         here = [await self._local(one) for one in entry.positions]
         behind: dict[str, Position] = {name: here[at] for name, at in entry.behind.items()}
         if broker is not None and entry.live:

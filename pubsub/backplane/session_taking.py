@@ -80,7 +80,7 @@ class SessionTaking:
                 if broker is not None and not broker.stopped and self._silent.get(entry.run) != at:
                     found = await self._ask(key, entry, seconds) or found
                     entry, revision = decode_session(found.value), found.revision
-                    # What it had delivered when the session was last written.
+                    # The messages that it had delivered when the session was last written.
                     broker, at = await self._broker(entry.run)
                     if not entry.lost:
                         self._note_silent(entry.run, at)

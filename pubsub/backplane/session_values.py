@@ -65,7 +65,7 @@ class SharedValue:
         self.revision = revision
         self.ended = self.is_writing = self.behind = False
         self.since: int | None = None
-        # The hash and the size of what was written last, and when.
+        # The hash and the size of the value that was written last, and when.
         self.value = self.nbytes = 0
         self.written = 0.0
 
@@ -182,7 +182,7 @@ class SessionValues:
         return min(self._since, default=tick + 1) > tick
 
     def look(self) -> None:
-        """Write again what has failed, and some values whose time would be over."""
+        """Write failed values again, and some whose time would be over."""
         now = self._clock.seconds()
         again, self._again = self._again, []
         keys = list(islice(self._looking, _LOOKED_AT))
@@ -197,12 +197,12 @@ class SessionValues:
                 self.change(key)
 
     def pump(self) -> None:
-        """Begin to write what waits."""
+        """Begin to write the waiting values."""
         while self.is_there and self._queue and self._writing < _TOGETHER:
             key = next(iter(self._queue))
             del self._queue[key]
             one = self.shared.get(key)
-            # What changes while it is written is written afterwards.
+            # A value that changes while it is written is written again afterwards.
             if one is not None and not one.is_writing and (one.client or one.ended):
                 ensureDeferred(self._write(key, one)).addErrback(failed)
 
@@ -215,7 +215,7 @@ class SessionValues:
     async def _write(self, key: str, one: SharedValue) -> None:
         one.is_writing = True
         self._writing += 1
-        # What changes from now on counts anew.
+        # Later changes are counted from zero.
         since, one.since = one.since, None
         is_done = False
         try:
@@ -290,6 +290,6 @@ class SessionValues:
 
 
 def failed(failure: Failure) -> None:
-    """Log what should not have failed."""
+    """Log an unexpected error."""
     if failure.check(BackplaneAway, Outdated, HistoryUnavailable) is None:
         log.failure("sharing a session failed", failure)

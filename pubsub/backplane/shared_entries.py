@@ -23,7 +23,7 @@ IDS = "shared-topics"
 ANSWER_SECONDS = 5.0
 """Seconds that a change may take."""
 _DAY = 24 * 3600
-# Seconds for which what has ended is remembered. Only brokers that were away for longer create
+# Seconds for which ended topics are remembered. Only brokers that were away for longer create
 # such a topic again. Of an exclusive topic they have nothing.
 _REMEMBERED = {DELETED: 30 * _DAY, UNUSED: _DAY}
 _BRIEFLY = 60
@@ -62,11 +62,11 @@ class SharedEntries:
         """Counts the connections to the engine."""
 
     def restore(self) -> None:
-        """Read what was shared by the previous run."""
+        """Read the entries that the previous run shared."""
         self._ids = dict(self._store.items(IDS))
 
     def at_bucket(self, id: bytes) -> None:
-        """``id`` is that of the bucket; what is known of another one has no meaning."""
+        """``id`` is that of the bucket; entries of another bucket are discarded."""
         if id != self._bucket:
             self._bucket = id
             self._memory.free(_ENTRY_BYTES * len(self._known))
@@ -80,7 +80,7 @@ class SharedEntries:
         return iter(self._known)
 
     def get(self, name: str) -> Known | None:
-        """Return what is known of ``name``."""
+        """Return the known entry of ``name``."""
         return self._known.get(name)
 
     def current(self, name: str) -> Known | None:
@@ -101,7 +101,7 @@ class SharedEntries:
         return secrets.token_hex(8)
 
     def learn(self, name: str, entry: TopicEntry, revision: int) -> None:
-        """``entry`` is what the brokers have agreed upon."""
+        """The brokers have agreed upon ``entry``."""
         if self.id_of(name) != entry.id and not entry.owner:
             self._store.put(IDS, name, self._bucket + b" " + entry.id.encode())
         self._ids.pop(name, None)
@@ -130,7 +130,7 @@ class SharedEntries:
         return sorted(self._owned.get(owner, ()))
 
     def forget(self, name: str) -> Known | None:
-        """The topic has ended; return what was known."""
+        """The topic has ended; return its known entry."""
         if name in self._known or name in self._ids:
             self._store.delete(IDS, name)
         self._ids.pop(name, None)

@@ -151,7 +151,7 @@ class KnownRuns:
         return sorted(own, key=lambda run: self.runs[run].order, reverse=True)
 
     def extent(self, position: SharedPosition, strict: bool = True) -> Extent:
-        """Return what lies before ``position``; raises UnknownPosition if it is ``strict``.
+        """Return the extent before ``position``; raises UnknownPosition if it is ``strict``.
 
         Otherwise a run that this broker has no message of is taken as newer than those it has.
         """
@@ -167,7 +167,7 @@ class KnownRuns:
         return Extent(self.runs, listed, floors)
 
     def joined(self, one: SharedPosition, other: SharedPosition) -> SharedPosition:
-        """Return the position that has what is before ``one`` or ``other``.
+        """Return the position after all messages before ``one`` or ``other``.
 
         Raises UnknownPosition.
         """
@@ -189,7 +189,7 @@ class KnownRuns:
         return 0 if known is None else known.order
 
     def extent_of(self, state: Mapping[int, int]) -> Extent:
-        """Return what lies before a place in this log, with the next messages of its runs."""
+        """Return the extent before a place in this log, with the next messages of its runs."""
         floors: dict[str, int] = {}
         for run in state:
             known = self.runs[run]

@@ -1,6 +1,6 @@
 """``SharedReaders``: the positions of readers, so that these can go on at another broker.
 
-A broker shares in the background what readers report to it, the last position of each. What is not
+A broker shares the last position of each reader in the background. A position that is not
 shared yet when a broker is killed is read again by its readers.
 """
 
@@ -52,7 +52,7 @@ class SharedReaders:
         self, state: ISharedState, positions: SharedPositions, clock: IReactorTime
     ) -> None:
         self._state, self._positions, self._clock = state, positions, clock
-        # What is to be shared: an offset, a position, or None for a reader that was deleted.
+        # The value to share: an offset, a position, or None for a reader that was deleted.
         self._pending: dict[Name, int | SharedPosition | None] = {}
         self._under_way: set[Name] = set()
         self._revisions: dict[Name, int] = {}

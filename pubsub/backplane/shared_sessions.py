@@ -99,7 +99,7 @@ class SharedSessions(Service):
             self._ticker.stop()
 
     def figures(self) -> Mapping[str, float]:
-        """Return what is shared; see ``Statistics.snapshot``."""
+        """Return the figures of shared sessions; see ``Statistics.snapshot``."""
         return {
             "sessions": len(self._values.shared),
             "sessions_waiting": self._values.waiting,
@@ -182,7 +182,7 @@ class SharedSessions(Service):
         self._values.is_there, self._values.seconds = True, self._seconds_lost
         self._broker_written = -math.inf
         if not self._broker_value:
-            # Without it nobody can take sessions of this broker.
+            # Without it no broker can take sessions of this one.
             self._positions.at(self._store.next_offset).addCallback(self._begin).addErrback(failed)
         self._values.pump()
 

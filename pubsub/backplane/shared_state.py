@@ -40,11 +40,11 @@ class ISharedState(Interface):
     def open(watcher: StateWatcher) -> None:
         """Begin to tell ``watcher`` too; called before the engine is reached, or after.
 
-        It is told about the keys that ``state_format.is_followed``.
+        It is called for the keys that ``state_format.is_followed``.
         """
 
     def get(key: str) -> Deferred[StateEntry | None]:
-        """Return what ``key`` has now; None without a value. Fails with BackplaneAway."""
+        """Return the present value of ``key``, or None. Fails with BackplaneAway."""
 
     def put(key: str, value: bytes, expected: int, seconds: int) -> Deferred[int]:
         """Set the value of ``key`` if its revision is ``expected``; 0 is that of a missing key.

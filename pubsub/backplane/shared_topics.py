@@ -1,8 +1,8 @@
 """``SharedTopics``: topics and queue keys are the same at every broker.
 
-Each broker works with topics of its own; the shared state says which topics there are. What it says
-is applied here in slices, in its order. What clients here create by use is shared in the
-background, and what must be unique before it is answered (``topic_changes.py``).
+Each broker works with topics of its own; the shared state lists the topics that exist. It
+is applied here in slices, in its order. Topics that clients here create by use are shared
+in the background, changes that must be unique before they are answered (``topic_changes.py``).
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class SharedTopics(Service):
         return Deferred.fromCoroutine(self._exclusive.stop())
 
     def figures(self) -> Mapping[str, float]:
-        """Return what is shared; see ``Statistics.snapshot``."""
+        """Return the figures of shared topics; see ``Statistics.snapshot``."""
         return {
             "topics": len(self._entries),
             "topics_waiting": len(self._unshared) + len(self._arrived),
@@ -141,7 +141,7 @@ class SharedTopics(Service):
         """See ``TopicSharing``."""
         return self._exclusive.is_elsewhere(name)
 
-    # What the shared state tells
+    # Changes of the shared state
 
     def state_changed(self, entries: Sequence[StateEntry]) -> None:
         """See ``StateWatcher``."""
@@ -206,7 +206,7 @@ class SharedTopics(Service):
 
     def _apply_entry(self, name: str, entry: TopicEntry, reported: StateEntry) -> None:
         if self._exclusive.has_lost(name, entry):
-            # Only then is it what others have made of it.
+            # Only then it is the state that others have set.
             self._end_before(name, reported)
         elif entry.end:
             self._end_here(name, entry)
@@ -328,7 +328,7 @@ class SharedTopics(Service):
             await self._entries.put(name, known.entry.ended(end), known.revision)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> Deferred[None]:
-        """Begin ``work``; what it cannot do is reported again when the engine is back."""
+        """Begin ``work``; changes that it cannot make are reported again later."""
         return Deferred.fromCoroutine(work).addErrback(self._failed)
 
     def _failed(self, failure: Failure) -> None:

@@ -9,7 +9,7 @@ import secrets
 
 KEY = "format"
 FOLLOWED = ("t.", "b.", "n.", "x.")
-"""The beginnings of the other keys that brokers are told about; the rest they ask for."""
+"""The beginnings of the other keys that brokers follow; they request all others."""
 _VERSION = b"1"
 
 
@@ -19,7 +19,7 @@ def new_format() -> bytes:
 
 
 def is_followed(key: str) -> bool:
-    """Return whether brokers are told about ``key``."""
+    """Return whether brokers follow the changes of ``key``."""
     return key == KEY or key.startswith(FOLLOWED)
 
 

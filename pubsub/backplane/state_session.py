@@ -1,6 +1,6 @@
 """The shared state's bucket of JetStream: a stream that keeps the last value of each key.
 
-All methods run on the event loop of nats-py; ``nats_state.py`` is what the broker calls.
+All methods run on the event loop of nats-py; the broker calls ``nats_state.py``.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _configuration(replicas: int) -> StreamConfig:
 class StateSession:
     """Keeps up with the bucket; ``call`` runs a call after the present pass of the loop.
 
-    ``last_error`` returns what the connection has reported last. ``prepare`` and ``keep`` are given
+    ``last_error`` returns the last error of the connection. ``prepare`` and ``keep`` are given
     a connection, and ``put`` uses the present one.
     """
 
@@ -165,7 +165,7 @@ class StateSession:
                     self._call(watcher.state_complete)
 
     async def _is_missing(self, source: JetStreamContext.PullSubscription) -> bool:
-        """Return whether the engine has something that was not told.
+        """Return whether the engine has changes that were not reported.
 
         It may also be on its way.
         """

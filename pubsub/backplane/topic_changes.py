@@ -164,7 +164,7 @@ class TopicChanges:
     async def _put(
         self, name: str, change: Callable[[TopicEntry | None], Awaitable[TopicEntry]]
     ) -> tuple[TopicEntry | None, TopicEntry, int]:
-        """Put what ``change`` makes of the current entry, unless that is the same.
+        """Put the result of ``change`` for the current entry, unless it is the same.
 
         It is called again if another broker has changed the topic meanwhile. Returns the entry
         before, the entry now, and its revision.
@@ -183,7 +183,7 @@ class TopicChanges:
 
 
 def _current(outdated: Outdated) -> tuple[TopicEntry | None, int]:
-    """Return what the key has in place of what was expected: None if the topic has ended."""
+    """Return the entry in place of the expected one: None if the topic has ended."""
     try:
         entry = None if outdated.value is None else decode(outdated.value)
     except MalformedEntry:

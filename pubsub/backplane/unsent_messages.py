@@ -1,4 +1,4 @@
-"""``UnsentMessages``: what the shared stream does not have of a broker, and what waits for it."""
+"""``UnsentMessages``: a broker's messages that the shared stream lacks, and calls that wait."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class UnsentMessages:
         return self._waiters.after(self._spool.end, call)
 
     def figures(self) -> Mapping[str, float]:
-        """Return what waits; see ``Statistics.snapshot``."""
+        """Return the figures of waiting messages; see ``Statistics.snapshot``."""
         return {
             "history_unreplicated": self._spool.messages,
             "history_unreplicated_bytes": self._spool.nbytes,

@@ -32,8 +32,8 @@ _AT_ONCE = 64
 class UnsharedTopics:
     """The names of such topics.
 
-    ``run`` begins a coroutine, whose errors it handles. ``postpone`` is given what another broker
-    has put first, to be applied after the turn of the topic.
+    ``run`` begins a coroutine, whose errors it handles. ``postpone`` is given the entry that
+    another broker has put first, to be applied after the turn of the topic.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class UnsharedTopics:
                 await self._withdraw(name)
 
     async def _put(self, name: str, known: Known | None) -> None:
-        """Put what is here of a topic that the shared state lacks, or whose key it lacks."""
+        """Put the local state of a topic that the shared state lacks, or whose key it lacks."""
         key = await self._key(name)
         id = self._entries.id_of(name) or self._entries.new_id()
         entry = TopicEntry(id, self._lifecycle.is_sync(name), key)

@@ -96,8 +96,8 @@ class SessionRegistry:
 
     ``draw`` returns a random 64-bit number and ``seconds`` is the clock. A session can be resumed
     for ``window`` seconds after its connection is lost (zero: not at all). ``limit`` bounds the
-    number of sessions, live and detached. ``drop`` is ``Counters.drop``; it counts what the client
-    of a session that ends does not get.
+    number of sessions, live and detached. ``drop`` is ``Counters.drop``; it counts the messages
+    that the client of a session that ends does not get.
     """
 
     def __init__(

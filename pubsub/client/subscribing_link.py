@@ -1,8 +1,8 @@
 """The link that subscribes: subscriptions that outlive connections, and missed messages. Sans-IO.
 
 After every reconnection all subscriptions are made again. Unless the wire continues exactly where
-it was (``Traits.survives``), each feed is told of a Gap: even a session that was resumed lacks what
-was on its way when the connection broke.
+it was (``Traits.survives``), each feed gets a Gap: even a resumed session lacks messages that were
+on their way when the connection broke.
 """
 
 from __future__ import annotations

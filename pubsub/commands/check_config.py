@@ -22,7 +22,7 @@ _RESTART = 3
 @destination_options
 @click.pass_context
 def check_config(context: click.Context, file: str, against: str | None) -> int:
-    """Check a configuration file as the broker does, and say what a reload would change.
+    """Check a configuration file as the broker does, and show the changes of a reload.
 
     With --against, the file is compared with another one; with --url, with the configuration of a
     running broker. Secrets, certificates and other files that it names are read too.

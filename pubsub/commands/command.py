@@ -25,7 +25,7 @@ _SUBCOMMANDS = {
     "sub": Subcommand("pubsub.commands.sub", "print the messages of topics as they come"),
     "tail": Subcommand("pubsub.commands.tail", "print the last messages of topics"),
     "topics": Subcommand("pubsub.commands.topics", "list, create and delete topics"),
-    "status": Subcommand("pubsub.commands.status", "show how a broker fares"),
+    "status": Subcommand("pubsub.commands.status", "show the state of a broker"),
     "sessions": Subcommand("pubsub.commands.sessions", "list the connections of clients"),
     "disconnect": Subcommand("pubsub.commands.disconnect", "disconnect clients"),
     "replay": Subcommand(

@@ -14,7 +14,7 @@ def config() -> None:
 def sample() -> None:
     """Print a file with every setting, its meaning and its default.
 
-    Everything in it is commented out, so that it configures what an empty file does.
+    Everything in it is commented out, so that it has the effect of an empty file.
     """
     from pubsub.plugin import installed_protocols
     from pubsub.server.sample_configuration import sample as make_sample

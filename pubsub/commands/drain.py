@@ -21,10 +21,10 @@ from pubsub.commands.destination import destination, destination_options
 @destination_options
 @click.pass_context
 def drain(context: click.Context, listener: str | None, keep_running: bool) -> None:
-    """Stop accepting clients, hand out what is queued for them, disconnect them.
+    """Stop accepting clients, deliver their queued messages, disconnect them.
 
     The broker then ends, unless --keep-running is given. Clients that have not closed within
-    the broker's stop-timeout are cut off. A reload (SIGHUP) serves again what was drained.
+    the broker's stop-timeout are cut off. A reload (SIGHUP) starts drained listeners again.
     """
     from pubsub.commands.api_client import Api
 

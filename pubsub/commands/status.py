@@ -28,7 +28,7 @@ _REFUSALS = 5
 @destination_options
 @click.pass_context
 def status(context: click.Context, watch: bool, as_json: bool) -> int:
-    """Show how a broker fares: what needs attention, traffic, memory, the history, refusals.
+    """Show the state of a broker: problems, traffic, memory, the history, refusals.
 
     Exit code 1 if the broker is not ready to serve.
     """

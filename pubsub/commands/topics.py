@@ -69,7 +69,7 @@ _COLUMNS = (
 @destination_options
 @click.pass_context
 def list_topics(context: click.Context, match: str | None, as_json: bool) -> None:
-    """List the topics that exist: their subscribers, and what came since the broker started."""
+    """List the topics with their subscribers, and their messages since the broker's start."""
     from pubsub.commands.api_client import Api
 
     query = {} if match is None else {"match": match}

@@ -37,7 +37,7 @@ def divide_limit(limit: int, backlogs: Mapping[int, int]) -> dict[int, int]:
     if total <= limit:
         return dict(backlogs)
     divided = {number: limit * waiting // total for number, waiting in backlogs.items()}
-    # The partitions with the largest remainders get what the division left over.
+    # The partitions with the largest remainders get the remainder of the division.
     order = sorted(backlogs, key=lambda number: divided[number] * total - limit * backlogs[number])
     for number in order[: limit - sum(divided.values())]:
         divided[number] += 1

@@ -1,9 +1,9 @@
-"""Conditions that narrow what a batch query reads, as Spark's hook for filters cannot be used.
+"""Conditions that narrow the range of a batch query, as Spark's hook for filters cannot be used.
 
 The hook (``DataSourceReader.pushFilters``) keeps its state from one query of a DataFrame to the
 next: a query without a filter would get the rows of the query before. So the condition is an option
-of the source, fixed when the frame is made. What is read is a superset of the rows that satisfy it:
-a part that is not understood narrows nothing, and Spark applies the condition to what was read.
+of the source, fixed when the frame is made. The source reads a superset of the rows that satisfy
+it: a part that is not understood narrows nothing, and Spark applies the condition to the rows.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _all_of(tokens: _Tokens) -> Region:
 
 
 def _split(tokens: _Tokens, word: str) -> Iterator[_Tokens]:
-    """Yield what is between the words outside of parentheses; the AND of BETWEEN is none."""
+    """Yield the tokens between the words outside of parentheses; the AND of BETWEEN is none."""
     start = depth = betweens = 0
     for index, token in enumerate(tokens):
         if token == _OPEN:

@@ -44,7 +44,7 @@ FAILED = 3
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 _OLDEST_JAVA = 17
 # With its defaults Java spends half of the processor time of a short job on compiling methods in
-# full. These are the defaults times ten: what runs for each row is still compiled at once.
+# full. These are the defaults times ten: code that runs for each row is still compiled at once.
 _LATE_COMPILATION = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"

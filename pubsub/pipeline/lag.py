@@ -13,7 +13,7 @@ from pubsub.pipeline.positions import Stretch
 
 
 class LagMeter:
-    """Measures what is not read yet. ``clock`` is the time of day, in seconds."""
+    """Measures the unread messages. ``clock`` is the time of day, in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock

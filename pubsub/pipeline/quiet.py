@@ -2,7 +2,7 @@
 
 Spark stores a position only with a batch, so the position in the checkpoint stays behind. When the
 messages there expire, nothing is lost: the range is known to be quiet, to this process and, for
-later ones, to the broker, which stores it with the position of the reader. What was found holds for
+later ones, to the broker, which stores it with the position of the reader. The result holds for
 every query with the same topics.
 """
 

@@ -1,4 +1,4 @@
-"""The base of the readers of the source: their histories, and the tasks of what they read."""
+"""The base of the readers of the source: their histories, and the tasks of their batches."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class SourceReader:
         return plan_tasks(history, whole, reads, self._options.rows_per_task, parts)
 
     def _without_expired(self, found: Sequence[Stretch]) -> list[Stretch]:
-        """Return what is left of the stretches. Raises DataLoss if what is not is an error."""
+        """Return the stored rest of the stretches. Raises DataLoss if a loss is an error."""
         bounds = self._bounds()
         fail = self._options.fail_on_data_loss
         present = []
@@ -125,7 +125,7 @@ def check_histories(positions: Offsets, bounds: Sequence[PartitionBounds]) -> No
 def snapshot_stretches(
     starts: Sequence[TopicStarts], ends: Sequence[TopicStarts], options: SourceOptions
 ) -> list[Stretch]:
-    """Return what a batch query reads: the topics with offsets of their own, and the others."""
+    """Return the plan of a batch query: the topics with offsets of their own, and the others."""
     found = []
     for first, last in zip(starts, ends, strict=True):
         number = first.number

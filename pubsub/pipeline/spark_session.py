@@ -32,7 +32,7 @@ def settings(cores: int | None = None, ui: bool = False) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         # The default of 200 is for clusters; each partition costs a task, even an empty one.
         "spark.sql.shuffle.partitions": str(2 * count),
-        # Most of what a short job costs are the imports of its workers.
+        # Most of the cost of a short job are the imports of its workers.
         "spark.python.daemon.module": "pubsub.pipeline.worker_daemon",
     }
 

@@ -27,7 +27,7 @@ def main() -> None:
     # The threads that these start are those of memory allocators, which survive a fork.
     for name in _MODULES:
         importlib.import_module(name)
-    # Collections in the forks would copy the pages of what was imported.
+    # Collections in the forks would copy the pages of imported modules.
     gc.freeze()
     daemon.manager()
 

@@ -214,8 +214,8 @@ def report_start_error(
     """Print a StartError as one line, without a traceback; for ``sys.excepthook``.
 
     twistd cleans up after an exception in startService and raises it again to the interpreter.
-    Other exceptions are defects and keep their traceback. In the background nobody sees what is
-    printed, and twistd shows the terminal no more than 100 bytes of it: it is logged instead.
+    Other exceptions are defects and keep their traceback. In the background printed text is lost,
+    and twistd shows at most 100 bytes of it on the terminal: the error is logged instead.
     """
     if isinstance(error, StartError):
         if _is_discarded(2):

@@ -2,7 +2,7 @@
 
 One group is collected while at most one is written, and at most one sync runs beside that.
 
-    event                       what follows
+    event                       effect
     --------------------------  -----------------------------------------------------------------
     input                       collected; written after the interval, when the group is full, or
                                 at the end of the tick if a client waits for it

@@ -22,7 +22,7 @@ log = Logger()
 
 
 class Agreement:
-    """Holds ``connection`` until ``done`` fires; what it has sent is parsed then.
+    """Holds ``connection`` until ``done`` fires; then the received bytes are parsed.
 
     ``refuse`` answers the client if the change is refused.
     """

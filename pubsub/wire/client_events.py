@@ -1,7 +1,7 @@
 """The events that a connection of a client reports (``WireConnection.receive``).
 
-A wire reports only what its broker says. What follows from it, such as that a subscription must be
-made again, is the business of ``pubsub.client``.
+A wire reports only the replies of its broker. ``pubsub.client`` handles the consequences, such as a
+subscription that must be made again.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ class TokenUse(Enum):
 class ClientSide:
     """A protocol's client, and its configuration.
 
-    ``make_wire`` makes what ``pubsub.client`` uses; it takes the values of both ``parameters`` and
-    ``options``. ``parameters`` are given after the ``?`` of a URL, ``options`` beside the URL; no
-    two have the same name. ``columns`` can be published by the sink beside topic and value; only
+    ``make_wire`` makes the wire for ``pubsub.client``; it takes the values of both ``parameters``
+    and ``options``. ``parameters`` are given after the ``?`` of a URL, ``options`` beside the URL;
+    no two have the same name. ``columns`` can be published by the sink beside topic and value; only
     ``key``, as the sender of a message, is possible. ``port`` is the default port; ``any_topic`` is
     false if only some names of topics can be addressed; ``logs_in`` if a URL can have a user and a
     password.

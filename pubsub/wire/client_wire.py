@@ -10,8 +10,8 @@ of ``WireConnection``, one object for each connection:
     for event in connection.receive(read()):
         ...
 
-Requests and input append to the output. After each call the caller sends what ``take_output``
-returns, and calls ``wake`` after ``delay`` seconds if that is not None.
+Requests and input append to the output. After each call the caller sends the bytes of
+``take_output``, and calls ``wake`` after ``delay`` seconds if that is not None.
 
 A connection publishes or subscribes, never both: a publisher that the broker holds back does not
 delay its own deliveries, and all wires behave alike. A client that does both has two.
@@ -49,12 +49,12 @@ class Role(Enum):
 class Traits:
     """The abilities of a wire; ``pubsub.client`` and its documentation rely on them.
 
-    ``level`` is what ``confirm`` reaches. ``resumes`` if ``WireConnection.session`` lets the next
-    connection continue without loss of the messages published in between, while the broker runs;
-    ``survives`` if it does so also after a restart of the broker. ``history`` if a subscription can
-    begin at an offset. ``offsets`` and ``timestamps`` are shown with messages; ``senders`` and
-    ``headers`` can be given to a message that is published.
-    ``unsubscribes`` and ``prefixes`` are requests that it has.
+    ``level`` is the level that ``confirm`` reaches. ``resumes`` if ``WireConnection.session`` lets
+    the next connection continue without loss of the messages published in between, while the broker
+    runs; ``survives`` if it does so also after a restart of the broker. ``history`` if a
+    subscription can begin at an offset. ``offsets`` and ``timestamps`` are shown with messages;
+    ``senders`` and ``headers`` can be given to a message that is published. ``unsubscribes`` and
+    ``prefixes`` are requests that it has.
     """
 
     level: Level
@@ -106,7 +106,7 @@ class ClientWire(ABC):
     limit: int
     """Bytes of the largest payload."""
     single_topic: str = ""
-    """If not empty, a connection subscribes to one topic; the text says what would change that."""
+    """If not empty, a connection subscribes to one topic; the text names the remedy."""
 
     def __init__(self, options: WireOptions) -> None:
         self.options = options
@@ -141,7 +141,7 @@ class ClientWire(ABC):
 
 
 class WireConnection(ABC):
-    """One connection. No method fails because of what the broker sends.
+    """One connection. No method fails because of the broker's bytes.
 
     Topics and payloads given to it have passed the checks of the ``ClientWire``. A publisher has
     ``publish`` and ``confirm``, a subscriber ``subscribe`` and ``unsubscribe``.
@@ -169,7 +169,7 @@ class WireConnection(ABC):
             self._output.append(data)
 
     def take_output(self) -> bytes:
-        """Return what must be sent now, and forget it."""
+        """Return and remove the bytes to send now."""
         output = self._output
         if not output:
             return b""
@@ -230,7 +230,7 @@ class WireConnection(ABC):
     # Input
 
     def receive(self, data: bytes) -> list[WireEvent]:
-        """Return the events of ``data``, which follows what was received before."""
+        """Return the events of ``data``, which follows the earlier input."""
         if self.ended:
             return []
         events: list[WireEvent] = []
@@ -256,7 +256,7 @@ class WireConnection(ABC):
         return events
 
     def _join(self, events: list[WireEvent]) -> tuple[bytes, int]:
-        """Return the input, and where what is not handled yet begins.
+        """Return the input, and the position of its unhandled rest.
 
         A large read is not copied because of the frame that began before it: that is handled here.
         """

@@ -7,7 +7,7 @@ import re
 import socket
 import ssl
 
-# What asyncio makes of the errors of several addresses of a host.
+# The text of asyncio for errors of several addresses of a host.
 _NUMBER = re.compile(r"\[Errno (\d+)\]")
 
 

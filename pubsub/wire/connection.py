@@ -123,13 +123,13 @@ class Connection(StreamClient):
             self._keep_partial(data, done, need)
 
     def parse_buffered(self) -> None:
-        """Parse what is in the read buffer, after ``consume`` had stopped early."""
+        """Parse the read buffer, after ``consume`` had stopped early."""
         buffer = self._read_buffer
         if buffer is not None and not self._discards_input and (data := buffer.take()):
             self._keep_partial(data, *self.consume(data))
 
     def _keep_partial(self, data: bytes, done: int, need: int) -> None:
-        """Buffer what ``consume`` has left of ``data``; drop the buffer if that is nothing."""
+        """Buffer the rest of ``data`` after ``consume``; drop the buffer if there is none."""
         if self.closing:
             return
         buffer = self._read_buffer

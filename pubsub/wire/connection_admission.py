@@ -56,7 +56,7 @@ def withdraw(listener: Listener, client: ConnectedClient, host: str | None) -> N
 
 
 class PublishedTotals(Protocol):
-    """The figures of what a client has published: those of its ``Publisher``, for example."""
+    """The figures of a client's messages: those of its ``Publisher``, for example."""
 
     messages: int
     nbytes: int

@@ -43,7 +43,7 @@ class Leaver(Protocol):
         """Send the last bytes, behind all others."""
 
     def end(self) -> None:
-        """End the session and release what it holds; nothing more is sent. Called once."""
+        """End the session and release its memory; nothing more is sent. Called once."""
 
     def evict(self, reason: str) -> None:
         """See ``MemoryHolder``."""
@@ -52,7 +52,7 @@ class Leaver(Protocol):
         """The client has not taken the last ``nbytes`` bytes that were written, and will not."""
 
     def timed_out(self, seconds: float) -> None:
-        """The client has not taken what was sent to it for ``seconds``; it is disconnected."""
+        """The client has not taken the sent bytes for ``seconds``; it is disconnected."""
 
 
 class Departure:
@@ -141,7 +141,7 @@ class Departure:
             self._leaver.end()
 
     def _finish(self) -> None:
-        """Close behind what was written; input is read and discarded until then."""
+        """Close after the written bytes; input is read and discarded until then."""
         stream = self._stream
         stream.unregisterProducer()
         if not self._life.input_ended:
@@ -192,7 +192,7 @@ class Departure:
         self.on(Event.DEADLINE)
 
     def _measure(self) -> None:
-        """Charge what the transport still holds; report when that is nothing."""
+        """Charge the bytes that the transport still holds; report when there are none."""
         if self._life.state is State.FLUSHING:
             nbytes = unsent_bytes(self._stream)
             self._charge.set(nbytes)

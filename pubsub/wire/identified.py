@@ -1,4 +1,4 @@
-"""A client with an identity, and what the access rules of its listener let it do."""
+"""A client with an identity, and its access by the rules of its listener."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Identified:
     def identify(self, identity: Identity) -> None:
         """Replace the identity, for example when a password or token has been verified.
 
-        Every live subscription is checked again by the rules for the new identity, in slices. What
-        was published before was checked by the rules for the old one.
+        Every live subscription is checked again by the rules for the new identity, in slices.
+        Earlier messages were checked by the rules for the old one.
         """
         if identity == self._identity:
             return

@@ -51,7 +51,7 @@ def find_inherited(
 
 
 def kind_of(descriptor: int) -> int | None:
-    """Return the kind of a socket; None for what is no socket."""
+    """Return the kind of a socket; None for a descriptor that is not a socket."""
     try:
         with socket.socket(fileno=os.dup(descriptor)) as copy:
             return copy.type

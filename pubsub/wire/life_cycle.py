@@ -3,7 +3,7 @@
 The states:
 
     open        requests are read and answered
-    answering   no more is read, or nothing more will come; what is owed is sent: replies that
+    answering   no more is read, or no more will come; pending output is sent: replies that
                 wait for the disk, a response in progress, at a stop the subscriber's messages
     flushing    the session has ended, everything has been written, the kernel does not have it yet
     lingering   the kernel has everything; input is discarded until the client closes too
@@ -33,9 +33,9 @@ The events:
     lost        the transport is gone
 
 A deadline is set from the first step out of ``open`` until the transport is gone. Each step says
-what the shell has to do, in order, and which deadline replaces the one before:
+the steps of the shell, in order, and the deadline that replaces the one before:
 
-- CLIENT: the time for a client to read what was written for it. While replies are due, it
+- CLIENT: the time for a client to read the bytes written for it. While replies are due, it
   begins again whenever the client has taken everything so far.
 - LINGER: a short time for the client to close. At a stop it also replaces CLIENT for connections
   that were being flushed already, so that they do not delay it.

@@ -59,12 +59,11 @@ class ListenerService(Service):
     """Serves ``factory`` at the endpoint ``description``.
 
     ``refuse`` is called with a reason and the client for each connection that cannot be accepted,
-    and ``tls`` for each connection that is: it returns what TLS uses, or None for plain streams.
-    What TLS holds is charged to ``memory``. ``admit_handshake`` tells whether a client at an
-    address may do a handshake of TLS now, and ``frame_seconds`` returns the seconds in which a
-    record of TLS must arrive.
-    Raises ConfigurationError if the description cannot be parsed, and from startService
-    StartError if the endpoint cannot be listened on.
+    and ``tls`` for each connection that is: it returns the settings of TLS, or None for plain
+    streams. The buffers of TLS are charged to ``memory``. ``admit_handshake`` tells whether a
+    client at an address may do a handshake of TLS now, and ``frame_seconds`` returns the seconds in
+    which a record of TLS must arrive. Raises ConfigurationError if the description cannot be
+    parsed, and from startService StartError if the endpoint cannot be listened on.
     """
 
     def __init__(

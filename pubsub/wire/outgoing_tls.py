@@ -43,7 +43,7 @@ class ClientFiles:
         self.options("localhost", "")
 
     def options(self, host: str, protocol: str) -> Any:
-        """Return what Twisted needs for a connection to ``host``; raises ConfigurationError."""
+        """Return Twisted's options for a connection to ``host``; raises ConfigurationError."""
         trust = platformTrust()
         if self.ca:
             _, found = read_certificates(f"{self.prefix}-ca", self.ca)

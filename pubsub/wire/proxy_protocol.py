@@ -15,8 +15,8 @@ from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from zope.interface import implementer
 
 PROXIES_ARE_KNOWN = True
-"""False with a Twisted that has the classes for the PROXY header elsewhere: they are private. What
-is below the header would then be taken for the client's, so that such endpoints are refused."""
+"""False with a Twisted that has the classes for the PROXY header elsewhere: they are private. The
+layers below the header would then be taken for the client's, so such endpoints are refused."""
 try:
     from twisted.protocols.haproxy._v2parser import V2Parser
     from twisted.protocols.haproxy._wrapper import HAProxyProtocolWrapper, HAProxyWrappingFactory

@@ -40,7 +40,7 @@ def stored_in(store: IStore, durability: Durability) -> Condition:
 
 
 def confirmed_by_host(topic: Topic) -> Condition:
-    """Return the condition that the host of ``topic`` has what was published to it so far."""
+    """Return the condition that the host of ``topic`` has all messages published so far."""
 
     def when(call: Callable[[str | None], None]) -> None:
         upstream = topic.upstream

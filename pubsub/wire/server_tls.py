@@ -1,6 +1,6 @@
 """The TLS of a listener: its certificate, key and authorities, read from files in PEM.
 
-What is read is checked in full, so that a file that cannot be used is an error when the broker
+The files are checked in full, so that a file that cannot be used is an error when the broker
 starts or reloads, and not when a client connects.
 """
 
@@ -90,7 +90,7 @@ def _texts(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _require_no_other(settings: Mapping[str, Any]) -> None:
-    """Raise ConfigurationError for settings that promise what a listener without TLS has not."""
+    """Raise ConfigurationError for settings that a listener without TLS cannot have."""
     for name, default in (("tls-key", ""), ("tls-ca", ""), ("tls-client", NONE)):
         if settings[name] != default:
             raise ConfigurationError(f"{name}: needs tls-cert, a file with the certificate")

@@ -65,7 +65,7 @@ class StreamClient(Identified, Protocol):
     # Messages that were sent without an outbox, and their bytes as frames.
     _messages_sent = _bytes_sent = 0
     _events: ConnectionEvents | None = None
-    # Input is discarded: the connection is closing, or will be when what is owed has been sent.
+    # Input is discarded: the connection is closing, or will be when pending output has been sent.
     _discards_input = False
     _hold_reasons: set[object] | None = None
     # The bytes in the transport, while it is full and there is no outbox that counts them.
@@ -206,7 +206,7 @@ class StreamClient(Identified, Protocol):
         written.nbytes += nbytes
 
     def add_sent(self, messages: int, nbytes: int) -> None:
-        """Add what an outbox has sent that ends before the connection does."""
+        """Add the figures of an outbox that ends before the connection does."""
         self._messages_sent += messages
         self._bytes_sent += nbytes
 
@@ -215,14 +215,14 @@ class StreamClient(Identified, Protocol):
         return () if self.outbox is None else (self.outbox,)
 
     def figures(self) -> ConnectionFigures:
-        """Return what the connection has published and was sent, and how far it is."""
+        """Return the figures of the connection: messages published and sent, and its lag."""
         found = figures_of(self.publisher, self.outboxes(), self._departure is not None)
         return found.with_sent(self._messages_sent, self._bytes_sent)
 
     # Leaving
 
     def close(self, last: bytes = b"") -> None:
-        """Send what is owed and ``last``, then close. Further input is discarded."""
+        """Send pending output and ``last``, then close. Further input is discarded."""
         if self.closing:
             return
         departure = self._leave()
@@ -231,7 +231,7 @@ class StreamClient(Identified, Protocol):
         departure.on(Event.CLOSE)
 
     def drain(self) -> None:
-        """The broker stops: read no more, send what is queued and a goodbye, close."""
+        """The broker stops: read no more, send the queued messages and a goodbye, close."""
         departure, outbox = self._departure, self.outbox
         if departure is None:
             departure = self._leave()
@@ -260,14 +260,14 @@ class StreamClient(Identified, Protocol):
         self.abort(reason)
 
     def abort(self, reason: str) -> None:
-        """Close at once and discard what is queued."""
+        """Close at once and discard queued messages."""
         if not self.closing:
             self._log_disconnect(reason)
         self.end_reason = reason
         self._leave().on(Event.ABORT)
 
     def readConnectionLost(self) -> None:
-        """The client sends nothing more: it gets the replies to what it has sent."""
+        """The client sends nothing more: it gets the replies to its requests."""
         self.hold("half-closed")
         self._leave().on(Event.HALF_CLOSE)
 
@@ -302,7 +302,7 @@ class StreamClient(Identified, Protocol):
         self.hold("closing")
 
     def owes_answers(self) -> bool:
-        """See ``Leaver``; a protocol adds what it owes besides replies."""
+        """See ``Leaver``; a protocol adds its pending output besides replies."""
         return self.replies is not None
 
     def send_last(self, data: bytes) -> None:

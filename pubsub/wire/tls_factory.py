@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @implementer(IOpenSSLServerConnectionCreator)
 class _Creator:
-    """Makes the connections with what is current, for Twisted."""
+    """Makes the connections with the current settings, for Twisted."""
 
     def __init__(self, current: Callable[[], ServerTls | None]) -> None:
         self._current = current

@@ -88,7 +88,7 @@ class TlsInput:
         self._evict(reason)
 
     def add(self, data: bytes) -> None:
-        """Add input behind what waits."""
+        """Add input behind the waiting bytes."""
         self.records.add(data)
         self._data, self._at = (self._data[self._at :] + data if self._data else data), 0
 
@@ -104,7 +104,7 @@ class TlsInput:
         return piece
 
     def clear(self) -> None:
-        """Discard what waits."""
+        """Discard the waiting bytes."""
         self._data, self._at = b"", 0
 
     # The messages of TLS itself
@@ -137,7 +137,7 @@ class TlsInput:
     # Memory
 
     def charge(self) -> None:
-        """Charge what waits, and what the client has not read of TLS's answers."""
+        """Charge waiting input, and answers of TLS that the client has not read."""
         self._charge(STREAM_BYTES + len(self._data) - self._at + self._answers)
 
     def end(self) -> None:

@@ -1,8 +1,8 @@
 """The transport of a connection over TLS.
 
 It differs from Twisted's in four things. Failed handshakes are counted with their reason. A client
-that is held gets no further input, not even what was decrypted already. What OpenSSL keeps of the
-input is bounded, and so are the messages of TLS itself that a client can make it answer (see
+that is held gets no further input, not even bytes that are decrypted already. The input in OpenSSL
+is bounded, and so are the messages of TLS itself that a client can make it answer (see
 ``tls_input.py``). And the end of the client's output (close_notify) does not end the broker's own
 in TLS 1.3, as RFC 8446 §6.1 has it; in TLS 1.2 it does (RFC 5246 §7.2.1).
 """
@@ -201,7 +201,7 @@ class TlsStream(BufferingTLSTransport):
         cast("MemoryHolder", self.wrappedProtocol).evict(reason)
 
     def _flushReceiveBIO(self) -> None:
-        """Deliver what can be decrypted, unless the client is held."""
+        """Deliver the bytes that can be decrypted, unless the client is held."""
         while not (self._lostTLSConnection or self._paused or self._input_ended):
             try:
                 data = self._tlsConnection.recv(_READ_BYTES)
@@ -222,7 +222,7 @@ class TlsStream(BufferingTLSTransport):
         self._flush_output()
 
     def _flush_output(self) -> int:
-        """Send what OpenSSL has written, all of it; return the number of bytes.
+        """Send all bytes that OpenSSL has written; return their number.
 
         Twisted sends the first 32 KiB. The rest, of a long list of authorities for example, would
         remain until the client sends something, which may wait for it.
@@ -255,7 +255,7 @@ class TlsStream(BufferingTLSTransport):
         self._bottom.pauseProducing()
 
     def resumeProducing(self) -> None:
-        """See IPushProducer. What was decrypted meanwhile is delivered later, as by a socket."""
+        """See IPushProducer. Bytes decrypted meanwhile are delivered later, as by a socket."""
         if self._paused:
             self._paused = False
             self._partial_since = self.factory._clock.seconds()

@@ -32,7 +32,7 @@ def identity_of(stream: Any, tls_identity: str) -> Identity:
     host = host_of(stream.getPeer())
     while isinstance(stream, ProtocolWrapper):
         if isinstance(stream, ProxiedStream):
-            # What is below belongs to the proxy: its certificate, its process.
+            # The lower layers belong to the proxy: its certificate, its process.
             return _certified(_usable(stream.certified_name), host)
         if ISSLTransport.providedBy(stream):
             return _certified(_certified_name(stream, tls_identity), host)

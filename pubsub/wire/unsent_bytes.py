@@ -36,14 +36,14 @@ def unsent_bytes(transport: Any) -> int:
     """
     total = 0
     while isinstance(transport, ProtocolWrapper):
-        # What TLS cannot encrypt before its handshake is done, or while it renegotiates.
+        # Bytes that TLS cannot encrypt before its handshake is done, or while it renegotiates.
         total += sum(map(len, getattr(transport, "_appSendBuffer", ())))
         # Small writes, which become one TLS record in the next pass of the reactor.
         aggregator = getattr(transport, "_aggregator", None)
         total += getattr(aggregator, "MAX_BUFFER_SIZE", 0) - getattr(aggregator, "_bufferLeft", 0)
         transport = transport.transport
     if isinstance(transport, FileDescriptor):
-        # Another version of Twisted may keep what has just been written elsewhere.
+        # Another version of Twisted may keep the bytes just written elsewhere.
         fresh = int(getattr(transport, "_tempDataLen", 0))
         return total + len(transport.dataBuffer) - transport.offset + fresh
     return total + int(getattr(transport, "unsent_bytes", 0))
@@ -52,7 +52,7 @@ def unsent_bytes(transport: Any) -> int:
 def untaken_bytes(transport: Any) -> int:
     """Bytes that were written to ``transport`` and that the client's system has not confirmed.
 
-    Of a UNIX socket the client can still read what the kernel has.
+    Of a UNIX socket the client can still read the bytes in the kernel.
     """
     total = unsent_bytes(transport)
     bottom: Any = bottom_of(transport)

@@ -57,7 +57,7 @@ class FrameEncoder:
         return b"".join(parts), len(payloads)
 
     def _around(self, key: tuple[int, int]) -> tuple[bytes, bytes] | None:
-        """Return what stands around the variable bytes before a payload; None if nothing fits."""
+        """Return the bytes around the variable ones before a payload; None if nothing fits."""
         if len(self._made) >= MAX_LENGTHS:
             self._made.clear()
         index, size = key

@@ -1,4 +1,4 @@
-"""Runs at rest: what the history keeps and writes of the messages of a read."""
+"""Runs at rest: the form in which the history keeps and writes the messages of a read."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """``Tally``: a count of messages and of their bytes.
 
-What is counted for a message is added by one call into the kernel (``Columns.add_to`` and
+The figures of messages are added by one call into the kernel (``Columns.add_to`` and
 ``add_to_each``), as additions to attributes take longer.
 """
 
@@ -18,7 +18,7 @@ class Counted(Protocol):
 
 
 class Tally:
-    """The base of what counts ``messages`` and their ``nbytes``, each less than 2**63."""
+    """The base of objects that count ``messages`` and their ``nbytes``, each less than 2**63."""
 
     __slots__ = ("messages", "nbytes")
 

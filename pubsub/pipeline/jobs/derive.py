@@ -29,8 +29,8 @@ from pubsub.pipeline.tables.location import target_location
 from pubsub.pipeline.tables.spark import TableTarget, arrow_columns, batch_saver
 
 NAME = "derive"
-# How much larger than what was read the messages to publish may be by default, and how large a
-# message may be that is made of a small one.
+# The default ratio of the bytes to publish to those read, and the bytes of a message that is made
+# of a small one.
 _GROWTH = 3
 _JSON_BYTES = 256
 _PUBLISHED = ("topic", "value", "key", "headers")
@@ -117,7 +117,7 @@ def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event)
 
 
 def check_publishing(options: argparse.Namespace) -> None:
-    """Check the options of a job that publishes, and bound its batches to what the broker takes.
+    """Check the options of a job that publishes, and bound its batches by the broker's limits.
 
     More bytes may be published than were read: a row as JSON takes some hundred bytes. Raises
     ConfigurationError, Unreachable or Rejected.

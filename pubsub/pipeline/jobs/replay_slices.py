@@ -173,7 +173,7 @@ def _ends(table: pa.Table) -> Any:
     return pc.cumulative_sum(total)
 
 
-# What a row takes beside its bytes: the ends of its columns.
+# The size of a row beside its bytes: the ends of its columns.
 _ROW_BYTES = 16
 
 

@@ -82,7 +82,7 @@ def _digest(text: str) -> str:
 def readable_directory(_columns: Sequence[str], values: Values) -> str:
     """Return the directory of a partition of plain Parquet files, which contain all columns.
 
-    It is valid on any file system and in any URL, whatever the values are, and its length is
+    It is valid on any file system and in any URL, for any values, and its length is
     limited. It is for people: readers take the values from the files.
     """
     return "/".join(_quote(value or "") for value in values)

@@ -26,7 +26,7 @@ _RETRIES = (("max_retries", "5"), ("retry_timeout", "30s"))
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # Signatures of requests are in the query of a URL.
 _QUERY = re.compile(r"\?\S*")
-# What S3 says about a request that it refuses.
+# The texts of S3 for a request that it refuses.
 _REPLY = re.compile(r"<Code>([^<\n]*)</Code>\s*(?:<Message>([^<\n]*)</Message>)?")
 
 
@@ -146,7 +146,7 @@ def first_and_last(error: BaseException) -> str:
     plain = _COLOUR.sub("", str(error))
     reply = _REPLY.search(plain)
     if reply is not None:
-        # The rest of the reply can have the key and what was signed.
+        # The rest of the reply can have the key and the signed text.
         return f"{reply[1]}: {reply[2] or ''}".rstrip(".: ")
     lines = [_QUERY.sub("", line.strip(" \u21b3.")) for line in plain.splitlines()]
     parts = list(filter(None, lines)) or [type(error).__name__]

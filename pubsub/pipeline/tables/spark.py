@@ -182,7 +182,7 @@ _sources: dict[StorageOptions, type[TableSource]] = {(): TableSource}
 def _table_source(options: StorageOptions) -> type[TableSource]:
     """Return the format for tables with ``options`` of their object store.
 
-    Spark shows the options of a query on its pages and in its logs, whatever they are. So those of
+    Spark shows all options of a query on its pages and in its logs. So those of
     a store, which can be credentials, are in the class, which is sent to the workers pickled.
     """
     if options not in _sources:

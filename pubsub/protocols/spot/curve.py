@@ -125,7 +125,7 @@ class CurveServer:
         return Command(b"READY", nonce + self._box.make(metadata, b"CurveZMQREADY---" + nonce))
 
     def traffic(self) -> CurveTraffic:
-        """Return what encrypts and decrypts the frames after the handshake."""
+        """Return the cipher of the frames after the handshake."""
         assert self._box is not None
         return CurveTraffic(self._box, b"CurveZMQMESSAGES", b"CurveZMQMESSAGEC", 2, self._nonce)
 
@@ -174,7 +174,7 @@ class CurveClient:
         return self._box.open(ready.data[8:], b"CurveZMQREADY---" + nonce)
 
     def traffic(self) -> CurveTraffic:
-        """Return what encrypts and decrypts the frames after the handshake."""
+        """Return the cipher of the frames after the handshake."""
         assert self._box is not None
         return CurveTraffic(self._box, b"CurveZMQMESSAGEC", b"CurveZMQMESSAGES", 3, self._nonce)
 
