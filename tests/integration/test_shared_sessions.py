@@ -149,18 +149,30 @@ def move_under_load(
     return loads, before, again
 
 
+def check_all(
+    here: Place,
+    there: Place,
+    loads: list[Load],
+    before: list[list[str]],
+    again: list[Reader],
+    tail: bool,
+) -> None:
+    """Check the bodies of each client at both brokers, and stop the second; see ``check``."""
+    bodies = same(here, there)
+    wait_for(again, before, bodies)
+    there.broker.stop()
+    after = [one.end() for one in again]
+    for old, new in zip(before, after, strict=True):
+        check(old, new, loads, bodies, tail)
+
+
 def test_a_broker_is_killed_under_load(start: Start, server: NatsServer, tmp_path: Path) -> None:
     here, there = both(start, server, tmp_path)
     loads, before, again = move_under_load(here, there, here.broker.kill)
     here.begin()
     loads[1].wait(50)
     loads[1].end()
-    bodies = same(here, there)
-    wait_for(again, before, bodies)
-    there.broker.stop()
-    after = [one.end() for one in again]
-    for old, new in zip(before, after, strict=True):
-        check(old, new, loads, bodies, tail=True)
+    check_all(here, there, loads, before, again, tail=True)
 
 
 def test_a_broker_is_stopped_under_load(start: Start, server: NatsServer, tmp_path: Path) -> None:
@@ -168,9 +180,4 @@ def test_a_broker_is_stopped_under_load(start: Start, server: NatsServer, tmp_pa
     loads, before, again = move_under_load(here, there, here.broker.stop)
     loads[1].end()
     here.begin()
-    bodies = same(here, there)
-    wait_for(again, before, bodies)
-    there.broker.stop()
-    after = [one.end() for one in again]
-    for old, new in zip(before, after, strict=True):
-        check(old, new, loads, bodies, tail=False)
+    check_all(here, there, loads, before, again, tail=False)

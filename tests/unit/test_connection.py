@@ -13,10 +13,21 @@ from pubsub.errors import Refused
 from pubsub.wire.connection import Connection
 from pubsub.wire.departure import LINGER
 from pubsub.wire.direct_transport import READ_BYTES
-from tests.unit.connections import Lines, Setup, frame
+from tests.unit.connections import Frames, Lines, Setup, frame
+from tests.unit.streams import Client
 
 # All but the payload that stops the parsing of ``Frames``.
 PAYLOADS = st.binary(max_size=20).filter(lambda payload: payload != b"!")
+
+
+def unread_last_bytes() -> tuple[Setup, Client, Frames]:
+    """Return a client that has not read its last bytes for all but 0.1 of its 7 seconds."""
+    setup = Setup(slow_seconds=7)
+    client, connection = setup.connect()
+    client.stream.stop_reading()
+    connection.close(b"last")
+    setup.clock.advance(6.9)
+    return setup, client, connection
 
 
 class BufferTests(SynchronousTestCase):
@@ -178,11 +189,7 @@ class CloseTests(SynchronousTestCase):
         assert not setup.clock.getDelayedCalls()
 
     def test_a_client_that_reads_slowly_has_time_for_the_last_bytes(self) -> None:
-        setup = Setup(slow_seconds=7)
-        client, connection = setup.connect()
-        client.stream.stop_reading()
-        connection.close(b"last")
-        setup.clock.advance(6.9)
+        setup, client, _connection = unread_last_bytes()
         client.stream.read()
         assert client.take() == b"last"
         setup.clock.advance(LINGER - 0.01)
@@ -192,11 +199,7 @@ class CloseTests(SynchronousTestCase):
         assert (client.stream.lost, client.stream.aborted) == (True, False)
 
     def test_a_client_that_never_reads_the_last_bytes_is_aborted(self) -> None:
-        setup = Setup(slow_seconds=7)
-        client, connection = setup.connect()
-        client.stream.stop_reading()
-        connection.close(b"last")
-        setup.clock.advance(6.9)
+        setup, client, connection = unread_last_bytes()
         assert not bool(client.stream.aborted)
         setup.clock.advance(0.1)
         assert client.stream.aborted

@@ -20,6 +20,17 @@ from tests.unit.web_sockets import SocketClient, connected
 BIG = b"x" * 60_000
 
 
+def unread(house: WebHouse, count: int) -> SocketClient:
+    """Return a client that does not read the ``count`` messages published to its topic."""
+    client = connected(house)
+    client.ask("subscribe", topic="a")
+    client.stream.stop_reading()
+    for _ in range(count):
+        house.publish("a", BIG)
+        house.clock.advance(0)
+    return client
+
+
 class FrameTests(SynchronousTestCase):
     """Frames that are not valid, too large or too slow"""
 
@@ -140,12 +151,7 @@ class SlowTests(SynchronousTestCase):
 
     def test_retention_overtakes_it(self) -> None:
         house = WebHouse(MemoryStore(10, 2**26))
-        client = connected(house)
-        client.ask("subscribe", topic="a")
-        client.stream.stop_reading()
-        for _ in range(60):
-            house.publish("a", BIG)
-            house.clock.advance(0)
+        client = unread(house, 60)
         client.stream.read()
         found = client.pull()
         (gap,) = [one["gap"] for one in found if "gap" in one]
@@ -154,12 +160,7 @@ class SlowTests(SynchronousTestCase):
 
     def test_eviction(self) -> None:
         house = WebHouse(slow_consumer="disconnect", slow_bytes="256K")
-        client = connected(house)
-        client.ask("subscribe", topic="a")
-        client.stream.stop_reading()
-        for _ in range(20):
-            house.publish("a", BIG)
-            house.clock.advance(0)
+        client = unread(house, 20)
         assert client.client.closed
         assert house.broker.memory.used < 200_000
         assert sum(house.broker.counters.drops.values()) > 0
