@@ -334,7 +334,7 @@ class ConnectedClient(Protocol):
     """True for a connection that a client has opened: such are listed (see ``ListedSession``)."""
 
     def dismiss(self, reason: str) -> None:
-        """Close in order, because an administrator wants so; at once if it is closing already."""
+        """Close in order, as an administrator requested; at once if it is closing already."""
 
     def drain(self) -> None:
         """Stop reading, send the queued messages and a goodbye, then close."""

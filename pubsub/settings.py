@@ -152,7 +152,7 @@ def choice(*words: str) -> Kind:
 
 
 def matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
-    """Return a function that tells whether a name matches one of the shell-style ``patterns``."""
+    """Return a function that matches names with the shell-style ``patterns``."""
     if "*" in patterns:
         return lambda name: True
     expression = re.compile("|".join(fnmatch.translate(p) for p in patterns) or r"(?!)")

@@ -49,7 +49,7 @@ class Follower(LiveResponse):
         self._names = names
         self._encoding = encoding
         self._past = past
-        # Reserved first, so that nothing is to be undone if there is no memory.
+        # Reserved first, so that nothing has to be undone if there is no memory.
         self._held = RESPONSE_BYTES + TOPIC_BYTES * len(names)
         listener.memory.reserve(self._held)
         super().__init__(listener, request)

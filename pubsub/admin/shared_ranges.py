@@ -85,7 +85,7 @@ class SharedRanges:
         return shared_positions(self._store)
 
     async def latest(self, parameters: Parameters) -> dict[str, object]:
-        """Return the position that a request for bounds wants, as a member of the answer.
+        """Return the position for a request for bounds, as a member of the answer.
 
         It is that of the offset ``at``, or the end of the messages that other brokers can have.
         Everything before the position ``from`` is before it.

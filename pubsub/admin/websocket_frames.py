@@ -27,7 +27,7 @@ _MEDIUM, _LONG = struct.Struct(">BBH"), struct.Struct(">BBQ")
 
 
 class BadRequest(ValueError):
-    """A frame that is no request."""
+    """A frame that is not a request."""
 
 
 def frame(first: int, data: bytes) -> bytes:

@@ -109,7 +109,7 @@ class ExclusiveTopics:
             raise TopicUnreachable(name)
 
     def has_lost(self, name: str, entry: TopicEntry) -> bool:
-        """Return whether ``name`` is exclusive here, and ``entry`` is of somebody else, or none."""
+        """Return whether ``name`` is exclusive here, and ``entry`` has another owner or none."""
         return name in self._names and entry.owner != self._leases.id
 
     def learn(self, name: str, entry: TopicEntry, revision: int) -> None:

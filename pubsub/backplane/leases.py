@@ -4,7 +4,7 @@ A broker with exclusive topics has a lease: a value of the shared state with a n
 changes again and again. Another broker that has seen no change for most of the lease's time asks
 for one, by a change of the value, and ends the lease if there is none in the rest of the time. Both
 are on condition that the value is still the one that it has seen. No clocks are compared: each
-broker measures how long it sees nothing, and begins anew whenever it has reached the engine. The
+broker measures how long it sees nothing, and starts again whenever it has reached the engine. The
 question shows that values can be changed, so no lease ends because the engine is away.
 
 A broker whose lease was ended finds that out by its next change. It never begins that lease again,

@@ -1,4 +1,4 @@
-"""``SharedReaders``: the positions of readers, so that these can go on at another broker.
+"""``SharedReaders``: the positions of readers, so that readers can continue at another broker.
 
 A broker shares the last position of each reader in the background. A position that is not
 shared yet when a broker is killed is read again by its readers.

@@ -1,6 +1,6 @@
 """The key ``format`` of the shared state: the version of all others, and a random id.
 
-The id tells a bucket from one that was there before it, which has other topics.
+The id distinguishes a bucket from an earlier one, which has other topics.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ class AccessRules:
     def may_follow(self, name: str, permitted: bool = False) -> bool:
         """Return whether the topic ``name`` may be subscribed to.
 
-        ``permitted`` tells whether the client's token permits to read this topic if it is closed.
+        ``permitted`` returns whether the client's token permits reading this topic if it is closed.
         """
         return self._may_take(self.view.subscribe, name, permitted)
 
@@ -177,7 +177,7 @@ class AccessRules:
     def may_write(self, name: str, proved: bool, action: str = "publish") -> bool:
         """Return whether the topic ``name`` may be published to, or deleted with this ``action``.
 
-        ``proved`` tells whether the client has presented the topic's queue key.
+        ``proved`` returns whether the client has presented the topic's queue key.
         """
         decider = self.view.deciders[action]
         return decider.allows(name) and (proved or not self._locked(name, decider))

@@ -43,7 +43,7 @@ class ConnectionFigures:
 def figures_of(
     publisher: Publisher | None, outboxes: Iterable[Outbox], leaving: bool
 ) -> ConnectionFigures:
-    """Return the figures of a connection with these parts."""
+    """Return the figures of a connection with this publisher and these outboxes."""
     boxes = tuple(outboxes)
     return ConnectionFigures(
         subscriptions=sum([box.subscription_count for box in boxes]),

@@ -41,7 +41,7 @@ CLOCK = "clock"
 
 
 class BrokerCore:
-    """Makes the parts in the order in which they need each other; see ``BrokerService``."""
+    """Makes the objects of a broker in the order of their needs; see ``BrokerService``."""
 
     def __init__(
         self,

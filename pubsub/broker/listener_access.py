@@ -25,7 +25,7 @@ _NOTHING: Mapping[str, Any] = {"grant": ()}
 class ListenerAccess:
     """Finds the rules for an identity; all connections with one identity share them.
 
-    ``admits`` tells whether an anonymous client at an address may do anything. ``closed`` and
+    ``admits`` returns whether an anonymous client at an address may do anything. ``closed`` and
     ``exclusive`` are those of ``AccessRules``. ``version`` changes when the rules
     do.
     """

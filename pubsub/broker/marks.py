@@ -2,7 +2,7 @@
 
 A mark proves nothing and gives access to nothing, unlike the session id of a wire. It is the time
 in µs at which the connection began, or the number after the mark of the connection before it:
-marks increase, so that lists of connections can go on behind any of them.
+marks increase, so that lists of connections can continue after any of them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def mark_text(mark: int) -> str:
 
 
 def mark_of(text: str) -> int | None:
-    """Return the mark that is written so; None if ``text`` is no mark."""
+    """Return the mark that ``text`` stands for; None if it is not a mark."""
     if len(text) != _DIGITS or not _HEXADECIMAL.issuperset(text):
         return None
     return int(text, 16)
@@ -51,7 +51,7 @@ def describe(mark: int, protocol: str, peer: str, identity: object) -> dict[str,
 
 
 def log_fields(client: object) -> dict[str, str]:
-    """Return the fields of a log line about ``client``: none if it is no connection."""
+    """Return the fields of a log line about ``client``: none if it is not a connection."""
     get = getattr(client, "log_fields", None)
     found: dict[str, str] = {} if get is None else get()
     return found

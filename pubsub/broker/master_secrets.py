@@ -26,7 +26,7 @@ class MasterSecret:
     have ``issuer`` as its ``iss``, and one of ``audience`` as its ``aud``, unless these are empty.
     ``kid`` is the key id in tokens, by default the ``id``. ``table`` is the id of the table of
     ``[keys]`` that the secret is from, by default the same. Its tokens permit no other than these
-    ``actions``, whatever they claim; None stands for all.
+    ``actions``, with any claims; None stands for all.
     """
 
     id: str

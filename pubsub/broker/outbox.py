@@ -4,7 +4,7 @@ While the transport is ready, deliveries are collected until the end of the reac
 one write. While it is not, they are queued, and the listener's ``SlowPolicy`` sets the limit.
 
 A subscriber is live, or it is behind: then it has a ``Cursor`` that puts pages of the history into
-this outbox, and nothing else is queued.
+this outbox, and no other bytes are queued.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Worst:
 
 
 class ReactorLag:
-    """Measures how late a timer is: for so long the reactor handled no other event.
+    """Measures the delay of a timer: the time in which the reactor handled no other event.
 
     ``lag`` has the seconds of each measurement.
     """

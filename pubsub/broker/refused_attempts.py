@@ -1,8 +1,8 @@
 """Refused attempts in the audit log: requests without the right to them, and their addresses.
 
 Each has a line, in which the address comes first, so that a program such as fail2ban finds it. A
-source that goes on gets ``LINES`` lines in ``PERIOD`` seconds, and then one with the number of the
-others. The number of lines of all sources together is bounded as well.
+source that continues gets ``LINES`` lines in ``PERIOD`` seconds, and then one with the number of
+the others. The number of lines of all sources together is bounded as well.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Positions of subscribers that go on, at this broker or from another one."""
+"""Positions of subscribers that continue, at this broker or from another one."""
 
 from __future__ import annotations
 

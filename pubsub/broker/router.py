@@ -100,7 +100,7 @@ class Router:
         self._subscribing = subscribing = Subscribing(self, interest, slices)
         self.behind = subscribing.behind
         rechecking = Rechecking(self, subscribing)
-        # The methods of these parts are those of the router for all others.
+        # Other objects use the methods of these as those of the router.
         self.read_history, self.leave_history = interest.read_history, interest.leave_history
         self.read_prefix, self.leave_prefix = interest.read_prefix, interest.leave_prefix
         self.subscribe, self.unsubscribe = subscribing.subscribe, subscribing.unsubscribe

@@ -107,7 +107,7 @@ class BrokerService(MultiService):
         self._events.turn(events)
         self._reconfiguration = self._make_reconfiguration()
 
-    # Parts
+    # Composition
 
     def _take(self, core: BrokerCore) -> None:
         """Make the objects of ``core`` attributes of this broker."""

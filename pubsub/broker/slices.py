@@ -1,7 +1,7 @@
 """Slices: work that takes long is done in pieces, and the reactor serves others in between.
 
 Work is a generator whose steps take some 20 µs at most. In a reactor tick there are ``STEPS``
-steps for new work and as many for work that was begun before, whatever the number of requests, so
+steps for new work and as many for work that was begun before, for any number of requests, so
 that a tick is as short with many long requests as with one. Steps are counted rather than timed:
 the same input is always cut in the same places (docs/decisions/0050-long-requests-in-slices.md).
 """

@@ -54,7 +54,7 @@ class CountedListener(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """The parts of the broker that the figures are from."""
+    """The objects of the broker that have the figures."""
 
     clock: IReactorTime
     wall: WallClock

@@ -1,7 +1,7 @@
 """Limits the processor time that forged tokens can consume.
 
 A token that was verified before costs a look-up. Any other costs the verification of a signature,
-and forged tokens are never remembered. All connections of a broker, whatever their protocol, share
+and forged tokens are never remembered. All connections of a broker, over all protocols, share
 ``VERIFICATIONS`` a second (``Listener.verifications``). After several wrong tokens in a row a
 connection also waits before the next verification, longer each time. Clients whose tokens are known
 never wait.

@@ -146,7 +146,7 @@ class TopicMix:
             self.current = self.prepared()
 
     def wanted_by(self, recipient: Recipient) -> MixedAudience | None:
-        """Return an audience of ``recipient`` alone; None if it wants none of the topics."""
+        """Return an audience of ``recipient`` alone; None if it has none of the topics."""
         encodings = self._encodings_of(recipient)
         if not encodings:
             return None
@@ -197,7 +197,7 @@ class TopicMix:
             self._audience_of[recipient] = audience
 
     def _encodings_of(self, recipient: Recipient) -> dict[int, Encoding]:
-        """Return the encoding of each topic that ``recipient`` wants, by index."""
+        """Return the encoding of each topic that ``recipient`` subscribes to, by index."""
         subscriptions = recipient.subscriptions
         if len(subscriptions) * _SLOW > len(self.topics) * _FAST:
             found = enumerate(map(subscriptions.get, self.topics))

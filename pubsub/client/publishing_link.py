@@ -6,7 +6,7 @@ published: they are not sent again, because that could publish them twice. Who a
 confirmation gets OutcomeUnknown; the others are reported as ``Uncertain``.
 
 Every message is confirmed, also without a request, so that the link knows the messages in flight.
-Messages for which nobody asked are confirmed together: those that are sent while a confirmation is
+Messages without a request are confirmed together: those that are sent while a confirmation is
 awaited form the group of the next one.
 """
 

@@ -24,7 +24,7 @@ from pubsub.commands.pace import paced
 LEAST_BYTES = 24
 _NUMBER_BYTES = 8
 _PROGRESS_SECONDS = 0.2
-# Messages that have not arrived when nothing has for so long are lost.
+# Messages are lost if none has arrived for this time.
 _QUIET_SECONDS = 5.0
 
 

@@ -1,7 +1,7 @@
 """The command ``pubsub``: its subcommands, which are imported when they are used, and its errors.
 
 Exit codes: 0 done; 1 failed; 2 the command line is wrong; 124 the time of ``--timeout`` has passed;
-130 interrupted with Ctrl-C. A reader of standard output that ends is no error.
+130 interrupted with Ctrl-C. A reader of standard output that ends is not an error.
 """
 
 from __future__ import annotations

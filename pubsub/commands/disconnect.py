@@ -15,7 +15,7 @@ from pubsub.commands.destination import destination, destination_options
 def disconnect(context: click.Context, marks: tuple[str, ...], reason: str | None) -> None:
     """Disconnect the clients with these marks; "pubsub sessions" lists them.
 
-    A client gets the replies that it is owed, and the goodbye of its protocol. It may connect
+    A client gets its pending replies, and the goodbye of its protocol. It may connect
     again. For one that does not read its messages, repeat the command.
     """
     from pubsub.commands.api_client import Api, session_path

@@ -32,7 +32,7 @@ class StartPosition:
         return self == LATEST
 
     def moment(self, now: float) -> int | None:
-        """Return the time in µs, None if the position is no time. ``now`` is in seconds."""
+        """Return the time in µs, None if the position is not a time. ``now`` is in seconds."""
         return self.timestamp if self.ago is None else int((now - self.ago) * 1_000_000)
 
 

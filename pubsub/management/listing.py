@@ -1,6 +1,6 @@
 """Lists in pages: rows as JSON, made in slices, with the key of the last row as the cursor.
 
-A page goes on behind a key rather than a number of rows, so that it costs the same wherever it is
+A page begins after a key, not after a number of rows, so that it costs the same wherever it is
 in the list, and rows are neither missed nor repeated because others come and go meanwhile.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DEFAULT_ROWS, MAX_ROWS = 100, 1000
 """The rows of a page, and the most that may be asked for."""
 MAX_KEY = 1024
-"""The bytes of the longest key behind which a list goes on: names of up to 255 bytes, and more."""
+"""The bytes of the longest key after which a list continues: names of up to 255 bytes, and more."""
 # Candidates without a row that one step looks at.
 _LOOKED_AT = 8
 # The cost of a row besides its bytes.
@@ -38,7 +38,7 @@ class PageRequest:
 
 
 class ListPage:
-    """Rows as JSON, and the key behind which the list goes on; charged until ``close``.
+    """Rows as JSON, and the key after which the list continues; charged until ``close``.
 
     Raises MemoryExhausted if there is no memory for a page.
     """

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pubsub.broker.statistics import Statistics
 
 WARNING, CRITICAL = "warning", "critical"
-# Parts of max-memory in use, bytes left on the disk, seconds in which the reactor did nothing else,
+# Parts of max-memory in use, bytes left on the disk, seconds in which the reactor was blocked,
 # and messages that subscribers are behind, from which on there is a warning.
 _MEMORY = 0.9
 _DISK = 1024**3

@@ -98,7 +98,7 @@ class Options(usage.Options):
 
     def opt_help(self) -> None:
         """Print this help and exit."""
-        # A reader that ends, such as a pager, is no error.
+        # A reader that ends, such as a pager, is not an error.
         with suppress(BrokenPipeError):
             print(self, flush=True)
         raise SystemExit(0)

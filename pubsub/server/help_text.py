@@ -32,7 +32,7 @@ _GROUPS: Sequence[tuple[str, Sequence[str]]] = (
     (_LIMITS, ("max-*", "*rate-*", "*-seconds", "*-expiry", "*-window", "slow-*", "idle-*")),
     (_LOG, ("log-*", "events")),
 )
-# Options that are no settings.
+# Options that are not settings.
 _OTHERS = {
     _BROKER: [
         ("--config FILE", "a TOML file with any of these settings; options have precedence"),

@@ -207,7 +207,7 @@ def _audience(where: str, value: object) -> frozenset[str]:
 
 
 def _path(where: str, name: str, entry: Mapping[str, Any]) -> str | None:
-    """Return the path in ``entry``; None if it is no text."""
+    """Return the path in ``entry``; None if it is not a text."""
     if not isinstance(entry[name], str):
         return None
     try:

@@ -99,6 +99,6 @@ class ServiceManager(Service):
         self._notify(f"READY=1\nSTATUS={self._status()}")
 
     def stopService(self) -> None:
-        """Report that the stop has begun; signs of life go on until the process ends."""
+        """Report that the stop has begun; signs of life continue until the process ends."""
         super().stopService()  # type: ignore[no-untyped-call]
         self._notify("STOPPING=1\nSTATUS=draining the clients")

@@ -288,7 +288,7 @@ class GroupCommit:
         self.figures.failures += 1
         if self.failing is None:
             self.failing = self._effects.failed(reason)
-        # Publishers are not held for so long: they are refused when they publish again.
+        # Publishers are not held for this time: they are refused when they publish again.
         self.gate.open()
         writing = [] if self._writing is None else [self._writing]
         for group in [*self._unsynced, *writing, self._group]:

@@ -1,6 +1,6 @@
 """The check of a log: every record, every index, the metadata, and missing segments.
 
-It reads beside a broker that writes. A record at the end that is not complete is no damage.
+It reads beside a broker that writes. A record at the end that is not complete is not damage.
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ class LogWriter:
         with self._lock:
             self._unsynced.append(written)
         if record.operations:
-            # No entry goes on beyond the end of a topic.
+            # No entry extends beyond the end of a topic.
             active.index.close_entry()
         active.index.add(record.base, record.stop, length, record.first, record.last, topics)
         self._offset = record.stop

@@ -97,7 +97,7 @@ def _next_record(
         at = data.find(RECORD_START)
         while at >= 0:
             head = decode_head(data, salt, at)
-            # A record that goes on beyond ``size`` was being written when that was determined.
+            # A record that extends beyond ``size`` was being written when that was determined.
             if head is not None and head.base >= index.stop and position + at + head.length <= size:
                 record = memoryview(os.pread(file, head.length, position + at))
                 if is_intact(head, record):
@@ -118,7 +118,7 @@ def add_to_index(index: SegmentIndex, found: Found) -> None:
     """Add a record to the index of its segment."""
     head = found.head
     if head.sizes[6]:
-        # No entry goes on beyond the end of a topic.
+        # No entry extends beyond the end of a topic.
         index.close_entry()
     index.add(head.base, head.stop, head.length, head.first, head.last, topics_of_record(found))
 

@@ -2,7 +2,7 @@
 
 A subclass parses frames and replies to them in ``consume``. Everything that is the same for all
 stream protocols is here, in the base class (``stream_client.py``: flow control, and the way to the
-end), or in the parts that a connection holds: the partial frame (``read_buffer.py``) and the
+end), or in the objects that a connection holds: the partial frame (``read_buffer.py``) and the
 replies that wait for the disk (``replies.py``). Nothing here knows a frame.
 """
 

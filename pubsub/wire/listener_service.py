@@ -60,7 +60,7 @@ class ListenerService(Service):
 
     ``refuse`` is called with a reason and the client for each connection that cannot be accepted,
     and ``tls`` for each connection that is: it returns the settings of TLS, or None for plain
-    streams. The buffers of TLS are charged to ``memory``. ``admit_handshake`` tells whether a
+    streams. The buffers of TLS are charged to ``memory``. ``admit_handshake`` returns whether a
     client at an address may do a handshake of TLS now, and ``frame_seconds`` returns the seconds in
     which a record of TLS must arrive. Raises ConfigurationError if the description cannot be
     parsed, and from startService StartError if the endpoint cannot be listened on.
@@ -194,7 +194,7 @@ class ListenerService(Service):
     def _check_exposure(self, port: IListeningPort) -> None:
         """Raise StartError if ``port`` would admit anonymous clients of other machines.
 
-        Behind a proxy the address that it tells counts, for each client.
+        Behind a proxy each client has the address that the proxy sends.
         """
         if _PROXIED.match(self._description) or not self._is_exposed(host_of(port.getHost())):
             return

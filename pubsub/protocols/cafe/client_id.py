@@ -1,4 +1,4 @@
-"""The client id of cafe: the client's name, and the session it wants to resume."""
+"""The client id of cafe: the client's name, and the session to resume."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SESSION_ID = re.compile(rb"[0-9a-fA-F]{16}")
 
 
 def split_client_id(client_id: bytes) -> tuple[bytes, int | None]:
-    """Return the client's name, and the id of the session it wants to resume (cafe §4.6).
+    """Return the client's name, and the id of the session to resume (cafe §4.6).
 
     Raises SessionUnknown if the text after ``;resume=`` is not a session id.
     """

@@ -6,7 +6,7 @@ connection, or that connection closes, its subscriptions move. An id without a c
 for the resume window.
 
 Where the transport proves identities, an id belongs to the identity that was first to prove itself
-with it, for as long as the id is known. Senders are shown by their ids, so that ids are no secret.
+with it, for as long as the id is known. Senders are shown by their ids, so ids are not secret.
 
 An id may have thousands of subscriptions, and one read may name hundreds of ids. So subscriptions
 move one by one, in slices: each is at one place at any time, and gets there within some ticks.

@@ -100,8 +100,9 @@ class RoutedClient:
 class RoutedClients:
     """The clients behind one connection, by their routes.
 
-    Nothing tells that a client has gone. Together they have at most as many subscriptions as a
-    connection may have; beyond that the client that has been silent for the longest is forgotten.
+    The broker is not notified when a client ends. Together they have at most as many subscriptions
+    as a connection may have; beyond that the client that has been silent for the longest is
+    forgotten.
     """
 
     def __init__(self, connection: ZmtpConnection, prefix_readers: PrefixReaders) -> None:

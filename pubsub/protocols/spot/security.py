@@ -241,6 +241,6 @@ def shown_frame(listener: Listener, frame: bytes) -> bytes:
     """Return the bytes of a malformed frame for events: none if it may have a password.
 
     A listener that takes passwords may get one before, after and in place of a handshake,
-    whatever the mechanism that the peer has named.
+    under any mechanism that the peer has named.
     """
     return b"" if PLAIN.decode().lower() in listener.settings["mechanism"] else frame

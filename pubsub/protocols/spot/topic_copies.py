@@ -2,7 +2,7 @@
 
 A topic is copied once a client of this broker reads it from the history. Then its messages are read
 from the history of its host, and deliveries of the host only show that there are new ones. So the
-copy has every message once, in order, whatever happens to the connection.
+copy has every message once, in order, also after failures of the connection.
 """
 
 from __future__ import annotations
