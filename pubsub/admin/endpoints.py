@@ -175,7 +175,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              answers=_NOTHING),
     Endpoint("GET", "/v1/ws", "A WebSocket, for upgrades", answers={101: {}}),
     Endpoint("GET", "/v1/bounds", "The first and the next offset", "",
-             {"timestamp": SIGNED, "at": NUMBER, "from": _POSITION},
+             {"timestamp": SIGNED, "at": NUMBER, "from": _POSITION, "skip_expired": FLAG},
              answers=_json(shown("first", "next", "epoch"))),
     Endpoint("GET", "/v1/history", "A range of the history", "history",
              {**_RANGE, "topic": TEXTS}, answers=_STREAM),

@@ -57,7 +57,7 @@ class HistoryHandler:
 
     async def bounds(self, request: ApiRequest) -> None:
         """GET /v1/bounds"""
-        parameters = Parameters.of_url(request, "timestamp", "at", FROM)
+        parameters = Parameters.of_url(request, "timestamp", "at", FROM, "skip_expired")
         # Anyone may ask, but a client learns early that its token is not valid.
         request_access(request, self._listener)
         answer: dict[str, object] = {

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import Deferred
 
 from pubsub.admin.api_error import CONFLICT, GONE, NOT_SATISFIABLE, UNAVAILABLE, ApiError
+from pubsub.admin.follow_start import check_epoch
 from pubsub.admin.parameters import Parameters, invalid
 from pubsub.backplane.shared_position import (
     MAX_TEXT,
@@ -100,25 +101,38 @@ class SharedRanges:
         if at > settled:
             message = f"other brokers have the messages up to offset {settled}"
             raise ApiError(NOT_SATISFIABLE, "beyond-end", message, next=settled)
+        answer: dict[str, object] = {}
         found = await positions.at(at)
         if FROM in parameters:
             begin = await self._reached(positions, parameters, FROM)
             try:
+                place = await positions.find(begin)
+                _check_whole(positions, parameters, begin, None)
                 found = positions.joined(begin, found)
             except UnknownPosition as error:
                 raise _unknown(error) from None
-        return {"position": found.encode()}
+            answer = {"low": place.start, "high": place.stop}
+        return {
+            "position": found.encode(),
+            "at": at,
+            **answer,
+            "whole": min(positions.missing.offset, settled),
+            "shared": positions.identity,
+        }
 
     async def find(self, parameters: Parameters, skip_expired: bool) -> tuple[int, int, Between]:
         """Return the offsets of the range between the positions ``from`` and ``to``.
 
-        Some of the messages between these offsets may not be in the range. Raises ApiError.
+        Some of the messages between these offsets may not be in the range. None lies before the
+        offset ``start``, if it is given. Raises ApiError.
         """
         positions = self.positions
         if positions is None:
             raise _not_shared()
-        if any(name in parameters for name in ("start", "stop", "epoch")):
-            raise invalid("expected either start or from")
+        if "stop" in parameters:
+            raise invalid("expected either stop or to")
+        least = parameters.number("start", 0)
+        check_epoch(self._store, parameters.text("epoch", self._store.epoch), least)
         low = await self._reached(positions, parameters, FROM)
         high = None
         if TO in parameters:
@@ -126,15 +140,17 @@ class SharedRanges:
         try:
             begin = await positions.find(low)
             end = None if high is None else await positions.find(high)
+            _check_whole(positions, parameters, low, high)
         except UnknownPosition as error:
             raise _unknown(error) from None
         stop = self._store.committed if end is None else end.stop
         if stop > self._store.committed:
             await self._written()
         first = self._store.first_offset
-        if begin.start < first and not skip_expired:
+        begun = max(begin.start, least)
+        if begun < first and not skip_expired:
             raise ApiError(GONE, "expired", f"the history begins at offset {first}", first=first)
-        start = min(max(begin.start, first), stop)
+        start = min(max(begun, first), stop)
         return start, stop, Between(begin.extent, None if end is None else end.extent)
 
     async def _reached(
@@ -164,6 +180,17 @@ def shared_positions(store: IStore) -> SharedPositions | None:
         positions = store.positions
         return positions if isinstance(positions, SharedPositions) else None
     return None
+
+
+def _check_whole(
+    positions: SharedPositions,
+    parameters: Parameters,
+    low: SharedPosition,
+    high: SharedPosition | None,
+) -> None:
+    if not parameters.flag("skip_expired") and positions.lacks(low, high):
+        message = "this broker may never have got some of the messages; ask another one"
+        raise ApiError(CONFLICT, "position-unknown", message)
 
 
 def _not_shared() -> ApiError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from twisted.internet.defer import Deferred, fail, succeed
 
@@ -22,6 +23,7 @@ class MemoryLog:
     def __init__(self, limit: int = 1024**2) -> None:
         self.limit = limit
         self.messages: list[StreamMessage] = []
+        self.identity = uuid4().hex
         self.last = 0
         self.lose = self.refuse = self.doubt = 0
         self.readers: list[MemoryStream] = []
@@ -53,6 +55,7 @@ class MemoryLog:
     def clear(self) -> None:
         """Begin again, as an engine that has lost its disk does."""
         self.messages, self.last = [], 0
+        self.identity = uuid4().hex
 
     def leave(self) -> None:
         """Be away from now on."""
@@ -81,6 +84,11 @@ class MemoryStream:
     def limit(self) -> int:
         """See ``ReplicaStream``."""
         return self._log.limit
+
+    @property
+    def identity(self) -> str:
+        """See ``ReplicaStream``."""
+        return self._log.identity
 
     def watch(self, watcher: StreamWatcher) -> None:
         """See ``ReplicaStream``."""
@@ -115,7 +123,8 @@ class MemoryStream:
         if self._log.is_away:
             return fail(StreamAway(_AWAY))
         self._at = after
-        return succeed(self._log.last)
+        last = self._log.last
+        return succeed(last if self._log.messages else min(last, after))
 
     def fetch(self) -> Deferred[Sequence[StreamMessage]]:
         """See ``ReplicaStream``."""

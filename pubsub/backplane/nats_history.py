@@ -82,6 +82,7 @@ class StreamSession:
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
         self.client: Client | None = None
+        self.identity = ""
         self._js: JetStreamContext
         self._reader: _Puller | None = None
 
@@ -117,7 +118,10 @@ class StreamSession:
             self._reader = None
         await self.prepare(client)
         self._js = client.jetstream(timeout=_REQUEST)
-        state = (await self._js.stream_info(STREAM)).state
+        info = await self._js.stream_info(STREAM)
+        # The engine keeps the time to the nanosecond; all of its servers say the same.
+        self.identity = "" if info.created is None else info.created.isoformat()
+        state = info.state
         consumer = await self._js.add_consumer(
             STREAM,
             ConsumerConfig(
@@ -132,7 +136,8 @@ class StreamSession:
         reader = _Puller(client, consumer.name)
         await reader.begin()
         self._reader = reader
-        return int(state.last_seq)
+        # Of a stream without messages, nothing arrives that could be waited for.
+        return int(state.last_seq if state.messages else min(state.last_seq, after))
 
     async def fetch(self) -> Sequence[StreamMessage]:
         """See ``ReplicaStream``."""
@@ -261,6 +266,11 @@ class NatsStream:
     def limit(self) -> int:
         """See ``ReplicaStream``."""
         return self._limit()
+
+    @property
+    def identity(self) -> str:
+        """See ``ReplicaStream``."""
+        return self._session.identity
 
     def watch(self, watcher: StreamWatcher) -> None:
         """See ``ReplicaStream``."""

@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from pubsub.backplane.missing_messages import MissingMessages
 from pubsub.backplane.shared_position import (
     Extent,
     KnownRun,
@@ -227,6 +228,17 @@ class PositionIndex:
         """Return whether the log has, or had, every message before ``position``."""
         listed = pruned(self.state, self.runs, self.end, self.kept)
         return self.runs.extent_of(listed).has_all_of(self.runs.extent(position, strict))
+
+    def lacks(
+        self, missing: MissingMessages, low: SharedPosition, high: SharedPosition | None
+    ) -> bool:
+        """Return whether messages between two positions may be ``missing`` in this log.
+
+        Raises UnknownPosition.
+        """
+        listed = pruned(self.state, self.runs, self.end, self.kept)
+        end = None if high is None else self.runs.extent(high, strict=False)
+        return missing.lacks(self.runs.extent(low), end, self.runs.extent_of(listed))
 
     def _last_within(self, extent: Extent) -> int:
         """Return the last checkpoint before which everything is in ``extent``, or the first."""

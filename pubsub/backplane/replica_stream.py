@@ -46,10 +46,15 @@ class ReplicaStream(Protocol):
     def watch(self, watcher: StreamWatcher) -> None:
         """Report to ``watcher``; called before the connection is opened."""
 
+    @property
+    def identity(self) -> str:
+        """Another text for each stream; known when ``begin`` has fired."""
+
     def begin(self, after: int) -> Deferred[int]:
         """Read from the message after the sequence ``after`` on.
 
-        Fires with the sequence of the last message at present. What was read before ends.
+        Fires with the sequence of the last message at present; with ``after`` or less if there is
+        none. What was read before ends.
         """
 
     def fetch(self) -> Deferred[Sequence[StreamMessage]]:

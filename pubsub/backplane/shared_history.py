@@ -87,6 +87,7 @@ class SharedHistory:
         if self.origin not in self._progress.reached:
             # What is stored before this was not shared.
             self._keep(self.origin, 0, 0, store.next_offset)
+            self.positions.begin_sharing(self.origin)
         self._unsent.reached(self._progress.reached[self.origin].offset)
         self.positions.open(self.origin)
 
@@ -160,7 +161,9 @@ class SharedHistory:
             self._progress.restart()
             for origin, reached in self._progress.reached.items():
                 self._store.put(REACHED, origin, reached.encode())
+            self.positions.missing.expect(self._progress.reached)
             last = self._last = await self._wait(self._stream.begin(0))
+        self.positions.joined_stream(self._stream.identity)
         while True:
             if self._sender is None and not self._is_broken and self._progress.sequence >= last:
                 self._begin_term()
@@ -219,6 +222,7 @@ class SharedHistory:
                 "backplane: the stream has removed messages that this broker had not read; its "
                 "history goes on after them"
             )
+            self.positions.missing.expect(self._progress.reached)
         self._last = max(self._last, sequence)
         try:
             part = decode_part(data)
@@ -239,11 +243,12 @@ class SharedHistory:
             self.positions.learn(origin, run)
         known = self._progress.known(origin, run)
         fresh = [rest for one in batches if (rest := one.since(known)) is not None]
-        sender = self._sender
+        sender, offset = self._sender, self._store.next_offset
         is_idle = sender is not None and sender.is_idle
         with self._import.together(fresh, keyed):
             # The beginning of a term, too: what follows it is not taken without it.
             self._keep(origin, *place)
+            self.positions.arrived(origin, run, batches[:1], offset, (last.run, last.following))
         if sender is not None and is_idle:
             # Nothing in these messages is this broker's own.
             sender.cursor = self._store.next_offset

@@ -13,6 +13,7 @@ from twisted.internet.defer import CancelledError, Deferred, ensureDeferred, suc
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from pubsub.backplane.missing_messages import MISSING, MissingBefore, MissingMessages
 from pubsub.backplane.position_index import KNOWN, POINTS, PositionIndex, Range
 from pubsub.errors import HistoryUnavailable
 from pubsub.store.block_columns import HAS_HEADERS, RUN
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from pubsub.store.shared_store import SharedStore
 
 log = Logger()
+STREAM = "shared-stream"
+"""The table of the metadata with the identity of the stream."""
 # Bytes that one read of the log takes. Its blocks, which may have one message each, are looked at
 # in the reactor thread.
 _PAGE = 64 * 1024
@@ -62,6 +65,9 @@ class SharedPositions:
         """Returns how far the stream has been read, and the offset before which it has all that
         this broker shares."""
         self._index = PositionIndex(store.put, store.delete)
+        self.missing = MissingMessages(store.put, store.delete)
+        self.identity = ""
+        """The same text at all brokers of one shared history; empty while it is not known."""
         self.origin = ""
         """The id of this history."""
         self.readers: ReaderSharing | None = None
@@ -77,10 +83,33 @@ class SharedPositions:
 
     # The log
 
+    def begin_sharing(self, origin: str) -> None:
+        """This history is shared from now on; what it has stays at this broker."""
+        if self._store.next_offset:
+            self.missing.keep(origin, MissingBefore(self._run, 0, self._store.next_offset))
+
+    def arrived(
+        self, origin: str, run: int, first: Sequence[Batch], offset: int, last: tuple[int, int]
+    ) -> None:
+        """Messages of ``origin`` were taken at ``offset``, if there is a ``first`` batch.
+
+        ``last`` is the run of the messages before, and the sequence that follows them.
+        """
+        for batch in first:
+            self.missing.arrived(origin, MissingBefore(run, batch.sequence, offset), last)
+
+    def joined_stream(self, identity: str) -> None:
+        """The stream with this identity is read."""
+        if identity != self.identity:
+            self.identity = identity
+            self._store.put(STREAM, "identity", identity.encode())
+
     def open(self, origin: str) -> None:
         """Begin; the store is open, and ``origin`` is its id."""
         store, index = self._store, self._index
         self.origin = origin
+        self.missing.restore(store.items(MISSING))
+        self.identity = dict(store.items(STREAM)).get("identity", b"").decode()
         if self._opened < 0:
             self._opened = store.next_offset
         begin = index.restore(store.items(KNOWN), store.items(POINTS), self._opened)
@@ -188,7 +217,9 @@ class SharedPositions:
                     for _, run, sequence, count, _ in _messages_of(block, at, offset):
                         state[run] = sequence + count
                 at = parcel.stop
-        return index.position(state, offset, self.reading()[0])
+        found = index.position(state, offset, self.reading()[0])
+        missing = self.missing.before(offset)
+        return index.runs.joined(found, missing) if missing.origins else found
 
     async def _written(self) -> None:
         """Wait until everything is committed, as nothing else is read from the log."""
@@ -204,6 +235,13 @@ class SharedPositions:
         is ``strict`` and a run of it is not known here.
         """
         return self._until_ready().addCallback(lambda _: self._index.find(position, strict))
+
+    def lacks(self, low: SharedPosition, high: SharedPosition | None) -> bool:
+        """Return whether this log never gets some messages between two positions, or may not.
+
+        Raises UnknownPosition.
+        """
+        return self._index.lacks(self.missing, low, high)
 
     def joined(self, one: SharedPosition, other: SharedPosition) -> SharedPosition:
         """Return the position with what is before either; raises UnknownPosition."""

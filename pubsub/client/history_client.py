@@ -47,6 +47,7 @@ _FIRST_DELAY, _LONGEST_DELAY = 0.1, 5.0
 _TOKEN_PATTERN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 # Readers in a response, the most that there may be.
 _ROWS = 1000
+_BOUNDS = frozenset(HistoryBounds.__dataclass_fields__)
 # HTTP statuses that can change when the request is repeated.
 _RETRIED_STATUSES = (408, 429, 503)
 
@@ -85,13 +86,27 @@ class HistoryClient:
 
     # Reading
 
-    def bounds(self, timestamp: int | None = None) -> HistoryBounds:
+    def bounds(
+        self,
+        timestamp: int | None = None,
+        *,
+        at: int | None = None,
+        begin: str | None = None,
+        skip_expired: bool = False,
+    ) -> HistoryBounds:
         """Return the bounds of the history.
 
-        With ``timestamp`` (µs since the Unix epoch), they include the offset of that time.
+        With ``timestamp`` (µs since the Unix epoch), they include the offset of that time. Those of
+        a shared history have a shared position: that of the offset ``at``, or of the end of what is
+        shared. What is before the position ``begin`` is before it; a broker that may lack messages
+        behind ``begin`` refuses, unless they are to be skipped.
         """
-        query = {} if timestamp is None else {"timestamp": timestamp}
-        return HistoryBounds(**self._json("GET", "/v1/bounds", query))
+        skip = 1 if skip_expired else None
+        given = {"timestamp": timestamp, "at": at, "from": begin, "skip_expired": skip}
+        query = {name: value for name, value in given.items() if value is not None}
+        found = self._json("GET", "/v1/bounds", query)
+        # A later broker may have more to say.
+        return HistoryBounds(**{name: found[name] for name in found if name in _BOUNDS})
 
     def topics(
         self, start: int | None = None, stop: int | None = None
@@ -151,6 +166,43 @@ class HistoryClient:
             except (HTTPError, OSError, pa.ArrowException) as error:
                 failures += 1
                 self._delay(failures, error)
+
+    def read_between(
+        self,
+        begin: str,
+        end: str,
+        topics: Iterable[str] | None = None,
+        *,
+        headers: bool = False,
+        skip_expired: bool = False,
+        start: tuple[int, str] | None = None,
+    ) -> Iterator[BatchOrGap]:
+        """Read the messages of a shared history from one shared position to before another one.
+
+        ``start`` is an offset of this broker, and its epoch, before which there are none of them. A
+        stream that breaks off is not continued, as another broker has another order: raises
+        HistoryUnreachable, or HistoryError.
+        """
+        request: dict[str, Any] = {
+            "from": begin,
+            "to": end,
+            "headers": headers,
+            "skip_expired": skip_expired,
+        }
+        if topics is not None:
+            request["topics"] = sorted(topics)
+        if start is not None:
+            request["start"], request["epoch"] = start
+        try:
+            body = json.dumps(request).encode()
+            response = self._request_once("POST", "/v1/history", body, True)
+            try:
+                for item, _ in items_of(response):
+                    yield item
+            finally:
+                response.close()
+        except (HTTPError, OSError, pa.ArrowException) as error:
+            raise HistoryUnreachable(f"{self._url} cannot be reached: {error}") from error
 
     # Positions of readers
 

@@ -29,13 +29,22 @@ class HistoryUnreachable(Exception):
 class HistoryBounds:
     """The first offset of the history, the offset after its last, and its epoch.
 
-    ``offset`` belongs to the timestamp that was passed to ``HistoryClient.bounds``.
+    ``offset`` belongs to the timestamp that was passed to ``HistoryClient.bounds``. The others are
+    those of a shared history: ``position`` is the shared position of the offset ``at``, ``low`` and
+    ``high`` belong to the position that was passed, nothing is known to be missing from the offset
+    ``whole`` on, and ``shared`` is the same at all brokers that share the history.
     """
 
     first: int
     next: int
     epoch: str
     offset: int | None = None
+    position: str | None = None
+    at: int | None = None
+    low: int | None = None
+    high: int | None = None
+    whole: int = 0
+    shared: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ class SourceOptions:
     With ``kafka`` the columns are those of Kafka's source.
 
     ``topics`` are those of option ``subscribe``; without them and ``pattern``, all topics are read.
-    ``assigned`` has those of each partition instead.
+    ``assigned`` has those of each partition instead. ``shared`` identifies the brokers' history.
     """
 
     urls: tuple[str, ...]
@@ -99,11 +99,12 @@ class SourceOptions:
     min_partitions: int = 1
     min_offsets: int | None = None
     max_delay: float = _DEFAULT_DELAY
+    shared: str = ""
 
     @property
     def partitions(self) -> int:
-        """Number of partitions, one for each broker."""
-        return max(len(self.urls), 1)
+        """Number of partitions, one for each history."""
+        return 1 if self.shared else max(len(self.urls), 1)
 
     def subscription(self, number: int) -> TopicSelection:
         """Return the topics that are read from a partition."""

@@ -37,9 +37,13 @@ class Unreachable(PubSubError):
 
 
 class HistoryRefused(PubSubError):
-    """The broker refused the request, for example because of the token."""
+    """The broker refused the request, for example because of the token.
+
+    ``elsewhere`` is set if another broker that shares the history can answer it.
+    """
 
     reason = "rejected"
+    elsewhere = False
 
 
 class PartsLost(HistoryRefused):
@@ -65,6 +69,19 @@ class ExpiredBefore:
     """The messages before ``first`` were removed by retention."""
 
     first: int
+
+
+class OtherBroker(PubSubError):
+    """Offsets of the broker where a batch is planned are of no use any more; plan it again.
+
+    ``error`` is what that broker failed with.
+    """
+
+    reason = "unreachable"
+
+    def __init__(self, error: PubSubError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 BatchOrGap: TypeAlias = "pa.RecordBatch | DamagedRange | ExpiredBefore"

@@ -9,7 +9,12 @@ from typing import Any
 import pyarrow as pa
 import urllib3
 
-from pubsub.client.history_client import HistoryClient, HistoryError, HistoryUnreachable
+from pubsub.client.history_client import (
+    HistoryBounds,
+    HistoryClient,
+    HistoryError,
+    HistoryUnreachable,
+)
 from pubsub.pipeline.connector_options import Credentials
 from pubsub.pipeline.history import (
     BatchOrGap,
@@ -28,6 +33,7 @@ _EXPIRED, _READER_IN_USE, _NOT_FOUND = "expired", "reader-in-use", "not-found"
 # A proxy in front of a broker that restarts sends these.
 _GATEWAY_STATUSES = frozenset({502, 504})
 _OTHER_HISTORY_CODES = frozenset({"epoch", "beyond-end"})
+_ELSEWHERE_CODES = frozenset({_EXPIRED, "position-unknown"})
 # Longest wait for data of a reply, in seconds.
 _TIMEOUT = 120.0
 
@@ -39,6 +45,7 @@ class ErrorReply(HistoryRefused):
         super().__init__(message)
         self.code = code
         self.details = details
+        self.elsewhere = code in _ELSEWHERE_CODES
 
 
 class HttpApi:
@@ -95,6 +102,66 @@ class HttpHistory:
             found = client.bounds(timestamp)
             offset = found.next if found.offset is None else found.offset
             return PartitionBounds(found.first, found.next, found.epoch, offset)
+
+    @property
+    def url(self) -> str:
+        """The URL of the broker."""
+        return self._api.url
+
+    def shared_bounds(
+        self,
+        shared: str,
+        timestamp: int | None = None,
+        at: int | None = None,
+        begin: str | None = None,
+        skip_expired: bool = False,
+    ) -> HistoryBounds:
+        """Return the bounds with a shared position; see ``HistoryClient.bounds``.
+
+        Raises WrongHistory if the broker does not share the history that ``shared`` identifies.
+        """
+        with self._api.client() as client:
+            found = client.bounds(timestamp, at=at, begin=begin, skip_expired=skip_expired)
+        self._check_shared(found, shared)
+        return found
+
+    def _check_shared(self, found: HistoryBounds, shared: str) -> None:
+        if found.shared == shared and found.position is not None:
+            return
+        if found.position is not None and not found.shared:
+            raise Unreachable(f"source: the broker at {self.url} has not found the others yet")
+        raise WrongHistory(
+            f"source: the broker at {self.url} does not share the history of the others"
+        )
+
+    def identity(self) -> str:
+        """Return what identifies the history that the broker shares; empty if it shares none."""
+        with self._api.client() as client:
+            found = client.bounds()
+        if found.position is not None and not found.shared:
+            raise Unreachable(f"source: the broker at {self.url} has not found the others yet")
+        return found.shared
+
+    def read_between(
+        self,
+        shared: str,
+        since: str,
+        until: str,
+        topics: frozenset[str] | None,
+        headers: bool,
+        skip_expired: bool = False,
+        start: tuple[int, str] | None = None,
+    ) -> Iterator[BatchOrGap]:
+        """Read the messages between two shared positions; see ``HistoryClient.read_between``.
+
+        Raises WrongHistory if the broker does not share the history that ``shared`` identifies.
+        """
+        self.shared_bounds(shared)
+        with self._api.client() as client:
+            for item in client.read_between(
+                since, until, topics, headers=headers, skip_expired=skip_expired, start=start
+            ):
+                yield item if isinstance(item, pa.RecordBatch) else DamagedRange(*item)
 
     def topics(self, start: int, stop: int) -> list[TopicSize]:
         """See ``History``."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import Row
@@ -20,10 +21,11 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.connector_options import SourceOptions, source_options
-from pubsub.pipeline.open_histories import open_histories
+from pubsub.pipeline.open_histories import open_histories, with_shared_history
 from pubsub.pipeline.planning import Task
 from pubsub.pipeline.retry import Retry
 from pubsub.pipeline.schemas import arrow_schema, schema_of
+from pubsub.pipeline.shared_planning import SharedStreaming
 from pubsub.pipeline.source import PubSubSource
 from pubsub.pipeline.stream_reader import StreamReader
 from pubsub.pipeline.task_reader import read_task
@@ -78,6 +80,9 @@ class RangeSource(PubSubSource):
             raise ConfigurationError(
                 f"format {FORMAT}: use option tokenFile; option token would be in every row"
             )
+        options = Retry().call(partial(with_shared_history, options))
+        if options.shared:
+            return SharedRangeReader(options, schema)
         return RangeReader(options, schema)
 
 
@@ -91,3 +96,7 @@ class RangeReader(StreamReader):
         yield pa.RecordBatch.from_arrays(
             [pa.array([row], pa.binary())], schema=arrow_schema(self._schema)
         )
+
+
+class SharedRangeReader(SharedStreaming, RangeReader):
+    """The same, of brokers that share a history."""

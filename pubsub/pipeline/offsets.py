@@ -34,6 +34,7 @@ class Behind:
 
     next: int
     topics: frozenset[str]
+    shared: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,9 @@ class PartitionPosition:
 
     Spark does not store where a query begins, and asks again if its first batch is run again. So
     this position is ``initial``, and the end of that batch has it as ``since``.
+
+    Of a history that several brokers share, ``shared`` is the position that means the same at all
+    of them. ``next`` and ``epoch`` are its place at one of these.
     """
 
     next: int
@@ -50,6 +54,7 @@ class PartitionPosition:
     behind: tuple[Behind, ...] = ()
     initial: bool = False
     since: PartitionPosition | None = None
+    shared: str | None = None
 
     @property
     def apart(self) -> frozenset[str]:
@@ -69,15 +74,20 @@ def _entry(position: PartitionPosition) -> dict[str, Any]:
     entry: dict[str, Any] = {"next": position.next, "epoch": position.epoch}
     if position.reads is not None:
         entry["reads"] = position.reads.to_json()
+    if position.shared is not None:
+        entry["shared"] = position.shared
     if position.behind:
-        entry["behind"] = [
-            {"next": each.next, "topics": sorted(each.topics)} for each in position.behind
-        ]
+        entry["behind"] = [_behind_entry(each) for each in position.behind]
     if position.initial:
         entry["initial"] = True
     if position.since is not None:
         entry["since"] = _entry(position.since)
     return entry
+
+
+def _behind_entry(each: Behind) -> dict[str, Any]:
+    entry: dict[str, Any] = {"next": each.next, "topics": sorted(each.topics)}
+    return entry if each.shared is None else {**entry, "shared": each.shared}
 
 
 def from_json(value: Mapping[str, Mapping[str, Any]], partitions: int) -> Offsets:
@@ -100,10 +110,12 @@ def _position(entry: Mapping[str, Any]) -> PartitionPosition:
         str(entry["epoch"]),
         None if reads is None else TopicSelection.from_json(reads),
         tuple(
-            Behind(int(each["next"]), frozenset(each["topics"])) for each in entry.get("behind", ())
+            Behind(int(each["next"]), frozenset(each["topics"]), each.get("shared"))
+            for each in entry.get("behind", ())
         ),
         bool(entry.get("initial")),
         None if since is None else _position(since),
+        entry.get("shared"),
     )
 
 

@@ -1,10 +1,17 @@
-"""Makes histories from options."""
+"""Makes histories from options, and finds out whether brokers share one."""
 
 from __future__ import annotations
 
-from pubsub.pipeline.connector_options import SourceOptions
-from pubsub.pipeline.history import History
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pubsub.broker.access import RESERVED
+from pubsub.errors import ConfigurationError, PubSubError
+from pubsub.pipeline.broker_list import BrokerList
+from pubsub.pipeline.connector_options import MESSAGES, SourceOptions
+from pubsub.pipeline.history import History, Unreachable
 from pubsub.pipeline.http_history import HttpHistory
+from pubsub.pipeline.offset_options import EARLIEST, LATEST, Start, TopicOffsets
 
 
 def open_histories(options: SourceOptions) -> list[History]:
@@ -14,4 +21,72 @@ def open_histories(options: SourceOptions) -> list[History]:
         from pubsub.pipeline.file_history import FileHistory
 
         return [FileHistory(options.path)]
+    if options.shared:
+        brokers = [HttpHistory(url, options.credentials) for url in options.urls]
+        return [BrokerList(brokers, options.shared, options.fail_on_data_loss)]
     return [HttpHistory(url, options.credentials) for url in options.urls]
+
+
+def with_shared_history(options: SourceOptions) -> SourceOptions:
+    """Return the options with the history that the brokers share, if there are several.
+
+    Raises ConfigurationError if some of them share one and others do not, and the error of a broker
+    if none of them answers.
+    """
+    if len(options.urls) < 2 or options.stream != MESSAGES or _are_reserved(options.topics):
+        return options
+    found: dict[str, str] = {}
+    failure: PubSubError | None = None
+    for url in options.urls:
+        try:
+            found[url] = HttpHistory(url, options.credentials).identity()
+        except Unreachable as error:
+            failure = error
+    if not found:
+        assert failure is not None
+        raise failure
+    if len(set(found.values())) > 1:
+        first, *others = found
+        other = next(url for url in others if found[url] != found[first])
+        raise ConfigurationError(
+            f"option url: the brokers at {first} and {other} do not share one history: name "
+            "brokers that all share one, or that all have histories of their own"
+        )
+    (shared,) = set(found.values())
+    if not shared:
+        return options
+    options = replace(options, shared=shared)
+    _check_shared(options)
+    return options
+
+
+def _are_reserved(topics: frozenset[str] | None) -> bool:
+    return bool(topics) and all(name.startswith(RESERVED) for name in topics or ())
+
+
+def _check_shared(options: SourceOptions) -> None:
+    """Raise ConfigurationError for options that name an offset or a partition of one broker."""
+    if any(number > 0 for number in options.assigned or ()):
+        raise ConfigurationError(
+            "option assign: brokers that share a history are one partition, number 0"
+        )
+    chosen = set(options.topics or ()).union(*(options.assigned or {}).values())
+    if any(name.startswith(RESERVED) for name in chosen):
+        raise ConfigurationError(
+            f"option subscribe: topics that begin with {RESERVED} are of each broker; read them in "
+            "a query of their own"
+        )
+    for name, start in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
+        if any(place not in (EARLIEST, LATEST) for place in _places(start)):
+            raise ConfigurationError(
+                f"option {name}: an offset is of one broker, but those in option url share a "
+                "history; use earliest, latest or a time"
+            )
+
+
+def _places(start: Start | None) -> list[int | str]:
+    if isinstance(start, TopicOffsets):
+        return [place for of in start.of.values() for place in of.values()]
+    if isinstance(start, Mapping):
+        return list(start.values())
+    return []

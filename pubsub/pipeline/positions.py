@@ -25,13 +25,19 @@ Group: TypeAlias = tuple[int, Covers]
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The messages of the topics ``reads`` from ``start`` to before ``stop`` of a partition."""
+    """The messages of the topics ``reads`` from ``start`` to before ``stop`` of a partition.
+
+    Of a history that several brokers share, ``since`` and ``until`` are the shared positions, and
+    the offsets, at the broker where the batch is planned, are only near them.
+    """
 
     partition: int
     start: int
     stop: int
     epoch: str
     reads: TopicSelection
+    since: str | None = None
+    until: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,19 +154,23 @@ def stretches(
     if start.reads is not None and end.reads is not None and start.reads != end.reads:
         return []
     reads = end.reads or start.reads or reads
-    ends = {name: each.next for each in end.behind for name in each.topics}
-    found = [
-        Stretch(number, start.next, end.next, end.epoch, reads.without(start.apart | end.apart))
-    ]
+    ends = {name: (each.next, each.shared) for each in end.behind for name in each.topics}
+    top = end.next, end.shared
+    main = reads.without(start.apart | end.apart)
+    found = [Stretch(number, start.next, end.next, end.epoch, main, start.shared, end.shared)]
     for each in start.behind:
-        stops: dict[int, set[str]] = defaultdict(set)
+        stops: dict[tuple[int, str | None], set[str]] = defaultdict(set)
         for name in filter(reads.covers, each.topics):
-            stops[ends.get(name, end.next)].add(name)
-        found += [
-            Stretch(number, each.next, stop, end.epoch, TopicSelection(frozenset(names), None))
-            for stop, names in sorted(stops.items())
-        ]
+            stops[ends.get(name, top)].add(name)
+        for (stop, until), names in sorted(stops.items(), key=_stop_of):
+            some = TopicSelection(frozenset(names), None)
+            found.append(Stretch(number, each.next, stop, end.epoch, some, each.shared, until))
     return [one for one in found if one.start < one.stop and not one.reads.is_empty]
+
+
+def _stop_of(item: tuple[tuple[int, str | None], set[str]]) -> int:
+    (stop, _), _ = item
+    return stop
 
 
 def batch_end(start: PartitionPosition, end: PartitionPosition) -> PartitionPosition:

@@ -19,8 +19,9 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pubsub.errors import PubSubError
+from pubsub.errors import ConfigurationError, PubSubError
 from pubsub.pipeline.admission import Delay, WaitingMessages, admit
+from pubsub.pipeline.broker_list import BrokerList
 from pubsub.pipeline.connector_options import SourceOptions
 from pubsub.pipeline.history import PartitionBounds
 from pubsub.pipeline.http_history import HttpHistory
@@ -52,12 +53,15 @@ class StreamReader(SourceReader, DataSourceStreamReader, SupportsTriggerAvailabl
         self, options: SourceOptions, schema: StructType, retry: Retry | None = None
     ) -> None:
         super().__init__(options, schema, retry)
-        name = options.reader_name or default_reader_name(options)
-        self._quiet = QuietRanges(name)
+        self._forget_offsets()
         self._delay = Delay(options.min_offsets, options.max_delay)
-        self._lag = LagMeter()
         self._available_now: Offsets | None = None
         self._latest: Offsets | None = None
+
+    def _forget_offsets(self) -> None:
+        """Forget what was found out about ranges of offsets."""
+        self._quiet = QuietRanges(self._options.reader_name or default_reader_name(self._options))
+        self._lag = LagMeter()
 
     def _hold_name(self) -> None:
         """Hold the reader name that the user chose, in the process that plans the query."""
@@ -65,7 +69,7 @@ class StreamReader(SourceReader, DataSourceStreamReader, SupportsTriggerAvailabl
         if self._lease is None and name is not None and self._options.exclusive_reader:
             # Connections of their own, as the lease is renewed in a thread.
             histories = open_histories(self._options)
-            leased = [each for each in histories if isinstance(each, HttpHistory)]
+            leased = [each for each in histories if isinstance(each, HttpHistory | BrokerList)]
             self._lease = ReaderLease(name, leased)
             self._lease.begin()
             self._lease.end_at_termination()
@@ -87,7 +91,8 @@ class StreamReader(SourceReader, DataSourceStreamReader, SupportsTriggerAvailabl
             starts.number: self._retry.call(partial(self._first_position, starts))
             for starts in self._starts()
         }
-        return to_json({number: replace(one, initial=True) for number, one in first.items()})
+        first = {number: replace(one, initial=True) for number, one in first.items()}
+        return self._encode({}, first)
 
     def _starts(self) -> list[TopicStarts]:
         return self._places(self._options.starting, self._options.starting_timestamp, LATEST)
@@ -134,7 +139,13 @@ class StreamReader(SourceReader, DataSourceStreamReader, SupportsTriggerAvailabl
         return start if moved == positions else self._ended(given, moved)
 
     def _ended(self, start: Offsets, end: Offsets) -> dict[str, Any]:
-        return to_json({number: batch_end(start[number], one) for number, one in end.items()})
+        return self._encode(
+            start, {number: batch_end(start[number], one) for number, one in end.items()}
+        )
+
+    def _encode(self, start: Offsets, end: Offsets) -> dict[str, Any]:
+        """Return ``end`` as Spark stores it; it was reached from ``start``."""
+        return to_json(end)
 
     def _ends(self, bounds: Sequence[PartitionBounds]) -> list[int]:
         if self._available_now is None:
@@ -277,7 +288,7 @@ class StreamReader(SourceReader, DataSourceStreamReader, SupportsTriggerAvailabl
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a batch. Raises DataLoss if some of its messages no longer exist."""
         self._hold_name()
-        last = self._parse_offsets(end)
+        last = self._parse_offsets(end, is_end=True)
         # Another start than that of the first run of the batch would skip messages, or repeat some.
         first = {
             number: last[number].since or position
@@ -300,8 +311,14 @@ class StreamReader(SourceReader, DataSourceStreamReader, SupportsTriggerAvailabl
             except PubSubError as error:
                 logger.warning("partition %d: cannot report the position: %s", number, error)
 
-    def _parse_offsets(self, offsets: dict[str, Any]) -> Offsets:
-        return from_json(offsets, self._options.partitions)
+    def _parse_offsets(self, offsets: dict[str, Any], is_end: bool = False) -> Offsets:
+        found = from_json(offsets, self._options.partitions)
+        if not self._options.shared and any(one.shared is not None for one in found.values()):
+            raise ConfigurationError(
+                "the checkpoint is of brokers that share a history; name at least two of them in "
+                "option url, of which one may be away"
+            )
+        return found
 
 
 def default_reader_name(options: SourceOptions) -> str:

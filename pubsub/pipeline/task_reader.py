@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from pubsub.pipeline import event_rows
+from pubsub.pipeline.broker_list import BrokerList
 from pubsub.pipeline.connector_options import EVENTS, SourceOptions
 from pubsub.pipeline.history import (
     DamagedRange,
@@ -18,6 +19,7 @@ from pubsub.pipeline.history import (
 from pubsub.pipeline.planning import Task
 from pubsub.pipeline.retry import Retry, logger
 from pubsub.pipeline.schemas import TIMESTAMP_TYPE
+from pubsub.pipeline.shared_tasks import SharedTask, read_shared_task
 
 # Kafka's number for a timestamp that the broker sets.
 _LOG_APPEND_TIME = 1
@@ -30,6 +32,11 @@ def read_task(
 
     Raises DataLoss, WrongHistory, Rejected or Unreachable.
     """
+    if isinstance(task, SharedTask):
+        assert isinstance(history, BrokerList)
+        for number, batch in read_shared_task(history, task, options, retry):
+            yield _to_spark_columns(batch, number, options.stream, schema)
+        return
     progress = _TaskProgress(history, task, options)
     retry.reset()
     while progress.next_offset < task.stop:

@@ -10,7 +10,8 @@ import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.pipeline.source import BatchReader, PubSubSource
+from pubsub.pipeline.batch_reader import BatchReader
+from pubsub.pipeline.source import PubSubSource
 from pubsub.pipeline.stream_reader import StreamReader
 from tests.histories import history
 from tests.unit.fakes import scratch

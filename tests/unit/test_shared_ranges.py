@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import secrets
+from pathlib import Path
 from urllib.parse import quote
 
+from twisted.internet import reactor
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import maybeDeferred
 
@@ -12,7 +15,12 @@ from pubsub.admin import shared_ranges
 from pubsub.admin.server import AdminFactory
 from pubsub.backplane import position_index
 from pubsub.backplane.shared_position import SharedPosition, decode
+from pubsub.kernel import Columns
+from pubsub.store.shared_store import SharedStore
+from tests.unit.fakes import scratch
+from tests.unit.logs import keep_everything
 from tests.unit.replicas import Node, ReplicaCase
+from tests.unit.streams import House
 from tests.unit.web import Answer, WebClient, WebHouse, admin_settings
 
 ADDRESS = IPv4Address("TCP", "192.0.2.7", 40_001)
@@ -74,6 +82,92 @@ class RangeTests(ReplicaCase):
         rest = await self.read(here, end, await self.position(here, f"from={quote(end)}"))
         assert sorted([*payloads[:5], *some, *rest]) == sorted(payloads)
 
+    async def test_bounds_of_a_shared_history(self) -> None:
+        here, there = self.node(), self.node()
+        for number in range(4):
+            here.publish("t", b"h%d" % number)
+        await self.settled(here, there)
+        there.publish("t", b"t")
+        await self.settled(here, there)
+        for node in (here, there):
+            await self.until(lambda node=node: node.history.positions.settled == 5)  # type: ignore[misc]
+        begin = await self.position(here, "at=2")
+        for node, stop in ((here, 5), (there, 5)):
+            found = (await self.get(node, f"/v1/bounds?from={quote(begin)}")).json
+            assert found["at"] == stop
+            assert 0 <= found["low"] <= 2 <= found["high"] <= stop
+            assert found["whole"] == 0
+            assert found["shared"] == self.log.identity
+
+    async def test_a_range_from_an_offset_on(self) -> None:
+        here, there = self.node(), self.node()
+        for number in range(6):
+            here.publish("t", b"h%d" % number)
+        await self.settled(here, there)
+        await self.until(lambda: here.store.committed == 6)
+        begin, end = await self.position(here, "at=1"), await self.position(here)
+        path = f"/v1/history?format=jsonl&from={quote(begin)}&to={quote(end)}"
+        answer = await self.get(here, f"{path}&start=4&epoch={here.store.epoch}")
+        assert answer.headers["Pubsub-Start"] == "4"
+        found = [json.loads(line)["value"] for line in answer.body.decode().splitlines()]
+        assert found == ["h4", "h5"]
+
+    async def test_messages_that_a_broker_never_got(self) -> None:
+        here = self.node()
+        for number in range(4):
+            here.publish("t", b"h%d" % number)
+            await self.settled(here)
+        begin, middle = await self.position(here, "at=0"), await self.position(here)
+        # The engine removes what it has, and a broker comes too late for it.
+        self.log.remove(len(self.log.messages))
+        there = self.node()
+        await self.until(lambda: there.figure("connected") == 1)
+        here.publish("t", b"later")
+        await self.settled(here, there)
+        assert await there.payloads() == [b"later"]
+        await self.until(lambda: there.history.positions.settled == 1)
+        found = (await self.get(there, "/v1/bounds")).json
+        assert found["whole"] == 0
+        # The offsets from which on nothing is missing are those of its first message.
+        low = await self.position(there, "at=0")
+        assert await self.read(there, low, await self.position(there)) == ["later"]
+        assert await self.read(here, middle, await self.position(here)) == ["later"]
+        there = await self.again(there)
+        await self.settled(here, there)
+        for path in (
+            f"/v1/history?format=jsonl&from={quote(begin)}&to={quote(middle)}",
+            f"/v1/bounds?from={quote(begin)}",
+        ):
+            answer = await self.get(there, path)
+            assert (answer.status, answer.json["error"]) == (409, "position-unknown"), path
+            assert (await self.get(there, f"{path}&skip_expired=1")).status == 200
+
+    async def test_what_was_stored_before_the_history_was_shared(self) -> None:
+        path = scratch(self) / "alone"
+        await self.alone(path)
+        there = self.node(path)
+        there.publish("t", b"shared")
+        await self.settled(there)
+        await self.until(lambda: there.history.positions.settled == 2)
+        found = (await self.get(there, "/v1/bounds")).json
+        assert found["whole"] == 1
+        low = await self.position(there, "at=1")
+        assert await self.read(there, low, await self.position(there)) == ["shared"]
+        begin = await self.position(there, "at=0")
+        answer = await self.get(there, f"/v1/history?from={quote(begin)}")
+        assert (answer.status, answer.json["error"]) == (409, "position-unknown")
+
+    async def alone(self, path: Path) -> None:
+        """Make a history with a message, of a broker without others."""
+        store = SharedStore(path, reactor, keep_everything())
+        house = House({"spot": {}}, store=store, draw=secrets.randbits)
+        house.broker.startService()
+        topic = house.broker.topics.create("t")
+        house.broker.dispatcher.publish(topic, Columns.of([b"own"]), b"me", "spot")
+        ended = house.broker.stopService()
+        house.advance(60)
+        await ended
+
     async def test_requests_that_are_refused(self) -> None:
         here, there = self.node(), self.node()
         here.publish("t", b"1")
@@ -85,7 +179,8 @@ class RangeTests(ReplicaCase):
             (f"from={quote(mine)}", 503, "not-reached"),
             (f"from={quote(unknown)}", 409, "position-unknown"),
             ("from=x", 400, "invalid-request"),
-            (f"from={quote(unknown)}&start=0", 400, "invalid-request"),
+            (f"from={quote(unknown)}&stop=1", 400, "invalid-request"),
+            (f"from={quote(unknown)}&start=0&epoch=9-x", 409, "epoch"),
         ):
             answer = await self.get(there, f"/v1/history?{query}")
             assert (answer.status, answer.json["error"]) == (status, code)

@@ -1,0 +1,244 @@
+"""``BrokerList``: brokers that share one history, of which one at a time plans what is read.
+
+Offsets are those of the broker that plans. They find out how much there is to read, and where to
+divide it; what is read lies between shared positions, which are the same at all brokers. When the
+broker that plans cannot be reached, the next one does so, and offsets are looked up again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from pubsub.pipeline.history import (
+    BatchOrGap,
+    HistoryRefused,
+    OtherBroker,
+    PartitionBounds,
+    TopicSize,
+    Unreachable,
+    WrongHistory,
+)
+from pubsub.pipeline.offsets import Behind, PartitionPosition
+
+if TYPE_CHECKING:
+    from pubsub.client.history_replies import HistoryBounds
+    from pubsub.pipeline.http_history import HttpHistory
+
+_Result = TypeVar("_Result")
+_PlaceKey = tuple[int, str, str]
+"""The number of a broker, its epoch, and a position."""
+# Positions whose offsets are known; a batch has one for each task.
+_MADE = 4096
+
+
+class BrokerList:
+    """Implements ``History`` with the offsets of the broker that plans.
+
+    Its methods raise OtherBroker if that is another one from now on.
+    """
+
+    def __init__(self, brokers: Sequence[HttpHistory], shared: str, fail_on_loss: bool) -> None:
+        self.brokers = tuple(brokers)
+        self.shared = shared
+        self._fail_on_loss = fail_on_loss
+        self.planner = 0
+        """The number of the broker that plans."""
+        # The offsets of positions that this broker has made in this epoch.
+        self._made: dict[_PlaceKey, int] = {}
+        # Those of the first messages behind positions.
+        self._first: dict[_PlaceKey, int] = {}
+
+    def _ask(self, call: Callable[[HttpHistory], _Result]) -> _Result:
+        try:
+            return call(self.brokers[self.planner])
+        except (Unreachable, WrongHistory) as error:
+            self._move(error)
+        except HistoryRefused as error:
+            if not error.elsewhere:
+                raise
+            self._move(error)
+        raise AssertionError("another broker plans")
+
+    def _move(self, error: Unreachable | WrongHistory | HistoryRefused) -> None:
+        self.planner = (self.planner + 1) % len(self.brokers)
+        self._made.clear()
+        self._first.clear()
+        raise OtherBroker(error) from None
+
+    # Positions
+
+    def _shared_bounds(
+        self, timestamp: int | None = None, at: int | None = None, begin: str | None = None
+    ) -> HistoryBounds:
+        def ask(broker: HttpHistory) -> HistoryBounds:
+            skip = begin is not None and not self._fail_on_loss
+            return broker.shared_bounds(self.shared, timestamp, at, begin, skip)
+
+        return self._ask(ask)
+
+    def position(self, offset: int, begin: str | None) -> str:
+        """Return the shared position of an offset, with all that is before ``begin``."""
+        found = self._shared_bounds(at=offset, begin=begin)
+        assert found.position is not None
+        if begin is not None and same_place(found.position, begin):
+            return begin
+        _note(self._made, (self.planner, found.epoch, found.position), offset)
+        return found.position
+
+    def converted(self, position: PartitionPosition) -> PartitionPosition:
+        """Return a position that a query had when it read one of the brokers alone.
+
+        Raises WrongHistory if it is of none of them, and Unreachable while that is not known.
+        """
+        away: Unreachable | None = None
+        for broker in self.brokers:
+            try:
+                broker.check(position.next, position.epoch)
+            except Unreachable as error:
+                away = error
+            except WrongHistory as error:
+                failure = error
+            else:
+                return self._converted(broker, position)
+        raise away or failure
+
+    def _converted(self, broker: HttpHistory, position: PartitionPosition) -> PartitionPosition:
+        def shared(offset: int) -> str:
+            found = broker.shared_bounds(self.shared, at=offset)
+            assert found.position is not None
+            return found.position
+
+        behind = tuple(replace(each, shared=shared(each.next)) for each in position.behind)
+        since = position.since and self.converted(position.since)
+        return replace(position, shared=shared(position.next), behind=behind, since=since)
+
+    def is_exact(self, position: str, epoch: str) -> bool:
+        """Return whether all that is between the position and an earlier one is before its offset.
+
+        So it is for positions that the broker that plans has made in ``epoch``.
+        """
+        return (self.planner, epoch, position) in self._made
+
+    def located(self, position: PartitionPosition, is_end: bool) -> PartitionPosition:
+        """Return a position with the offsets that it has at the broker that plans.
+
+        They are those of the first messages behind it. For the end of a range, no message before it
+        has a higher offset.
+        """
+        assert position.shared is not None
+        following, epoch = self._place(position.shared, is_end)
+        behind = tuple(
+            Behind(self._place(each.shared or "", is_end)[0], each.topics, each.shared)
+            for each in position.behind
+        )
+        since = position.since and self.located(position.since, False)
+        return replace(position, next=following, epoch=epoch, behind=behind, since=since)
+
+    def _place(self, position: str, is_end: bool) -> tuple[int, str]:
+        found = self._shared_bounds(begin=position)
+        made = self._made.get((self.planner, found.epoch, position))
+        if made is not None:
+            return made, found.epoch
+        assert found.low is not None
+        assert found.high is not None
+        assert found.at is not None
+        if is_end:
+            return min(found.high, found.at), found.epoch
+        key = self.planner, found.epoch, position
+        if key not in self._first:
+            # The broker looks no further than to a checkpoint of its log. A batch that ended before
+            # the next one would have no messages, again and again.
+            first = self._first_behind(position, found.low, min(found.high, found.at))
+            _note(self._first, key, first)
+        return self._first[key], found.epoch
+
+    def _first_behind(self, position: str, low: int, high: int) -> int:
+        """Return the offset of the first message that is not before ``position``, at least."""
+        while low < high:
+            middle = (low + high + 1) // 2
+            found = self._shared_bounds(at=middle, begin=position).position
+            assert found is not None
+            if same_place(found, position):
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    # History
+
+    def bounds(self, timestamp: int | None = None) -> PartitionBounds:
+        """See ``History``. The history ends with what other brokers can have."""
+        found = self._shared_bounds(timestamp)
+        end = found.next if found.at is None else found.at
+        # What is before it may be at this broker only, or at others only.
+        first = min(max(found.first, found.whole), end)
+        offset = end if found.offset is None else min(max(found.offset, first), end)
+        return PartitionBounds(first, end, found.epoch, offset)
+
+    def topics(self, start: int, stop: int) -> list[TopicSize]:
+        """See ``History``."""
+        return self._ask(lambda broker: broker.topics(start, stop))
+
+    def read(
+        self, start: int, stop: int, topics: frozenset[str] | None, headers: bool, epoch: str
+    ) -> Iterator[BatchOrGap]:
+        """See ``History``."""
+        found = iter(self.brokers[self.planner].read(start, stop, topics, headers, epoch))
+        while (item := self._ask(lambda _: next(found, None))) is not None:
+            yield item
+
+    def cuts(self, start: int, stop: int) -> list[int]:
+        """See ``History``."""
+        return []
+
+    def check(self, position: int, epoch: str) -> None:
+        """See ``History``."""
+        self._ask(lambda broker: broker.check(position, epoch))
+
+    def report_position(
+        self, reader: str, position: int, epoch: str, quiet: tuple[int, str] | None = None
+    ) -> bool:
+        """See ``History``. What was quiet is not stored, as other brokers would not know."""
+        if quiet is not None:
+            return False
+        return self._ask(lambda broker: broker.report_position(reader, position, epoch))
+
+    def quiet_until(self, reader: str, start: int, topics: str) -> int | None:
+        """See ``History``."""
+        return None
+
+    # Leases
+
+    def hold_reader(self, reader: str, holder: str) -> float:
+        """See ``LeasedHistory``: at all brokers that can be reached, of which there must be one."""
+        seconds = []
+        for broker in self.brokers:
+            try:
+                seconds.append(broker.hold_reader(reader, holder))
+            except Unreachable as error:
+                failure = error
+        if not seconds:
+            raise failure
+        return min(seconds)
+
+    def release_reader(self, reader: str, holder: str) -> None:
+        """See ``LeasedHistory``."""
+        for broker in self.brokers:
+            with suppress(Unreachable):
+                broker.release_reader(reader, holder)
+
+
+def _note(places: dict[_PlaceKey, int], key: _PlaceKey, offset: int) -> None:
+    places[key] = offset
+    if len(places) > _MADE:
+        del places[next(iter(places))]
+
+
+def same_place(one: str, other: str) -> bool:
+    """Return whether the same messages are before two shared positions."""
+    # How far the stream was read says nothing about them.
+    return bool(json.loads(one)["next"] == json.loads(other)["next"])

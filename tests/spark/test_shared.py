@@ -1,0 +1,64 @@
+"""A streaming query over two brokers that share a history, of which one is killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.integration.broker import Start
+from tests.integration.nats_server import NatsServer, nats_server
+from tests.integration.test_shared_history import Place, body_of, settle
+from tests.spark.http_brokers import finish, stream, url_of, values
+from tests.waiting import until
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsServer]:
+    with nats_server(tmp_path) as made:
+        yield made
+
+
+def publish(place: Place, numbers: range) -> None:
+    for number in numbers:
+        assert place.publish(f"{place.name}{number}")
+
+
+def test_each_message_once_while_a_broker_is_killed(
+    spark: SparkSession, start: Start, server: NatsServer, tmp_path: Path
+) -> None:
+    first, second = (Place(start, server.url, tmp_path / name) for name in "ab")
+    for place in (first, second):
+        publish(place, range(200))
+    settle(first, second)
+    urls = f"{url_of(first.broker)},{url_of(second.broker)}"
+    frame = stream(spark, urls, minPartitions=2, maxOffsetsPerTrigger=50)
+    out = tmp_path / "out"
+    writer = frame.writeStream.format("parquet").options(
+        path=str(out), checkpointLocation=str(tmp_path / "checkpoint")
+    )
+    query = writer.trigger(processingTime="0 seconds").start()
+    until(lambda: len(query.recentProgress) > 2, "some batches")
+    # The first one plans.
+    first.broker.kill()
+    publish(second, range(200, 300))
+    query.processAllAvailable()
+    # A new process, with the checkpoint, and the broker at another port.
+    query.stop()
+    first.begin()
+    publish(first, range(200, 300))
+    settle(first, second)
+    urls = f"{url_of(second.broker)},{url_of(first.broker)}"
+    frame = stream(spark, urls, minPartitions=2)
+    writer = frame.writeStream.format("parquet").options(
+        path=str(out), checkpointLocation=str(tmp_path / "checkpoint")
+    )
+    progress = finish(writer.trigger(availableNow=True).start())
+    assert sum(one["numInputRows"] for one in progress) == 100
+    found = spark.read.parquet(str(out))
+    bodies = [body_of(value.decode()) for value in values(found)]
+    assert sorted(bodies) == sorted(f"{name}{number}" for name in "ab" for number in range(300))
+    # Both of them were read, in parallel.
+    assert {row[0] for row in found.select("partition").distinct().collect()} == {0, 1}
