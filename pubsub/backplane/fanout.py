@@ -140,17 +140,16 @@ class Fanout(Service):
             self._links.append(link)
             self._outgoing = Outgoing(link, self._backplane.limit)
         proofs = [self._proof(topic) for topic in topics]
-        for index, count, record in encode_batch(batch, self._outgoing.next_read(), proofs):
-            self._send(topics[index].name, count, record)
+        for index, count, parts in encode_batch(batch, self._outgoing.next_read(), proofs):
+            self._send(topics[index].name, count, self._outgoing.envelopes(*parts))
 
     def _proof(self, topic: Topic) -> bytes | None:
         if topic.name.startswith(RESERVED):
             return None
         return self._queue_keys.proof(topic.name)
 
-    def _send(self, topic: str, count: int, record: bytes) -> None:
+    def _send(self, topic: str, count: int, envelopes: Sequence[bytes]) -> None:
         # A backplane that is away reports so here, for each record.
-        envelopes = self._outgoing.envelopes(record)
         problem = "" if envelopes else "backplane-size"
         for envelope in envelopes:
             problem = self._backplane.send(topic, envelope, count)
@@ -179,7 +178,8 @@ class Fanout(Service):
             self._deliver(batch.records)
         if self._incoming.malformed > malformed:
             self._refuse("malformed", self._incoming.malformed - malformed)
-        self._charge(self._incoming.held - held)
+        if self._incoming.held != held:
+            self._charge(self._incoming.held - held)
 
     def _charge(self, nbytes: int) -> None:
         """Count the bytes of incomplete records."""
@@ -195,7 +195,7 @@ class Fanout(Service):
                 # Sent over a connection that has ended; the engine does not know that it was ours.
                 continue
             try:
-                yield arrived, decode(arrived.data)
+                yield arrived, decode(arrived.data, arrived.at, arrived.stop)
             except MalformedRecord:
                 self._incoming.malformed += 1
 
@@ -237,12 +237,14 @@ class Fanout(Service):
 
     def _deliver(self, found: Sequence[tuple[Topic, TopicRecord]]) -> None:
         """Deliver records of one read, or of several reads that are one batch here."""
+        if len(found) == 1:
+            ((topic, first),) = found
+            self._received += first.columns.count
+            self._receive((topic,), first.columns, first, first.headers)
+            return
         self._received += sum(record.columns.count for _, record in found)
         first = found[0][1]
         topics = list(dict.fromkeys(topic for topic, _ in found))
-        if len(found) == 1:
-            self._receive(topics, first.columns, first, first.headers)
-            return
         if first.positions is None:
             columns = joined([record.columns for _, record in found])
             self._receive(topics, columns, first, None)

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
 from pubsub.backplane.record import RECORD_COUNT, MalformedRecord
+from pubsub.kernel import Columns
 
 ENVELOPE = struct.Struct("<2sBxIQQHH")
 _MAGIC, _VERSION = b"PB", 1
@@ -43,12 +45,21 @@ class Outgoing:
         self._read += 1
         return self._read
 
-    def envelopes(self, record: bytes) -> list[bytes]:
-        """Return the record in envelopes; none if it is too large for any number of pieces."""
+    def envelopes(self, *parts: bytes | Columns) -> list[bytes]:
+        """Return the record in envelopes; none if it is too large for any number of pieces.
+
+        It is in ``parts``, as ``encode_batch`` makes it, so that it is copied once.
+        """
         room = self._room
-        pieces = -(-len(record) // room)
+        size = sum([part.nbytes if isinstance(part, Columns) else len(part) for part in parts])
+        if 0 < size <= room:
+            self._counter += 1
+            head = ENVELOPE.pack(_MAGIC, _VERSION, size, self._link, self._counter, 0, 1)
+            return [Columns.joined([head, *parts])]
+        pieces = -(-size // room)
         if pieces > MAX_PIECES:
             return []
+        record = Columns.joined([*parts])
         found = []
         for piece in range(pieces):
             self._counter += 1
@@ -66,7 +77,7 @@ class _SenderLink:
 
 
 class _OpenedEnvelope(NamedTuple):
-    """An envelope; ``data`` is the record or the piece."""
+    """An envelope; ``data[at:stop]`` is the record or the piece."""
 
     counter: int
     link: int
@@ -74,15 +85,18 @@ class _OpenedEnvelope(NamedTuple):
     pieces: int
     name: str
     data: bytes
+    at: int
+    stop: int
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived:
-    """A whole record, with the topic's name and the link it came over."""
+class Arrived(NamedTuple):
+    """A whole record, ``data[at:stop]``, with the topic's name and the link it came over."""
 
     name: str
     link: int
     data: bytes
+    at: int
+    stop: int
 
 
 class Incoming:
@@ -94,39 +108,49 @@ class Incoming:
         """Bytes of records that are not complete."""
         self.malformed = 0
 
-    def take(self, envelopes: Iterable[tuple[str, bytes]]) -> Iterator[Arrived]:
-        """Yield the records, for each link in the order in which they were sent."""
-        by_link: dict[int, list[_OpenedEnvelope]] = {}
+    def take(self, envelopes: Iterable[tuple[str, bytes]]) -> list[Arrived]:
+        """Return the records, for each link in the order in which they were sent."""
+        opened: list[_OpenedEnvelope] = []
         for name, data in envelopes:
             try:
-                for opened in _open(name, data):
-                    by_link.setdefault(opened.link, []).append(opened)
+                _open(name, data, opened)
             except MalformedRecord:
                 self.malformed += 1
-        for link, found in by_link.items():
+        found: list[Arrived] = []
+        if len(opened) == 1:
+            self._take_link(opened[0].link, opened, found)
+            return found
+        by_link: dict[int, list[_OpenedEnvelope]] = {}
+        for one in opened:
+            by_link.setdefault(one.link, []).append(one)
+        for link, own in by_link.items():
             # Two subscriptions can have one subject for a moment.
-            found.sort(key=lambda one: one.counter)
-            yield from self._take_link(link, found)
+            own.sort(key=_counter_of)
+            self._take_link(link, own, found)
+        return found
 
-    def _take_link(self, link: int, found: Sequence[_OpenedEnvelope]) -> Iterator[Arrived]:
+    def _take_link(
+        self, link: int, opened: Sequence[_OpenedEnvelope], found: list[Arrived]
+    ) -> None:
         state = self._links.get(link)
         if state is None:
             state = self._links[link] = _SenderLink()
             if len(self._links) > _LINKS:
                 self._forget_pieces(self._links.popitem(last=False)[1])
         self._links.move_to_end(link)
-        for counter, _, piece, pieces, name, data in found:
+        for counter, _, piece, pieces, name, data, at, stop in opened:
             if counter <= state.last:
                 continue
             follows, state.last = counter == state.last + 1, counter
             if pieces == 1:
-                self._forget_pieces(state)
-                yield Arrived(name, link, data)
-            elif self._add_piece(state, piece, follows, data):
+                if state.pieces:
+                    self._forget_pieces(state)
+                found.append(Arrived(name, link, data, at, stop))
+            elif self._add_piece(state, piece, follows, data[at:stop]):
                 if piece == pieces - 1:
                     whole = b"".join(state.pieces)
                     self._forget_pieces(state)
-                    yield Arrived(name, link, whole)
+                    found.append(Arrived(name, link, whole, 0, len(whole)))
             else:
                 self._forget_pieces(state)
                 self.malformed += 1
@@ -149,8 +173,11 @@ class Incoming:
         state.pieces, state.held = [], 0
 
 
-def _open(name: str, data: bytes) -> Iterator[_OpenedEnvelope]:
-    """Yield the envelopes in ``data``; raises MalformedRecord at the first that is not one."""
+_counter_of: Callable[[_OpenedEnvelope], int] = attrgetter("counter")
+
+
+def _open(name: str, data: bytes, opened: list[_OpenedEnvelope]) -> None:
+    """Append the envelopes in ``data``; raises MalformedRecord at the first that is not one."""
     at = 0
     while at < len(data) or not data:
         if len(data) - at < ENVELOPE.size:
@@ -161,7 +188,7 @@ def _open(name: str, data: bytes) -> Iterator[_OpenedEnvelope]:
             raise MalformedRecord("the envelope is invalid")
         if not size or at > len(data):
             raise MalformedRecord("the record is cut off")
-        yield _OpenedEnvelope(counter, link, piece, pieces, name, data[start:at])
+        opened.append(_OpenedEnvelope(counter, link, piece, pieces, name, data, start, at))
 
 
 def messages_of(data: bytes) -> int:

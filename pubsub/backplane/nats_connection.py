@@ -184,7 +184,7 @@ class NatsConnection:
             return
         counts: Counter[str] = Counter()
         for one in messages:
-            counts[one.topic] += one.count
+            counts[one.topic] += one.number
         self._call(self._watcher.lost, counts)
         self._call(self._watcher.sent, nbytes_of(messages))
 
@@ -229,6 +229,7 @@ class NatsConnection:
             await self._subscribe_all(client)
             if self.history is not None:
                 self.history.client = client
+            assert self._loop.tap is not None
             self._client, self._tap, self._unanswered = client, self._loop.tap, 0
             self._call(self._watcher.connected, shown(url), client.max_payload)
             self._is_tried()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -22,14 +21,13 @@ class Away(Exception):
     """The connection has ended before the engine has answered."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outbound:
-    """A message for the engine; ``count`` are the messages of ``topic`` in it."""
+class Outbound(NamedTuple):
+    """A message for the engine; ``number`` are the messages of ``topic`` in it."""
 
     topic: str
     subject: str
     data: bytes
-    count: int
+    number: int
 
 
 class Change(NamedTuple):

@@ -28,10 +28,12 @@ class ReactorLoop(asyncio.SelectorEventLoop):
     """Runs in passes; ``after_pass`` is called after each of them, outside of the loop."""
 
     def __init__(self, reactor: Any, after_pass: Callable[[], object]) -> None:
-        self._reactor = reactor
-        self._after_pass = after_pass
+        self.reactor = reactor
+        self.after_pass = after_pass
         # Whether no pass has to be asked for: one runs, or the loop has not begun.
         self._passing = True
+        self.is_inside = False
+        """Whether the reactor runs it: ``begin`` has returned."""
         # Whether a pass has made something ready.
         self._more = False
         # Of the reactor: a pass for what is ready, and one for the next timer, with its time.
@@ -51,15 +53,17 @@ class ReactorLoop(asyncio.SelectorEventLoop):
             self.run_forever()
         limit.cancel()
         self._passing = False
-        self._reactor.addReader(self._events)
+        self.is_inside = True
+        self.reactor.addReader(self._events)
         self._set_timer()
         self.run_pass()
 
     def end(self) -> None:
         """Leave the reactor and close; called after a pass."""
+        self.is_inside = False
         # The last callbacks of connections that were closed.
         self.run_pass()
-        self._reactor.removeReader(self._events)
+        self.reactor.removeReader(self._events)
         for call in (self._call, self._timer):
             if call is not None:
                 call.cancel()
@@ -88,7 +92,7 @@ class ReactorLoop(asyncio.SelectorEventLoop):
         if self._more:
             self._ask()
         self._set_timer()
-        self._after_pass()
+        self.after_pass()
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
@@ -116,7 +120,7 @@ class ReactorLoop(asyncio.SelectorEventLoop):
     def _ask(self) -> None:
         """Ask the reactor for a pass."""
         if self._call is None:
-            self._call = self._reactor.callLater(0, self._called)
+            self._call = self.reactor.callLater(0, self._called)
 
     def _called(self) -> None:
         self._call = None
@@ -129,7 +133,7 @@ class ReactorLoop(asyncio.SelectorEventLoop):
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = self._times[0]
-        self._timer = self._reactor.callLater(max(self._timer_at - self.time(), 0), self._timed)
+        self._timer = self.reactor.callLater(max(self._timer_at - self.time(), 0), self._timed)
 
     def _timed(self) -> None:
         self._timer, self._timer_at = None, float("inf")

@@ -22,8 +22,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pubsub.kernel import Columns
 
@@ -43,8 +42,7 @@ class MalformedRecord(Exception):
     """Bytes that are not a record."""
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRecord:
+class TopicRecord(NamedTuple):
     """The messages of one topic; ``positions`` is None if the read had no other topic."""
 
     read: int
@@ -58,11 +56,11 @@ class TopicRecord:
 
 def encode_batch(
     batch: Batch, read: int, proofs: Sequence[bytes | None]
-) -> Iterator[tuple[int, int, bytes]]:
+) -> Iterator[tuple[int, int, list[bytes | Columns]]]:
     """Yield the index, the number of messages and the record of each topic of ``batch``.
 
-    ``proofs`` has the proof of each topic, empty for one without a key; the messages of a topic
-    whose proof is None are left out.
+    A record is in parts, for ``Columns.joined``. ``proofs`` has the proof of each topic, empty for
+    one without a key; the messages of a topic whose proof is None are left out.
     """
     if len(batch.topics) == 1:
         if proofs[0] is not None:
@@ -76,7 +74,7 @@ def encode_batch(
     for index, own in places.items():
         proof = proofs[index]
         if proof is not None:
-            columns = Columns.of([payloads[place] for place in own])
+            columns = Columns.gather([payloads[place] for place in own])
             headers = None if batch.headers is None else [batch.headers[place] for place in own]
             yield index, len(own), _encode(batch, read, proof, columns, own, headers)
 
@@ -88,14 +86,13 @@ def _encode(
     columns: Columns,
     positions: Sequence[int] | None,
     headers: Sequence[Headers] | None,
-) -> bytes:
-    data, sizes, _ = columns.pack()
+) -> list[bytes | Columns]:
     equal = columns.smallest == columns.largest and columns.largest > 0
     protocol = batch.protocol.encode()
     flags = (_PROOF if proof else 0) | (0 if positions is None else _POSITIONS)
     flags |= 0 if headers is None else _HEADERS
     size = columns.largest if equal else _MIXED
-    parts = [
+    parts: list[bytes | Columns] = [
         _HEAD.pack(read, columns.count, size, len(batch.sender), len(protocol), flags),
         protocol,
         batch.sender,
@@ -104,18 +101,21 @@ def _encode(
     if positions is not None:
         parts.append(_little_endian(array("I", positions)))
     if not equal:
-        parts.append(_little_endian(array("I", sizes)))
+        parts.append(_little_endian(array("I", columns.pack_sizes())))
     if headers is not None:
         packed = b"".join(map(_encode_headers, headers))
         parts += (_U32.pack(len(packed)), packed)
-    return b"".join([*parts, data])
+    parts.append(columns)
+    return parts
 
 
 def joined(columns: Sequence[Columns]) -> Columns:
     """Return the messages of all of ``columns``, which have one topic, in one."""
-    packed = [one.pack() for one in columns]
-    data, sizes = (b"".join([one[place] for one in packed]) for place in (0, 1))
-    return Columns.unpack(data, sizes, b"")
+    data = Columns.joined([*columns])
+    size = columns[0].largest
+    if all(one.smallest == one.largest == size for one in columns):
+        return Columns.equal(data, size, sum([one.count for one in columns]))
+    return Columns.unpack(data, b"".join([one.pack_sizes() for one in columns]), b"")
 
 
 def _encode_headers(headers: Headers) -> bytes:
@@ -135,15 +135,21 @@ def _little_endian(words: array[int]) -> bytes:
 class _FieldReader:
     """Takes bytes from the front; raises MalformedRecord where there are too few."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, at: int, stop: int) -> None:
         self._data = data
-        self._at = 0
+        self.at = at
+        self._stop = stop
+
+    def skip(self, number: int) -> int:
+        """Return where the next bytes begin, of which there are so many."""
+        start, self.at = self.at, self.at + number
+        if self.at > self._stop:
+            raise MalformedRecord("the record is cut off")
+        return start
 
     def take(self, number: int) -> bytes:
-        start, self._at = self._at, self._at + number
-        if self._at > len(self._data):
-            raise MalformedRecord("the record is cut off")
-        return self._data[start : self._at]
+        start = self.skip(number)
+        return self._data[start : self.at]
 
     def words(self, count: int) -> array[int]:
         words = array("I", self.take(4 * count))
@@ -161,35 +167,41 @@ class _FieldReader:
         except UnicodeDecodeError:
             raise MalformedRecord("a text is not UTF-8") from None
 
-    def rest(self) -> bytes:
-        return self._data[self._at :]
 
+def decode(data: bytes, at: int = 0, stop: int | None = None) -> TopicRecord:
+    """Return the record ``data[at:stop]``, whose payloads stay where they are.
 
-def decode(data: bytes) -> TopicRecord:
-    """Return the record; raises MalformedRecord. The work is bounded by the length of ``data``."""
-    reader = _FieldReader(data)
-    read, count, size, sender_size, protocol_size, flags = _HEAD.unpack(reader.take(_HEAD.size))
+    Raises MalformedRecord. The work is bounded by the length of the record.
+    """
+    stop = len(data) if stop is None else stop
+    reader = _FieldReader(data, at, stop)
+    head = _HEAD.unpack_from(data, reader.skip(_HEAD.size))
+    read, count, size, sender_size, protocol_size, flags = head
     if not count or not size or flags & ~(_PROOF | _POSITIONS | _HEADERS):
         raise MalformedRecord("the head is invalid")
-    protocol = reader.text(protocol_size)
-    sender = reader.take(sender_size)
+    named = reader.skip(protocol_size + sender_size)
+    sender = data[named + protocol_size : reader.at]
+    try:
+        protocol = data[named : named + protocol_size].decode()
+    except UnicodeDecodeError:
+        raise MalformedRecord("a text is not UTF-8") from None
     proof = reader.take(PROOF_BYTES) if flags & _PROOF else b""
     positions = reader.words(count) if flags & _POSITIONS else None
     sizes = reader.words(count) if size == _MIXED else None
     headers = _decode_headers(reader, count) if flags & _HEADERS else None
-    payloads = reader.rest()
     try:
         if sizes is None:
-            columns = Columns.equal(payloads, size, count)
+            columns = Columns.equal(data, size, count, reader.at, stop)
         else:
-            columns = Columns.unpack(payloads, sizes.tobytes(), b"")
+            columns = Columns.unpack(data, sizes.tobytes(), b"", reader.at, stop)
     except ValueError as error:
         raise MalformedRecord(str(error)) from None
     return TopicRecord(read, sender, protocol, proof, columns, positions, headers)
 
 
 def _decode_headers(reader: _FieldReader, count: int) -> Sequence[Headers]:
-    inner = _FieldReader(reader.take(reader.number(_U32)))
+    packed = reader.take(reader.number(_U32))
+    inner = _FieldReader(packed, 0, len(packed))
     found: list[Headers] = []
     for _ in range(count):
         own: dict[str, bytes] = {}
@@ -197,6 +209,6 @@ def _decode_headers(reader: _FieldReader, count: int) -> Sequence[Headers]:
             key = inner.text(inner.number(_U32))
             own[key] = inner.take(inner.number(_U32))
         found.append(own)
-    if inner.rest():
+    if inner.at != len(packed):
         raise MalformedRecord("bytes follow the headers")
     return found

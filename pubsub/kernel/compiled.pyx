@@ -527,22 +527,25 @@ cdef class Columns:
         self.largest, self.smallest = largest, smallest
         return 0
 
+    cdef int write(self, uint8_t *o) except -1:
+        """Write the payloads, which are ``nbytes``."""
+        cdef const uint8_t *p = NULL
+        # Locals, because a write could change members as far as C can tell.
+        cdef const uint8_t **parts = self.parts
+        cdef const Message *messages = self.messages
+        cdef Py_ssize_t i, count = self.count
+        if parts == NULL:
+            p = <const uint8_t *>PyBytes_AsString(self.data)
+        for i in range(count):
+            copy_payload(o, p + messages[i].start if parts == NULL else parts[i], messages[i].size)
+            o += messages[i].size
+        return 0
+
     cdef int join(self) except -1:
         """Have the payloads in ``data``."""
-        cdef Py_ssize_t i
-        cdef bytes data
-        cdef uint8_t *o
         if self.parts == NULL:
             return 0
-        if self.count == 1:
-            data = self.held[0]
-        else:
-            data = PyBytes_FromStringAndSize(NULL, self.nbytes)
-            o = <uint8_t *>PyBytes_AsString(data)
-            for i in range(self.count):
-                copy_payload(o, self.parts[i], self.messages[i].size)
-                o += self.messages[i].size
-        self.data = data
+        self.data = self.held[0] if self.count == 1 else Columns.joined([self])
         free(self.parts)
         self.parts = NULL
         self.held = None
@@ -594,19 +597,21 @@ cdef class Columns:
         return made
 
     @staticmethod
-    def unpack(bytes data not None, bytes sizes not None, bytes indexes not None):
+    def unpack(
+        bytes data not None, bytes sizes not None, bytes indexes not None, Py_ssize_t at=0, stop=None
+    ):
         """See ``interpreted.Columns.unpack``."""
         cdef Columns made = Columns.__new__(Columns)
-        cdef Py_ssize_t i, at = 0, count = PyBytes_Size(sizes) // 4
-        cdef Py_ssize_t nbytes = PyBytes_Size(data)
+        cdef Py_ssize_t i, count = PyBytes_Size(sizes) // 4
+        cdef Py_ssize_t nbytes = PyBytes_Size(data) if stop is None else stop
         cdef const uint32_t *size = <const uint32_t *>PyBytes_AsString(sizes)
         cdef const uint32_t *index = NULL
         if PyBytes_Size(indexes):
             index = <const uint32_t *>PyBytes_AsString(indexes)
             if PyBytes_Size(indexes) != 4 * count:
                 raise ValueError("indexes and sizes differ in number")
-        if nbytes > MAX_DATA:
-            raise ValueError("too many bytes for one batch")
+        if not 0 <= at <= nbytes <= PyBytes_Size(data) <= MAX_DATA:
+            raise ValueError("the payloads are outside the data, or the data is too long")
         if PyBytes_Size(sizes) != 4 * count:
             raise ValueError("a size has four bytes")
         made.data = data
@@ -619,25 +624,47 @@ cdef class Columns:
             at += size[i]
         if at != nbytes:
             raise ValueError("the data exceeds the sizes")
-        made.end = at
+        made.end = made.nbytes
         return made
 
     @staticmethod
-    def equal(bytes data not None, Py_ssize_t size, Py_ssize_t count):
+    def equal(bytes data not None, Py_ssize_t size, Py_ssize_t count, Py_ssize_t at=0, stop=None):
         """See ``interpreted.Columns.equal``."""
         cdef Columns made = Columns.__new__(Columns)
-        cdef Py_ssize_t i
-        if size < 0 or count < 0 or PyBytes_Size(data) > MAX_DATA or (
-            size * count if size == 0 or count <= MAX_DATA // size else -1
-        ) != PyBytes_Size(data):
+        cdef Py_ssize_t end = PyBytes_Size(data) if stop is None else stop
+        if not 0 <= at <= end <= PyBytes_Size(data) <= MAX_DATA:
+            raise ValueError("the payloads are outside the data, or the data is too long")
+        # Neither is so large that the product exceeds its type.
+        if not 0 <= size <= MAX_DATA or not 0 <= count <= MAX_DATA or size * count != end - at:
             raise ValueError("the size and the data differ in length")
         made.data = data
         made.addresses = [0]
         made.reserve(count)
-        for i in range(count):
-            made.append(i * size, size, 0)
-        made.end = PyBytes_Size(data)
+        if count:
+            made.append(at, size, 0)
+            made.append_alike(count - 1, size)
+        made.end = made.nbytes
         return made
+
+    @staticmethod
+    def joined(list parts not None):
+        """See ``interpreted.Columns.joined``."""
+        # Held, so that what is measured is what is copied.
+        cdef tuple held = tuple(parts)
+        cdef Py_ssize_t total = 0
+        cdef bytes out
+        cdef uint8_t *o
+        for part in held:
+            total += (<Columns>part).nbytes if isinstance(part, Columns) else PyBytes_Size(part)
+        out = PyBytes_FromStringAndSize(NULL, total)
+        o = <uint8_t *>PyBytes_AsString(out)
+        for part in held:
+            if isinstance(part, Columns):
+                (<Columns>part).write(o)
+                o += (<Columns>part).nbytes
+            else:
+                o = write_text(o, PyBytes_AsString(part), PyBytes_Size(part))
+        return out
 
     def totals(self):
         """See ``interpreted.Columns.totals``."""
@@ -791,21 +818,19 @@ cdef class Columns:
 
     def pack(self):
         """See ``interpreted.Columns.pack``."""
-        self.join()
-        cdef const char *p = PyBytes_AsString(self.data)
-        cdef bytes data = PyBytes_FromStringAndSize(NULL, self.nbytes)
-        cdef bytes sizes = PyBytes_FromStringAndSize(NULL, 4 * self.count)
-        cdef bytes indexes = PyBytes_FromStringAndSize(NULL, 4 * self.count)
-        cdef char *out = PyBytes_AsString(data)
-        cdef uint32_t *size = <uint32_t *>PyBytes_AsString(sizes)
-        cdef uint32_t *index = <uint32_t *>PyBytes_AsString(indexes)
+        return Columns.joined([self]), self.words(False), self.words(True)
+
+    def pack_sizes(self):
+        """See ``interpreted.Columns.pack_sizes``."""
+        return self.words(False)
+
+    cdef bytes words(self, bint of_indexes):
+        cdef bytes out = PyBytes_FromStringAndSize(NULL, 4 * self.count)
+        cdef uint32_t *o = <uint32_t *>PyBytes_AsString(out)
         cdef Py_ssize_t i
         for i in range(self.count):
-            memcpy(out, p + self.messages[i].start, self.messages[i].size)
-            out += self.messages[i].size
-            size[i] = self.messages[i].size
-            index[i] = self.messages[i].index
-        return data, sizes, indexes
+            o[i] = self.messages[i].index if of_indexes else self.messages[i].size
+        return out
 
 
 cdef class HeadTable:

@@ -13,7 +13,7 @@ import json
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any, cast
 
@@ -39,8 +39,8 @@ LOADS = {
 }
 
 
-def start(without: str) -> int:
-    """Start a broker without this trick; return its port."""
+def start(without: str, more: Sequence[str] = ()) -> int:
+    """Start a broker without this trick, with ``more`` options; return its port."""
     tuning.TRICKS = tuple(trick for trick in tuning.TRICKS if trick.name != without)
     options = tap.Options()
     setting = "off" if without == "all" else "on"
@@ -50,6 +50,7 @@ def start(without: str) -> int:
             "--store=memory",
             "--durability=*=none",
             f"--tuning={setting}",
+            *more,
         ]
     )
     tap.makeService(options).startService()

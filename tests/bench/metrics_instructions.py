@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -38,6 +38,8 @@ FORMS = ("counted", "uncounted")
 # Seconds to wait for what is on its way.
 _WAIT = 0.02
 TICK, MARK = b"t", b"m"
+# Long copies are of many bytes an instruction, not one, as valgrind would count them.
+_COPIES = "glibc.cpu.x86_rep_movsb_threshold=2147483647"
 # The first hundred flushes of a second are timed, and one of sixteen of those that follow.
 _WARM = 120
 _WIRE = CafeWire()
@@ -77,12 +79,12 @@ LOADS: Mapping[str, Load] = {
 # The broker
 
 
-def serve() -> None:
+def serve(options: Sequence[str] = ()) -> None:
     """Run a broker that does in each tick what ``TICK`` on standard input asks for."""
     now = [1e6]
     # As cheap as the clock itself. The broker makes it that of the reactor.
     time.monotonic = partial(now.__getitem__, 0)
-    os.write(1, b"%d\n" % lockstep.start(""))
+    os.write(1, b"%d\n" % lockstep.start("", options))
     while command := os.read(0, 1):
         if command == TICK:
             now[0] += STEP
@@ -95,23 +97,35 @@ def serve() -> None:
 
 
 class Broker:
-    """A broker of this ``form`` under ``tool``, which is valgrind and writes to ``out``."""
+    """A broker under ``tool``, which is valgrind and writes to ``out``.
 
-    def __init__(self, form: str, out: Path, tool: Sequence[str]) -> None:
+    ``command`` is a module that calls ``serve``, with its arguments.
+    """
+
+    def __init__(self, command: Sequence[str], out: Path, tool: Sequence[str]) -> None:
         self._out = out
         self._process = subprocess.Popen(
-            [*tool, sys.executable, "-m", __name__, form],
+            [*tool, sys.executable, "-m", *command],
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONHASHSEED": "0"},
+            env={**os.environ, "PYTHONHASHSEED": "0", "GLIBC_TUNABLES": _COPIES},
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._input, self._output = self._process.stdin, self._process.stdout
-        self.port = int(self._output.readline())
         self._marks = 0
+
+    @cached_property
+    def port(self) -> int:
+        """Its port, as soon as it has started."""
+        return int(self._output.readline())
+
+    def begin(self) -> None:
+        """Have valgrind count from now on, if it was started with ``--instr-atstart=no``."""
+        command = ["callgrind_control", "-i", "on", str(self._process.pid)]
+        subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS)
 
     def tick(self) -> None:
         """Have it run a tick."""
@@ -194,7 +208,7 @@ def results(form: str, loads: Mapping[str, Load] = LOADS) -> dict[str, float]:
     with TemporaryDirectory(prefix="bench-metrics-") as directory:
         out = Path(directory, "out")
         options = ["--tool=callgrind", "--dump-before=getppid", f"--callgrind-out-file={out}"]
-        broker = Broker(form, out, ["valgrind", *options])
+        broker = Broker((__name__, form), out, ["valgrind", *options])
         try:
             return {name: measure(broker, load) for name, load in loads.items()}
         finally:

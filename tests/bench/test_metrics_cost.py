@@ -77,7 +77,7 @@ def test_what_a_broker_does_is_divided_by_the_deliveries(form: str, tmp_path: Pa
     # Not imported above, because it brings a reactor.
     from tests.bench.metrics_instructions import Broker, Load, measure
 
-    broker = Broker(form, tmp_path / "out", tool=())
+    broker = Broker(("tests.bench.metrics_instructions", form), tmp_path / "out", tool=())
     load = Load(publishers=3, subscribers=2, topics=2, sizes=(9, 64), repetitions=5)
     assert load.deliveries == 60
     try:

@@ -54,7 +54,9 @@ class Site:
         return self
 
     def _receive(self, envelopes: Any) -> None:
-        self.received += [(one.name, one.data) for one in self._incoming.take(envelopes)]
+        self.received += [
+            (one.name, one.data[one.at : one.stop]) for one in self._incoming.take(envelopes)
+        ]
 
     def drop(self, client: str, topic: str, reason: str, count: int) -> None:
         assert client == "backplane"

@@ -41,8 +41,9 @@ class RecordTests(SynchronousTestCase):
     def test_the_messages_of_each_topic_come_back(self, messages: list[tuple[int, bytes]]) -> None:
         headers: list[Headers] = [{"place": str(place).encode()} for place in range(len(messages))]
         rows = []
-        for index, count, data in encode_batch(make_batch(messages, headers), 7, (b"", KEY, b"")):
-            record = decode(data)
+        for index, count, parts in encode_batch(make_batch(messages, headers), 7, (b"", KEY, b"")):
+            data = Columns.joined(parts)
+            record = decode(b"before" + data + b"after", 6, 6 + len(data))
             assert record.headers is not None
             assert record.positions is not None
             assert (record.read, record.sender, record.protocol) == (7, b"sender", "cafe")
@@ -59,7 +60,7 @@ class RecordTests(SynchronousTestCase):
         batch = Batch(("a",), Columns.of([b"xy", b"zw"]), 1, 2, b"me", "nsd")
         (found,) = encode_batch(batch, 3, (b"",))
         head = struct.pack("<QIIBBBx", 3, 2, 2, 2, 3, 0)
-        assert found == (0, 2, head + b"nsd" + b"me" + b"xyzw")
+        assert (*found[:2], Columns.joined(found[2])) == (0, 2, head + b"nsd" + b"me" + b"xyzw")
 
     def test_topics_that_are_not_shared_are_left_out(self) -> None:
         found = list(encode_batch(make_batch([(0, b"x"), (1, b"y")]), 1, (None, b"", b"")))
@@ -69,7 +70,8 @@ class RecordTests(SynchronousTestCase):
 
     def test_every_part_of_a_record_is_refused(self) -> None:
         batch = make_batch([(0, b"one"), (1, b"x"), (0, b"")], [{"k": b"v"}, {}, {"l": b"w"}])
-        ((_, _, data), _) = encode_batch(batch, 1, (KEY, b"", b""))
+        ((_, _, parts), _) = encode_batch(batch, 1, (KEY, b"", b""))
+        data = Columns.joined(parts)
         assert decodable(data)
         assert not any(decodable(data[:end]) for end in range(len(data)))
         assert not decodable(data + b"x")
@@ -95,7 +97,10 @@ class EnvelopeTests(SynchronousTestCase):
     """Order, duplicates and pieces"""
 
     def take(self, incoming: Incoming, *envelopes: bytes) -> list[bytes]:
-        return [one.data for one in incoming.take([("t", data) for data in envelopes])]
+        return [
+            one.data[one.at : one.stop]
+            for one in incoming.take([("t", data) for data in envelopes])
+        ]
 
     def test_bytes_of_an_envelope(self) -> None:
         (data,) = Outgoing(5, 1000).envelopes(b"record")
@@ -164,10 +169,10 @@ class EnvelopeTests(SynchronousTestCase):
 
     def test_messages_are_counted_unread(self) -> None:
         ((_, count, record), *_) = encode_batch(make_batch([(0, b"x"), (0, b"y")]), 1, (b"",) * 3)
-        first, *rest = Outgoing(1, ENVELOPE.size + 16).envelopes(record)
+        first, *rest = Outgoing(1, ENVELOPE.size + 16).envelopes(*record)
         assert messages_of(first) == count == 2
         assert [messages_of(one) for one in rest] == [0] * len(rest)
-        whole = b"".join(Outgoing(1, 1000).envelopes(record))
+        whole = b"".join(Outgoing(1, 1000).envelopes(*record))
         assert messages_of(whole + whole) == 4
         assert messages_of(b"") == messages_of(b"x") == 1
 

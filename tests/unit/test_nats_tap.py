@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
+import socket
+import time
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.internet.selectreactor import SelectReactor
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane.nats_tap import Splitter, Tap
+from pubsub.backplane.nats_tap import Splitter, TappedLoop
 
+PATIENCE = 30.0
 INFO = b'INFO {"server_id":"x","max_payload":1048576}\r\n'
 TOPIC = "pubsub.v1.t.a.b=2Ec"
 
@@ -26,11 +33,21 @@ def with_headers(subject: str, payload: bytes) -> bytes:
     return b"HMSG %s 7 %s\r\n%s%s\r\n" % (subject.encode(), sizes, head, payload)
 
 
-def take(*pieces: bytes) -> tuple[list[tuple[str, bytes]], bytes]:
-    """Return what is taken out of the pieces, and the rest."""
+def take(*pieces: bytes, size: int = 4096) -> tuple[list[tuple[str, bytes]], bytes]:
+    """Return what a splitter with a buffer of ``size`` takes out of the pieces, and the rest."""
     found: list[tuple[str, bytes]] = []
-    splitter = Splitter(lambda subject, data: found.append((subject, data)))
-    rest = b"".join([splitter.take(bytearray(piece + b"???"), len(piece)) for piece in pieces])
+    splitter = Splitter(lambda subject, data: found.append((subject, data)), size)
+    rest = b""
+    for piece in pieces:
+        left = piece
+        while left or not piece:
+            room = splitter.room()
+            assert len(room)
+            count = min(len(room), len(left))
+            room[:count], left = left[:count], left[count:]
+            rest += splitter.take(count)
+            if not piece:
+                break
     return found, rest
 
 
@@ -65,61 +82,176 @@ class SplitterTests(SynchronousTestCase):
             assert take(data) == ([], data)
 
     def test_lines_that_are_malformed_pass(self) -> None:
-        for line in (b"MSG\r\n", b"MSG pubsub.v1.t.a 1 x\r\n", b"MSG pubsub.v1.t.a 1 -1\r\n"):
+        for words in (b"", b" pubsub.v1.t.a 1 x", b" pubsub.v1.t.a 1 -1", b" 1 " + b"9" * 5000):
+            line = b"MSG" + words + b"\r\n"
             assert take(line, message(TOPIC, b"x")) == ([(TOPIC, b"x")], line)
 
-    @given(STREAMS, st.data())
-    def test_any_pieces(self, parts: list[tuple[bool, bytes]], data: Any) -> None:
+    def test_a_message_that_is_larger_than_the_buffer(self) -> None:
+        payload = bytes(range(256)) * 40
+        other = message("_INBOX.1", payload)
+        stream = message(TOPIC, payload) + message(TOPIC, b"x") + other
+        assert take(stream, size=64) == ([(TOPIC, payload), (TOPIC, b"x")], other)
+
+    def test_a_line_that_never_ends_is_not_held(self) -> None:
+        assert take(bytes(1000), size=64) == ([], bytes(960))
+
+    @given(STREAMS, st.integers(48, 200), st.data())
+    def test_any_pieces(self, parts: list[tuple[bool, bytes]], size: int, data: Any) -> None:
         stream = b"".join([one if passes else message(TOPIC, one) for passes, one in parts])
         others = b"".join([one for passes, one in parts if passes])
         expected = [(TOPIC, one) for passes, one in parts if not passes]
         cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=8).map(sorted))
         ends = [0, *cuts, len(stream)]
         pieces = [stream[a:b] for a, b in itertools.pairwise(ends)]
-        assert take(*pieces) == (expected, others)
+        assert take(*pieces, size=size) == (expected, others)
 
     @given(st.lists(st.binary(max_size=80), max_size=4))
     def test_garbage(self, pieces: list[bytes]) -> None:
         take(*pieces)
 
 
-class _Inner:
-    """Stands for the protocol of nats-py, and for the transport."""
+class _Inner(asyncio.Protocol):
+    """Stands for the protocol of nats-py."""
 
     def __init__(self) -> None:
-        self.events: list[tuple[Any, ...]] = []
+        self.received = b""
+        self.ended = False
+        self.pauses = False
+        self.transport: Any = None
 
-    def __getattr__(self, name: str) -> Any:
-        return lambda *arguments: self.events.append((name, *arguments))
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+        if self.pauses:
+            self.transport.pause_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.ended = True
 
 
 class TapTests(SynchronousTestCase):
     """Between nats-py and its transport"""
 
-    def test_what_is_read_and_written(self) -> None:
-        inner, transport, found = _Inner(), _Inner(), []
-        tap = Tap(inner, lambda *one: found.append(one))
-        tap.connection_made(transport)  # type: ignore[arg-type]
-        data = b"PING\r\n" + message(TOPIC, b"x")
-        buffer = tap.get_buffer(-1)
-        buffer[:3] = data[:3]
-        # As TLS does for its next record.
-        buffer[3:][: len(data) - 3] = data[3:]
-        tap.buffer_updated(len(data))
-        tap.buffer_updated(0)
-        tap.publish([("a", [b"12", b"345"]), ("b", [b""])])
-        tap.pause_writing()
-        tap.resume_writing()
-        tap.eof_received()
-        tap.connection_lost(None)
-        assert found == [(TOPIC, b"x")]
-        ((name, written),) = transport.events
-        assert (name, b"".join(written)) == ("writelines", b"PUB a 5\r\n12345\r\nPUB b 0\r\n\r\n")
-        assert inner.events == [
-            ("connection_made", transport),
-            ("data_received", b"PING\r\n"),
-            ("pause_writing",),
-            ("resume_writing",),
-            ("eof_received",),
-            ("connection_lost", None),
-        ]
+    def setUp(self) -> None:
+        self.reactor = SelectReactor()
+        self.inner = _Inner()
+        self.found: list[tuple[str, bytes]] = []
+        self.passes = 0
+        self.loop = TappedLoop(self.reactor, self.passed, self.receive)
+        self.server, ours = socket.socketpair()
+        self.server.settimeout(PATIENCE)
+        self.addCleanup(self.server.close)
+        connecting = self.loop.create_connection(lambda: self.inner, sock=ours)
+        task = self.loop.create_task(connecting)
+        task.add_done_callback(lambda _: self.loop.stop())
+        self.loop.begin(PATIENCE)
+        self.addCleanup(self.loop.end)
+        assert self.loop.tap is not None
+        self.tap = self.loop.tap
+
+    def passed(self) -> None:
+        self.passes += 1
+
+    def receive(self, subject: str, data: bytes) -> None:
+        if data == b"bad":
+            raise ValueError
+        self.found.append((subject, data))
+
+    def wait(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < deadline, "nothing happens"
+            self.reactor.iterate(0.05)
+
+    def read_by_the_reactor(self) -> None:
+        """Have it read, and the loop not."""
+        self.server.sendall(message(TOPIC, b"first"))
+        self.wait(lambda: self.tap in self.reactor.getReaders())
+        assert self.found.pop() == (TOPIC, b"first")
+        assert not self.inner.transport.is_reading()
+
+    def test_the_reactor_reads_messages_of_topics(self) -> None:
+        self.read_by_the_reactor()
+        passes = self.passes
+        self.server.sendall(message(TOPIC, b"x") + message(TOPIC, b"y")[:-3])
+        self.wait(lambda: self.found)
+        self.server.sendall(message(TOPIC, b"y")[-3:])
+        self.wait(lambda: len(self.found) == 2)
+        assert self.found == [(TOPIC, b"x"), (TOPIC, b"y")]
+        # What waits is reported, without a turn of the loop.
+        assert self.passes >= passes + 2
+        assert self.tap in self.reactor.getReaders()
+
+    def test_what_is_for_nats_py_is_read_by_the_loop(self) -> None:
+        self.read_by_the_reactor()
+        self.server.sendall(b"PING\r\n" + message(TOPIC, b"x") + b"+O")
+        self.wait(lambda: self.inner.received == b"PING\r\n")
+        assert self.tap not in self.reactor.getReaders()
+        assert self.inner.transport.is_reading()
+        self.server.sendall(b"K\r\n")
+        self.wait(lambda: self.inner.received == b"PING\r\n+OK\r\n")
+        assert self.found == [(TOPIC, b"x")]
+        self.read_by_the_reactor()
+
+    def test_nats_py_pauses(self) -> None:
+        self.read_by_the_reactor()
+        self.inner.pauses = True
+        self.server.sendall(b"+OK\r\n")
+        self.wait(lambda: self.inner.received)
+        self.server.sendall(message(TOPIC, b"x"))
+        for _ in range(3):
+            self.reactor.iterate(0.01)
+        assert not self.found
+        assert self.tap not in self.reactor.getReaders()
+        self.loop.run_pass(self.inner.transport.resume_reading)
+        self.wait(lambda: self.found)
+
+    def test_the_end_of_the_connection(self) -> None:
+        self.read_by_the_reactor()
+        self.server.close()
+        self.wait(lambda: self.inner.ended)
+        assert self.tap not in self.reactor.getReaders()
+
+    def test_nats_py_closes(self) -> None:
+        self.read_by_the_reactor()
+        self.loop.run_pass(self.inner.transport.close)
+        self.wait(lambda: self.inner.ended)
+        assert self.tap not in self.reactor.getReaders()
+
+    def test_an_error_ends_the_connection(self) -> None:
+        self.read_by_the_reactor()
+        self.server.sendall(message(TOPIC, b"bad"))
+        self.wait(lambda: self.inner.ended)
+        assert self.tap not in self.reactor.getReaders()
+        self.flushLoggedErrors(ValueError)  # type: ignore[no-untyped-call]
+
+    def test_what_is_written(self) -> None:
+        self.tap.publish([("a", [b"12", b"345"]), ("b", [b""])])
+        assert self.server.recv(100) == b"PUB a 5\r\n12345\r\nPUB b 0\r\n\r\n"
+        # More than the system takes at once, in more parts than it takes.
+        large = [bytes([number % 251]) * 997 for number in range(3000)]
+        self.tap.publish([("c", large), ("d", large[:7])])
+        self.tap.publish([("e", [b"last"])])
+        expected = b"".join(
+            b"PUB %s %d\r\n%s\r\n" % (name, len(whole), whole)
+            for name, whole in (
+                (b"c", b"".join(large)), (b"d", b"".join(large[:7])), (b"e", b"last"),
+            )
+        )  # fmt: skip
+        self.server.setblocking(False)
+        received = bytearray()
+
+        def read() -> bool:
+            with contextlib.suppress(BlockingIOError):
+                received.extend(self.server.recv(1 << 20))
+            return len(received) >= len(expected)
+
+        self.wait(read)
+        assert received == expected
+
+    def test_a_closed_connection_is_found_in_writing(self) -> None:
+        self.server.close()
+        self.tap.publish([("a", [b"x"])])
+        self.wait(lambda: self.inner.ended)

@@ -110,11 +110,14 @@ class Columns:
         return cls.of(payloads)
 
     @classmethod
-    def unpack(cls, data: bytes, sizes: bytes, indexes: bytes) -> Columns:
+    def unpack(
+        cls, data: bytes, sizes: bytes, indexes: bytes, at: int = 0, stop: int | None = None
+    ) -> Columns:
         """Return columns from what ``pack`` returned; ``indexes`` may be empty if all are 0.
 
-        Raises ValueError if the three do not fit together.
+        The payloads are ``data[at:stop]``. Raises ValueError if the three do not fit together.
         """
+        data = _part(data, at, stop)
         lengths = array("I", sizes)
         ends = [0, *accumulate(lengths)]
         if ends[-1] != len(data):
@@ -123,16 +126,26 @@ class Columns:
         return cls.of(payloads, array("I", indexes) if indexes else None)
 
     @classmethod
-    def equal(cls, data: bytes, size: int, count: int) -> Columns:
-        """Return ``count`` messages of index 0 that have ``size`` bytes of ``data`` each.
+    def equal(
+        cls, data: bytes, size: int, count: int, at: int = 0, stop: int | None = None
+    ) -> Columns:
+        """Return ``count`` messages of index 0 that have ``size`` bytes of ``data[at:stop]`` each.
 
-        Raises ValueError if ``data`` has another length.
+        Raises ValueError if that has another length.
         """
-        if size < 0 or count < 0 or size * count != len(data):
+        data = _part(data, at, stop)
+        if size < 0 or not 0 <= count <= MAX_DATA or size * count != len(data):
             raise ValueError("the size and the data differ in length")
         if not size:
             return cls.of([b""] * count)
         return cls.of(cut(data, 0, b"", size) if count > 1 else [data] * count)
+
+    @staticmethod
+    def joined(parts: list[bytes | Columns]) -> bytes:
+        """Return ``parts`` in one: bytes, and the payloads of columns."""
+        return b"".join(
+            [b"".join(part._payloads) if isinstance(part, Columns) else part for part in parts]
+        )
 
     def totals(self) -> list[tuple[int, int, int]]:
         """Return index, number of messages and payload bytes of each index, in order."""
@@ -223,13 +236,24 @@ class Columns:
 
     def pack(self) -> tuple[bytes, bytes, bytes]:
         """Return all payloads joined, their lengths and the indexes (u32, native byte order)."""
+        indexes = array("I", self._indexes).tobytes()
+        return b"".join(self._payloads), self.pack_sizes(), indexes
+
+    def pack_sizes(self) -> bytes:
+        """Return the lengths of the payloads (u32, native byte order)."""
         if self.smallest == self.largest:
-            sizes = array("I", [self.largest]) * self.count
-        else:
-            sizes = array("I", self.sizes())
-        return b"".join(self._payloads), sizes.tobytes(), array("I", self._indexes).tobytes()
+            return (array("I", [self.largest]) * self.count).tobytes()
+        return array("I", self.sizes()).tobytes()
 
     def only_index(self) -> int:
         """Return the index that all messages have, or -1."""
         indexes = self._indexes
         return indexes[0] if indexes and indexes.count(indexes[0]) == len(indexes) else -1
+
+
+def _part(data: bytes, at: int, stop: int | None) -> bytes:
+    """Return ``data[at:stop]``; raises ValueError if it is outside of ``data``."""
+    end = len(data) if stop is None else stop
+    if not 0 <= at <= end <= len(data):
+        raise ValueError("the payloads are outside the data")
+    return data[at:end]
