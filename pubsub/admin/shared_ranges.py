@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 FROM, TO = "from", "to"
 # Seconds that a request waits for messages of other brokers.
-_PATIENCE = 3.0
+_TIMEOUT = 3.0
 
 
 class Between:
@@ -160,7 +160,7 @@ class SharedRanges:
             position = decode(parameters.text(name, most=MAX_TEXT))
         except MalformedPosition as error:
             raise invalid(f"{name}: {error}") from None
-        if not await positions.when_reached(position, _PATIENCE):
+        if not await positions.when_reached(position, _TIMEOUT):
             message = "this broker has not got the messages before the position; ask another one"
             raise ApiError(UNAVAILABLE, "not-reached", message)
         return position

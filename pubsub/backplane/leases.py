@@ -262,7 +262,7 @@ class Leases:
         return [
             id
             for id, sign in self._signs.items()
-            if id != self.id and (id in self.former or now - sign.since >= _patience(sign.value))
+            if id != self.id and (id in self.former or now - sign.since >= _lease_time(sign.value))
         ]
 
     async def advance(self, id: str) -> bool:
@@ -285,7 +285,7 @@ class Leases:
         return is_over
 
 
-def _patience(value: LeaseValue) -> float:
+def _lease_time(value: LeaseValue) -> float:
     is_asked = value.asked or value.ended
     return value.seconds * (1 - _ASKED if is_asked else _ASKED)
 

@@ -27,7 +27,7 @@ log = Logger()
 Name = tuple[str | None, str]
 """The owner of a reader, and its name."""
 _VERSION = 1
-_PATIENCE, _PAUSE = 5.0, 2.0
+_TIMEOUT, _PAUSE = 5.0, 2.0
 _ATTEMPTS = 8
 # For so long it is known that a reader was deleted.
 _REMEMBERED = 30 * 24 * 3600
@@ -92,7 +92,7 @@ class SharedReaders:
         for _ in range(_ATTEMPTS):
             try:
                 done = self._state.put(_key(reader), value, revision, seconds)
-                revision = await done.addTimeout(_PATIENCE, self._clock, _too_late)
+                revision = await done.addTimeout(_TIMEOUT, self._clock, _too_late)
             except Outdated as outdated:
                 # The reader has reported to another broker before.
                 revision = outdated.revision
@@ -112,7 +112,7 @@ class SharedReaders:
             return None
         try:
             done = self._state.get(_key(reader))
-            entry = await done.addTimeout(_PATIENCE, self._clock, _too_late)
+            entry = await done.addTimeout(_TIMEOUT, self._clock, _too_late)
         except BackplaneAway:
             return None
         value = None if entry is None else _decode(entry.value)

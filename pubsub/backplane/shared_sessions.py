@@ -53,7 +53,7 @@ TICK = 0.5
 # Sessions that are being taken at a time.
 _TAKES = 256
 # Seconds for a request, and between two values of a session that is behind.
-_PATIENCE, _AGAIN = 2.0, 1.0
+_TIMEOUT, _AGAIN = 2.0, 1.0
 _STOP_SECONDS = 10.0
 
 
@@ -110,7 +110,7 @@ class SharedSessions(Service):
 
     def bounded(self, done: Deferred[Any]) -> Deferred[Any]:
         """Return ``done``, which fails with BackplaneAway at the deadline."""
-        return done.addTimeout(_PATIENCE, self._clock, _too_late)
+        return done.addTimeout(_TIMEOUT, self._clock, _too_late)
 
     # SessionSharing
 

@@ -12,18 +12,18 @@ BOUNDS = (
 )  # fmt: skip
 """The upper bounds of the buckets, in seconds. A last bucket has the times above them."""
 # Marks that are kept for quantiles of the last minute, and the seconds from one to the next.
-_MARKS, _MARK_EVERY = 6, 10
+_MARKS, _SNAPSHOT_EVERY = 6, 10
 
 
 class Histogram:
     """The number of times in each bucket; ``total`` is the sum of all times, in seconds."""
 
-    __slots__ = ("_marks", "_ticks", "counts", "total")
+    __slots__ = ("_snapshots", "_ticks", "counts", "total")
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS) + 1)
         self.total = 0.0
-        self._marks: deque[Sequence[int]] = deque([tuple(self.counts)], _MARKS)
+        self._snapshots: deque[Sequence[int]] = deque([tuple(self.counts)], _MARKS)
         self._ticks = 0
 
     def observe(self, seconds: float) -> None:
@@ -36,18 +36,18 @@ class Histogram:
         """The number of times."""
         return sum(self.counts)
 
-    def mark(self) -> None:
+    def second_passed(self) -> None:
         """A second has passed, for ``quantile``."""
         self._ticks += 1
-        if self._ticks % _MARK_EVERY == 0:
-            self._marks.append(tuple(self.counts))
+        if self._ticks % _SNAPSHOT_EVERY == 0:
+            self._snapshots.append(tuple(self.counts))
 
     def quantile(self, part: float) -> float:
         """Return the time that ``part`` of the times of the last minute did not exceed.
 
         It is interpolated within its bucket, at most the largest bound, and 0 if there was none.
         """
-        recent = [now - then for now, then in zip(self.counts, self._marks[0], strict=True)]
+        recent = [now - then for now, then in zip(self.counts, self._snapshots[0], strict=True)]
         wanted = sum(recent) * part
         below = 0
         for index, number in enumerate(recent[:-1]):

@@ -32,7 +32,7 @@ class Worst:
         if value > self._current:
             self._current = value
 
-    def mark(self) -> None:
+    def second_passed(self) -> None:
         """A second has passed."""
         self._last, self._current = self._current, 0.0
 

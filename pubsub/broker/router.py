@@ -56,7 +56,7 @@ class Router:
     # A dictionary of so many attributes would be slower.
     __slots__ = (
         "_deliveries", "_late_bytes", "_mixes", "_order", "_pending", "_scheduled", "_since",
-        "_sliced", "_subscribing", "_turns", "at_tick_end", "behind", "counters", "delivering",
+        "_sliced", "_subscribing", "_timed", "at_tick_end", "behind", "counters", "delivering",
         "dirty", "end", "excluding", "fall_behind", "flush_times", "forget", "forwarding",
         "gate", "go_live", "leave_behind", "leave_history", "leave_prefix", "memory",
         "read_history", "read_prefix", "recheck", "recheck_all", "recheck_each",
@@ -78,7 +78,7 @@ class Router:
         self.at_tick_end = at_tick_end
         self.flush_times = Histogram()
         # Whether the next flush is timed.
-        self._turns = _turns()
+        self._timed = _timed_flushes()
         self._since: float | None = None
         self._scheduled = False
         self._pending: list[Audience] = []
@@ -175,7 +175,7 @@ class Router:
         """Flush at the end of the reactor tick."""
         if not self._scheduled:
             self._scheduled = True
-            if next(self._turns):
+            if next(self._timed):
                 self._since = self.seconds()
             self.at_tick_end(self.flush)
 
@@ -236,8 +236,8 @@ class Router:
 
     def mark_second(self) -> None:
         """A second has passed, for ``flush_times``."""
-        self.flush_times.mark()
-        self._turns = _turns()
+        self.flush_times.second_passed()
+        self._timed = _timed_flushes()
 
     def hand_over(self) -> None:
         """Deliver the messages of the audiences to the outboxes, in the order of publishing."""
@@ -339,7 +339,7 @@ class Router:
         return source.without(lost) if isinstance(source, Share) else source
 
 
-def _turns() -> Iterator[bool]:
+def _timed_flushes() -> Iterator[bool]:
     return chain(repeat(True, _TIMED), cycle([True] + [False] * (_SAMPLE - 1)))
 
 

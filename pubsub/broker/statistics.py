@@ -130,10 +130,10 @@ class Statistics:
 
     def _mark(self) -> None:
         self._sources.router.mark_second()
-        self._sources.store.commit_times.mark()
-        self._sources.store.sync_times.mark()
-        self.lag.lag.mark()
-        self.collector.pauses.mark()
+        self._sources.store.commit_times.second_passed()
+        self._sources.store.sync_times.second_passed()
+        self.lag.lag.second_passed()
+        self.collector.pauses.second_passed()
         for call in self.each_second:
             try:
                 call()

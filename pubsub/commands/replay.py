@@ -128,7 +128,11 @@ def _messages(where: Destination, wanted: ReplayRange, advance: Advance) -> Iter
 
 
 def write(
-    where: Destination, wanted: ReplayRange, output: str, form: MessageFormatter, advance: Advance
+    where: Destination,
+    wanted: ReplayRange,
+    output: str,
+    formatter: MessageFormatter,
+    advance: Advance,
 ) -> int:
     """Write the messages to the new file ``output`` and return their number.
 
@@ -137,7 +141,7 @@ def write(
     count = 0
     with _new_file(output) as file:
         for message in _messages(where, wanted, advance):
-            file.write(form(message))
+            file.write(formatter(message))
             count += 1
     return count
 

@@ -60,12 +60,12 @@ class Departure:
 
     __slots__ = (
         "_charge",
+        "_client_seconds",
         "_clock",
         "_due",
         "_ended",
         "_leaver",
         "_life",
-        "_patience",
         "_stream",
         "_timer",
         "last",
@@ -76,7 +76,7 @@ class Departure:
         self._leaver = leaver
         self._stream = stream
         self._clock = listener.clock
-        self._patience = max(listener.slow.seconds, LINGER)
+        self._client_seconds = max(listener.slow.seconds, LINGER)
         self._charge = TransportCharge(leaver.evict, listener.memory)
         self._life = LifeCycle()
         self._timer: IDelayedCall | None = None
@@ -107,8 +107,8 @@ class Departure:
 
     def settle(self) -> None:
         """Something that was owed has been sent: continue if it was the last."""
-        owed = self.undrained or self._leaver.owes_answers()
-        if self._life.state is State.ANSWERING and not owed:
+        pending = self.undrained or self._leaver.owes_answers()
+        if self._life.state is State.ANSWERING and not pending:
             self.on(Event.ANSWERED)
 
     def outbox_drained(self) -> None:
@@ -171,7 +171,7 @@ class Departure:
     # Time
 
     def _wait(self, wait: Wait) -> None:
-        seconds = LINGER if wait is Wait.LINGER else self._patience
+        seconds = LINGER if wait is Wait.LINGER else self._client_seconds
         self._due = self._clock.seconds() + seconds
         self._set_timer()
 
@@ -188,7 +188,7 @@ class Departure:
             self._measure()
             return
         if self._life.state in (State.ANSWERING, State.FLUSHING):
-            self._leaver.timed_out(self._patience)
+            self._leaver.timed_out(self._client_seconds)
         self.on(Event.DEADLINE)
 
     def _measure(self) -> None:

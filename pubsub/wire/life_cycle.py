@@ -26,7 +26,7 @@ The events:
     close       the broker closes, after an error, a goodbye or a time limit
     half-close  the client sends nothing more
     drain       the broker stops
-    answered    nothing is owed any more
+    answered    no output is pending any more
     drained     the kernel has taken everything that was written
     deadline    the time for the current state is over
     abort       the client is evicted, or must not wait

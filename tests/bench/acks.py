@@ -27,7 +27,7 @@ _SECOND = 1_000_000_000
 # A delay at the end, in seconds, that shows that the generator did not keep up.
 _LATE = 0.2
 # Of messages that are not acknowledged at the end, in seconds.
-_PATIENCE = 10.0
+_TIMEOUT = 10.0
 
 
 class RateNotReached(BenchError):
@@ -99,7 +99,7 @@ def latencies_of(
     interval = _SECOND / rate
     start = time.perf_counter_ns()
     sent, warm, end = 0, int(rate), int(rate * (seconds + 1))
-    last = start + int((seconds + 1 + _PATIENCE) * _SECOND)
+    last = start + int((seconds + 1 + _TIMEOUT) * _SECOND)
     while len(latencies) < end:
         now = time.perf_counter_ns()
         if now > last:

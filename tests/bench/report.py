@@ -16,7 +16,7 @@ from tests.bench.measure import Latency
 from tests.bench.plan import KIB, MIB, RunPlan
 from tests.bench.requests.site import Result
 from tests.bench.slow import SlowRound
-from tests.bench.steady import Steady
+from tests.bench.steady import SteadyRun
 from tests.bench.throughput import Throughput
 
 Json = dict[str, Any]
@@ -31,7 +31,7 @@ class Report:
 
     environment: dict[str, str] = field(default_factory=dict)
     throughput: list[Throughput] = field(default_factory=list)
-    steady: list[Steady] = field(default_factory=list)
+    steady: list[SteadyRun] = field(default_factory=list)
     idle: list[Idle] = field(default_factory=list)
     requests: list[Result] = field(default_factory=list)
     slow: list[SlowRound] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Report:
     @property
     def clean(self) -> bool:
         """True if no run failed and no message was lost, duplicated or out of order."""
-        runs: list[Throughput | Steady] = [*self.throughput, *self.steady]
+        runs: list[Throughput | SteadyRun] = [*self.throughput, *self.steady]
         accounted = all(run.accounting.clean for run in runs)
         return not self.errors and accounted and all(one.clean for one in self.slow)
 
@@ -137,7 +137,7 @@ def _throughput_json(run: Throughput) -> Json:
     }
 
 
-def _steady_json(run: Steady) -> Json:
+def _steady_json(run: SteadyRun) -> Json:
     return {
         **_plan_json(run.plan),
         **asdict(run.accounting),
@@ -199,7 +199,7 @@ STEADY_COLUMNS = (
 )  # fmt: skip
 
 
-def _steady_row(run: Steady) -> list[str]:
+def _steady_row(run: SteadyRun) -> list[str]:
     return [
         str(run.plan.topology),
         size_label(run.plan.payload),
@@ -290,7 +290,7 @@ def _latency_pair(alone: float, beside: float) -> tuple[str, str]:
     return f"{alone:,.0f}", f"{beside:,.0f}"
 
 
-def _accounting_cells(run: Throughput | Steady) -> list[str]:
+def _accounting_cells(run: Throughput | SteadyRun) -> list[str]:
     return [f"{count:,}" for count in asdict(run.accounting).values()]
 
 

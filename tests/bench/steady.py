@@ -19,7 +19,7 @@ SECOND_NS = 1_000_000_000
 
 
 @dataclass(frozen=True)
-class Steady:
+class SteadyRun:
     """One run at `rate` messages a second of all publishers together.
 
     `lag` is the delay of the generator's own sends. If it is near the latency, the machine was too
@@ -36,7 +36,7 @@ class Steady:
 
 def measure_steady(
     broker: Broker, wire: Wire, topology: Topology, payload: int, rate: float, seconds: float
-) -> Steady:
+) -> SteadyRun:
     """Measure one run. Raises BenchError without progress for too long."""
     plan = make_plan(wire, topology, payload, batch_bytes=1, window_bytes=WINDOW_BYTES)
     load = Load(broker.address, wire, plan, broker.publish_address)
@@ -48,7 +48,7 @@ def measure_steady(
         usage = meter.stop()
         latency = Latency.of(load.samples)
         load.drain()
-        return Steady(plan, rate, usage, Accounting.of(load), latency, Latency.of(lag))
+        return SteadyRun(plan, rate, usage, Accounting.of(load), latency, Latency.of(lag))
 
 
 def _pace(load: Load, rate: float, seconds: float) -> array[int]:

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Playwright, expect, sync_playwright
 
 # Only a broken page takes so long; milliseconds.
-PATIENCE = 30_000
+TIMEOUT = 30_000
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
@@ -26,7 +26,7 @@ def launch(playwright: Playwright) -> Browser:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """Yield the browser."""
-    expect.set_options(timeout=PATIENCE)
+    expect.set_options(timeout=TIMEOUT)
     with sync_playwright() as playwright:
         browser = launch(playwright)
         yield browser

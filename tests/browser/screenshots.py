@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from tests.browser.conftest import launch
-from tests.browser.dashboard_visit import THEMES, WIDTHS, Visit
+from tests.browser.dashboard_tab import THEMES, WIDTHS, DashboardTab
 from tests.browser.traffic import TOPICS, EveryProtocol, waves
 from tests.integration.broker import brokers
 
@@ -64,45 +64,45 @@ def _request(
 
 def enter(
     browser: Browser, broker: EveryProtocol, width: int, theme: str, token: str = ""
-) -> Visit:
-    """Return a visit with the broker's token or another, which shows the overview with figures."""
-    visit = Visit(browser, broker.url, width, theme)
-    visit.page.get_by_role("button", name="Token").click()
-    visit.page.get_by_role("dialog").get_by_label("Token").fill(token or broker.token)
-    visit.page.keyboard.press("Enter")
-    visit.live()
-    visit.page.locator("h1").click()
-    expect(visit.page.get_by_role("table", name="Protocols").get_by_role("row")).to_have_count(7)
-    return visit
+) -> DashboardTab:
+    """Return a tab with the broker's token or another, which shows the overview with figures."""
+    tab = DashboardTab(browser, broker.url, width, theme)
+    tab.page.get_by_role("button", name="Token").click()
+    tab.page.get_by_role("dialog").get_by_label("Token").fill(token or broker.token)
+    tab.page.keyboard.press("Enter")
+    tab.live()
+    tab.page.locator("h1").click()
+    expect(tab.page.get_by_role("table", name="Protocols").get_by_role("row")).to_have_count(7)
+    return tab
 
 
-def choose_message(visit: Visit) -> None:
+def choose_message(tab: DashboardTab) -> None:
     """Show the topic's page with a message."""
-    visit.go(_TOPIC)
-    expect(visit.page.locator(".topic-facts")).to_contain_text("Durability")
-    expect(visit.rows()).not_to_have_count(0)
-    visit.page.get_by_role("button", name="Pause").click()
-    visit.rows().nth(2).get_by_role("button").click()
-    expect(visit.page.locator(".tree")).to_be_visible()
+    tab.go(_TOPIC)
+    expect(tab.page.locator(".topic-facts")).to_contain_text("Durability")
+    expect(tab.rows()).not_to_have_count(0)
+    tab.page.get_by_role("button", name="Pause").click()
+    tab.rows().nth(2).get_by_role("button").click()
+    expect(tab.page.locator(".tree")).to_be_visible()
 
 
-def show_list(visit: Visit, hash: str) -> None:
+def show_list(tab: DashboardTab, hash: str) -> None:
     """Show a page that is a table, with rows."""
-    visit.go(hash)
-    expect(visit.rows()).not_to_have_count(0)
+    tab.go(hash)
+    expect(tab.rows()).not_to_have_count(0)
 
 
 def _take_all(browser: Browser, broker: EveryProtocol, directory: Path) -> None:
-    visits = [(w, t, enter(browser, broker, w, t)) for w in WIDTHS for t in THEMES]
+    tabs = [(w, t, enter(browser, broker, w, t)) for w in WIDTHS for t in THEMES]
     time.sleep(_SECONDS)
-    for width, theme, visit in visits:
-        visit.page.bring_to_front()
-        _keep(visit.screenshot(f"overview-{width}-{theme}", full=False), directory)
-        choose_message(visit)
-        _keep(visit.screenshot(f"topic-{width}-{theme}", full=width < 1000), directory)
-        show_list(visit, "#/sessions")
-        _keep(visit.screenshot(f"sessions-{width}-{theme}", full=False), directory)
-        visit.close()
+    for width, theme, tab in tabs:
+        tab.page.bring_to_front()
+        _keep(tab.screenshot(f"overview-{width}-{theme}", full=False), directory)
+        choose_message(tab)
+        _keep(tab.screenshot(f"topic-{width}-{theme}", full=width < 1000), directory)
+        show_list(tab, "#/sessions")
+        _keep(tab.screenshot(f"sessions-{width}-{theme}", full=False), directory)
+        tab.close()
 
 
 def _keep(picture: Path, directory: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from pubsub.client.blocking import Client, connect
-from tests.browser.dashboard_visit import Visit
+from tests.browser.dashboard_tab import DashboardTab
 from tests.browser.screenshots import enter
 from tests.browser.traffic import TOPICS, EveryProtocol, publishers
 from tests.integration.broker import HOST, Broker, Start, brokers
@@ -76,24 +76,24 @@ def test_traffic_of_every_protocol_is_shown_soon(
     browser: Browser, start: Start, tmp_path: Path
 ) -> None:
     broker = EveryProtocol(start, tmp_path)
-    visit = Visit(browser, broker.url)
-    visit.live()
+    tab = DashboardTab(browser, broker.url)
+    tab.live()
     with publishers(broker) as clients:
         sent = dict.fromkeys(TOPICS, 0)
         for name, client in clients.items():
             client.publish(TOPICS[name], b"first", confirm=True)
             sent[name] += 1
-        shown = [shown_soon(visit, clients, sent) for _ in range(BURSTS)]
+        shown = [shown_soon(tab, clients, sent) for _ in range(BURSTS)]
     assert any(shown)
-    visit.close()
+    tab.close()
 
 
-def shown_soon(visit: Visit, clients: dict[str, Client], sent: dict[str, int]) -> bool:
+def shown_soon(tab: DashboardTab, clients: dict[str, Client], sent: dict[str, int]) -> bool:
     """Publish over each protocol; return whether the page shows all of it in time."""
     for name, client in clients.items():
         client.publish_many(TOPICS[name], [b"x"] * 10, confirm=True)
         sent[name] += 10
-    table = visit.page.get_by_role("table", name="Protocols")
+    table = tab.page.get_by_role("table", name="Protocols")
     try:
         for name, count in sent.items():
             row = table.get_by_role("row").filter(has_text=name)
@@ -107,33 +107,33 @@ def test_a_topic_is_followed_looked_back_at_and_published_on(
     browser: Browser, plain: Plain
 ) -> None:
     plain.publish("orders/2026", *(json.dumps({"order": n}) for n in range(20)))
-    visit = Visit(browser, plain.url, hash="#/topics")
-    visit.page.get_by_role("searchbox").fill("2026")
-    visit.page.get_by_role("link", name="orders/2026").click()
-    visit.heading("orders/2026")
-    expect(visit.rows().first).to_contain_text('{"order": 19}')
+    tab = DashboardTab(browser, plain.url, hash="#/topics")
+    tab.page.get_by_role("searchbox").fill("2026")
+    tab.page.get_by_role("link", name="orders/2026").click()
+    tab.heading("orders/2026")
+    expect(tab.rows().first).to_contain_text('{"order": 19}')
     plain.publish("orders/2026", "while it is followed")
-    expect(visit.rows().first).to_contain_text("while it is followed")
+    expect(tab.rows().first).to_contain_text("while it is followed")
 
-    visit.page.get_by_role("button", name="Look back").click()
-    expect(visit.rows().first).to_contain_text('{"order": 0}')
-    visit.page.get_by_label("Look back to", exact=True).select_option("time")
-    visit.page.get_by_label("Time to look back to").fill("2001-01-01T00:00:00")
-    expect(visit.rows().first).to_contain_text('{"order": 0}')
-    expect(visit.page.locator(".toolbar .figures")).to_have_text("21 to the end")
+    tab.page.get_by_role("button", name="Look back").click()
+    expect(tab.rows().first).to_contain_text('{"order": 0}')
+    tab.page.get_by_label("Look back to", exact=True).select_option("time")
+    tab.page.get_by_label("Time to look back to").fill("2001-01-01T00:00:00")
+    expect(tab.rows().first).to_contain_text('{"order": 0}')
+    expect(tab.page.locator(".toolbar .figures")).to_have_text("21 to the end")
 
-    visit.page.get_by_role("button", name="Publish").click()
-    visit.page.get_by_label("Payload").fill('{"order": 21, "items": ["tea", {"sugar": null}]}')
-    visit.page.get_by_label("Sender").fill("señor")
-    visit.page.get_by_label("Headers").fill("unit: C\nnote: a: b")
-    visit.page.locator("form.publish").get_by_role("button", name="Publish").click()
-    expect(visit.page.locator(".publish-result")).to_contain_text("stored at offset 21")
+    tab.page.get_by_role("button", name="Publish").click()
+    tab.page.get_by_label("Payload").fill('{"order": 21, "items": ["tea", {"sugar": null}]}')
+    tab.page.get_by_label("Sender").fill("señor")
+    tab.page.get_by_label("Headers").fill("unit: C\nnote: a: b")
+    tab.page.locator("form.publish").get_by_role("button", name="Publish").click()
+    expect(tab.page.locator(".publish-result")).to_contain_text("stored at offset 21")
 
-    visit.page.get_by_role("button", name="Messages").click()
-    visit.page.get_by_role("button", name="Live").click()
-    expect(visit.rows().first).to_contain_text('{"order": 21')
-    visit.rows().first.get_by_role("button").click()
-    detail = visit.page.locator(".detail")
+    tab.page.get_by_role("button", name="Messages").click()
+    tab.page.get_by_role("button", name="Live").click()
+    expect(tab.rows().first).to_contain_text('{"order": 21')
+    tab.rows().first.get_by_role("button").click()
+    detail = tab.page.locator(".detail")
     expect(detail).to_contain_text("señor")
     expect(detail).to_contain_text("Header note")
     expect(detail.locator(".tree")).to_contain_text('0: "tea"')
@@ -141,28 +141,28 @@ def test_a_topic_is_followed_looked_back_at_and_published_on(
     expect(detail.locator("pre")).to_contain_text("7b 22 6f 72 64 65 72 22")
     detail.get_by_role("button", name="Text").click()
     expect(detail.locator("pre")).to_have_text('{"order": 21, "items": ["tea", {"sugar": null}]}')
-    visit.close()
+    tab.close()
 
 
 def test_a_paused_topic_holds_new_messages(browser: Browser, plain: Plain) -> None:
     plain.publish("t", "one")
-    visit = Visit(browser, plain.url, hash="#/topics/t")
-    expect(visit.rows()).to_have_count(1)
-    visit.page.get_by_role("button", name="Pause").click()
+    tab = DashboardTab(browser, plain.url, hash="#/topics/t")
+    expect(tab.rows()).to_have_count(1)
+    tab.page.get_by_role("button", name="Pause").click()
     plain.publish("t", "two", "three")
-    expect(visit.page.locator(".toolbar .figures")).to_have_text("2 new")
-    expect(visit.rows()).to_have_count(1)
-    visit.page.get_by_role("button", name="Resume").click()
-    expect(visit.rows()).to_have_count(3)
-    expect(visit.rows().first).to_contain_text("three")
-    visit.close()
+    expect(tab.page.locator(".toolbar .figures")).to_have_text("2 new")
+    expect(tab.rows()).to_have_count(1)
+    tab.page.get_by_role("button", name="Resume").click()
+    expect(tab.rows()).to_have_count(3)
+    expect(tab.rows().first).to_contain_text("three")
+    tab.close()
 
 
 def test_a_mistaken_publish_says_why(browser: Browser, plain: Plain) -> None:
     # Its first request is for a topic that does not exist, unless the tail has subscribed before.
-    visit = Visit(browser, plain.url, hash="#/topics/new", failures=True)
-    visit.page.get_by_role("button", name="Publish").click()
-    form = visit.page.locator("form.publish")
+    tab = DashboardTab(browser, plain.url, hash="#/topics/new", failures=True)
+    tab.page.get_by_role("button", name="Publish").click()
+    form = tab.page.locator("form.publish")
     form.get_by_label("Payload").fill("{not json")
     form.get_by_label("Kind").select_option("json")
     form.get_by_role("button", name="Publish").click()
@@ -173,155 +173,155 @@ def test_a_mistaken_publish_says_why(browser: Browser, plain: Plain) -> None:
     form.get_by_label("Payload").fill("00 ff 10")
     form.get_by_role("button", name="Publish").click()
     expect(form.locator(".publish-result")).to_contain_text("stored at offset 0")
-    visit.page.get_by_role("button", name="Messages").click()
-    expect(visit.rows().first).to_contain_text("00 ff 10")
-    visit.close()
+    tab.page.get_by_role("button", name="Messages").click()
+    expect(tab.rows().first).to_contain_text("00 ff 10")
+    tab.close()
 
 
 def test_a_session_is_disconnected_with_a_reason(browser: Browser, plain: Plain) -> None:
     url = f"cafe://{HOST}:{plain.broker.port('cafe')}"
     with connect(url, client_id="till-4") as client, client.subscribe("cafe/7"):
-        visit = Visit(browser, plain.url, hash="#/sessions")
-        visit.page.get_by_role("link", name="till-4").first.click()
-        expect(visit.page.locator("h1")).to_contain_text("till-4")
-        expect(visit.rows()).to_have_count(1)
-        expect(visit.rows().first).to_contain_text("cafe/7")
-        visit.page.get_by_role("button", name="Disconnect").click()
-        dialog = visit.page.get_by_role("dialog")
+        tab = DashboardTab(browser, plain.url, hash="#/sessions")
+        tab.page.get_by_role("link", name="till-4").first.click()
+        expect(tab.page.locator("h1")).to_contain_text("till-4")
+        expect(tab.rows()).to_have_count(1)
+        expect(tab.rows().first).to_contain_text("cafe/7")
+        tab.page.get_by_role("button", name="Disconnect").click()
+        dialog = tab.page.get_by_role("dialog")
         dialog.get_by_label("Reason").fill("moved to another broker")
         dialog.get_by_role("button", name="Cancel").click()
         expect(dialog).to_have_count(0)
-        visit.page.get_by_role("button", name="Disconnect").click()
+        tab.page.get_by_role("button", name="Disconnect").click()
         dialog.get_by_label("Reason").fill("moved to another broker")
-        visit.failures = True
+        tab.failures = True
         dialog.get_by_role("button", name="Disconnect").click()
-        expect(visit.page.locator(".page-head")).to_contain_text("gone")
+        expect(tab.page.locator(".page-head")).to_contain_text("gone")
         plain.broker.wait_line("moved to another broker")
-        visit.go("#/audit")
-        expect(visit.rows().first).to_contain_text("moved to another broker")
-        visit.close()
+        tab.go("#/audit")
+        expect(tab.rows().first).to_contain_text("moved to another broker")
+        tab.close()
 
 
 def test_a_wrong_token_says_so(browser: Browser, start: Start, tmp_path: Path) -> None:
     broker = EveryProtocol(start, tmp_path)
-    visit = Visit(browser, broker.url, hash="#/sessions", failures=True)
-    dialog = visit.page.get_by_role("dialog")
+    tab = DashboardTab(browser, broker.url, hash="#/sessions", failures=True)
+    dialog = tab.page.get_by_role("dialog")
     expect(dialog.get_by_role("heading")).to_have_text("This broker asks for a token")
     dialog.get_by_label("Token").fill("wrong")
-    visit.page.keyboard.press("Enter")
+    tab.page.keyboard.press("Enter")
     expect(dialog.get_by_role("heading")).to_have_text("The broker refused the token")
     expect(dialog.get_by_role("alert")).not_to_be_empty()
-    visit.page.keyboard.press("Escape")
-    expect(visit.page.locator(".pill")).to_have_text("Token needed")
-    visit.page.locator(".notice").get_by_role("button").click()
+    tab.page.keyboard.press("Escape")
+    expect(tab.page.locator(".pill")).to_have_text("Token needed")
+    tab.page.locator(".notice").get_by_role("button").click()
     dialog.get_by_label("Token").fill(broker.token)
-    visit.page.keyboard.press("Enter")
-    visit.live()
-    expect(visit.page.locator(".figures")).to_contain_text("session")
-    visit.page.reload()
-    visit.live()
-    expect(visit.page.locator(".figures")).to_contain_text("session")
+    tab.page.keyboard.press("Enter")
+    tab.live()
+    expect(tab.page.locator(".figures")).to_contain_text("session")
+    tab.page.reload()
+    tab.live()
+    expect(tab.page.locator(".figures")).to_contain_text("session")
     expect(dialog).to_have_count(0)
-    assert broker.token not in visit.page.url
-    assert visit.page.evaluate("sessionStorage.getItem('pubsub.token')") == broker.token
-    assert visit.page.evaluate("localStorage.length") == 0
-    visit.close()
+    assert broker.token not in tab.page.url
+    assert tab.page.evaluate("sessionStorage.getItem('pubsub.token')") == broker.token
+    assert tab.page.evaluate("localStorage.length") == 0
+    tab.close()
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
 def test_a_broker_that_goes_away_and_comes_back(browser: Browser, plain: Plain, kill: bool) -> None:
     plain.publish("t", "before")
-    visit = Visit(browser, plain.url, hash="#/topics/t")
-    visit.failures = True
-    visit.live()
-    expect(visit.rows()).to_have_count(1)
+    tab = DashboardTab(browser, plain.url, hash="#/topics/t")
+    tab.failures = True
+    tab.live()
+    expect(tab.rows()).to_have_count(1)
     if kill:
         plain.broker.kill()
     else:
         plain.broker.stop()
-    expect(visit.page.locator(".pill")).to_have_text("Disconnected")
-    expect(visit.page.locator(".notice")).to_contain_text("The next attempt is in")
+    expect(tab.page.locator(".pill")).to_have_text("Disconnected")
+    expect(tab.page.locator(".notice")).to_contain_text("The next attempt is in")
     plain.begin()
     plain.publish("t", "after")
-    visit.live()
-    expect(visit.page.locator(".notice")).to_have_count(0)
-    expect(visit.rows()).to_have_count(2)
-    expect(visit.rows().first).to_contain_text("after")
-    visit.close()
+    tab.live()
+    expect(tab.page.locator(".notice")).to_have_count(0)
+    expect(tab.rows()).to_have_count(2)
+    expect(tab.rows().first).to_contain_text("after")
+    tab.close()
 
 
 def test_names_and_payloads_stay_text(browser: Browser, plain: Plain) -> None:
     plain.publish(SCRIPT, SCRIPT, json.dumps({SCRIPT: SCRIPT}))
     url = f"cafe://{HOST}:{plain.broker.port('cafe')}"
     with connect(url, client_id=SCRIPT) as client, client.subscribe("cafe/7"):
-        visit = Visit(browser, plain.url, hash="#/topics")
-        visit.page.get_by_role("link", name=SCRIPT).click()
-        visit.heading(SCRIPT)
-        assert visit.page.title() == f"{SCRIPT} · pubsub"
-        expect(visit.rows()).to_have_count(2)
-        expect(visit.rows().last).to_contain_text(SCRIPT)
+        tab = DashboardTab(browser, plain.url, hash="#/topics")
+        tab.page.get_by_role("link", name=SCRIPT).click()
+        tab.heading(SCRIPT)
+        assert tab.page.title() == f"{SCRIPT} · pubsub"
+        expect(tab.rows()).to_have_count(2)
+        expect(tab.rows().last).to_contain_text(SCRIPT)
         for number, view in ((0, "JSON"), (1, "Text"), (0, "Hex")):
-            visit.rows().nth(number).get_by_role("button").click()
-            visit.page.get_by_role("button", name=view, exact=True).click()
-        visit.go("#/sessions")
-        visit.page.get_by_role("link", name=SCRIPT).first.click()
-        expect(visit.page.locator("h1")).to_contain_text(SCRIPT)
-        visit.page.get_by_role("button", name="Disconnect").click()
-        expect(visit.page.get_by_role("dialog")).to_contain_text(SCRIPT)
-        assert visit.page.locator("img:not(.mark)").count() == 0
-        assert visit.page.locator("script").count() == 2
-        visit.close()
+            tab.rows().nth(number).get_by_role("button").click()
+            tab.page.get_by_role("button", name=view, exact=True).click()
+        tab.go("#/sessions")
+        tab.page.get_by_role("link", name=SCRIPT).first.click()
+        expect(tab.page.locator("h1")).to_contain_text(SCRIPT)
+        tab.page.get_by_role("button", name="Disconnect").click()
+        expect(tab.page.get_by_role("dialog")).to_contain_text(SCRIPT)
+        assert tab.page.locator("img:not(.mark)").count() == 0
+        assert tab.page.locator("script").count() == 2
+        tab.close()
 
 
 def test_a_topic_is_created_re_keyed_and_deleted(
     browser: Browser, start: Start, tmp_path: Path
 ) -> None:
     broker = EveryProtocol(start, tmp_path)
-    visit = enter(browser, broker, 1400, "light")
-    visit.go("#/topics")
-    visit.page.get_by_role("button", name="New topic").click()
-    dialog = visit.page.get_by_role("dialog")
+    tab = enter(browser, broker, 1400, "light")
+    tab.go("#/topics")
+    tab.page.get_by_role("button", name="New topic").click()
+    dialog = tab.page.get_by_role("dialog")
     dialog.get_by_label("Name").fill("plans/2027")
     dialog.get_by_label("Queue key").select_option(label="A new one, which is shown once")
     dialog.get_by_role("button", name="Create").click()
-    first = new_key(visit)
-    visit.heading("plans/2027")
-    expect(visit.page.locator(".topic-facts")).to_contain_text("queue key")
+    first = new_key(tab)
+    tab.heading("plans/2027")
+    expect(tab.page.locator(".topic-facts")).to_contain_text("queue key")
 
-    visit.page.get_by_role("button", name="Manage").click()
-    visit.page.get_by_role("button", name="Replace the key").click()
+    tab.page.get_by_role("button", name="Manage").click()
+    tab.page.get_by_role("button", name="Replace the key").click()
     dialog.get_by_role("button", name="Replace", exact=True).click()
-    second = new_key(visit)
+    second = new_key(tab)
     assert len(first) == len(second) == 32
     assert first != second
-    assert second not in visit.page.content()
+    assert second not in tab.page.content()
 
-    visit.page.get_by_role("button", name="Delete the topic").click()
+    tab.page.get_by_role("button", name="Delete the topic").click()
     delete = dialog.get_by_role("button", name="Delete", exact=True)
     dialog.get_by_label("Name of the topic").fill("plans")
     delete.click()
     expect(dialog).to_be_visible()
     dialog.get_by_label("Name of the topic").fill("plans/2027")
     delete.click()
-    visit.heading("Topics")
-    visit.page.get_by_role("searchbox").fill("plans/2027")
-    expect(visit.page.locator(".state")).to_be_visible()
-    visit.go("#/audit")
-    expect(visit.rows().first).to_contain_text("delete")
+    tab.heading("Topics")
+    tab.page.get_by_role("searchbox").fill("plans/2027")
+    expect(tab.page.locator(".state")).to_be_visible()
+    tab.go("#/audit")
+    expect(tab.rows().first).to_contain_text("delete")
     for key in (first, second):
-        assert key not in visit.page.content()
+        assert key not in tab.page.content()
         assert key not in broker.broker.output
-        assert not visit.page.evaluate("key => JSON.stringify(sessionStorage).includes(key)", key)
-    visit.close()
+        assert not tab.page.evaluate("key => JSON.stringify(sessionStorage).includes(key)", key)
+    tab.close()
 
 
-def new_key(visit: Visit) -> str:
+def new_key(tab: DashboardTab) -> str:
     """Return the key that is shown, and close its dialog by the keyboard."""
-    dialog = visit.page.get_by_role("dialog", name="The queue key of")
+    dialog = tab.page.get_by_role("dialog", name="The queue key of")
     key = dialog.get_by_label("New key").input_value()
-    assert visit.barriers() == []
-    visit.page.keyboard.press("Enter")
-    expect(visit.page.get_by_role("dialog")).to_have_count(0)
+    assert tab.barriers() == []
+    tab.page.keyboard.press("Enter")
+    expect(tab.page.get_by_role("dialog")).to_have_count(0)
     return key
 
 
@@ -334,90 +334,90 @@ def test_changes_of_a_topic_without_the_right_say_so(
     ).decode()
     with broker.connect("nsd", "first") as client:
         client.publish("orders", b"x", confirm=True)
-    visit = enter(browser, broker, 400, "dark", token)
-    visit.failures = True
-    dialog = visit.page.get_by_role("dialog")
-    visit.go("#/topics")
-    visit.page.get_by_role("button", name="New topic").click()
+    tab = enter(browser, broker, 400, "dark", token)
+    tab.failures = True
+    dialog = tab.page.get_by_role("dialog")
+    tab.go("#/topics")
+    tab.page.get_by_role("button", name="New topic").click()
     dialog.get_by_label("Name").fill("mine")
-    visit.page.keyboard.press("Enter")
+    tab.page.keyboard.press("Enter")
     expect(dialog.get_by_role("alert")).to_have_text("Permission denied: create topic 'mine'.")
-    assert visit.barriers() == []
-    visit.page.keyboard.press("Escape")
-    visit.go("#/topics/orders")
-    visit.page.get_by_role("button", name="Manage").click()
-    visit.page.get_by_role("button", name="Delete the topic").click()
+    assert tab.barriers() == []
+    tab.page.keyboard.press("Escape")
+    tab.go("#/topics/orders")
+    tab.page.get_by_role("button", name="Manage").click()
+    tab.page.get_by_role("button", name="Delete the topic").click()
     dialog.get_by_label("Name of the topic").fill("orders")
-    visit.page.keyboard.press("Enter")
+    tab.page.keyboard.press("Enter")
     expect(dialog.get_by_role("alert")).to_have_text("Permission denied: delete topic 'orders'.")
-    visit.page.keyboard.press("Escape")
-    visit.page.get_by_role("button", name="Close with a key").click()
+    tab.page.keyboard.press("Escape")
+    tab.page.get_by_role("button", name="Close with a key").click()
     dialog.get_by_label("Queue key").select_option(label="One that I enter")
     dialog.get_by_role("button", name="Close with the key").click()
     dialog.get_by_label("Key to use").fill("k1")
-    visit.page.keyboard.press("Enter")
+    tab.page.keyboard.press("Enter")
     expect(dialog.get_by_role("alert")).to_contain_text("Permission denied")
-    visit.page.keyboard.press("Escape")
+    tab.page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)
-    visit.close()
+    tab.close()
 
 
 def test_a_topic_is_created_by_the_keyboard_alone(browser: Browser, plain: Plain) -> None:
-    visit = Visit(browser, plain.url, hash="#/topics")
-    visit.live()
-    reach(visit, "New topic…")
-    visit.page.keyboard.type("by-keys")
-    visit.page.keyboard.press("Enter")
-    visit.heading("by-keys")
-    expect(visit.page.locator(".topic-facts")).to_contain_text("Durability")
-    reach(visit, "Manage")
-    reach(visit, "Delete the topic…")
-    visit.page.keyboard.type("by-keys")
-    visit.page.keyboard.press("Enter")
-    visit.heading("Topics")
-    visit.close()
+    tab = DashboardTab(browser, plain.url, hash="#/topics")
+    tab.live()
+    reach(tab, "New topic…")
+    tab.page.keyboard.type("by-keys")
+    tab.page.keyboard.press("Enter")
+    tab.heading("by-keys")
+    expect(tab.page.locator(".topic-facts")).to_contain_text("Durability")
+    reach(tab, "Manage")
+    reach(tab, "Delete the topic…")
+    tab.page.keyboard.type("by-keys")
+    tab.page.keyboard.press("Enter")
+    tab.heading("Topics")
+    tab.close()
 
 
-def reach(visit: Visit, text: str) -> None:
+def reach(tab: DashboardTab, text: str) -> None:
     """Press the button with this text, by the keyboard."""
-    expect(visit.page.get_by_role("button", name=text)).to_be_visible()
+    expect(tab.page.get_by_role("button", name=text)).to_be_visible()
     for _ in range(60):
-        if focused(visit) == text:
+        if focused(tab) == text:
             break
-        visit.page.keyboard.press("Tab")
-    assert focused(visit) == text
-    visit.page.keyboard.press("Enter")
+        tab.page.keyboard.press("Tab")
+    assert focused(tab) == text
+    tab.page.keyboard.press("Enter")
 
 
 def test_by_the_keyboard_alone(browser: Browser, plain: Plain) -> None:
     plain.publish("orders", "one")
-    visit = Visit(browser, plain.url)
-    visit.live()
-    press = visit.page.keyboard.press
+    tab = DashboardTab(browser, plain.url)
+    tab.live()
+    press = tab.page.keyboard.press
     press("Tab")
-    assert focused(visit) == "Skip to the content"
-    tab_to(visit, "Topics")
+    assert focused(tab) == "Skip to the content"
+    tab_to(tab, "Topics")
     press("Enter")
-    visit.heading("Topics")
-    expect(visit.rows()).not_to_have_count(0)
+    tab.heading("Topics")
+    expect(tab.rows()).not_to_have_count(0)
     press("/")
-    visit.page.keyboard.type("orders")
-    expect(visit.page.locator(".toolbar .figures")).to_contain_text("1 of")
-    tab_to(visit, "orders")
+    tab.page.keyboard.type("orders")
+    expect(tab.page.locator(".toolbar .figures")).to_contain_text("1 of")
+    tab_to(tab, "orders")
     press("Enter")
-    visit.heading("orders")
-    visit.close()
+    tab.heading("orders")
+    tab.close()
 
 
-def focused(visit: Visit) -> str:
+def focused(tab: DashboardTab) -> str:
     """Return the text of the element with the focus."""
-    return str(visit.page.evaluate("document.activeElement.textContent"))
+    return str(tab.page.evaluate("document.activeElement.textContent"))
 
 
-def tab_to(visit: Visit, text: str) -> None:
+def tab_to(tab: DashboardTab, text: str) -> None:
     """Press Tab until the element with this text has the focus."""
     for _ in range(20):
-        visit.page.keyboard.press("Tab")
-        if focused(visit) == text:
+        tab.page.keyboard.press("Tab")
+        if focused(tab) == text:
             return
     raise AssertionError(f"the focus does not reach {text}")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.browser.dashboard_visit import THEMES, WIDTHS, Visit
+from tests.browser.dashboard_tab import THEMES, WIDTHS, DashboardTab
 from tests.browser.screenshots import busy_broker, choose_message, enter, show_list
 from tests.browser.traffic import EveryProtocol
 
@@ -38,100 +38,100 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EveryProtocol]:
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_page(browser: Browser, broker: EveryProtocol, width: int, theme: str) -> None:
-    visit = enter(browser, broker, width, theme)
+    tab = enter(browser, broker, width, theme)
 
     def look(name: str) -> None:
-        assert visit.barriers() == [], name
-        assert visit.overflow() <= 0, name
-        visit.screenshot(f"{name}-{width}-{theme}")
+        assert tab.barriers() == [], name
+        assert tab.overflow() <= 0, name
+        tab.screenshot(f"{name}-{width}-{theme}")
 
     look("overview")
-    choose_message(visit)
+    choose_message(tab)
     look("topic")
     for view in ("Publish", "Subscribers", "Manage"):
-        visit.page.get_by_role("button", name=view).click()
+        tab.page.get_by_role("button", name=view).click()
         look(f"topic-{view.lower()}")
     for button, name in (("Close with a key", "key"), ("Delete the topic", "delete")):
-        visit.page.get_by_role("button", name=button).click()
+        tab.page.get_by_role("button", name=button).click()
         look(f"topic-{name}")
-        visit.page.keyboard.press("Escape")
+        tab.page.keyboard.press("Escape")
     for name in LISTS:
-        show_list(visit, f"#/{name}")
-        assert visit.cut_heads() == [], name
+        show_list(tab, f"#/{name}")
+        assert tab.cut_heads() == [], name
         look(name)
         if name in OPENED_HERE:
-            _open_row(visit, look, name)
+            _open_row(tab, look, name)
     for name, text in EMPTY_LISTS.items():
-        visit.go(f"#/{name}")
-        expect(visit.page.locator(".state")).to_contain_text(text)
+        tab.go(f"#/{name}")
+        expect(tab.page.locator(".state")).to_contain_text(text)
         look(name)
-    visit.go("#/store")
-    expect(visit.page.locator(".facts")).to_contain_text("Next offset")
+    tab.go("#/store")
+    expect(tab.page.locator(".facts")).to_contain_text("Next offset")
     look("store")
-    _dialogs(visit, look)
-    visit.close()
+    _dialogs(tab, look)
+    tab.close()
 
 
-def _open_row(visit: Visit, look: Callable[[str], None], name: str) -> None:
+def _open_row(tab: DashboardTab, look: Callable[[str], None], name: str) -> None:
     """Show all that a row has, also what a narrow table leaves out."""
-    visit.rows().first.get_by_role("button").focus()
-    visit.page.keyboard.press("Enter")
-    dialog = visit.page.get_by_role("dialog")
+    tab.rows().first.get_by_role("button").focus()
+    tab.page.keyboard.press("Enter")
+    dialog = tab.page.get_by_role("dialog")
     for label in OPENED_HERE[name]:
         expect(dialog.locator("dt", has_text=label)).to_be_visible()
     look(f"{name}-row")
-    visit.page.keyboard.press("Escape")
+    tab.page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)
 
 
-def _dialogs(visit: Visit, look: Callable[[str], None]) -> None:
-    show_list(visit, "#/topics")
-    visit.page.get_by_role("button", name="New topic").click()
+def _dialogs(tab: DashboardTab, look: Callable[[str], None]) -> None:
+    show_list(tab, "#/topics")
+    tab.page.get_by_role("button", name="New topic").click()
     look("new-topic")
-    visit.page.keyboard.press("Escape")
-    show_list(visit, "#/sessions")
-    visit.rows().nth(1).get_by_role("link").click()
-    expect(visit.page.locator(".facts")).to_contain_text("Mark in events")
+    tab.page.keyboard.press("Escape")
+    show_list(tab, "#/sessions")
+    tab.rows().nth(1).get_by_role("link").click()
+    expect(tab.page.locator(".facts")).to_contain_text("Mark in events")
     look("session")
     for button, name in (("Disconnect", "disconnect"), ("Token", "token")):
-        visit.page.get_by_role("button", name=button).click()
+        tab.page.get_by_role("button", name=button).click()
         look(name)
-        visit.page.keyboard.press("Escape")
+        tab.page.keyboard.press("Escape")
 
 
 def test_a_chosen_theme_stays(browser: Browser, broker: EveryProtocol) -> None:
-    visit = enter(browser, broker, 1400, "light")
+    tab = enter(browser, broker, 1400, "light")
     colour = "getComputedStyle(document.body).backgroundColor"
-    light = visit.page.evaluate(colour)
+    light = tab.page.evaluate(colour)
     for label in ("Theme: light", "Theme: dark"):
-        visit.page.get_by_role("button", name="Theme").click()
-        expect(visit.page.get_by_role("button", name=label)).to_be_visible()
-    dark = visit.page.evaluate(colour)
+        tab.page.get_by_role("button", name="Theme").click()
+        expect(tab.page.get_by_role("button", name=label)).to_be_visible()
+    dark = tab.page.evaluate(colour)
     assert dark != light
-    visit.page.reload()
-    visit.live()
-    assert visit.page.evaluate(colour) == dark
-    visit.page.emulate_media(color_scheme="dark")
-    visit.page.get_by_role("button", name="Theme").click()
-    assert visit.page.evaluate(colour) == dark
-    visit.page.emulate_media(color_scheme="light")
-    assert visit.page.evaluate(colour) == light
-    visit.close()
+    tab.page.reload()
+    tab.live()
+    assert tab.page.evaluate(colour) == dark
+    tab.page.emulate_media(color_scheme="dark")
+    tab.page.get_by_role("button", name="Theme").click()
+    assert tab.page.evaluate(colour) == dark
+    tab.page.emulate_media(color_scheme="light")
+    assert tab.page.evaluate(colour) == light
+    tab.close()
 
 
 def test_the_menu_of_a_narrow_page(browser: Browser, broker: EveryProtocol) -> None:
-    visit = enter(browser, broker, 400, "light")
-    menu = visit.page.get_by_role("button", name="Pages")
-    expect(visit.page.get_by_role("navigation")).not_to_be_visible()
+    tab = enter(browser, broker, 400, "light")
+    menu = tab.page.get_by_role("button", name="Pages")
+    expect(tab.page.get_by_role("navigation")).not_to_be_visible()
     menu.click()
     expect(menu).to_have_attribute("aria-expanded", "true")
-    assert visit.barriers() == []
-    visit.screenshot("menu-400-light")
-    visit.page.keyboard.press("Escape")
-    expect(visit.page.get_by_role("navigation")).not_to_be_visible()
+    assert tab.barriers() == []
+    tab.screenshot("menu-400-light")
+    tab.page.keyboard.press("Escape")
+    expect(tab.page.get_by_role("navigation")).not_to_be_visible()
     menu.click()
-    visit.page.get_by_role("link", name="Topics").click()
-    visit.heading("Topics")
-    expect(visit.page.get_by_role("navigation")).not_to_be_visible()
-    expect(visit.rows()).not_to_have_count(0)
-    visit.close()
+    tab.page.get_by_role("link", name="Topics").click()
+    tab.heading("Topics")
+    expect(tab.page.get_by_role("navigation")).not_to_be_visible()
+    expect(tab.rows()).not_to_have_count(0)
+    tab.close()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.browser.dashboard_visit import Visit
+from tests.browser.dashboard_tab import DashboardTab
 from tests.browser.fake_broker import FakeBroker
 
 # Milliseconds; a frame of the screen takes 16. Other work on the computer may delay one.
@@ -37,84 +37,84 @@ def url() -> Iterator[str]:
     broker.server.server_close()
 
 
-def first_column(visit: Visit) -> list[str]:
+def first_column(tab: DashboardTab) -> list[str]:
     """Return the names of the rows in view."""
-    return visit.page.locator(".rows tbody th").all_inner_texts()
+    return tab.page.locator(".rows tbody th").all_inner_texts()
 
 
 def test_all_rows_are_there_and_few_are_elements(browser: Browser, url: str) -> None:
-    visit = Visit(browser, url, hash="#/topics")
-    expect(visit.page.locator(".figures")).to_have_text("10,000 topics")
-    expect(visit.page.locator("table.rows")).to_have_attribute("aria-rowcount", "10001")
-    assert visit.rows().count() < 60
-    visit.page.locator(".scroller").evaluate("box => { box.scrollTop = box.scrollHeight; }")
-    expect(visit.rows().last).to_have_attribute("aria-rowindex", "10001")
-    expect(visit.rows().last).to_contain_text("<script>")
-    visit.close()
+    tab = DashboardTab(browser, url, hash="#/topics")
+    expect(tab.page.locator(".figures")).to_have_text("10,000 topics")
+    expect(tab.page.locator("table.rows")).to_have_attribute("aria-rowcount", "10001")
+    assert tab.rows().count() < 60
+    tab.page.locator(".scroller").evaluate("box => { box.scrollTop = box.scrollHeight; }")
+    expect(tab.rows().last).to_have_attribute("aria-rowindex", "10001")
+    expect(tab.rows().last).to_contain_text("<script>")
+    tab.close()
 
 
 def test_scrolling_is_smooth(browser: Browser, url: str) -> None:
-    visit = Visit(browser, url, hash="#/sessions")
-    expect(visit.page.locator(".figures")).to_have_text("10,000 sessions")
-    assert visit.page.evaluate(_SCROLL) < _SMOOTH
-    visit.close()
+    tab = DashboardTab(browser, url, hash="#/sessions")
+    expect(tab.page.locator(".figures")).to_have_text("10,000 sessions")
+    assert tab.page.evaluate(_SCROLL) < _SMOOTH
+    tab.close()
 
 
 def test_headings_sort(browser: Browser, url: str) -> None:
-    visit = Visit(browser, url, hash="#/topics")
-    expect(visit.page.locator(".figures")).to_have_text("10,000 topics")
-    heading = visit.page.locator("th[data-column=messages]")
+    tab = DashboardTab(browser, url, hash="#/topics")
+    expect(tab.page.locator(".figures")).to_have_text("10,000 topics")
+    heading = tab.page.locator("th[data-column=messages]")
     expect(heading).to_have_attribute("aria-sort", "descending")
-    cells = visit.page.locator(".rows tbody tr:not(.spacer) td:nth-child(4)")
+    cells = tab.page.locator(".rows tbody tr:not(.spacer) td:nth-child(4)")
     numbers = [int(text.replace(",", "")) for text in cells.all_inner_texts()]
     assert numbers == sorted(numbers, reverse=True)
     assert numbers[0] > 999_000
     heading.get_by_role("button").click()
     expect(heading).to_have_attribute("aria-sort", "ascending")
     expect(cells.first).to_have_text("0")
-    visit.close()
+    tab.close()
 
 
 def test_filters(browser: Browser, url: str) -> None:
-    visit = Visit(browser, url, hash="#/topics")
-    expect(visit.page.locator(".figures")).to_have_text("10,000 topics")
-    search = visit.page.get_by_role("searchbox")
+    tab = DashboardTab(browser, url, hash="#/topics")
+    expect(tab.page.locator(".figures")).to_have_text("10,000 topics")
+    search = tab.page.get_by_role("searchbox")
     search.fill("Device-0999")
-    expect(visit.page.locator(".figures")).to_have_text("4 of 10,000 topics")
+    expect(tab.page.locator(".figures")).to_have_text("4 of 10,000 topics")
     search.fill("*/*-00/*9")
-    expect(visit.page.locator(".figures")).to_have_text("10 of 10,000 topics")
+    expect(tab.page.locator(".figures")).to_have_text("10 of 10,000 topics")
     search.fill("nothing of this kind")
-    expect(visit.page.locator(".state")).to_contain_text("No topic matches")
+    expect(tab.page.locator(".state")).to_contain_text("No topic matches")
     search.fill("")
-    expect(visit.page.locator(".figures")).to_have_text("10,000 topics")
-    visit.go("#/sessions")
-    visit.page.get_by_role("combobox").select_option("rheos")
-    expect(visit.page.locator(".figures")).to_have_text("1,667 of 10,000 sessions")
-    visit.close()
+    expect(tab.page.locator(".figures")).to_have_text("10,000 topics")
+    tab.go("#/sessions")
+    tab.page.get_by_role("combobox").select_option("rheos")
+    expect(tab.page.locator(".figures")).to_have_text("1,667 of 10,000 sessions")
+    tab.close()
 
 
 def test_rows_by_the_keyboard(browser: Browser, url: str) -> None:
-    visit = Visit(browser, url, hash="#/topics")
-    expect(visit.page.locator(".figures")).to_have_text("10,000 topics")
-    press = visit.page.keyboard.press
+    tab = DashboardTab(browser, url, hash="#/topics")
+    expect(tab.page.locator(".figures")).to_have_text("10,000 topics")
+    press = tab.page.keyboard.press
     press("/")
-    visit.page.keyboard.type("hall-50")
-    visit.page.get_by_role("button", name="Name").click()
-    expect(visit.page.locator(".figures")).to_have_text("100 of 10,000 topics")
-    visit.page.locator(".rows tbody a[tabindex='0']").focus()
+    tab.page.keyboard.type("hall-50")
+    tab.page.get_by_role("button", name="Name").click()
+    expect(tab.page.locator(".figures")).to_have_text("100 of 10,000 topics")
+    tab.page.locator(".rows tbody a[tabindex='0']").focus()
     press("ArrowDown")
     press("ArrowDown")
-    assert focused(visit) == "sensors/hall-50/device-05002"
+    assert focused(tab) == "sensors/hall-50/device-05002"
     press("End")
-    assert focused(visit) == "sensors/hall-50/device-05099"
+    assert focused(tab) == "sensors/hall-50/device-05099"
     press("PageUp")
     press("Home")
-    assert focused(visit) == "sensors/hall-50/device-05000"
+    assert focused(tab) == "sensors/hall-50/device-05000"
     press("Enter")
-    visit.heading("sensors/hall-50/device-05000")
-    visit.close()
+    tab.heading("sensors/hall-50/device-05000")
+    tab.close()
 
 
-def focused(visit: Visit) -> str:
+def focused(tab: DashboardTab) -> str:
     """Return the text of the element with the focus."""
-    return str(visit.page.evaluate("document.activeElement.textContent"))
+    return str(tab.page.evaluate("document.activeElement.textContent"))

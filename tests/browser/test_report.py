@@ -15,7 +15,7 @@ from pubsub.commands import command
 from pubsub.pipeline.jobs.metrics import SCHEMA, late_rows
 from pubsub.pipeline.tables.delta import Delta
 from pubsub.pipeline.tables.files import PartitionWriter
-from tests.browser.dashboard_visit import SCREENSHOTS
+from tests.browser.dashboard_tab import SCREENSHOTS
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 TOPICS = [
@@ -92,9 +92,9 @@ def report(path: Path, *more: str) -> Path:
     return to
 
 
-def chart(visit: PageVisit, number: int) -> Locator:
+def chart(tab: PageVisit, number: int) -> Locator:
     """Return a chart once it is drawn, which it is when it comes into view."""
-    section = visit.page.locator(f"[data-chart='{number}']")
+    section = tab.page.locator(f"[data-chart='{number}']")
     section.scroll_into_view_if_needed()
     section.locator("canvas").wait_for(timeout=10_000)
     return section
@@ -121,27 +121,27 @@ def test_every_chart_is_drawn(browser: Browser, tmp_path: Path, width: int, sche
     late = late_rows({int(START.timestamp()) + 10 * n: 5 * n for n in range(1, 40)}, 10)
     file = report(table(tmp_path / "metrics", rows(400, TOPICS), late))
     assert file.stat().st_size < 1_000_000
-    visit = PageVisit(browser, file, width, scheme)
+    tab = PageVisit(browser, file, width, scheme)
     for number, lines in enumerate((9, 9, 3, 3, 8, 1)):
-        section = chart(visit, number)
+        section = chart(tab, number)
         assert section.locator(".legend li").count() == lines
         assert len(painted(section)) >= lines
         assert all(section.locator("output").all_inner_texts())
-    assert chart(visit, 4).locator("output").all_inner_texts() == [str(n) for n in range(1, 9)]
-    names = visit.page.locator(".topics td:first-child").all_inner_texts()
+    assert chart(tab, 4).locator("output").all_inner_texts() == [str(n) for n in range(1, 9)]
+    names = tab.page.locator(".topics td:first-child").all_inner_texts()
     assert set(names) == set(TOPICS)
     assert names[0] == "orders"
-    assert visit.overflow() <= 0
-    visit.page.evaluate("scrollTo(0, 0)")
-    visit.page.screenshot(path=str(SCREENSHOTS / f"report-{scheme}-{width}.png"), full_page=True)
-    visit.check(file)
+    assert tab.overflow() <= 0
+    tab.page.evaluate("scrollTo(0, 0)")
+    tab.page.screenshot(path=str(SCREENSHOTS / f"report-{scheme}-{width}.png"), full_page=True)
+    tab.check(file)
 
 
 def test_the_pointer_shows_the_values_of_one_time_in_every_chart(
     browser: Browser, tmp_path: Path
 ) -> None:
-    visit = PageVisit(browser, report(table(tmp_path / "metrics", rows(100, TOPICS[:1]))), 1400)
-    first, second = chart(visit, 0), chart(visit, 1)
+    tab = PageVisit(browser, report(table(tmp_path / "metrics", rows(100, TOPICS[:1]))), 1400)
+    first, second = chart(tab, 0), chart(tab, 1)
     expect(first.locator("h2 time")).to_have_text("highest")
     first.locator(".u-over").hover(position={"x": 2, "y": 50})
     for section in (first, second):
@@ -152,20 +152,20 @@ def test_the_pointer_shows_the_values_of_one_time_in_every_chart(
 
 def test_charts_follow_the_window(browser: Browser, tmp_path: Path) -> None:
     file = report(table(tmp_path / "metrics", rows(30, TOPICS[:2])))
-    visit = PageVisit(browser, file, 1600)
-    drawn = chart(visit, 0).locator(".uplot")
-    visit.page.set_viewport_size({"width": 500, "height": 900})
+    tab = PageVisit(browser, file, 1600)
+    drawn = chart(tab, 0).locator(".uplot")
+    tab.page.set_viewport_size({"width": 500, "height": 900})
     expect(drawn).to_have_css("width", re.compile(r"4\d\d(\.\d+)?px"))
-    assert visit.overflow() <= 0
-    visit.check(file)
+    assert tab.overflow() <= 0
+    tab.check(file)
 
 
 def test_charts_follow_the_theme(browser: Browser, tmp_path: Path) -> None:
-    visit = PageVisit(browser, report(table(tmp_path / "metrics", rows(30, TOPICS[:1]))), 1000)
-    section = chart(visit, 0)
+    tab = PageVisit(browser, report(table(tmp_path / "metrics", rows(30, TOPICS[:1]))), 1000)
+    section = chart(tab, 0)
     light = painted(section)
-    visit.page.emulate_media(color_scheme="dark")
-    assert painted(chart(visit, 0)).isdisjoint(light)
+    tab.page.emulate_media(color_scheme="dark")
+    assert painted(chart(tab, 0)).isdisjoint(light)
 
 
 SCROLLED = """element => new Promise(
@@ -175,11 +175,11 @@ SCROLLED = """element => new Promise(
 
 
 def test_a_wide_table_scrolls_by_keyboard_on_a_phone(browser: Browser, tmp_path: Path) -> None:
-    visit = PageVisit(browser, report(table(tmp_path / "metrics", rows(3, TOPICS))), 400)
-    scroller = visit.page.locator(".scroller")
-    expect(visit.page.locator(".hint")).to_be_visible()
+    tab = PageVisit(browser, report(table(tmp_path / "metrics", rows(3, TOPICS))), 400)
+    scroller = tab.page.locator(".scroller")
+    expect(tab.page.locator(".hint")).to_be_visible()
     scroller.focus()
-    visit.page.keyboard.press("ArrowRight")
+    tab.page.keyboard.press("ArrowRight")
     scroller.evaluate(SCROLLED)
 
 
@@ -189,13 +189,13 @@ def test_few_or_no_rows(browser: Browser, tmp_path: Path, empty: str) -> None:
     more = ["--since", "2030-01-01T00:00:00Z"] if empty == "no rows in this time" else []
     path = table(tmp_path / "metrics", rows(count, TOPICS[:1]))
     file = report(path, *more)
-    visit = PageVisit(browser, file, 1000)
+    tab = PageVisit(browser, file, 1000)
     if empty == "one window":
-        assert len(painted(chart(visit, 0))) >= 1
+        assert len(painted(chart(tab, 0))) >= 1
     else:
-        assert "The table has no rows in this time range" in visit.page.inner_text("body")
-        assert visit.page.locator("section").count() == 0
-    visit.check(file)
+        assert "The table has no rows in this time range" in tab.page.inner_text("body")
+        assert tab.page.locator("section").count() == 0
+    tab.check(file)
 
 
 def test_another_table_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

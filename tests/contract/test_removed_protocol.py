@@ -16,7 +16,7 @@ from pubsub.plugin import installed_protocols
 from tests.integration.broker import (
     DEFECTS,
     HOST,
-    PATIENCE,
+    TIMEOUT,
     Broker,
     Start,
     listen,
@@ -113,7 +113,7 @@ def publish(home: Path, missing: str, broker: Broker, token: str) -> str:
 def over_http(broker: Broker) -> list[bytes]:
     """Return all messages, read over HTTP."""
     url = f"http://{HOST}:{broker.port('admin')}/v1/history?start=0&format=jsonl"
-    with urlopen(url, timeout=PATIENCE) as answer:
+    with urlopen(url, timeout=TIMEOUT) as answer:
         return [json.loads(line)["value"].encode() for line in answer]
 
 

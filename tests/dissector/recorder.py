@@ -7,7 +7,7 @@ import socket
 import threading
 
 from tests.dissector.played import Segment
-from tests.integration.broker import HOST, PATIENCE
+from tests.integration.broker import HOST, TIMEOUT
 
 _READ = 65_536
 
@@ -32,7 +32,7 @@ class Recorder:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
         for each in self._sockets:
             each.close()
 

@@ -18,7 +18,7 @@ from tests.dissector.test_conversations import check_request, check_response, ch
 from tests.dissector.test_frames import FAULTS
 from tests.dissector.tshark import Unit, dissect
 from tests.integration import fast_client
-from tests.integration.broker import HOST, PATIENCE, Start, listen
+from tests.integration.broker import HOST, TIMEOUT, Start, listen
 from tests.integration.clients import Cafe, Client, Nsd, handshake_pub, handshake_sub, message
 from tests.integration.clients import publish as cafe_publish
 from tests.integration.cluster import QUICK
@@ -143,7 +143,7 @@ def test_spot_with_libzmq(start: Start, kind: int) -> None:
 def _talk(reader: zmq.Socket[bytes], writer: zmq.Socket[bytes], endpoint: str) -> None:
     """Subscribe with one socket, and publish and query with the other."""
     for each in (reader, writer):
-        each.setsockopt(zmq.RCVTIMEO, int(1000 * PATIENCE))
+        each.setsockopt(zmq.RCVTIMEO, int(1000 * TIMEOUT))
         each.setsockopt(zmq.LINGER, 0)
         each.connect(endpoint)
     if reader.type == zmq.SUB:

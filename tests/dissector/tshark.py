@@ -18,7 +18,7 @@ from pubsub.plugin import installed_protocols
 from tests.dissector.captures import SERVER, Capture
 from tests.integration.needs import missing
 
-PATIENCE = 120
+TIMEOUT = 120
 # A warning of tshark to root.
 _HARMLESS = ("Running as user",)
 
@@ -58,7 +58,7 @@ def tshark(capture: bytes, arguments: Sequence[str], lua: str = "") -> bytes:
         ended = subprocess.run(
             [program, "-r", file, "-n", "-X", f"lua_script:{lua or script()}", *arguments],
             capture_output=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
             check=False,
             # The profile of the user who runs the tests does not count.
             env={**os.environ, "HOME": home, "XDG_CONFIG_HOME": home},

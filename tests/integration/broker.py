@@ -24,7 +24,7 @@ from pathlib import Path
 HOST = "127.0.0.1"
 TWISTD = str(Path(sys.executable).with_name("twistd"))
 # Generous, as only a hanging broker takes so long.
-PATIENCE = 45.0
+TIMEOUT = 45.0
 DEFECTS = ("Traceback", "Unhandled Error", "Unhandled error")
 STARTED = r"history: "
 MODE = os.environ.get("BROKER_MODE", "default")
@@ -87,7 +87,7 @@ def run(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=PATIENCE / 2,
+        timeout=TIMEOUT / 2,
         check=False,
     )
 
@@ -102,7 +102,7 @@ def run_to_end(
         env=environment(env),
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=False,
     )
 
@@ -168,7 +168,7 @@ class Broker:
     def wait_line(self, pattern: str, count: int = 1) -> re.Match[str]:
         """Wait for the ``count``-th match of ``pattern`` in the output and return it."""
         expression = re.compile(pattern, re.MULTILINE)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         with self._news:
             while True:
                 found = list(expression.finditer("".join(self._lines)))
@@ -211,10 +211,10 @@ class Broker:
         if self.alive:
             self._process.send_signal(number)
 
-    def wait(self, seconds: float = PATIENCE) -> int:
+    def wait(self, seconds: float = TIMEOUT) -> int:
         """Wait for its end, read all output and return the exit code. Raises TimeoutExpired."""
         code = self._process.wait(seconds)
-        self._reader.join(PATIENCE)
+        self._reader.join(TIMEOUT)
         return code
 
     def kill(self) -> None:

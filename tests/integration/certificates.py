@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 import trustme
 
-from tests.integration.broker import HOST, PATIENCE
+from tests.integration.broker import HOST, TIMEOUT
 
 NAME = "localhost"
 Result = TypeVar("Result")
@@ -58,7 +58,7 @@ def connect(
 ) -> ssl.SSLSocket:
     """Return a connection whose handshake is done."""
     sock = socket.socket()
-    sock.settimeout(PATIENCE)
+    sock.settimeout(TIMEOUT)
     if receive_buffer:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     sock.connect((HOST, port))

@@ -9,7 +9,7 @@ import socket
 import struct
 from typing import Any, NamedTuple, TypeVar
 
-from tests.integration.broker import HOST, PATIENCE, Broker
+from tests.integration.broker import HOST, TIMEOUT, Broker
 
 HEADER = struct.Struct("<HBI")
 HANDSHAKE_PUB, HANDSHAKE_SUB, HANDSHAKE_ACK, DISCONNECT = 0x01, 0x02, 0x03, 0x04
@@ -71,7 +71,7 @@ class Client:
     def __init__(self, port: int | str, receive_buffer: int = 0) -> None:
         family = socket.AF_UNIX if isinstance(port, str) else socket.AF_INET
         self.sock = socket.socket(family, socket.SOCK_STREAM)
-        self.sock.settimeout(PATIENCE)
+        self.sock.settimeout(TIMEOUT)
         if receive_buffer:
             # Before connecting, so that the advertised window stays small.
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)

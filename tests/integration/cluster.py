@@ -10,7 +10,7 @@ from pathlib import Path
 
 import zmq
 
-from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen
+from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen
 
 # Shorter than the defaults, so that tests do not wait for seconds.
 QUICK = ("--spot-sync=1", "--spot-heartbeat=1")
@@ -80,12 +80,12 @@ def mesh(start: Start, size: int = 3, *options: str) -> list[Member]:
 
 
 class Socket:
-    """A pyzmq socket whose calls time out after PATIENCE."""
+    """A pyzmq socket whose calls time out after TIMEOUT."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self.zmq = socket
         socket.linger = 0
-        socket.rcvtimeo = socket.sndtimeo = int(PATIENCE * 1000)
+        socket.rcvtimeo = socket.sndtimeo = int(TIMEOUT * 1000)
 
     def send(self, *frames: bytes) -> None:
         self.zmq.send_multipart(frames)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.integration.broker import HOST, PATIENCE, Broker, environment
+from tests.integration.broker import HOST, TIMEOUT, Broker, environment
 
 PUBSUB = str(Path(sys.executable).with_name("pubsub"))
 
@@ -27,7 +27,7 @@ def run(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run the command to its end."""
     return subprocess.run(
-        [PUBSUB, *arguments], env=env, input=stdin, capture_output=True, timeout=PATIENCE,
+        [PUBSUB, *arguments], env=env, input=stdin, capture_output=True, timeout=TIMEOUT,
         check=False,
     )  # fmt: skip
 

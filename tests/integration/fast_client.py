@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.integration.broker import PATIENCE, Broker, environment
+from tests.integration.broker import TIMEOUT, Broker, environment
 from tests.integration.clients import Client
 
 PUBSUB = str(Path(sys.executable).with_name("pubsub"))
@@ -24,7 +24,7 @@ def pubsub(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[s
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=PATIENCE / 2,
+        timeout=TIMEOUT / 2,
         check=check,
     )
 

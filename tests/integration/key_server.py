@@ -14,7 +14,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from jwt.algorithms import ECAlgorithm
 
-from tests.integration.broker import HOST, PATIENCE
+from tests.integration.broker import HOST, TIMEOUT
 
 Reply = Callable[["socket"], object]
 
@@ -64,7 +64,7 @@ class KeyServer:
 
     def answer(self, raw: socket, context: ssl.SSLContext | None) -> None:
         """Read a request and send the reply."""
-        raw.settimeout(PATIENCE)
+        raw.settimeout(TIMEOUT)
         sock = raw if context is None else context.wrap_socket(raw, server_side=True)
         received = b""
         while not received.endswith(b"\r\n\r\n"):

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.integration.broker import HOST, PATIENCE
+from tests.integration.broker import HOST, TIMEOUT
 
 SERVER = str(Path(sys.executable).with_name("nats-server"))
 
@@ -52,7 +52,7 @@ class NatsServer:
                  *self._options, *(self.jetstream * ["-js", "-sd", store])],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not self._is_up(ports):
             assert self._process.poll() is None, (self._directory / "nats.log").read_text()
             assert time.monotonic() < deadline
@@ -88,7 +88,7 @@ class NatsServer:
         """End it at once."""
         assert self._process is not None
         self.signal(signal.SIGKILL)
-        self._process.wait(PATIENCE)
+        self._process.wait(TIMEOUT)
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
-from tests.integration.broker import HOST, PATIENCE, Broker, Start
+from tests.integration.broker import HOST, TIMEOUT, Broker, Start
 from tests.integration.certificates import Stream, TlsSocket
 
 PROXY_HEADER = b"PROXY TCP4 192.0.2.9 192.0.2.1 4711 7070\r\n"
@@ -109,7 +109,7 @@ def _table(protocol: str, kind: str, directory: Path) -> str:
 
 def _connect_raw(address: str | tuple[str, int]) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
-    sock.settimeout(PATIENCE)
+    sock.settimeout(TIMEOUT)
     if not isinstance(address, str):
         # Before connecting, so that the advertised window stays small.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -132,7 +132,7 @@ def wait_hang_up(sock: Stream) -> None:
     """Wait until the broker has closed the connection completely, without reading."""
     poll = select.poll()
     poll.register(sock, select.POLLHUP | select.POLLERR)
-    assert poll.poll(PATIENCE * 1000), "the broker does not close the connection"
+    assert poll.poll(TIMEOUT * 1000), "the broker does not close the connection"
 
 
 def read_all(sock: Stream) -> bytes:

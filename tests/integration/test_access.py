@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.broker import HOST, PATIENCE, Broker, Start, run
+from tests.integration.broker import HOST, TIMEOUT, Broker, Start, run
 from tests.integration.certificates import NAME, Authority, Stream, connect
 from tests.integration.clients import frame, handshake_pub, handshake_sub, split
 
@@ -73,13 +73,13 @@ def test_users_of_a_unix_socket(start: Start, tmp_path: Path) -> None:
     broker = rules.start(start)
     with socket.socket(socket.AF_UNIX) as reader, socket.socket(socket.AF_UNIX) as other:
         for one in (reader, other):
-            one.settimeout(PATIENCE)
+            one.settimeout(TIMEOUT)
             one.connect(str(place))
         assert opened(reader, handshake_sub(b"\x01")) == 0
         assert opened(other, handshake_pub(2)) == DENIED
         rules.reload(f"{mine}\nallow = 'publish'")
         denied(reader)
-    with socket.create_connection((HOST, broker.port("nsd")), PATIENCE) as stranger:
+    with socket.create_connection((HOST, broker.port("nsd")), TIMEOUT) as stranger:
         stranger.sendall(b'{"_class":"OpenRequest","identity":"eve"}\n')
         assert b"ErrorResponse" in stranger.recv(1000)
 
@@ -120,5 +120,5 @@ def test_a_listener_for_other_machines_that_is_decided(start: Start, tmp_path: P
     broker = start("--listen=cafe=tcp:0:interface=0.0.0.0", "--allow-anonymous")
     found = re.search(r"cafe on tcp 0\.0\.0\.0:(\d+)", broker.output)
     assert found is not None
-    with socket.create_connection((HOST, int(found[1])), PATIENCE) as client:
+    with socket.create_connection((HOST, int(found[1])), TIMEOUT) as client:
         assert opened(client, handshake_sub(b"\x01")) == 0

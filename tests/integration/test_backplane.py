@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen, run
+from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen, run
 from tests.integration.certificates import Authority
 from tests.integration.clients import Cafe, publish
 from tests.integration.nats_server import NatsServer, nats_server
@@ -39,7 +39,7 @@ def get(broker: Broker, path: str) -> str:
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for a condition that only another process can change."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -56,7 +56,7 @@ def join(start: Start, server: NatsServer, *options: str, url: str = "") -> Brok
 def shared(publisher: Cafe, subscriber: Cafe) -> None:
     """Wait until a message of ``publisher`` reaches ``subscriber``, at another broker."""
     subscriber.sock.settimeout(0.2)
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     for number in range(10_000):
         assert time.monotonic() < deadline
         publisher.send(publish(1, b"probe %d" % number))
@@ -64,7 +64,7 @@ def shared(publisher: Cafe, subscriber: Cafe) -> None:
             while (seen := subscriber.receive_texts(1)[0]) != b"probe %d" % number:
                 assert seen.startswith(b"probe"), seen
             break
-    subscriber.sock.settimeout(PATIENCE)
+    subscriber.sock.settimeout(TIMEOUT)
 
 
 @pytest.mark.modes
@@ -128,7 +128,7 @@ def test_a_server_that_hangs_delays_clients_briefly(start: Start, server: NatsSe
         )
         sender.start()
         assert local.receive_texts(len(sent)) == sent
-        sender.join(PATIENCE)
+        sender.join(TIMEOUT)
         here.wait_line("has been too slow|" + AWAY)
         drops = json.loads(get(here, "/v1/status"))["stats"]["drops"]
         assert any(reason.startswith("backplane-") for reason in drops)
@@ -165,7 +165,7 @@ def test_a_foreign_publisher(start: Start, server: NatsServer) -> None:
             for subject in (b"pubsub.v1.t.cafe.1", b"pubsub.v1.t.=", b"pubsub.v1.t.cafe.1.x"):
                 sock.sendall(b"PUB %s %d\r\n%s\r\n" % (subject, len(data), data))
         sock.sendall(b"PING\r\n")
-        sock.settimeout(PATIENCE)
+        sock.settimeout(TIMEOUT)
         received = b""
         while b"PONG" not in received:
             received += sock.recv(4096)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen
+from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen
 from tests.integration.clients import Cafe, publish
 from tests.integration.nats_cluster import nats_cluster
 from tests.integration.nats_server import NatsServer, nats_server
@@ -92,13 +92,13 @@ class Traffic:
             return bool(self.received and self.received[-1] >= before)
 
         with self._news:
-            assert self._news.wait_for(arrived, PATIENCE), self._problems
+            assert self._news.wait_for(arrived, TIMEOUT), self._problems
             return self.received[-1]
 
     def published_past(self, number: int) -> None:
         """Wait until ``number`` is published, whether it arrives or not."""
         with self._news:
-            assert self._news.wait_for(lambda: self.published > number, PATIENCE), self._problems
+            assert self._news.wait_for(lambda: self.published > number, TIMEOUT), self._problems
 
     def close(self) -> None:
         """Close the connections."""
@@ -109,7 +109,7 @@ class Traffic:
         """Return all numbers that have arrived."""
         self._ends = True
         for thread in self._threads:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
         assert not self._problems
         assert self.received.pop() == -1
         return self.received

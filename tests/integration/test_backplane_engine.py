@@ -18,7 +18,7 @@ from pubsub.backplane.links import Incoming, Outgoing
 from pubsub.backplane.memory import MemoryBackplane, MemoryEngine
 from pubsub.backplane.nats_backplane import NatsBackplane
 from pubsub.interfaces import IBackplane
-from tests.integration.broker import PATIENCE
+from tests.integration.broker import TIMEOUT
 from tests.integration.nats_server import NatsServer, nats_server
 
 
@@ -27,7 +27,7 @@ class Loop(SelectReactor):
 
     def wait(self, condition: Callable[[], object]) -> None:
         """Run until ``condition`` is true."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not condition():
             assert time.monotonic() < deadline, "nothing happens"
             self.iterate(0.05)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen
+from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen
 from tests.integration.clients import (
     DISCONNECT,
     ERROR,
@@ -37,7 +37,7 @@ class Datagrams:
 
     def __init__(self, broker: Broker) -> None:
         self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.sock.settimeout(PATIENCE)
+        self.sock.settimeout(TIMEOUT)
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * 1024 * 1024)
         self.sock.connect((HOST, broker.port("cafe", "udp")))
         self.session = 0

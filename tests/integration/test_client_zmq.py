@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from pubsub.client import Level, Message, connect
-from tests.integration.broker import HOST, PATIENCE
+from tests.integration.broker import HOST, TIMEOUT
 
 PUBLISH, SUBSCRIBE, UNSUBSCRIBE, QUERY, QUERY_RESP = b"\x01", b"\x02", b"\x03", b"\x04", b"\x05"
 
@@ -22,7 +22,7 @@ class Router:
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._socket = socket
         self.port = socket.bind_to_random_port(f"tcp://{HOST}")
-        socket.setsockopt(zmq.RCVTIMEO, round(PATIENCE * 1000))
+        socket.setsockopt(zmq.RCVTIMEO, round(TIMEOUT * 1000))
 
     async def receive(self) -> tuple[bytes, list[bytes]]:
         """Return the identity of the client, and the frames of the next command."""
@@ -43,7 +43,7 @@ def router() -> Iterator[Router]:
 
 
 def run(body: Any) -> None:
-    asyncio.run(asyncio.wait_for(body, PATIENCE))
+    asyncio.run(asyncio.wait_for(body, TIMEOUT))
 
 
 def test_messages_and_their_confirmation(router: Router) -> None:

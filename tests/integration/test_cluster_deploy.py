@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from tests.integration.broker import HOST, PATIENCE, TWISTD, Broker, Start, listen
+from tests.integration.broker import HOST, TIMEOUT, TWISTD, Broker, Start, listen
 from tests.integration.broker import run as run_broker
 from tests.integration.clients import Cafe
 from tests.integration.cluster import free_port
@@ -90,7 +90,7 @@ def nodes(certificates: Path, tmp_path: Path) -> Iterator[list[Node]]:
     made: list[Node] = []
     try:
         made += [Node(name, ports, tmp_path) for name in NODES]
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not all(node.is_healthy() for node in made):
             assert time.monotonic() < deadline, made[0].log.read_text()
             time.sleep(0.05)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.broker import HOST, PATIENCE, TWISTD, Start, listen, run
+from tests.integration.broker import HOST, TIMEOUT, TWISTD, Start, listen, run
 from tests.integration.clients import Cafe, Client, Nsd, handshake_sub, message
 from tests.integration.needs import missing, not_allowed
 
@@ -195,7 +195,7 @@ def test_help_whose_reader_ends(tmp_path: Path) -> None:
             cwd=tmp_path,
             stdout=closed,
             stderr=subprocess.PIPE,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
             check=False,
         )
     assert result.stderr == b""

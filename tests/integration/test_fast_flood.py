@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 
 from pubsub.broker.token_throttle import VERIFICATIONS
 from pubsub.testing import LocalBroker
-from tests.integration.broker import HOST, PATIENCE
+from tests.integration.broker import HOST, TIMEOUT
 from tests.integration.fast_client import Fast, create, publish, subscribe
 from tests.integration.test_embedded import in_reactor
 
@@ -39,7 +39,7 @@ def attack(port: int, attacker: int, enough: threading.Event) -> int:
     while not enough.is_set():
         with (
             contextlib.suppress(OSError),
-            socket.create_connection((HOST, port), PATIENCE) as sock,
+            socket.create_connection((HOST, port), TIMEOUT) as sock,
         ):
             connections += 1
             # The first failures of a connection are not delayed; later ones are.
@@ -74,7 +74,7 @@ def under_attack(port: int, owner: bytes, reader: bytes) -> tuple[int, int]:
             done = work(port, owner, reader)
         finally:
             enough.set()
-        return done, sum(attack.result(PATIENCE) for attack in attacks)
+        return done, sum(attack.result(TIMEOUT) for attack in attacks)
 
 
 @in_reactor

@@ -7,7 +7,7 @@ import stat
 import subprocess
 from pathlib import Path
 
-from tests.integration.broker import PATIENCE, Broker
+from tests.integration.broker import TIMEOUT, Broker
 from tests.integration.command import PUBSUB, error, output, run
 
 TOPIC = "cafe/7"
@@ -36,7 +36,7 @@ class TestTail:
             output("pub", TOPIC, "c", env=env)
             assert process.stdout.readline() == b"c\n"
             process.terminate()
-            process.wait(PATIENCE)
+            process.wait(TIMEOUT)
         assert "needs a topic" in error("tail", "-f", env=env, code=2)
 
 

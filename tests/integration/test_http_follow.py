@@ -18,7 +18,7 @@ from websockets.sync.client import ClientConnection, connect, unix_connect
 from websockets.typing import Subprotocol
 
 from pubsub.admin.websocket_frames import SUBPROTOCOL
-from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen
+from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen
 from tests.integration.clients import Cafe, publish
 from tests.integration.streams import make_certificate
 
@@ -41,14 +41,14 @@ def curl(*arguments: str) -> str:
     """Return the output of curl, which must succeed."""
     done = subprocess.run(
         ["curl", "-sS", "--max-time", "40", *arguments],
-        capture_output=True, text=True, timeout=PATIENCE, check=True,
+        capture_output=True, text=True, timeout=TIMEOUT, check=True,
     )  # fmt: skip
     return done.stdout
 
 
 def post(broker: Broker, *bodies: bytes, topic: str = "cafe%2F7") -> None:
     """Publish messages over one connection."""
-    connection = HTTPConnection(HOST, broker.port("admin"), timeout=PATIENCE)
+    connection = HTTPConnection(HOST, broker.port("admin"), timeout=TIMEOUT)
     for body in bodies:
         connection.request("POST", f"/v1/topics/{topic}/messages", body)
         response = connection.getresponse()
@@ -61,7 +61,7 @@ class Follower:
     """A connection that follows; lines are read from it."""
 
     def __init__(self, broker: Broker, query: str = "?follow=1") -> None:
-        self.socket = socket.create_connection((HOST, broker.port("admin")), PATIENCE)
+        self.socket = socket.create_connection((HOST, broker.port("admin")), TIMEOUT)
         self.socket.sendall(f"GET /v1/topics/cafe%2F7/messages{query} HTTP/1.1\r\n\r\n".encode())
         self._file = self.socket.makefile("rb")
         while self._file.readline() != b"\r\n":
@@ -139,7 +139,7 @@ def test_curl_follows(broker: Broker) -> None:
     broker.signal()
     rest = list(lines)
     assert 'data: {"reason": "stopped"}\n' in rest
-    assert process.wait(PATIENCE) == 0
+    assert process.wait(TIMEOUT) == 0
     process.stdout.close()
 
 
@@ -219,27 +219,27 @@ def connected(broker: Broker) -> Iterator[ClientConnection]:
     url = f"ws://{HOST}:{broker.port('admin')}/v1/ws"
     with connect(url, subprotocols=[Subprotocol(SUBPROTOCOL)]) as socket:
         socket.send('{"id": 1, "op": "connect"}')
-        assert "ok" in json.loads(socket.recv(PATIENCE))
+        assert "ok" in json.loads(socket.recv(TIMEOUT))
         yield socket
 
 
 def test_web_sockets(broker: Broker) -> None:
     with connected(broker) as socket, connected(broker) as other:
         socket.send('{"id": 2, "op": "subscribe", "topic": "cafe/7"}')
-        assert json.loads(socket.recv(PATIENCE))["ok"]["start"] == 0
+        assert json.loads(socket.recv(TIMEOUT))["ok"]["start"] == 0
         Cafe.publisher(broker, 7).send(publish(7, b"from cafe"))
-        assert json.loads(socket.recv(PATIENCE))["message"]["value"] == "from cafe"
+        assert json.loads(socket.recv(TIMEOUT))["message"]["value"] == "from cafe"
         for number in range(500):
             other.send(json.dumps({"id": number, "op": "publish", "topic": "cafe/7",
                                    "value": str(number)}))  # fmt: skip
-        answers = [json.loads(other.recv(PATIENCE)) for _ in range(500)]
+        answers = [json.loads(other.recv(TIMEOUT)) for _ in range(500)]
         assert {answer["ok"]["level"] for answer in answers} == {"stored"}
-        rows = [json.loads(socket.recv(PATIENCE))["message"] for _ in range(500)]
+        rows = [json.loads(socket.recv(TIMEOUT))["message"] for _ in range(500)]
         assert [row["value"] for row in rows] == [str(n) for n in range(500)]
         broker.signal()
         for one in (socket, other):
             with pytest.raises(ConnectionClosedOK) as closed:
-                one.recv(PATIENCE)
+                one.recv(TIMEOUT)
             assert closed.value.rcvd is not None
             assert closed.value.rcvd.code == 1001
 
@@ -248,7 +248,7 @@ def test_a_large_message_over_a_web_socket(broker: Broker) -> None:
     with connected(broker) as socket:
         value = "x" * (2**20 - 100)
         socket.send(json.dumps({"id": 2, "op": "publish", "topic": "a", "value": value}))
-        assert json.loads(socket.recv(PATIENCE))["ok"]["offset"] == 0
+        assert json.loads(socket.recv(TIMEOUT))["ok"]["offset"] == 0
 
 
 def test_messages_are_the_same_after_a_restart(start: Start, tmp_path: Path) -> None:
@@ -278,17 +278,17 @@ def test_over_tls(start: Start, tmp_path: Path) -> None:
     with connect(url, subprotocols=[Subprotocol(SUBPROTOCOL)], ssl=context) as socket:
         socket.send('{"id": 1, "op": "connect"}')
         socket.send('{"id": 2, "op": "subscribe", "topic": "a"}')
-        assert [json.loads(socket.recv(PATIENCE))["id"] for _ in range(2)] == [1, 2]
+        assert [json.loads(socket.recv(TIMEOUT))["id"] for _ in range(2)] == [1, 2]
         url = f"https://{HOST}:{broker.port('admin')}/v1/topics/a/messages"
         (tmp_path / "body").write_text("x" * 500_000)
         curl("-k", "--data-binary", f"@{tmp_path}/body", url)
-        assert len(json.loads(socket.recv(PATIENCE))["message"]["value"]) == 500_000
+        assert len(json.loads(socket.recv(TIMEOUT))["message"]["value"]) == 500_000
         value = "y" * 900_000
         socket.send(json.dumps({"id": 3, "op": "publish", "topic": "b", "value": value}))
-        assert json.loads(socket.recv(PATIENCE))["ok"]["offset"] == 1
+        assert json.loads(socket.recv(TIMEOUT))["ok"]["offset"] == 1
         broker.signal()
         with pytest.raises(ConnectionClosedOK):
-            socket.recv(PATIENCE)
+            socket.recv(TIMEOUT)
 
 
 def test_over_a_unix_socket(start: Start, tmp_path: Path) -> None:
@@ -299,5 +299,5 @@ def test_over_a_unix_socket(start: Start, tmp_path: Path) -> None:
     with unix_connect(str(path), uri, subprotocols=[Subprotocol(SUBPROTOCOL)]) as socket:
         socket.send('{"id": 1, "op": "connect"}')
         socket.send('{"id": 2, "op": "subscribe", "topic": "a", "start": 0}')
-        found = [json.loads(socket.recv(PATIENCE)) for _ in range(3)]
+        found = [json.loads(socket.recv(TIMEOUT)) for _ in range(3)]
         assert found[2]["message"]["value"] == "x"

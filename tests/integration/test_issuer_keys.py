@@ -19,7 +19,7 @@ from twisted.internet.threads import deferToThread
 from pubsub.broker.master_secrets import KeySource, MasterSecret
 from pubsub.server import key_fetcher
 from pubsub.server.key_fetcher import MAX_BYTES, FetchFailed, KeyFetcher
-from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen
+from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen
 from tests.integration.certificates import NAME, Authority
 from tests.integration.key_server import KeyServer, key_server, sending
 from tests.waiting import until
@@ -179,7 +179,7 @@ def get(broker: Broker, path: str, token: str = "") -> Any:
     if token:
         request.add_header("Authorization", f"Bearer {token}")
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE) as reply:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as reply:
             return reply.read().decode()
     except urllib.error.HTTPError as error:
         error.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.broker import HOST, PATIENCE, Start, listen
+from tests.integration.broker import HOST, TIMEOUT, Start, listen
 from tests.integration.certificates import Stream, half_close
 from tests.integration.clients import (
     ERROR,
@@ -122,7 +122,7 @@ def test_a_stop_does_not_wait_for_those_that_have_left(start: Start, tmp_path: P
             for subscriber in fill(stack, served, 3):
                 half_close(subscriber)
         broker.signal()
-        assert broker.wait(PATIENCE / 2) in (0, -signal.SIGTERM)
+        assert broker.wait(TIMEOUT / 2) in (0, -signal.SIGTERM)
 
 
 def test_a_stop_does_not_wait_for_those_that_neither_read_nor_close(
@@ -136,7 +136,7 @@ def test_a_stop_does_not_wait_for_those_that_neither_read_nor_close(
             shake(half, handshake_pub())
             half.sendall(publish(1, bytes(1000))[:-1])
         broker.signal()
-        assert broker.wait(PATIENCE / 2) in (0, -signal.SIGTERM)
+        assert broker.wait(TIMEOUT / 2) in (0, -signal.SIGTERM)
 
 
 @pytest.mark.modes
@@ -247,13 +247,13 @@ def test_udp_clients_do_not_hold_up_a_stop(start: Start) -> None:
     with socket.socket(type=socket.SOCK_DGRAM) as reading, contextlib.ExitStack() as stack:
         silent = stack.enter_context(socket.socket(type=socket.SOCK_DGRAM))
         for sock in (reading, silent):
-            sock.settimeout(PATIENCE)
+            sock.settimeout(TIMEOUT)
             sock.sendto(handshake_sub(), address)
             assert split(sock.recv(100))[0].opcode == HANDSHAKE_ACK
         reading.sendto(publish(1, b"half")[:-1], address)
         assert split(reading.recv(100)) == [(ERROR, b"\x07")]
         broker.signal()
-        assert broker.wait(PATIENCE / 2) in (0, -signal.SIGTERM)
+        assert broker.wait(TIMEOUT / 2) in (0, -signal.SIGTERM)
         assert split(silent.recv(100)) == [(0x04, b"")]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import trustme
 
-from tests.integration.broker import HOST, MODE, MODES, PATIENCE, Start, environment, listen
+from tests.integration.broker import HOST, MODE, MODES, TIMEOUT, Start, environment, listen
 
 BAD_FRAME = b"\x00" * 16
 
@@ -27,7 +27,7 @@ def json_lines(text: str) -> list[dict[str, Any]]:
 def spoil(port: int, count: int = 1) -> None:
     """Connect ``count`` times, and send bytes that no protocol knows."""
     for _ in range(count):
-        with socket.create_connection((HOST, port), PATIENCE) as client:
+        with socket.create_connection((HOST, port), TIMEOUT) as client:
             client.sendall(BAD_FRAME)
             while client.recv(1000):
                 pass
@@ -92,7 +92,7 @@ def test_the_file_of_a_daemon(tmp_path: Path, as_json: bool) -> None:
     log, pidfile = tmp_path / "own.log", tmp_path / "own.pid"
     options = [*listen("cafe"), "--store=memory", *(["--log-format=json"] if as_json else [])]
     command = MODES[MODE].command([f"--logfile={log}", f"--pidfile={pidfile}"], options)
-    subprocess.run(command, cwd=tmp_path, env=environment(), check=True, timeout=PATIENCE)
+    subprocess.run(command, cwd=tmp_path, env=environment(), check=True, timeout=TIMEOUT)
     pid = int(pidfile.read_text())
     try:
         stop_when_logged(log, pid)
@@ -111,7 +111,7 @@ def stop_when_logged(log: Path, pid: int) -> None:
     waiting = os.pidfd_open(pid)
     try:
         os.kill(pid, signal.SIGTERM)
-        assert select.select([waiting], [], [], PATIENCE)[0], log.read_text()
+        assert select.select([waiting], [], [], TIMEOUT)[0], log.read_text()
     finally:
         os.close(waiting)
 
@@ -128,7 +128,7 @@ def test_the_journal_gets_priorities(tmp_path: Path) -> None:
             command, cwd=tmp_path, env=environment(stream), stdout=output, stderr=output
         ) as process:
             os.close(output)
-            ours.settimeout(PATIENCE)
+            ours.settimeout(TIMEOUT)
             text = b""
             while b"history: " not in text:
                 text += ours.recv(65536)
@@ -159,7 +159,7 @@ def test_a_logger_of_the_operators_own(start: Start, tmp_path: Path) -> None:
         env=environment({"PYTHONPATH": str(tmp_path)}),
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=False,
     )
     assert "own: kernel: " in result.stdout, result

@@ -28,7 +28,7 @@ RULE_TESTS = Path(__file__).with_name("alert_tests.yml")
 ADMIN = f"--admin-port=tcp:0:interface={HOST}"
 SIZE, FLOOD = 32 * 1024, 3000
 # Seconds that Prometheus may take for anything.
-PATIENCE = 60
+TIMEOUT = 60
 _LISTENING = re.compile(r'msg="Listening on" address=[^ ]*:(\d+)')
 _SCRAPE = """
 global: {{scrape_interval: 1s, evaluation_interval: 1s}}
@@ -52,7 +52,7 @@ def promtool(*arguments: str, cwd: Path | None = None) -> str:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
@@ -89,7 +89,7 @@ class Prometheus:
             stderr=subprocess.PIPE,
             text=True,
         )
-        self._http = urllib3.PoolManager(retries=False, timeout=PATIENCE)
+        self._http = urllib3.PoolManager(retries=False, timeout=TIMEOUT)
         self._port = self._wait_for_port()
         # Nothing is read of its log any more, which must not fill the pipe.
         self._reader = threading.Thread(target=self._discard, daemon=True)
@@ -128,7 +128,7 @@ class Prometheus:
     def stop(self) -> None:
         """End the process."""
         self._process.terminate()
-        self._process.wait(PATIENCE)
+        self._process.wait(TIMEOUT)
         self._http.clear()
 
 

@@ -8,7 +8,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from tests.integration.broker import HOST, PATIENCE, Start, listen
+from tests.integration.broker import HOST, TIMEOUT, Start, listen
 
 # An upgrade, and the end of the broker.
 _LEFT_OUT = {"/v1/ws", "/v1/drain"}
@@ -20,7 +20,7 @@ _EXCLUDED = [positive_data_acceptance]
 def test_requests_of_every_endpoint(start: Start) -> None:
     broker = start(*listen("cafe"), f"--admin-port=tcp:0:interface={HOST}")
     url = f"http://{HOST}:{broker.port('admin')}"
-    schema: Any = schemathesis.openapi.from_url(f"{url}/v1/openapi.json", timeout=PATIENCE)
+    schema: Any = schemathesis.openapi.from_url(f"{url}/v1/openapi.json", timeout=TIMEOUT)
     operations = [found.ok() for found in schema.get_all_operations()]
     assert len(operations) > 35
     for operation in operations:
@@ -43,6 +43,6 @@ def _try(operation: Any, url: str) -> None:
     def request(case: Any) -> None:
         # Such a response has no end.
         (case.query or {}).pop("follow", None)
-        case.call_and_validate(base_url=url, timeout=PATIENCE, excluded_checks=_EXCLUDED)
+        case.call_and_validate(base_url=url, timeout=TIMEOUT, excluded_checks=_EXCLUDED)
 
     request()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.broker import HOST, PATIENCE, Start, listen
+from tests.integration.broker import HOST, TIMEOUT, Start, listen
 from tests.integration.command import PUBSUB, error, output, run, settings, url
 
 TOPIC = "cafe/7"
@@ -88,7 +88,7 @@ class TestPublishing:
                 pub.stdin.flush()
                 assert first_line(sub) == text
             pub.stdin.close()
-            assert pub.wait(PATIENCE) == 0
+            assert pub.wait(TIMEOUT) == 0
 
     def test_errors(self, env: dict[str, str]) -> None:
         text = error("pub", TOPIC, "x", "--url=cafe://127.0.0.1:1", env=env)
@@ -131,7 +131,7 @@ class TestSubscribing:
         with subscriber(env) as sub:
             assert first_line(sub) == b"a\n"
             sub.send_signal(signal.SIGINT)
-            assert sub.communicate(timeout=PATIENCE) == (b"", b"")
+            assert sub.communicate(timeout=TIMEOUT) == (b"", b"")
             assert sub.returncode == 130
 
     def test_the_reader_of_the_pipe_ends(self, env: dict[str, str]) -> None:
@@ -141,7 +141,7 @@ class TestSubscribing:
             assert first_line(sub) == b"a\n"
             assert sub.stdout is not None
             sub.stdout.close()
-            assert sub.wait(PATIENCE) == 0
+            assert sub.wait(TIMEOUT) == 0
             assert sub.stderr is not None
             assert sub.stderr.read() == b""
 
@@ -150,14 +150,14 @@ class TestSubscribing:
         lines = b"".join(b"%0100d\n" % number for number in range(20_000))
         with subscriber(env, "--count", "20000") as sub:
             output("pub", TOPIC, "--confirm", env=env, stdin=lines)
-            assert sub.communicate(timeout=PATIENCE) == (lines, b"")
+            assert sub.communicate(timeout=TIMEOUT) == (lines, b"")
 
     def test_a_full_disk(self, env: dict[str, str]) -> None:
         output("pub", TOPIC, "a", env=env)
         full = os.open("/dev/full", os.O_WRONLY)
         with subscriber(env, stdout=full) as sub:
             os.close(full)
-            assert sub.communicate(timeout=PATIENCE)[1] == b"pubsub: No space left on device\n"
+            assert sub.communicate(timeout=TIMEOUT)[1] == b"pubsub: No space left on device\n"
             assert sub.returncode == 1
 
     def test_history_over_a_wire_without_one(self, env: dict[str, str]) -> None:
@@ -177,7 +177,7 @@ class TestTerminal:
             stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
         ) as process:  # fmt: skip
             os.close(slave)
-            timer = threading.Timer(PATIENCE, process.kill)
+            timer = threading.Timer(TIMEOUT, process.kill)
             timer.start()
             found = b""
             try:
@@ -187,7 +187,7 @@ class TestTerminal:
                 # The other end is closed.
                 pass
             timer.cancel()
-            assert process.wait(PATIENCE) == 0, found
+            assert process.wait(TIMEOUT) == 0, found
         os.close(master)
         return found
 
@@ -221,4 +221,4 @@ def test_every_protocol(protocol: str, start: Start, tmp_path: Path) -> None:
         assert first_line(sub) == b"a\n"
         output("pub", TOPIC, "c", "--url", url(broker, "cafe"), env=env)
         assert (first_line(sub), first_line(sub)) == (b"b\n", b"c\n")
-        assert sub.wait(PATIENCE) == 0
+        assert sub.wait(TIMEOUT) == 0

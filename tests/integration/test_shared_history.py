@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from pubsub.backplane.shared_position import SharedPosition, decode
-from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen, run
+from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen, run
 from tests.integration.clients import Nsd, message
 from tests.integration.nats_cluster import nats_cluster
 from tests.integration.nats_server import NatsServer, nats_server
@@ -33,7 +33,7 @@ def server(tmp_path: Path) -> Iterator[NatsServer]:
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for a condition that only another process can change."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -110,7 +110,7 @@ def same(*places: Place) -> list[str]:
 
 
 class Load:
-    """Publishes numbers at a place until it is told to end; ``done`` were acknowledged."""
+    """Publishes numbers at a place until it is ended; ``done`` were acknowledged."""
 
     def __init__(self, place: Place, first: int = 0) -> None:
         self._place = place
@@ -138,7 +138,7 @@ class Load:
     def end(self) -> None:
         """End it."""
         self._ends = True
-        self._thread.join(PATIENCE)
+        self._thread.join(TIMEOUT)
 
     def check(self, bodies: list[str]) -> None:
         """Everything acknowledged is there, and nothing is there twice."""

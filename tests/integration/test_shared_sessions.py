@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.broker import PATIENCE, Start
+from tests.integration.broker import TIMEOUT, Start
 from tests.integration.clients import MESSAGE, Cafe
 from tests.integration.nats_server import NatsServer, nats_server
 from tests.integration.test_rheos import SUBSCRIBE, Rheos
@@ -46,7 +46,7 @@ class Reader:
 
     def end(self) -> list[str]:
         """Return everything once the broker has closed the connection."""
-        self._thread.join(PATIENCE)
+        self._thread.join(TIMEOUT)
         assert not self._thread.is_alive()
         self.client.close()
         return self.bodies

@@ -24,16 +24,16 @@ from tests.integration.test_backplane_engine import Loop
 
 
 class Seer:
-    """One broker's view: what it was told, without the key of the bucket's format."""
+    """One broker's view: the reported entries, without the key of the bucket's format."""
 
     def __init__(self, state: Any, loop: Loop) -> None:
         self.state = state
         self._loop = loop
-        self.told: list[StateEntry] = []
+        self.reported: list[StateEntry] = []
         self.rounds = self.absences = 0
 
     def state_changed(self, entries: Any) -> None:
-        self.told += [one for one in entries if one.key != "format"]
+        self.reported += [one for one in entries if one.key != "format"]
 
     def state_complete(self) -> None:
         self.rounds += 1
@@ -50,7 +50,7 @@ class Seer:
         return results[0]
 
     def values(self) -> list[tuple[str, bytes]]:
-        return [(one.key, one.value) for one in self.told]
+        return [(one.key, one.value) for one in self.reported]
 
 
 class Place:
@@ -132,16 +132,16 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 def test_changes_are_told_to_all_in_order(place: Place) -> None:
     here, there = place.seer(), place.seer()
     assert ISharedState.providedBy(here.state)
-    assert here.told == there.told == []
+    assert here.reported == there.reported == []
     revisions = [here.put(f"t.{number}", b"%d" % number) for number in range(20)]
     assert revisions == sorted(set(revisions))
     last = there.put("t.0", b"other", revisions[0])
     assert last > revisions[-1]
     expected = [(f"t.{number}", b"%d" % number) for number in range(20)] + [("t.0", b"other")]
     for seer in (here, there):
-        place.loop.wait(lambda: len(seer.told) >= 21)  # noqa: B023
+        place.loop.wait(lambda: len(seer.reported) >= 21)  # noqa: B023
         assert seer.values() == expected
-        assert [one.revision for one in seer.told] == [*revisions, last]
+        assert [one.revision for one in seer.reported] == [*revisions, last]
     assert here.state.figures()["state_changes"] == 20
 
 
@@ -165,25 +165,25 @@ def test_everything_is_told_to_those_who_come_later(place: Place) -> None:
     revisions = {key: here.put(key, b"1") for key in ("t.a", "t.b", "t.c")}
     revisions["t.a"] = here.put("t.a", b"2", revisions["t.a"])
     there = place.seer()
-    found = {one.key: (one.value, one.revision) for one in there.told}
+    found = {one.key: (one.value, one.revision) for one in there.reported}
     assert found == {
         "t.a": (b"2", revisions["t.a"]),
         "t.b": (b"1", revisions["t.b"]),
         "t.c": (b"1", revisions["t.c"]),
     }
-    assert [one.revision for one in there.told] == sorted(revisions.values())
+    assert [one.revision for one in there.reported] == sorted(revisions.values())
 
 
 def test_the_engine_goes_away_and_comes_back(place: Place) -> None:
     here, there = place.seer(), place.seer()
     before = here.put("t.a", b"1")
-    place.loop.wait(lambda: there.told)
+    place.loop.wait(lambda: there.reported)
     place.leave()
     assert isinstance(here.put("t.a", b"2", before), BackplaneAway)
     place.come_back()
     assert there.values().count(("t.a", b"1")) == 2
     after = here.put("t.a", b"3", before)
-    place.loop.wait(lambda: there.told[-1] == StateEntry("t.a", b"3", after))
+    place.loop.wait(lambda: there.reported[-1] == StateEntry("t.a", b"3", after))
 
 
 def test_a_key_with_a_time_is_removed(place: Place) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from tests.integration import fast_client
 from tests.integration import test_rheos as rheos
-from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen
+from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen
 from tests.integration.clients import Nsd
 from tests.integration.fast_client import KEY_UPDATE, NEWS, Fast, Packet, make_secret, make_token
 from tests.integration.nats_server import NatsServer, nats_server
@@ -58,7 +58,7 @@ class House:
         request.add_header("Content-Type", "application/json")
         request.add_header("Authorization", f"Bearer {self._admin}")
         try:
-            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
                 return answer.status, json.loads(answer.read() or b"null")
         except HTTPError as error:
             with error:
@@ -81,7 +81,7 @@ def house(start: Start, server: NatsServer, tmp_path: Path) -> House:
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for a condition that only another process can change."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)

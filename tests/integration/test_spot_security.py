@@ -13,7 +13,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from pubsub.broker.password_file import hash_password
-from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen
+from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen
 from tests.integration.cluster import Socket
 
 PUBSUB = str(Path(sys.executable).with_name("pubsub"))
@@ -62,7 +62,7 @@ class Sockets:
         self.secure(socket)
         monitor = socket.get_monitor_socket(event)
         socket.connect(f"tcp://{HOST}:{broker.port('spot')}")
-        assert monitor.poll(int(PATIENCE * 1000))
+        assert monitor.poll(int(TIMEOUT * 1000))
         value: int = recv_monitor_message(monitor)["value"]
         socket.disable_monitor()
         socket.close()

@@ -24,7 +24,7 @@ from pubsub.protocols.spot.zmtp import (
     ready,
 )
 from pubsub.protocols.spot.zmtp_handshake import Handshake
-from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen
+from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen
 from tests.integration.cluster import Open, Socket, sockets, subscribe
 from tests.waiting import until
 
@@ -195,7 +195,7 @@ def test_a_socket_of_another_type_is_refused(broker: Broker, connect: Open) -> N
         push.linger = 0
         monitor = push.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         push.connect(endpoint(broker))
-        assert monitor.poll(int(PATIENCE * 1000))
+        assert monitor.poll(int(TIMEOUT * 1000))
         push.disable_monitor()
     broker.wait_line("refused: 1 on spot: socket-type")
 
@@ -266,7 +266,7 @@ class Peer:
     """Our codec on a connection to a libzmq socket."""
 
     def __init__(self, port: int, kind: bytes) -> None:
-        self._socket = socket.create_connection((HOST, port), PATIENCE)
+        self._socket = socket.create_connection((HOST, port), TIMEOUT)
         self._data = b""
         self._socket.sendall(GREETING)
         self.handshake = Handshake()

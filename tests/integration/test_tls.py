@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen
+from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen
 from tests.integration.certificates import NAME, Authority, Stream, TlsSocket, connect
 from tests.integration.clients import HANDSHAKE_ACK, PING, PONG, frame, handshake_pub, split
 from tests.integration.streams import read_all
@@ -102,7 +102,7 @@ def test_an_ssl_endpoint_goes_on(start: Start, authority: Authority) -> None:
     with connect(broker.port("cafe"), offering(authority, ["cafe"])) as stream:
         assert stream.selected_alpn_protocol() == "cafe"
         speak(stream)
-    with socket.create_connection((HOST, broker.port("cafe")), PATIENCE) as plain:
+    with socket.create_connection((HOST, broker.port("cafe")), TIMEOUT) as plain:
         plain.sendall(bytes(100))
         plain.recv(100)
     refused(broker, "tls-plaintext")
@@ -207,7 +207,7 @@ def test_an_optional_certificate(start: Start, authority: Authority, other: Auth
 
 def test_a_client_without_tls_is_cut(start: Start, authority: Authority) -> None:
     broker = serve(start, authority)
-    with socket.create_connection((HOST, broker.port("admin")), PATIENCE) as stream:
+    with socket.create_connection((HOST, broker.port("admin")), TIMEOUT) as stream:
         stream.sendall(GET)
         # An alert, and the end.
         assert stream.recv(100)[:1] in (b"\x15", b"")
@@ -217,8 +217,8 @@ def test_a_client_without_tls_is_cut(start: Start, authority: Authority) -> None
 def test_connections_without_a_byte_are_no_failures(start: Start, authority: Authority) -> None:
     broker = serve(start, authority)
     for _ in range(3):
-        socket.create_connection((HOST, broker.port("cafe")), PATIENCE).close()
-    with socket.create_connection((HOST, broker.port("cafe")), PATIENCE) as half:
+        socket.create_connection((HOST, broker.port("cafe")), TIMEOUT).close()
+    with socket.create_connection((HOST, broker.port("cafe")), TIMEOUT) as half:
         half.sendall(b"\x16\x03\x01")
     refused(broker, "tls-handshake")
     broker.stop()
@@ -285,7 +285,7 @@ def test_authorities_are_renewed(start: Start, authority: Authority, other: Auth
         # Nor can a session from before be resumed.
         with (
             pytest.raises((ssl.SSLError, ConnectionError)),
-            socket.create_connection((HOST, broker.port("cafe")), PATIENCE) as sock,
+            socket.create_connection((HOST, broker.port("cafe")), TIMEOUT) as sock,
             client.wrap_socket(sock, server_hostname=NAME, session=before.session) as stream,
         ):
             speak(stream)
@@ -298,7 +298,7 @@ def test_tls_is_turned_on_by_the_file(start: Start, authority: Authority, tmp_pa
     plain = f'[[listen]]\nprotocol = "cafe"\nendpoint = "tcp:0:interface={HOST}"\n'
     path.write_text(plain)
     broker = start(f"--config={path}")
-    with socket.create_connection((HOST, broker.port("cafe")), PATIENCE) as before:
+    with socket.create_connection((HOST, broker.port("cafe")), TIMEOUT) as before:
         speak(before)
         path.write_text(f'{plain}tls-cert = "{authority.issue("broker", NAME)}"\n')
         reload(broker, "reloaded: ")
@@ -317,10 +317,10 @@ def test_curl(start: Start, authority: Authority) -> None:
     url = f"https://{NAME}:{broker.port('admin')}/v1/bounds"
     command = ["curl", "-sS", "--cacert", authority.file, "--resolve",
                f"{NAME}:{broker.port('admin')}:{HOST}", url]  # fmt: skip
-    found = subprocess.run([*command, "--cert", own], capture_output=True, timeout=PATIENCE)
+    found = subprocess.run([*command, "--cert", own], capture_output=True, timeout=TIMEOUT)
     assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout)["next"] == 0
-    failed = subprocess.run(command, capture_output=True, timeout=PATIENCE)
+    failed = subprocess.run(command, capture_output=True, timeout=TIMEOUT)
     assert failed.returncode != 0
     refused(broker, "tls-certificate-missing", "admin")
 
@@ -357,7 +357,7 @@ def test_the_end_of_the_output(start: Start, authority: Authority, version: ssl.
         (broker.port("admin"), GET.replace(b"Connection: close\r\n", b"")),
         (broker.port("cafe"), handshake_pub() + frame(PING)),
     ):
-        sock = socket.create_connection((HOST, port), PATIENCE)
+        sock = socket.create_connection((HOST, port), TIMEOUT)
         with TlsSocket(sock, context) as stream:
             stream.sendall(request)
             stream.notify_close()
@@ -387,7 +387,7 @@ def test_unix_sockets(start: Start, authority: Authority, tmp_path: Path) -> Non
     broker = start(f"--listen=cafe=unix:{path}", f"--tls-cert={certificate}")
     assert f"cafe on tls unix {path}" in broker.output
     with socket.socket(socket.AF_UNIX) as sock:
-        sock.settimeout(PATIENCE)
+        sock.settimeout(TIMEOUT)
         sock.connect(str(path))
         with authority.client().wrap_socket(sock, server_hostname=NAME) as stream:
             speak(stream)

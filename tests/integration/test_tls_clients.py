@@ -14,7 +14,7 @@ import jwt
 import pytest
 
 from pubsub.client import ConnectFailed, Level, OutcomeUnknown
-from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen
+from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen
 from tests.integration.certificates import NAME, Authority
 from tests.integration.client_shells import SHELLS, Connect, collect, run
 from tests.integration.cluster import free_port
@@ -111,7 +111,7 @@ def test_the_command(
             output("pub", topic, "hello", "--confirm", *options, env=env)
         assert subscriber.stdout is not None
         assert subscriber.stdout.read() == b"hello\nhello\n"
-        assert subscriber.wait(PATIENCE) == 0
+        assert subscriber.wait(TIMEOUT) == 0
     found = output("tail", "-n", "1", "--format", "json", topic, *options, env=env)
     assert json.loads(found)["topic"] == topic
     text = error("pub", topic, "x", "--confirm", "--tls-ca", authority.file, *token, env=env)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from tests.integration.broker import HOST, PATIENCE, Start, listen
+from tests.integration.broker import HOST, TIMEOUT, Start, listen
 from tests.integration.clients import Cafe, publish
 from tests.integration.command import PUBSUB, error, output, settings, url
 from tests.integration.needs import missing
@@ -83,7 +83,7 @@ def shell(name: str, *arguments: str, home: Path) -> str:
     need(name)
     done = subprocess.run(
         [name, *arguments], env=searching(home), capture_output=True, text=True,
-        timeout=PATIENCE, check=False,
+        timeout=TIMEOUT, check=False,
     )  # fmt: skip
     assert done.stderr == "", done
     return done.stdout
@@ -110,20 +110,20 @@ def terminal(
     def read_until(what: bytes) -> None:
         got = b""
         while what not in got:
-            assert select.select([ours], [], [], PATIENCE)[0], got
+            assert select.select([ours], [], [], TIMEOUT)[0], got
             got += os.read(ours, 4096)
 
     try:
         yield read_until, partial(os.write, ours)
     finally:
         process.kill()
-        process.wait(PATIENCE)
+        process.wait(TIMEOUT)
         os.close(ours)
 
 
 def test_the_reader_of_a_pipe_ends(tmp_path: Path) -> None:
     done = subprocess.run(
         ["bash", "-c", '"$1" --help | true; echo ${PIPESTATUS[0]}', "bash", PUBSUB],
-        env=settings("", tmp_path), capture_output=True, timeout=PATIENCE, check=False,
+        env=settings("", tmp_path), capture_output=True, timeout=TIMEOUT, check=False,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == (b"0\n", b"")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
-from tests.integration.broker import PATIENCE
+from tests.integration.broker import TIMEOUT
 from tests.integration.clients import Client
 
 _P = ParamSpec("_P")
@@ -21,7 +21,7 @@ def background(call: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> I
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(call, *args, **kwargs)
         yield future
-        future.result(PATIENCE)
+        future.result(TIMEOUT)
 
 
 @contextlib.contextmanager

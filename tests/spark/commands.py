@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.integration.broker import PATIENCE, environment
+from tests.integration.broker import TIMEOUT, environment
 
 PUBSUB = str(Path(sys.executable).with_name("pubsub"))
 ROOT = Path(__file__).parents[2]
@@ -51,7 +51,7 @@ class Command:
     def finish(self) -> tuple[int, str, str]:
         """Return its exit code, output and errors. Kills the remaining processes of its group."""
         try:
-            out, err = self._process.communicate(timeout=4 * PATIENCE)
+            out, err = self._process.communicate(timeout=4 * TIMEOUT)
         finally:
             self.discard()
         return self._process.returncode, out, err

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pubsub.client.history_client import HistoryClient
-from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen
+from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen
 from tests.integration.cluster import free_port
 
 Option: TypeAlias = str | int | bool
@@ -61,7 +61,7 @@ def values(frame: DataFrame) -> list[bytes]:
 
 def finish(query: StreamingQuery) -> list[Any]:
     """Wait for the end of a query and return its progress. Raises the error of the query."""
-    if not query.awaitTermination(int(PATIENCE)):
+    if not query.awaitTermination(int(TIMEOUT)):
         query.stop()
         raise AssertionError("the query does not end")
     return list(query.recentProgress)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyspark
 
-from tests.integration.broker import PATIENCE, environment
+from tests.integration.broker import TIMEOUT, environment
 from tests.waiting import until
 
 _HOST = "127.0.0.1"
@@ -54,7 +54,7 @@ class Daemon:
             assert self._process.poll() is None, self._log.read_text()
             return pattern.search(self._log.read_text(errors="replace"))
 
-        until(find, pattern.pattern, PATIENCE)
+        until(find, pattern.pattern, TIMEOUT)
         found = find()
         assert found is not None
         return found

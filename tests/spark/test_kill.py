@@ -15,7 +15,7 @@ import sys
 import threading
 from pathlib import Path
 
-from tests.integration.broker import PATIENCE, Broker, Start, environment
+from tests.integration.broker import TIMEOUT, Broker, Start, environment
 from tests.spark.copy_topic import BATCH_MESSAGES, COPY_TOPIC
 from tests.spark.http_brokers import serve, stored_values, url_of
 from tests.spark.relay import Relay
@@ -79,7 +79,7 @@ class Chain(threading.Thread):
             with self._lock:
                 self._process = process
             try:
-                return process.wait(2 * PATIENCE)
+                return process.wait(2 * TIMEOUT)
             finally:
                 self._end(process)
 

@@ -296,21 +296,21 @@ class Bench:
         self.clock = clock_at()
         self.counters = Counters()
         self.memory = MemoryBudget(memory)
-        self.turns = 0
+        self.ticks = 0
         self.router = Router(
             self.counters,
             self.memory,
             self.clock.seconds,
-            self._at_turn_end,
-            Slices(self._at_turn_end),
+            self._at_tick_end,
+            Slices(self._at_tick_end),
         )
         self.store = MemoryStore(1000, 2**26)
         self.topics = TopicRegistry(1000, self.memory)
         self.cursors = Cursors(self.clock, self.store, self.topics, self.router)
         self.closed: list[str] = []
 
-    def _at_turn_end(self, call: Callable[[], None]) -> None:
-        self.turns += 1
+    def _at_tick_end(self, call: Callable[[], None]) -> None:
+        self.ticks += 1
         self.clock.callLater(0, call)
 
     def turn(self) -> None:

@@ -83,56 +83,56 @@ class SomeTests(SynchronousTestCase):
 class WhoTests(SynchronousTestCase):
     """The subjects of a rule"""
 
-    def meant(self, identity: Identity, protocol: str = "toy", **who: tuple[object, ...]) -> bool:
+    def matches(self, identity: Identity, protocol: str = "toy", **who: tuple[object, ...]) -> bool:
         one = rule(True, who=Who(**who))  # type: ignore[arg-type]
         return rules_for(identity, one, protocol=protocol).may("publish", "a")
 
     def test_everybody(self) -> None:
-        assert self.meant(NOBODY)
-        assert self.meant(ADA)
+        assert self.matches(NOBODY)
+        assert self.matches(ADA)
 
     def test_patterns_of_names(self) -> None:
-        assert self.meant(ADA, identities=("a*",))
-        assert self.meant(ADA, identities=("eve", "ada"))
-        assert not self.meant(ADA, identities=("ADA",))
-        assert not self.meant(EVE, identities=("a*",))
+        assert self.matches(ADA, identities=("a*",))
+        assert self.matches(ADA, identities=("eve", "ada"))
+        assert not self.matches(ADA, identities=("ADA",))
+        assert not self.matches(EVE, identities=("a*",))
 
     def test_an_anonymous_client_has_no_name(self) -> None:
-        assert not self.meant(NOBODY, identities=("*",))
-        assert not self.meant(Identity(host="192.0.2.7"), groups=("all",))
-        assert self.meant(NOBODY, proofs=("anonymous",))
-        assert not self.meant(ADA, proofs=("anonymous",))
+        assert not self.matches(NOBODY, identities=("*",))
+        assert not self.matches(Identity(host="192.0.2.7"), groups=("all",))
+        assert self.matches(NOBODY, proofs=("anonymous",))
+        assert not self.matches(ADA, proofs=("anonymous",))
 
     def test_a_proved_name_may_be_empty(self) -> None:
-        assert self.meant(Identity("", TOKEN), identities=("*",))
+        assert self.matches(Identity("", TOKEN), identities=("*",))
 
     def test_groups_by_name_and_by_proof(self) -> None:
-        assert self.meant(ADA, groups=("ops",))
-        assert self.meant(Identity("bobby", TOKEN), groups=("ops",))
-        assert not self.meant(EVE, groups=("ops",))
-        assert self.meant(Identity("eve", TOKEN, frozenset({"ops"})), groups=("ops",))
+        assert self.matches(ADA, groups=("ops",))
+        assert self.matches(Identity("bobby", TOKEN), groups=("ops",))
+        assert not self.matches(EVE, groups=("ops",))
+        assert self.matches(Identity("eve", TOKEN, frozenset({"ops"})), groups=("ops",))
 
     def test_networks(self) -> None:
         networks = (ip_network("192.0.2.0/24"), ip_network("2001:db8::/32"))
-        assert self.meant(ADA, networks=networks)
-        assert not self.meant(EVE, networks=networks)
-        assert self.meant(Identity(host="2001:db8::1"), networks=networks)
-        assert self.meant(Identity(host="::ffff:192.0.2.1"), networks=networks)
-        assert not self.meant(Identity(host="unix"), networks=networks)
-        assert not self.meant(NOBODY, networks=networks)
-        assert self.meant(Identity(host="fe80::1%eth0"), networks=(ip_network("fe80::/10"),))
+        assert self.matches(ADA, networks=networks)
+        assert not self.matches(EVE, networks=networks)
+        assert self.matches(Identity(host="2001:db8::1"), networks=networks)
+        assert self.matches(Identity(host="::ffff:192.0.2.1"), networks=networks)
+        assert not self.matches(Identity(host="unix"), networks=networks)
+        assert not self.matches(NOBODY, networks=networks)
+        assert self.matches(Identity(host="fe80::1%eth0"), networks=(ip_network("fe80::/10"),))
 
     def test_unix_sockets(self) -> None:
-        assert self.meant(Identity("uid:0", SOCKET, host="unix"), networks=("unix",))
-        assert not self.meant(ADA, networks=("unix",))
+        assert self.matches(Identity("uid:0", SOCKET, host="unix"), networks=("unix",))
+        assert not self.matches(ADA, networks=("unix",))
 
     def test_listeners(self) -> None:
-        assert self.meant(ADA, protocol="cafe", listeners=("cafe", "nsd"))
-        assert not self.meant(ADA, protocol="spot", listeners=("cafe", "nsd"))
+        assert self.matches(ADA, protocol="cafe", listeners=("cafe", "nsd"))
+        assert not self.matches(ADA, protocol="spot", listeners=("cafe", "nsd"))
 
     def test_all_conditions_have_to_be_met(self) -> None:
-        assert self.meant(ADA, identities=("ada",), proofs=(CERTIFICATE,))
-        assert not self.meant(ADA, identities=("ada",), proofs=(TOKEN,))
+        assert self.matches(ADA, identities=("ada",), proofs=(CERTIFICATE,))
+        assert not self.matches(ADA, identities=("ada",), proofs=(TOKEN,))
 
 
 class DecisionTests(SynchronousTestCase):

@@ -75,7 +75,7 @@ class CursorCase(SynchronousTestCase):
         assert self.box.cursor is not None
         return self.box.cursor
 
-    def turns(self, count: int = 50) -> None:
+    def advance(self, count: int = 50) -> None:
         for _ in range(count):
             self.clock.advance(0)
 
@@ -85,7 +85,7 @@ class CursorCase(SynchronousTestCase):
             self.publish(topics[number % len(topics)], b"%d" % number + LARGE)
         self.transport.room = 1
         self.resume(self.news, self.sport)
-        self.turns()
+        self.advance()
         assert b"%d" % (count - 1) not in self.lines()
 
     def lines(self) -> list[bytes]:
@@ -100,16 +100,16 @@ class CursorTests(CursorCase):
         self.publish(self.news, b"missed 1", b"missed 2")
         self.resume(self.news, offset=1)
         self.publish(self.news, b"live")
-        self.turns()
+        self.advance()
         assert self.lines() == [b"missed 1", b"missed 2", b"live"]
         assert self.broker.counters.delivered == 3
 
     def test_it_may_begin_within_a_batch(self) -> None:
         self.publish(self.news, b"0", b"1", b"2", b"3")
         self.resume(self.news, offset=2)
-        self.turns()
+        self.advance()
         self.publish(self.news, b"4")
-        self.turns()
+        self.advance()
         assert self.lines() == [b"2", b"3", b"4"]
 
     def test_only_subscribed_topics_are_replayed(self) -> None:
@@ -119,7 +119,7 @@ class CursorTests(CursorCase):
         self.resume(self.news)
         self.publish(self.sport, b"s2")
         self.publish(self.news, b"n3")
-        self.turns()
+        self.advance()
         assert self.lines() == [b"n1", b"n2", b"n3"]
 
     def test_each_topic_begins_at_its_position(self) -> None:
@@ -127,7 +127,7 @@ class CursorTests(CursorCase):
             self.publish(self.news if number % 2 else self.sport, b"%d" % number)
         self.resume_from({self.news: 3, self.sport: 1})
         assert [self.cursor.position(topic) for topic in (self.news, self.sport)] == [3, 1]
-        self.turns()
+        self.advance()
         assert self.lines() == [b"2", b"3", b"4", b"5"]
         assert self.box.cursor is None
 
@@ -135,7 +135,7 @@ class CursorTests(CursorCase):
         self.publish(self.news, b"n0", b"n1", b"n2")
         self.publish(self.sport, b"s3", b"s4", b"s5")
         self.resume_from({self.news: 1, self.sport: 5})
-        self.turns()
+        self.advance()
         assert self.lines() == [b"n1", b"n2", b"s5"]
 
     def test_a_topic_without_missed_messages_becomes_live_with_the_others(self) -> None:
@@ -143,7 +143,7 @@ class CursorTests(CursorCase):
         self.publish(self.news, b"n1")
         self.resume_from({self.news: 0, self.sport: 2})
         self.publish(self.sport, b"live")
-        self.turns()
+        self.advance()
         assert self.lines() == [b"n1", b"live"]
 
     def test_without_missed_messages_it_is_live_at_once(self) -> None:
@@ -154,14 +154,14 @@ class CursorTests(CursorCase):
     def test_one_page_arrives_by_itself(self) -> None:
         self.publish(self.news, b"missed")
         self.resume(self.news)
-        self.turns()
+        self.advance()
         assert self.lines() == [b"missed"]
 
     def test_the_last_of_several_pages_arrives_by_itself(self) -> None:
         for number in range(10):
             self.publish(self.news, b"%d" % number + LARGE)
         self.resume(self.news)
-        self.turns()
+        self.advance()
         assert self.box.cursor is None
         assert self.lines() == [b"%d" % n for n in range(10)]
 
@@ -172,11 +172,11 @@ class CursorTests(CursorCase):
         assert self.box.cursor is not None
         for number in range(8, 20):
             self.publish(self.news, b"%d" % number)
-            self.turns(1)
-        self.turns()
+            self.advance(1)
+        self.advance()
         assert self.box.cursor is None
         self.publish(self.news, b"20")
-        self.turns()
+        self.advance()
         assert self.lines() == [b"%d" % n for n in range(21)]
 
     def test_messages_published_while_a_page_is_read_arrive_once(self) -> None:
@@ -184,16 +184,16 @@ class CursorTests(CursorCase):
         self.start_broker(store)
         self.publish(self.news, b"0")
         self.resume(self.news)
-        self.turns(1)
+        self.advance(1)
         self.publish(self.news, b"1")
         store.answer()
-        self.turns()
+        self.advance()
         assert self.box.cursor is not None
         store.answer()
-        self.turns()
+        self.advance()
         assert self.box.cursor is None
         self.publish(self.news, b"2")
-        self.turns()
+        self.advance()
         assert self.lines() == [b"0", b"1", b"2"]
 
     @given(
@@ -228,12 +228,12 @@ class CursorTests(CursorCase):
             elif step == "one":
                 self.transport.drain(room=1)
             else:
-                self.turns(1)
+                self.advance(1)
         self.transport.drain()
-        self.turns()
+        self.advance()
         assert self.box.cursor is None
         publish([0])
-        self.turns()
+        self.advance()
         assert self.lines() == [b"%d" % n for n in range(start, published)]
         assert self.broker.counters.delivered == published - start
 
@@ -246,13 +246,13 @@ class PausedTests(CursorCase):
             self.publish(self.news, b"%d" % number + LARGE)
         self.transport.room = 1
         self.resume(self.news)
-        self.turns()
+        self.advance()
         assert len(self.transport.writes) == 1
         assert self.box.queued + len(self.transport.data) < 2 * PAGE_BYTES
         assert self.box.cursor is not None
         while self.box.paused:
             self.transport.drain(room=1)
-            self.turns()
+            self.advance()
         assert self.box.cursor is None
         assert self.lines() == [b"%d" % n for n in range(20)]
 
@@ -261,7 +261,7 @@ class PausedTests(CursorCase):
             self.publish(self.news, b"%d" % number + LARGE)
         self.transport.room = 1
         self.resume(self.news)
-        self.turns()
+        self.advance()
         read = len(self.transport.data.splitlines()) + self.box.queued // (len(LARGE) + 1)
         assert self.cursor.position(self.news) == read
 
@@ -270,9 +270,9 @@ class PausedTests(CursorCase):
             self.publish(self.news, b"%d" % number + LARGE)
         self.transport.room = 1
         self.resume(self.news)
-        self.turns()
+        self.advance()
         self.box.shut(None)
-        self.turns()
+        self.advance()
         assert self.box.cursor is None
         assert not self.news.groups
 
@@ -285,11 +285,11 @@ class ChangeTests(CursorCase):
         before = self.lines()
         self.broker.router.unsubscribe(self.box, self.sport)
         self.transport.drain()
-        self.turns()
+        self.advance()
         self.publish(self.sport, b"9")
-        self.turns(1)
+        self.advance(1)
         self.publish(self.news, b"10")
-        self.turns()
+        self.advance()
         rest = self.lines()[len(before) :]
         assert rest[-2:] == [b"6", b"10"]
         assert b"7" not in rest
@@ -312,9 +312,9 @@ class LossTests(CursorCase):
         for number in range(10):
             self.publish(self.news, b"%d" % number)
         self.resume(self.news, offset=2)
-        self.turns(1)
+        self.advance(1)
         self.publish(self.news, b"10")
-        self.turns()
+        self.advance()
         assert self.lines() == [b"7", b"8", b"9", b"10"]
         assert self.drops() == {"expired": 5}
 
@@ -323,9 +323,9 @@ class LossTests(CursorCase):
         for number in range(4):
             self.publish(self.news, b"%d" % number)
         self.resume(self.news, offset=1)
-        self.turns(1)
+        self.advance(1)
         self.publish(self.news, b"live")
-        self.turns()
+        self.advance()
         assert self.lines() == [b"live"]
         assert self.drops() == {"expired": 3}
 
@@ -335,13 +335,13 @@ class LossTests(CursorCase):
             self.publish(self.news, b"%d" % number + LARGE)
         self.transport.room = 1
         self.resume(self.news)
-        self.turns()
+        self.advance()
         for number in range(10, 19):
             self.publish(self.news, b"%d" % number)
         self.transport.drain()
-        self.turns()
+        self.advance()
         self.publish(self.news, b"19")
-        self.turns()
+        self.advance()
         lines = self.lines()
         assert lines[-11:] == [b"%d" % n for n in range(9, 20)]
         assert len(lines) < 20
@@ -352,7 +352,7 @@ class LossTests(CursorCase):
         self.publish(self.news, b"too large", b"as well")
         self.resume(self.news, limit=4)
         self.publish(self.news, b"live")
-        self.turns()
+        self.advance()
         assert self.lines() == [b"fits", b"ok", b"live"]
         assert self.drops() == {"too-large": 3}
         assert self.broker.counters.delivered == 3

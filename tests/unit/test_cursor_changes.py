@@ -29,12 +29,12 @@ class CursorChangeCase(CursorCase):
         """Return the messages delivered when the transport has room again, and live ones."""
         before = len(self.lines())
         self.transport.drain()
-        self.turns()
+        self.advance()
         for topic in (self.news, self.sport):
             name = topic.name.encode()
             # Not through the rules of a listener, as only the subscriber is tested.
             self.broker.dispatcher.publish(topic, Columns.of([name]), b"", "toy")
-        self.turns()
+        self.advance()
         return self.lines()[before:]
 
 
@@ -77,10 +77,10 @@ class EndedTests(CursorChangeCase):
         self.publish(self.news, b"n1")
         self.broker.topic_lifecycle.end(self.sport)
         self.resume(self.news, self.sport)
-        self.turns()
+        self.advance()
         assert self.box.cursor is None
         self.publish(self.news, b"live")
-        self.turns()
+        self.advance()
         assert self.lines()[-2:] == [b"n1", b"live"]
 
     def test_a_new_topic_of_the_same_name_is_distinct(self) -> None:
@@ -89,7 +89,7 @@ class EndedTests(CursorChangeCase):
         again = self.broker.topics.create("sport")
         self.publish(again, b"not for bob")
         self.resume(self.news, self.sport)
-        self.turns()
+        self.advance()
         self.publish(again, b"nor this")
-        self.turns()
+        self.advance()
         assert self.lines() == [b"n0"]

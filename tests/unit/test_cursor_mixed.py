@@ -39,7 +39,7 @@ class OrderTests(MixedCase):
         self.publish_mixed("s4", "n5")
         self.resume(self.news, self.sport)
         self.publish_mixed("n6", "s7")
-        self.turns()
+        self.advance()
         assert self.found() == ["n0", "s1", "n2", "s3", "s4", "n5", "n6", "s7"]
         assert self.broker.counters.delivered == 8
 
@@ -47,27 +47,27 @@ class OrderTests(MixedCase):
         self.publish_mixed("n0", "s1", "n2", "s3")
         self.resume(self.sport)
         self.publish_mixed("n4", "s5")
-        self.turns()
+        self.advance()
         assert self.found() == ["s1", "s3", "s5"]
 
     def test_each_topic_begins_at_its_position(self) -> None:
         self.publish_mixed("n0", "s1", "n2", "s3", "n4", "s5")
         self.resume_from({self.news: 4, self.sport: 1})
-        self.turns()
+        self.advance()
         assert self.found() == ["s1", "s3", "n4", "s5"]
 
     def test_a_topic_that_begins_after_the_batch(self) -> None:
         self.publish_mixed("n0", "s1", "n2")
         self.resume_from({self.news: 3, self.sport: 0})
         self.publish_mixed("n3", "s4")
-        self.turns()
+        self.advance()
         assert self.found() == ["s1", "n3", "s4"]
 
     def test_a_discarded_topic(self) -> None:
         self.publish_mixed("n0", "s1", "n2")
         self.resume(self.news, self.sport)
         self.broker.router.unsubscribe(self.box, self.news)
-        self.turns()
+        self.advance()
         assert self.found() == ["s1"]
 
     @given(
@@ -89,7 +89,7 @@ class OrderTests(MixedCase):
         positions = {self.news: min(news, number), self.sport: min(sport, number)}
         self.resume_from(positions)
         self.publish_mixed("nlive", "slive")
-        self.turns()
+        self.advance()
         assert self.found() == [*wanted, "nlive", "slive"]
 
 
@@ -99,12 +99,12 @@ class LossTests(MixedCase):
     def resume_with(self, limits: dict[Topic, int]) -> None:
         for topic, limit in limits.items():
             self.broker.router.subscribe(self.box, topic, Lines(limit=limit), 0)
-        self.turns()
+        self.advance()
 
     def test_messages_that_are_too_large(self) -> None:
         self.publish_mixed("n0", "n...", "s1", "s...", "n2", "n...")
         self.resume_with({self.news: 2, self.sport: 100})
-        self.turns()
+        self.advance()
         assert self.transport.data == b"n0\ns1\ns...\nn2\n"
         assert self.drops() == {("news", "too-large"): 2}
         assert self.broker.counters.delivered == 4
@@ -119,7 +119,7 @@ class LossTests(MixedCase):
         for topic in (self.news, self.sport):
             # Large enough for two writes of a page.
             self.broker.router.subscribe(self.box, topic, Lines(b"." * 500, 2), 0)
-        self.turns()
+        self.advance()
         self.box.shut("disconnected")
         assert self.broker.counters.delivered == len(self.lines())
 
@@ -141,9 +141,9 @@ class LossTests(MixedCase):
         self.publish_mixed("n0", "s1", "n2")
         self.transport.room = 0
         self.resume(self.news, self.sport)
-        self.turns()
+        self.advance()
         self.publish_mixed("n3", "s4")
-        self.turns()
+        self.advance()
         assert self.found() == ["n0", "s1", "n2"]
         assert self.box.shut_and_get_offsets() == {self.news: 3, self.sport: 3}
         assert self.broker.counters.dropped == 0

@@ -103,7 +103,7 @@ class CreateTests(FastCase):
     def test_a_topic_of_another_broker_cannot_be_created(self) -> None:
         fast = self.house()
         topic = fast.broker.topics.create("news", hosted=False)
-        topic.upstream = Far()
+        topic.upstream = RemoteHost()
         assert self.answer(fast, wire.create(OWNER)) == wire.error(1, EXISTS)
         assert topic not in fast.broker.queue_keys
 
@@ -124,7 +124,7 @@ class CreateTests(FastCase):
         assert not fast.broker.topics.named("news").hosted
 
 
-class Far:
+class RemoteHost:
     """An ``Upstream`` that hosts a topic."""
 
     def publish(self, topic: object, batch: object) -> None: ...

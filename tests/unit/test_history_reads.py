@@ -112,7 +112,7 @@ class CursorTests(LetGoCase):
         assert self.numbers(bob) == []
         self.publish(self.news, b"4")
         self.clock.pump([0.1] * 20)
-        self.turns()
+        self.advance()
         self.publish(self.news, b"5")
         assert self.numbers(bob) == [b"n%d" % n for n in range(6)]
         assert self.drops() == {}
@@ -148,7 +148,7 @@ class CursorTests(LetGoCase):
         assert self.store.reads == 4
         self.store.uncommitted = False
         self.clock.advance(0.05)
-        self.turns()
+        self.advance()
         assert self.numbers(bob) == [b"n%d" % n for n in range(4)]
         self.store.uncommitted = True
         self.box(self.stuck(self.sport)).shut("disconnected")
@@ -160,11 +160,11 @@ class CursorTests(LetGoCase):
         self.store.hangs = True
         for reader in readers:
             reader.drain()
-        self.turns()
+        self.advance()
         assert self.store.reads == 2
         self.store.hangs = False
         self.box(readers[0]).shut(None)
-        self.turns()
+        self.advance()
         assert [self.box(reader).cursor is None for reader in readers[2:]] == [True] * 3
 
     def test_a_page_that_cannot_be_encoded_ends_the_connection(self) -> None:

@@ -57,15 +57,15 @@ class LetGoCase(SynchronousTestCase):
     def publish(self, topic: Topic, *payloads: bytes) -> None:
         """Publish in a tick of its own."""
         self.publisher.publish(topic, Columns.of(list(payloads)))
-        self.turns(1)
+        self.advance(1)
 
-    def turns(self, count: int = 20) -> None:
+    def advance(self, count: int = 20) -> None:
         for _ in range(count):
             self.clock.advance(0)
 
     def read_all(self, transport: Transport) -> None:
         transport.drain()
-        self.turns()
+        self.advance()
 
     def numbers(self, transport: Transport) -> list[bytes]:
         return [line.rstrip(b".") for line in transport.data.splitlines()]
@@ -123,7 +123,7 @@ class LetGoTests(LetGoCase):
         self.publisher.publish(self.news, Columns.of([b"4"]))
         self.clock.advance(0)
         self.publisher.publish(self.news, Columns.of([b"5"]))
-        self.turns()
+        self.advance()
         assert self.numbers(bob) == [b"n%d" % n for n in range(6)]
         assert self.news.behind is None
 
@@ -144,7 +144,7 @@ class LetGoTests(LetGoCase):
         self.publisher.publish(self.news, Columns.of([b"0" + b"." * 2 * KIB]))
         self.publisher.publish(self.sport, Columns.of([b"1"]))
         self.publisher.publish(self.news, Columns.of([b"2"]))
-        self.turns(1)
+        self.advance(1)
         self.read_all(bob)
         assert self.numbers(bob) == [b"n0", b"s1", b"n2"]
         assert self.broker.counters.delivered == 3
@@ -209,7 +209,7 @@ class LetGoTests(LetGoCase):
         for _ in range(2):
             columns = Columns.of([b"4", b"5", b"6"], indexes)
             assert self.publisher.publish_mixed(mix, columns) is not None
-            self.turns(1)
+            self.advance(1)
         assert self.box(bob).queued == 0
         self.read_all(bob)
         assert self.numbers(bob)[4:] == [b"s4", b"n5", b"s6"] * 2
@@ -286,7 +286,7 @@ class LetGoTests(LetGoCase):
             self.publisher.publish(self.news, Columns.of([b"%d" % number + b"." * KIB]))
         second = self.broker.router.recheck(self.news, KeyChange(b"k1", b"k2"))
         self.publisher.publish(self.news, Columns.of([b"secret"]))
-        self.turns()
+        self.advance()
         assert self.successResultOf(first) == (4, 0)
         assert self.successResultOf(second) == (3, 1)
         assert self.news.behind is None
@@ -330,7 +330,7 @@ class LetGoTests(LetGoCase):
             elif step in ("one", "all"):
                 bob.drain(room=1 if step == "one" else None)
             else:
-                self.turns(1 if step == "turn" else 5)
+                self.advance(1 if step == "turn" else 5)
         self.read_all(bob)
         assert [int(line[1:]) for line in self.numbers(bob)] == list(range(number))
         assert self.box(bob).cursor is None

@@ -17,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.backplane.nats_tap import Splitter, TappedLoop
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 INFO = b'INFO {"server_id":"x","max_payload":1048576}\r\n'
 TOPIC = "pubsub.v1.t.a.b=2Ec"
 
@@ -141,12 +141,12 @@ class TapTests(SynchronousTestCase):
         self.passes = 0
         self.loop = TappedLoop(self.reactor, self.passed, self.receive)
         self.server, ours = socket.socketpair()
-        self.server.settimeout(PATIENCE)
+        self.server.settimeout(TIMEOUT)
         self.addCleanup(self.server.close)
         connecting = self.loop.create_connection(lambda: self.inner, sock=ours)
         task = self.loop.create_task(connecting)
         task.add_done_callback(lambda _: self.loop.stop())
-        self.loop.begin(PATIENCE)
+        self.loop.begin(TIMEOUT)
         self.addCleanup(self.loop.end)
         assert self.loop.tap is not None
         self.tap = self.loop.tap
@@ -160,7 +160,7 @@ class TapTests(SynchronousTestCase):
         self.found.append((subject, data))
 
     def wait(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not condition():
             assert time.monotonic() < deadline, "nothing happens"
             self.reactor.iterate(0.05)

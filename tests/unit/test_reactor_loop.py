@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.backplane.reactor_loop import ReactorLoop
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 
 
 class ReactorLoopTests(SynchronousTestCase):
@@ -32,11 +32,11 @@ class ReactorLoopTests(SynchronousTestCase):
     def begin(self) -> None:
         """Begin; the loop ends with the test."""
         self.loop.call_soon(self.loop.stop)
-        self.loop.begin(PATIENCE)
+        self.loop.begin(TIMEOUT)
         self.addCleanup(self.loop.end)
 
     def wait(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not condition():
             assert time.monotonic() < deadline, "nothing happens"
             self.reactor.iterate(0.05)
@@ -152,7 +152,7 @@ class ReactorLoopTests(SynchronousTestCase):
     def test_nothing_is_left_at_the_end(self) -> None:
         self.loop.call_later(3600, self.done.append, 1)
         self.loop.call_soon(self.loop.stop)
-        self.loop.begin(PATIENCE)
+        self.loop.begin(TIMEOUT)
         self.loop.call_soon(self.done.append, 2)
         self.loop.end()
         assert self.loop.is_closed()

@@ -74,12 +74,12 @@ class TurnTests(RouterCase):
             for _ in range(3):
                 self.route(self.news, b"a")
                 self.route(self.sport, b"b")
-            assert self.bench.turns == turn
+            assert self.bench.ticks == turn
             self.bench.turn()
 
     def test_without_subscribers_no_end_of_the_tick_is_scheduled(self) -> None:
         self.route(self.news, b"a")
-        assert self.bench.turns == 0
+        assert self.bench.ticks == 0
 
     def test_an_early_flush_leaves_nothing_for_the_end_of_the_tick(self) -> None:
         bob = self.subscriber(self.news)

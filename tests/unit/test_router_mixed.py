@@ -156,7 +156,7 @@ class OrderTests(MixedCase):
     def test_no_subscribers(self) -> None:
         self.subscriber("e")
         self.route("a1", "b2")
-        assert self.bench.turns == 0
+        assert self.bench.ticks == 0
 
     def test_equal_sets_of_topics_are_one_mix(self) -> None:
         a, b, c = (self.topics[name] for name in "abc")

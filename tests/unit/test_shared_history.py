@@ -376,7 +376,7 @@ class RestartTests(ReplicaCase):
             for node, letter in ((here, b"h"), (there, b"t")):
                 sent += [letter + b"%d.%d" % (number, place) for place in range(3)]
                 node.publish(f"t{number % 3}", *sent[-3:])
-            # What clients were told to be written is in the copy; what is not, the stream may have.
+            # Acknowledged messages are in the copy; the stream may have the others.
             stored: list[bool] = []
             here.store.when_written(stored.append)
             there.store.when_written(stored.append)

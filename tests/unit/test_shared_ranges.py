@@ -174,7 +174,7 @@ class RangeTests(ReplicaCase):
         await self.settled(here, there)
         mine = SharedPosition(9999, {here.history.origin: {5: 7}}).encode()
         unknown = SharedPosition(0, {here.history.origin: {5: 7}}).encode()
-        self.patch(shared_ranges, "_PATIENCE", 0.01)
+        self.patch(shared_ranges, "_TIMEOUT", 0.01)
         for query, status, code in (
             (f"from={quote(mine)}", 503, "not-reached"),
             (f"from={quote(unknown)}", 409, "position-unknown"),

@@ -37,7 +37,7 @@ class SteppedBench(Bench):
         self._waiting: list[Callable[[], None]] = []
         super().__init__()
 
-    def _at_turn_end(self, call: Callable[[], None]) -> None:
+    def _at_tick_end(self, call: Callable[[], None]) -> None:
         self._waiting.append(call)
 
     def turn(self) -> None:
@@ -317,16 +317,16 @@ class KeyTests(SlicedCase):
     def setUp(self) -> None:
         super().setUp()
         self.made()
-        self.told: list[Transport] = []
+        self.reported: list[Transport] = []
 
     def member(self, stays: bool, names: str = "a") -> Transport:
-        """Return a subscriber that is told its reply to a recheck."""
+        """Return a subscriber that records the replies of rechecks."""
 
         def recheck(topic: Topic, change: KeyChange | None) -> bool:
             assert transport.outbox is not None
             word = b"" if change is None else change.new
             transport.outbox.send(word + (b" new\n" if stays else b" end\n"))
-            self.told.append(transport)
+            self.reported.append(transport)
             return stays
 
         transport = self.bench.outbox(recheck=recheck)
@@ -340,7 +340,7 @@ class KeyTests(SlicedCase):
         """Have some of the subscribers rechecked."""
         for _ in range(ticks):
             self.bench.turn()
-        assert 0 < len(self.told) < 70
+        assert 0 < len(self.reported) < 70
 
     def test_what_is_published_later_is_for_those_who_stay(self) -> None:
         staying, ending = zip(
@@ -353,17 +353,17 @@ class KeyTests(SlicedCase):
         self.publish_one("a")
         self.begin()
         self.assertNoResult(done)  # type: ignore[no-untyped-call]
-        # Who leaves is told before, and gets what was published since for the last time.
+        # A subscriber that leaves is notified before, and gets the messages published so far.
         self.unsubscribe(leaving, "a")
         assert leaving.outbox is not None
         leaving.outbox.flush()
         assert leaving.data == b"a2\nk new\na3\na4\n"
-        # Who is gone cannot be told.
+        # A subscriber that is gone cannot be notified.
         assert dying.outbox is not None
         dying.outbox.shut("disconnected")
         self.settle()
         assert self.successResultOf(done) == (4 + 40, 39)
-        assert len(self.told) == len(set(map(id, self.told))) == 79
+        assert len(self.reported) == len(set(map(id, self.reported))) == 79
         for each in staying:
             assert each.data == b"a2\nk new\na3\na4\n"
         for each in ending[:-1]:
@@ -381,7 +381,7 @@ class KeyTests(SlicedCase):
         second = self.rotate(b"l")
         self.publish_one("a")
         self.begin()
-        # Joins after both, and is told of neither.
+        # Joins after both, and is notified of neither.
         joining = self.member(True)
         self.settle()
         assert self.successResultOf(first) == self.successResultOf(second) == (74, 0)
@@ -396,7 +396,7 @@ class KeyTests(SlicedCase):
         done = self.rotate(b"k")
         self.publish()
         self.bench.turn()
-        assert not self.told
+        assert not self.reported
         # All of what was published before is for the one that changes first, and nothing later.
         early = members[0]
         self.unsubscribe(early, "b")

@@ -58,10 +58,10 @@ class HistogramTests(SynchronousTestCase):
         assert histogram.quantile(0.99) == 0
         histogram.observe(0.004)
         for _ in range(59):
-            histogram.mark()
+            histogram.second_passed()
         assert histogram.quantile(0.99) > 0
         for _ in range(11):
-            histogram.mark()
+            histogram.second_passed()
         assert histogram.quantile(0.99) == 0
         assert histogram.count == 1
 
@@ -73,10 +73,10 @@ class PauseTests(SynchronousTestCase):
         worst = Worst()
         worst.add(0.2)
         worst.add(0.1)
-        worst.mark()
+        worst.second_passed()
         worst.add(0.05)
         assert worst.worst == 0.2
-        worst.mark()
+        worst.second_passed()
         assert worst.worst == 0.05
         assert (worst.count, round(worst.total, 6)) == (3, 0.35)
 

@@ -15,7 +15,7 @@ from pubsub.kernel import Columns
 from tests.unit.fakes import Bench, Lines, Reader, make_broker, make_listener
 
 
-class Far:
+class RemoteHost:
     """An ``Upstream`` that records; ``reachable`` or not."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class HostedTests(SynchronousTestCase):
 
     def test_a_topic_of_another_broker_is_not_taken_over(self) -> None:
         topics = make_broker().topics
-        topics.create("t", hosted=False).upstream = Far()
+        topics.create("t", hosted=False).upstream = RemoteHost()
         assert not topics.create("t").hosted
 
     def test_claim_checks_can_refuse_an_offered_topic(self) -> None:
@@ -107,7 +107,7 @@ class PublishTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.broker = make_broker()
-        self.far = Far()
+        self.far = RemoteHost()
         self.topic = self.broker.topics.create("t", hosted=False)
         self.topic.upstream = self.far
 
@@ -155,7 +155,7 @@ class ReaderTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.bench = Bench()
-        self.far = Far()
+        self.far = RemoteHost()
         self.topic = Topic("t")
         self.topic.upstream = self.far
 

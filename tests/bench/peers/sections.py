@@ -15,7 +15,7 @@ from tests.bench.peers.docs import millions, table
 from tests.bench.peers.rounds import Results, take_turns
 from tests.bench.plan import MIB, Topology, make_plan
 from tests.bench.report import IDLE_SHARE, size_label
-from tests.bench.steady import Steady, measure_steady
+from tests.bench.steady import SteadyRun, measure_steady
 from tests.bench.throughput import Throughput, measure_throughput
 
 from tests.bench import BenchError  # isort: skip
@@ -85,10 +85,10 @@ def idle(contenders: Sequence[Contender], options: argparse.Namespace) -> Result
     return take_turns(contenders, [IDLE], 1, measure)
 
 
-def steady(contenders: Sequence[Contender], options: argparse.Namespace) -> Results[Steady]:
+def steady(contenders: Sequence[Contender], options: argparse.Namespace) -> Results[SteadyRun]:
     """Measure latency at 5,000 messages a second to ten subscribers."""
 
-    def measure(broker: Broker, contender: Contender, column: Hashable) -> Steady:
+    def measure(broker: Broker, contender: Contender, column: Hashable) -> SteadyRun:
         result = measure_steady(broker, contender.wire, Topology(1, 10), 64, 5000, options.seconds)
         check(result.accounting)
         return result
@@ -170,7 +170,7 @@ def _times(results: Results[Throughput], name: str, other: str, column: Column) 
     return "-" if own is None or not its else f"{own / its:.2f}"
 
 
-def steady_table(results: Results[Steady], contenders: Sequence[Contender]) -> str:
+def steady_table(results: Results[SteadyRun], contenders: Sequence[Contender]) -> str:
     """Return a table of latencies and their processor time."""
     rows = []
     for name in results.names(contenders):

@@ -1,4 +1,4 @@
-"""A visit of the dashboard in the browser, with the errors that occurred."""
+"""A tab of the dashboard in the browser, with the errors that occurred."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ document.addEventListener("securitypolicyviolation",
 """
 
 
-class Visit:
+class DashboardTab:
     """A tab with the dashboard of ``url``.
 
     Requests that fail are errors unless ``failures`` is true, which may change.
