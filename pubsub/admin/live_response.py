@@ -27,7 +27,7 @@ RESPONSE_BYTES, TOPIC_BYTES = 4096, 512
 """Estimated bytes of memory of a response, and of each topic that it is subscribed to."""
 
 
-class _ToldOutbox(Outbox):
+class _NotifyingOutbox(Outbox):
     """The outbox of a client that gets a notice of each gap."""
 
     __slots__ = ("_response",)
@@ -51,7 +51,7 @@ class LiveResponse:
         self.channel = request.channel
         self._listener = listener
         self._request = request
-        self._outbox = _ToldOutbox(listener, self)
+        self._outbox = _NotifyingOutbox(listener, self)
         self._beat = listener.clock.seconds()
 
     # For subclasses

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = Logger()
 LABEL = "backplane"
-"""The client in counters of what is dropped or refused here."""
+"""The client in counters of messages that are dropped or refused here."""
 Figures = Mapping[str, Any]
 # Links that are remembered: messages can be under way in the engine when a connection ends.
 _OWN_LINKS = 16
@@ -67,7 +67,7 @@ class Fanout(Service):
         if history is not None:
             self.gate = Gates((backplane.gate, history.gate))
         self.also: list[Callable[[], Figures]] = []
-        """Return the figures of what else is shared."""
+        """Return the figures of the other shared state."""
         broker.router.forwarding = self
         broker.statistics.backplane = self.figures
         broker.readiness.backplane = self._trouble
@@ -107,7 +107,7 @@ class Fanout(Service):
             **{name: value for figures in self.also for name, value in figures().items()},
         }
 
-    # What clients of this broker want
+    # The subscriptions of this broker's clients
 
     def wanted(self, topic: Topic) -> None:
         """See ``Forwarding``."""
@@ -163,7 +163,7 @@ class Fanout(Service):
     # From the other brokers
 
     def receive(self, envelopes: Envelopes) -> None:
-        """Deliver what has arrived."""
+        """Deliver the messages that have arrived."""
         malformed, held = self._incoming.malformed, self._incoming.held
         batch = _Together()
         for arrived, record in self._records(envelopes):

@@ -1,13 +1,13 @@
 """Envelopes: the order, the duplicates and the pieces of records. Sans-IO.
 
-A link is one connection of a broker to the engine; it has a random number. What it sends is
+A link is one connection of a broker to the engine; it has a random number. Its envelopes are
 counted from 1. A record that is larger than the engine's messages may be is sent in pieces. An
 envelope is a head, little-endian, and ``size`` bytes of the record:
 
     magic "PB", version u8 (1), reserved u8, size u32, link u64, counter u64, piece u16, pieces u16
 
 A message of the engine is one envelope, or several of one topic, one after the other. The engine
-delivers what one connection publishes in its order, and a message twice if two subscriptions have
+delivers the messages of one connection in order, and a message twice if two subscriptions have
 its subject, as is the case for a moment when one replaces another.
 """
 
@@ -192,7 +192,7 @@ def _open(name: str, data: bytes, opened: list[_OpenedEnvelope]) -> None:
 
 
 def messages_of(data: bytes) -> int:
-    """Return how many messages begin in ``data``, for counting what is dropped unread."""
+    """Return how many messages begin in ``data``, for counting those that are dropped unread."""
     total = at = 0
     while at + ENVELOPE.size <= len(data):
         _, _, size, _, _, piece, _ = ENVELOPE.unpack_from(data, at)

@@ -1,7 +1,7 @@
 """``MissingMessages``: messages of the shared history that this log never got. Sans-IO.
 
 The stream removes its oldest messages, so a broker that was away for too long, or that is new, goes
-on behind them. What an origin had published before the first message that came after such a gap may
+on behind them. Messages that an origin had published before the first one after such a gap may
 be missing. A broker whose history is older than its part in the shared one has messages, too, that
 are at no other broker.
 """
@@ -44,7 +44,7 @@ class MissingMessages:
         self._open: set[str] = set()
 
     def restore(self, rows: Iterable[tuple[str, bytes]]) -> None:
-        """Take what is stored."""
+        """Take the stored entries."""
         for origin, value in rows:
             if value.endswith(_MARK) and len(value) != _VALUE.size:
                 self._open.add(origin)
@@ -65,7 +65,7 @@ class MissingMessages:
             return
         self._open.discard(origin)
         if last == (gap.run, gap.sequence):
-            # Nothing was missed; what was missed earlier may still be.
+            # No message was missed now; those missed earlier may still be.
             if origin in self._gaps:
                 self._put(MISSING, origin, self._packed(origin))
             else:

@@ -61,7 +61,7 @@ _WATCH = 1.0
 # Bytes up to which envelopes are sent together.
 _TOGETHER = 64 * 1024
 
-# What a server says, and what nats-py makes of it in most cases.
+# The text of a server, and nats-py's form of it in most cases.
 _VIOLATION = "authorization violation"
 _REFUSED = (AuthorizationError, InvalidUserCredentialsError)
 _Result = TypeVar("_Result")
@@ -111,7 +111,7 @@ class NatsConnection:
         self._loop.begin(seconds)
 
     def stop(self) -> Deferred[None]:
-        """Send what waits and end."""
+        """Send the waiting bytes and end."""
         ended: Deferred[None] = Deferred()
 
         def end() -> None:
@@ -168,7 +168,7 @@ class NatsConnection:
         return done
 
     def take(self, nbytes: int) -> list[tuple[str, bytes]]:
-        """Return what has arrived, by topic, up to about ``nbytes``; more is reported again."""
+        """Return received data by topic, up to about ``nbytes``; more is reported again."""
         found: list[tuple[str, bytes]] = []
         while self._ready and nbytes > 0:
             one = self._ready.popleft()
@@ -330,7 +330,7 @@ class NatsConnection:
     # Subscriptions and messages
 
     async def _subscribe_all(self, client: Client) -> None:
-        """Subscribe to what is wanted when this returns, as that changes meanwhile."""
+        """Subscribe to the subjects requested at the end, because they change meanwhile."""
         while missing := self._subjects - self._subscriptions.keys():
             for subject in missing:
                 await self._subscribe(client, subject)
@@ -344,7 +344,7 @@ class NatsConnection:
             self._subscriptions[subject] = await client.subscribe(subject, cb=self._received)
 
     async def _work_off(self, client: Client) -> None:
-        """Do what cannot be done at once, until the broker stops."""
+        """Carry out work that takes time, until the broker stops."""
         while True:
             while self._changes:
                 await self._change(client, self._changes.popleft())
@@ -396,7 +396,7 @@ class NatsConnection:
         if subscription is None:
             return
         if change.replaced:
-            # What is under way comes over this one; the engine sends some of it over both.
+            # Messages under way come over this one; the engine sends some of them over both.
             await subscription.drain()  # type: ignore[no-untyped-call]
         else:
             await subscription.unsubscribe()

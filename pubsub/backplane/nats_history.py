@@ -175,7 +175,7 @@ class _Puller:
         self._subscription = await self._client.subscribe(self._inbox, cb=self._received)
 
     async def fetch(self) -> Sequence[StreamMessage]:
-        """Return what has arrived, as soon as something has."""
+        """Return the messages that have arrived, once there are some."""
         while not self._arrived:
             if self._problem:
                 raise StreamAway(self._problem)
@@ -212,13 +212,13 @@ class _Puller:
         self._changed.set()
 
     def end(self, reason: str) -> None:
-        """Fail what waits."""
+        """Fail the waiting calls."""
         self._problem = reason
         self._arrived.clear()
         self._changed.set()
 
     async def stop(self) -> None:
-        """Fail what waits, and listen no more."""
+        """Fail the waiting calls, and listen no more."""
         self.end("another reader has begun")
         with contextlib.suppress(NatsError, OSError):
             await self._subscription.unsubscribe()

@@ -1,9 +1,9 @@
 """A tap between nats-py and its connection: live messages do not pass through nats-py.
 
 nats-py connects, subscribes, answers pings and speaks with JetStream. It copies each message
-several times and wakes a task or two for it, which costs more than all else on the way of a record.
-So the messages of topics are taken out of what the server sends, before nats-py reads it, and are
-written beside what nats-py writes, which is always whole commands.
+several times and wakes a task or two for it, which costs more than the rest of the path of a
+record. So the messages of topics are taken out of the received bytes before nats-py reads them, and
+are written beside those of nats-py, which always writes whole commands.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _READ = 1024**2
 _PARTS = min(os.sysconf("SC_IOV_MAX"), 1024)
 # Digits of the largest size that is understood.
 _DIGITS = 12
-# With the subject, and the size of what follows the line.
+# With the subject, and the size of the bytes after the line.
 _OURS = re.compile(
     rb"MSG (%s\.\S+) \S+ (?:\S+ )?(\d{1,%d})\r\n" % (re.escape(ROOT.encode()), _DIGITS)
 )
@@ -40,9 +40,9 @@ Receive = Callable[[str, bytes], object]
 
 
 class Splitter:
-    """Takes the messages of topics out of what a server sends; returns the rest. Sans-IO.
+    """Takes the messages of topics out of the bytes of a server; returns the rest. Sans-IO.
 
-    What has arrived of a message stays where it was read, and the next bytes are read behind it, so
+    The beginning of a message stays where it was read, and the next bytes are read behind it, so
     that each message is copied once. ``size`` are the bytes that are read at a time.
     """
 
@@ -53,7 +53,7 @@ class Splitter:
         # The part of the buffer that was read and not taken.
         self._at = self._filled = 0
         # Of a message that is passed on as it arrives, or that is larger than the buffer: the bytes
-        # that have not arrived, with its end of line, and what has arrived of the latter kind.
+        # that have not arrived, with its end of line, and the beginning of the latter kind.
         self._missing = 0
         self._begun = bytearray()
         # None for a message that is not of a topic.
@@ -87,7 +87,7 @@ class Splitter:
         return b"".join(rest)
 
     def _take_command(self, at: int, filled: int, rest: list[bytes]) -> int:
-        """Return the end of what is taken from ``at`` on: ``at`` if more has to arrive."""
+        """Return the end of the command at ``at``: ``at`` if more has to arrive."""
         found = _OURS.match(self._buffer, at, filled)
         if found is not None:
             payload, size = found.end(), int(found[2])
@@ -188,7 +188,7 @@ class Tap(asyncio.BufferedProtocol):
     def eof_received(self) -> bool | None:
         """See ``asyncio.BufferedProtocol``."""
         keeps_open: bool | None = self._inner.eof_received()
-        # TLS has no half-closed connections, and asyncio complains of what wants one.
+        # TLS has no half-closed connections, and asyncio warns of protocols that request one.
         return None if self._is_tls else keeps_open
 
     # IReadDescriptor

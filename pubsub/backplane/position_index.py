@@ -102,7 +102,7 @@ class PositionIndex:
     def restore(
         self, runs: Iterable[tuple[str, bytes]], points: Iterable[tuple[str, bytes]], end: int
     ) -> int | None:
-        """Take what is stored of a log that ends at ``end``; return the last checkpoint's offset.
+        """Take the checkpoints of a log that ends at ``end``; return the last one's offset.
 
         None without one.
         """

@@ -1,9 +1,9 @@
 """An asyncio event loop that runs inside Twisted's reactor, in the same thread.
 
 The loop waits with a selector of its own, whose descriptor is readable when one of the loop's
-descriptors has an event; the reactor waits for that one. A *pass* runs what the loop has ready and
-returns. There is a pass for each event, at the time of the loop's next timer, and when the reactor
-has something to run in it. No thread has to be woken.
+descriptors has an event; the reactor waits for that one. A *pass* runs the ready calls of the loop
+and returns. There is a pass for each event, at the time of the loop's next timer, and when the
+reactor has something to run in it. No thread has to be woken.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from twisted.internet.interfaces import IReadDescriptor
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-# Turns of the loop in a pass; what is ready after them waits for the reactor's other events.
+# Turns of the loop in a pass; calls that are ready later wait for the reactor's other events.
 _TURNS = 16
 
 
@@ -36,7 +36,7 @@ class ReactorLoop(asyncio.SelectorEventLoop):
         """Whether the reactor runs it: ``begin`` has returned."""
         # Whether a pass has made something ready.
         self._more = False
-        # Of the reactor: a pass for what is ready, and one for the next timer, with its time.
+        # Of the reactor: a pass for ready calls, and one for the next timer, with its time.
         self._call: Any = None
         self._timer: Any = None
         self._timer_at = float("inf")
@@ -72,7 +72,7 @@ class ReactorLoop(asyncio.SelectorEventLoop):
         self.close()
 
     def run_pass(self, *calls: Callable[[], object]) -> None:
-        """Run ``calls`` in the loop, and what is ready."""
+        """Run ``calls`` in the loop, and others that are ready."""
         for call in calls:
             super().call_soon(call)
         if self._passing:

@@ -30,7 +30,7 @@ class StreamWatcher(Protocol):
         """The engine is there."""
 
     def left(self) -> None:
-        """It is not; what waits for it fails."""
+        """It is not; waiting calls fail."""
 
 
 class ReplicaStream(Protocol):
@@ -54,7 +54,7 @@ class ReplicaStream(Protocol):
         """Read from the message after the sequence ``after`` on.
 
         Fires with the sequence of the last message at present; with ``after`` or less if there is
-        none. What was read before ends.
+        none. The earlier reading ends.
         """
 
     def fetch(self) -> Deferred[Sequence[StreamMessage]]:

@@ -1,9 +1,10 @@
 """``SharedHistory``: every broker has the messages of all of them in a history of its own.
 
-The local log is what clients read, and the spool for messages that the stream does not have yet. A
-session begins when the engine is there: it reads the stream to its end, begins a term, and goes on
-reading while a ``ReplicaSender`` appends this broker's messages from the log. They count as shared
-when this broker has read them back. After any failure there is another session, with another term.
+Clients read the local log, which is also the spool for messages that the stream does not have yet.
+A session begins when the engine is available: it reads the stream to its end, begins a term, and
+goes on reading while a ``ReplicaSender`` appends this broker's messages from the log. They count as
+shared when this broker has read them back. After any failure there is another session, with another
+term.
 """
 
 from __future__ import annotations
@@ -85,14 +86,14 @@ class SharedHistory:
         self._progress = Progress(store.items(REACHED))
         self._own.open()
         if self.origin not in self._progress.reached:
-            # What is stored before this was not shared.
+            # Messages stored before this were not shared.
             self._keep(self.origin, 0, 0, store.next_offset)
             self.positions.begin_sharing(self.origin)
         self._unsent.reached(self._progress.reached[self.origin].offset)
         self.positions.open(self.origin)
 
     def close(self) -> None:
-        """End the session; the log keeps what was not sent."""
+        """End the session; the log keeps messages that were not sent."""
         self._closed = True
         self.left()
         self._unsent.end()
@@ -246,7 +247,7 @@ class SharedHistory:
         sender, offset = self._sender, self._store.next_offset
         is_idle = sender is not None and sender.is_idle
         with self._import.together(fresh, keyed):
-            # The beginning of a term, too: what follows it is not taken without it.
+            # The beginning of a term, too: later parts are not taken without it.
             self._keep(origin, *place)
             self.positions.arrived(origin, run, batches[:1], offset, (last.run, last.following))
         if sender is not None and is_idle:
@@ -284,13 +285,13 @@ class SharedHistory:
 
         The next reading begins after this part once a record of another origin was taken. A broker
         that did not know the term by then would use its number again, and the others would leave
-        out what it sends, as parts that they have already.
+        out its messages, as parts that they have already.
         """
         own = self._progress.reached[self.origin]
         self._keep(self.origin, own.run, own.following, own.offset)
 
     def _take_former(self, part: RecordPart, record: bytes) -> None:
-        """Take what an earlier session of this broker has sent; the log may have lost it."""
+        """Take a record of an earlier session of this broker; the log may have lost it."""
         own = self._progress.reached[self.origin]
         batches, _ = decode_batches(record, part.run)
         lost = self._own.lost(part.run, batches)
@@ -301,7 +302,7 @@ class SharedHistory:
             self._keep(self.origin, own.run, own.following, own.offset)
 
     def _keep(self, origin: str, run: int, following: int, offset: int = 0) -> None:
-        """Put what is reached of ``origin`` into the metadata; see ``Progress.settle``."""
+        """Put the progress of ``origin`` into the metadata; see ``Progress.settle``."""
         reached = self._progress.settle(origin, run, following, offset)
         self._store.put(REACHED, origin, reached.encode())
 

@@ -1,6 +1,6 @@
 """``SharedPositions``: the shared positions of a broker's log, and where those of others are in it.
 
-It follows what the log gets. What happened before, it reads from checkpoints, and from the log
+It follows the messages that the log gets. Earlier ones it reads from checkpoints, and from the log
 between them. The log of a broker that had none is read once, in the background.
 """
 
@@ -72,7 +72,7 @@ class SharedPositions:
         """The id of this history."""
         self.readers: ReaderSharing | None = None
         """Shares the positions of readers, if brokers have a shared state."""
-        # What is appended before the index is ready.
+        # Messages that are appended before the index is ready.
         self._early: list[_OriginMessages] = []
         self._ready: Deferred[None] | None = Deferred()
         self._opened = -1
@@ -84,7 +84,7 @@ class SharedPositions:
     # The log
 
     def begin_sharing(self, origin: str) -> None:
-        """This history is shared from now on; what it has stays at this broker."""
+        """This history is shared from now on; its present messages stay at this broker."""
         if self._store.next_offset:
             self.missing.keep(origin, MissingBefore(self._run, 0, self._store.next_offset))
 
@@ -244,7 +244,7 @@ class SharedPositions:
         return self._index.lacks(self.missing, low, high)
 
     def joined(self, one: SharedPosition, other: SharedPosition) -> SharedPosition:
-        """Return the position with what is before either; raises UnknownPosition."""
+        """Return the position after all messages before either; raises UnknownPosition."""
         return self._index.runs.joined(one, other)
 
     def _until_ready(self) -> Deferred[None]:

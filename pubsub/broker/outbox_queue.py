@@ -30,7 +30,8 @@ class OutboxQueue(Tally):
     """The base of ``Outbox``: queueing and writing.
 
     ``messages`` and ``nbytes`` were written to the transport; the bytes are those of messages as
-    frames.
+    frames. The queue is a base class and not a part that the outbox holds, because each delivery
+    would cost one more call, and each subscriber one more object.
     """
 
     __slots__ = (

@@ -1,7 +1,7 @@
-"""``BrokerList``: brokers that share one history, of which one at a time plans what is read.
+"""``BrokerList``: brokers that share one history, of which one at a time plans the ranges.
 
-Offsets are those of the broker that plans. They find out how much there is to read, and where to
-divide it; what is read lies between shared positions, which are the same at all brokers. When the
+Offsets are those of the broker that plans. They show how much there is to read, and where to
+divide it; the ranges lie between shared positions, which are the same at all brokers. When the
 broker that plans cannot be reached, the next one does so, and offsets are looked up again.
 """
 
@@ -171,10 +171,10 @@ class BrokerList:
     # History
 
     def bounds(self, timestamp: int | None = None) -> PartitionBounds:
-        """See ``History``. The history ends with what other brokers can have."""
+        """See ``History``. The history ends with the messages that other brokers can have."""
         found = self._shared_bounds(timestamp)
         end = found.next if found.at is None else found.at
-        # What is before it may be at this broker only, or at others only.
+        # Messages before it may be at this broker only, or at others only.
         first = min(max(found.first, found.whole), end)
         offset = end if found.offset is None else min(max(found.offset, first), end)
         return PartitionBounds(first, end, found.epoch, offset)
@@ -202,7 +202,7 @@ class BrokerList:
     def report_position(
         self, reader: str, position: int, epoch: str, quiet: tuple[int, str] | None = None
     ) -> bool:
-        """See ``History``. What was quiet is not stored, as other brokers would not know."""
+        """See ``History``. Quiet ranges are not stored, as other brokers would not know them."""
         if quiet is not None:
             return False
         return self._ask(lambda broker: broker.report_position(reader, position, epoch))

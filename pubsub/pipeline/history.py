@@ -74,7 +74,7 @@ class ExpiredBefore:
 class OtherBroker(PubSubError):
     """Offsets of the broker where a batch is planned are of no use any more; plan it again.
 
-    ``error`` is what that broker failed with.
+    ``error`` is the failure of that broker.
     """
 
     reason = "unreachable"

@@ -135,7 +135,7 @@ class HttpHistory:
         )
 
     def identity(self) -> str:
-        """Return what identifies the history that the broker shares; empty if it shares none."""
+        """Return the identity of the history that the broker shares; empty if it shares none."""
         with self._api.client() as client:
             found = client.bounds()
         if found.position is not None and not found.shared:

@@ -145,7 +145,7 @@ def _joined(
 def stretches(
     number: int, start: PartitionPosition, end: PartitionPosition, reads: TopicSelection
 ) -> list[Stretch]:
-    """Return what a query reads from ``start`` to ``end``.
+    """Return the ranges of a query from ``start`` to ``end``.
 
     Only positions decide, so that a batch which is run again after the options were changed reads
     the same. ``reads`` is used for positions that do not say which topics they are of. A batch in

@@ -41,7 +41,7 @@ class SharedPlanning(SourceReader):
 
     def _planned(self, plan: Callable[[], _Result]) -> _Result:
         """Return the result of ``plan``, which is begun again when another broker plans."""
-        # Of its own, as what is called in between begins again.
+        # Of its own, as calls in between begin again.
         retry = copy(self._retry)
         retry.reset()
         moves = 0
@@ -60,7 +60,7 @@ class SharedPlanning(SourceReader):
                     raise moved.error from None
 
     def _forget_offsets(self) -> None:
-        """Forget what was found out about ranges of offsets."""
+        """Forget the known ranges of offsets."""
 
     def _tasks(self, found: Sequence[Stretch]) -> list[Task]:
         tasks = [one for one in super()._tasks(found) if isinstance(one, SharedTask)]
@@ -75,7 +75,7 @@ class SharedPlanning(SourceReader):
         return list(shared_tasks(self._brokers, found, stretch))
 
     def _without_expired(self, found: Sequence[Stretch]) -> list[Stretch]:
-        # Tasks find out what is lost: what has expired at one broker may be at another.
+        # Tasks find losses: messages that have expired at one broker may be at another.
         return [one for one in found if one.start < one.stop]
 
 

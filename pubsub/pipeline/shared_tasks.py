@@ -1,8 +1,8 @@
 """Tasks between two shared positions, which any of several brokers can provide.
 
 The messages of a range are the same at every broker, in another order. Those of one run of a broker
-have the same order everywhere. So a task that goes on at another broker leaves out, of each run,
-what is not behind the last message that it has.
+have the same order everywhere. So a task that continues at another broker leaves out, of each run,
+messages up to the last one that it has.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class _TaskDamage(PubSubError):
 
 
 class _TaskAttempt(NamedTuple):
-    """A try to read a task at a broker. ``skips`` what the broker does not have."""
+    """A try to read a task at a broker. ``skips`` messages that the broker does not have."""
 
     broker: int
     skips: bool
@@ -139,7 +139,7 @@ def _report_loss(task: SharedTask, lacking: dict[int, PubSubError], fail: bool) 
 
 
 class _SharedTaskReader:
-    """Reads a task again and again; what it has is left out."""
+    """Reads a task again and again; messages that it has are left out."""
 
     def __init__(self, brokers: BrokerList, task: SharedTask, options: SourceOptions) -> None:
         self._brokers = brokers
@@ -169,7 +169,7 @@ class _SharedTaskReader:
                     self._note(fresh)
                     yield fresh
             elif isinstance(item, DamagedRange) and not attempt.skips:
-                # What follows may be of the same runs, so the messages must come from elsewhere.
+                # Later messages may be of the same runs, so they must come from elsewhere.
                 url = self._brokers.brokers[attempt.broker].url
                 raise _TaskDamage(f"offsets {item.start} to {item.stop - 1} at {url} are damaged")
 

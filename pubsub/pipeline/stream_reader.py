@@ -59,7 +59,7 @@ class StreamReader(SourceReader, DataSourceStreamReader, SupportsTriggerAvailabl
         self._latest: Offsets | None = None
 
     def _forget_offsets(self) -> None:
-        """Forget what was found out about ranges of offsets."""
+        """Forget the known ranges of offsets."""
         self._quiet = QuietRanges(self._options.reader_name or default_reader_name(self._options))
         self._lag = LagMeter()
 
@@ -177,7 +177,7 @@ class StreamReader(SourceReader, DataSourceStreamReader, SupportsTriggerAvailabl
     def _waiting(
         self, positions: Offsets, bounds: Sequence[PartitionBounds], ends: Sequence[int]
     ) -> list[tuple[Stretch, WaitingMessages]]:
-        """Return what waits to be read, and how much of it there is."""
+        """Return the ranges that wait to be read, and their sizes."""
         found = []
         for number, position in positions.items():
             end = replace(position, next=max(ends[number], position.next), behind=())
@@ -247,7 +247,7 @@ class StreamReader(SourceReader, DataSourceStreamReader, SupportsTriggerAvailabl
 
     def _may_stay(self, number: int, position: PartitionPosition, end: int) -> bool:
         history = self._histories()[number]
-        # Of now: what has expired since the range was measured was not seen.
+        # Of now: messages that have expired since the range was measured were not seen.
         bounds = self._retry.call(history.bounds)
         return self._quiet.note(history, number, position, end, bounds)
 

@@ -113,7 +113,7 @@ class Columns:
     def unpack(
         cls, data: bytes, sizes: bytes, indexes: bytes, at: int = 0, stop: int | None = None
     ) -> Columns:
-        """Return columns from what ``pack`` returned; ``indexes`` may be empty if all are 0.
+        """Return columns from the result of ``pack``; ``indexes`` may be empty if all are 0.
 
         The payloads are ``data[at:stop]``. Raises ValueError if the three do not fit together.
         """
@@ -158,7 +158,7 @@ class Columns:
         return [(index, *totals[index]) for index in sorted(totals)]
 
     def add_totals(self, tallies: bytearray) -> None:
-        """Add what ``totals`` returns to ``tallies``: int64 count and int64 bytes for each index.
+        """Add the result of ``totals`` to ``tallies``: int64 count and int64 bytes for each index.
 
         Raises ValueError if an index has no place there; nothing has been added then.
         """
