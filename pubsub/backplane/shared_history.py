@@ -1,10 +1,9 @@
 """``SharedHistory``: every broker has the messages of all of them in a history of its own.
 
-Clients read the local log, which is also the spool for messages that the stream does not have yet.
-A session begins when the engine is available: it reads the stream to its end, begins a term, and
-goes on reading while a ``ReplicaSender`` appends this broker's messages from the log. They count as
-shared when this broker has read them back. After any failure there is another session, with another
-term.
+Clients read the local log, which is also the spool for messages that the stream lacks. A session
+begins when the engine is available: it reads the stream to its end, begins a term, and continues to
+read while a ``ReplicaSender`` appends its messages from the log. They count as shared when
+this broker has read them back. After any failure another session begins, with another term.
 """
 
 from __future__ import annotations
