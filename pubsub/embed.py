@@ -129,7 +129,7 @@ class EmbeddedBroker(Service):
     def reload(
         self, config: ConfigurationSource, *, secrets: Mapping[str, bytes] | None = None
     ) -> Deferred[tuple[int, int]]:
-        """Apply what SIGHUP applies; fires with how many subscriptions stay and how many end.
+        """Reload as on SIGHUP; fires with how many subscriptions stay and how many end.
 
         The rest of ``config`` is used from the next start on. Raises ConfigurationError, and then
         changes nothing.

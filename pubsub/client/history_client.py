@@ -97,9 +97,9 @@ class HistoryClient:
         """Return the bounds of the history.
 
         With ``timestamp`` (µs since the Unix epoch), they include the offset of that time. Those of
-        a shared history have a shared position: that of the offset ``at``, or of the end of what is
-        shared. What is before the position ``begin`` is before it; a broker that may lack messages
-        behind ``begin`` refuses, unless they are to be skipped.
+        a shared history have a shared position: that of the offset ``at``, or of the end of the
+        shared messages. All messages before the position ``begin`` are before it; a broker that may
+        lack messages behind ``begin`` refuses, unless they are to be skipped.
         """
         skip = 1 if skip_expired else None
         given = {"timestamp": timestamp, "at": at, "from": begin, "skip_expired": skip}
