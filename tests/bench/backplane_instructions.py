@@ -1,11 +1,11 @@
-"""What messages cost two brokers at a nats-server in instructions, beside one broker alone.
+"""The cost of messages for two brokers at a nats-server in instructions, beside one broker alone.
 
     python -m tests.bench.backplane_instructions               a table
     python -m tests.bench.backplane_instructions serve ...     a broker, until its input ends
 
 The brokers run under valgrind, one tick after the other. A publisher sends a batch to the first
-one, and the next batch when the subscribers of the second one have it. What the kernel of the
-system and nats-server do is not counted.
+one, and the next batch when the subscribers of the second one have it. The work of the
+system's kernel and of nats-server is not counted.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a batch costs the client library: ``python -m tests.bench.client_instructions``.
+"""The cost of a batch in the client library: ``python -m tests.bench.client_instructions``.
 
 A client of cafe runs under valgrind, on asyncio's loop. Its broker is in the same process: it takes
 what was published, confirms it and sends prepared deliveries, between two steps of the program. So
-nothing depends on when anything arrives, and the counts are those of the same work each time. What
-the kernel of the system does is not counted.
+nothing depends on when anything arrives, and the counts are those of the same work each time. The
+work of the system's kernel is not counted.
 """
 
 from __future__ import annotations

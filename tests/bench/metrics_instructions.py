@@ -1,4 +1,4 @@
-"""What the statistics cost in instructions, which other load of the machine does not change.
+"""The cost of the statistics in instructions, which other load of the machine does not change.
 
 A broker runs under valgrind, once as it is and once without what is counted (``uncounted.py``), and
 clients in this process have it run one tick after the other. The time that it sees advances by
@@ -161,7 +161,7 @@ def until(broker: Broker, clients: Sequence[Client], amounts: Sequence[int]) -> 
         client.pump()
     while any(c.received < n for c, n in zip(clients, amounts, strict=True)):
         broker.tick()
-        # What is on its way may need no further tick.
+        # Messages on their way may need no further tick.
         readable, _, _ = select.select(clients, (), (), _WAIT)
         for client in readable or clients:
             client.pump()

@@ -1,7 +1,7 @@
 """Random damage to random files of a small history.
 
-The broker must start, or refuse to with one line. What it reads was written; what it cannot read it
-reports; and no offset is assigned again.
+The broker must start, or refuse to with one line. Messages that it reads were
+written, damage is reported, and no offset is assigned again.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ def test_nodes_are_killed_under_load(start: Start, tmp_path: Path) -> None:
 def test_a_way_that_stops_for_a_moment_loses_nothing(start: Start, tmp_path: Path) -> None:
     with nats_server(tmp_path) as server, wire_to(server.port) as wire:
         behind, beside = join(start, f"nats://{HOST}:{wire.port}"), join(start, server.url)
-        # What its publishers send, and what its subscribers receive.
+        # The messages of its publishers, and those that its subscribers receive.
         for here, there in ((behind, beside), (beside, behind)):
             with traffic(here, there) as load:
                 begin = load.received[0]

@@ -211,7 +211,7 @@ def test_sync_waits_for_the_engine(start: Start, server: NatsServer, tmp_path: P
     server.start()
     until(lambda: here.figure("connected") == 1)
     assert here.publish("3")
-    # What was refused may be there all the same; nothing is there twice.
+    # Refused messages may be there all the same; no message is there twice.
     assert same(here, there) == ["1", "2", "3"]
 
 

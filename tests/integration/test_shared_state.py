@@ -202,7 +202,7 @@ def test_a_key_with_a_time_is_removed(place: Place) -> None:
     place.loop.wait(lambda: here.values() == [("t.a", b"1"), ("t.a", b"2")])
 
 
-# What only a server has
+# Behaviour of servers only
 
 
 def ask(server: NatsServer, call: Callable[[Any], Any]) -> None:

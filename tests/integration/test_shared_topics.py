@@ -226,7 +226,7 @@ def test_the_server_is_away_and_comes_back(house: House, server: NatsServer) -> 
     assert (status, problem["error"]) == (503, "backplane-away")
     assert house.ask(there, "DELETE", "/v1/topics/news")[0] == 503
     assert not house.has(there, "new")
-    # What needs no agreement goes on, and is shared later.
+    # Changes that need no agreement are made, and are shared later.
     Nsd.to(there).do("Open", "made-alone")
     owner.send(fast_client.publish(house.k1, b"x"))
     assert owner.texts(1) == [b"x"]

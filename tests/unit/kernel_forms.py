@@ -62,7 +62,7 @@ def scan_in_pieces(
 ) -> tuple[list[Any], bytes]:
     """Scan ``data`` as reads of ``size`` bytes; return what was found, and what is left.
 
-    ``scan`` returns where it ended, and what it found. What it leaves precedes the next read.
+    ``scan`` returns where it ended, and what it found. The rest precedes the next read.
     """
     found: list[Any] = []
     rest = b""

@@ -117,7 +117,7 @@ class EnvelopeTests(SynchronousTestCase):
         first, second, third = (link.envelopes(one)[0] for one in (b"1", b"2", b"3"))
         assert self.take(incoming, first + second, second + third) == [b"1", b"2", b"3"]
         assert incoming.malformed == 0
-        # What is before the first that is not understood counts.
+        # Envelopes before the first invalid one count.
         (fourth,), (fifth,) = link.envelopes(b"4"), link.envelopes(b"5")
         assert self.take(incoming, fourth + fifth[:-1]) == [b"4"]
         assert self.take(incoming, fifth + b"x") == [b"5"]

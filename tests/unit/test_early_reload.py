@@ -11,7 +11,7 @@ from pubsub.server.early_reload import EarlyReload, early_reload
 
 
 class EarlyReloadTests(SynchronousTestCase):
-    """What remembers the signal"""
+    """The function that remembers the signal"""
 
     def setUp(self) -> None:
         before = signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -180,7 +180,7 @@ class PartitionTests(LeaseCase):
         assert owner.take() == TAKEN
         assert here.figure("leases_lost") == 1
         assert [line for line in lines if "no sign of life of this broker" in line]
-        # What is created now has another lease.
+        # A topic created now has another lease.
         assert self.own(here, "b") == b""
         self.after(LEASE * 3)
         assert here.broker.topics.get("b")

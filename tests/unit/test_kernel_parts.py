@@ -29,7 +29,7 @@ def columns_of(kernel: Any, data: bytes, way: str, arguments: tuple[Any, ...]) -
 
 @each_form
 class TestParts:
-    """What both forms do"""
+    """Functions of both forms"""
 
     def test_payloads_within_other_bytes(self, kernel: Any) -> None:
         data = b"head" + b"aabbcc" + b"tail"

@@ -398,7 +398,7 @@ class DirectoryTests(FaultCase):
 
 @dataclass
 class Acknowledged:
-    """What the writer has written: all messages, and what is on disk of them."""
+    """The messages of the writer: all, and those on disk."""
 
     messages: list[Stored] = field(default_factory=list)
     synced: int = 0

@@ -54,7 +54,7 @@ def take(*pieces: bytes, size: int = 4096) -> tuple[list[tuple[str, bytes]], byt
 OTHERS = st.one_of(
     st.sampled_from([INFO, b"PING\r\n", b"PONG\r\n", b"+OK\r\n", b"-ERR 'x'\r\n"]),
     st.builds(message, st.just("_INBOX.x.1"), st.binary(max_size=40)),
-    # What looks like a message of a topic within another one.
+    # Bytes that look like a message of a topic within another one.
     st.builds(message, st.just("$JS.x"), st.just(message(TOPIC, b"inner"))),
     st.builds(with_headers, st.just(TOPIC), st.binary(max_size=40)),
 )
@@ -65,7 +65,7 @@ STREAMS = st.lists(
 
 
 class SplitterTests(SynchronousTestCase):
-    """What a server sends"""
+    """The bytes of a server"""
 
     def test_a_message_of_a_topic(self) -> None:
         payload = b"x\r\nMSG pubsub.v1.t.q 1 3\r\n"
@@ -180,7 +180,7 @@ class TapTests(SynchronousTestCase):
         self.server.sendall(message(TOPIC, b"y")[-3:])
         self.wait(lambda: len(self.found) == 2)
         assert self.found == [(TOPIC, b"x"), (TOPIC, b"y")]
-        # What waits is reported, without a turn of the loop.
+        # Waiting messages are reported, without a turn of the loop.
         assert self.passes >= passes + 2
         assert self.tap in self.reactor.getReaders()
 

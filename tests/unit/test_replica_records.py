@@ -164,7 +164,7 @@ class ProgressTests(SynchronousTestCase):
 
 
 class SpoolTests(SynchronousTestCase):
-    """What waits for the stream"""
+    """Messages that wait for the stream"""
 
     @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 90_000)), max_size=30))
     def test_everything_is_freed(self, sizes: list[tuple[int, int]]) -> None:

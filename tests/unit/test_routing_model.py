@@ -213,7 +213,7 @@ class World:
                     outbox.resume()
 
     def check_figures(self) -> None:
-        """What each outbox has written is counted, at any time."""
+        """The messages that each outbox has written are counted, at any time."""
         messages = nbytes = 0
         for member in self.members:
             outbox, size = member.transport.outbox, len(member.transport.data)

@@ -446,7 +446,7 @@ class RestartTests(ReplicaCase):
 
 
 class TroubleTests(ReplicaCase):
-    """What an operator has to repair"""
+    """Faults that an operator has to repair"""
 
     async def test_a_disk_that_is_full(self) -> None:
         here, there = self.node(), self.node()

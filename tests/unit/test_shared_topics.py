@@ -154,7 +154,7 @@ class TopicTests(SharedCase):
         assert there.figure("topics") == here.figure("topics") == 1
         # A broker that comes later, and one without anything.
         assert self.start().names() == ["a/b"]
-        # What is reserved is each broker's own.
+        # Reserved topics belong to each broker.
         assert [key for key in self.bucket.entries if "SYS" in key] == []
 
     def test_topics_from_before_are_shared(self) -> None:
@@ -333,7 +333,7 @@ class KeyTests(SharedCase):
         # The key itself is nowhere.
         for one in self.bucket.entries.values():
             assert not holds(one.value, b"k1")
-        # Who creates it again with the same key succeeds.
+        # Creating it again with the same key succeeds.
         assert there.client(wire.create(OWNER)).take() == b""
         assert there.client(wire.create(OTHER)).take() == wire.error(CREATE, EXISTS)
 
@@ -518,7 +518,7 @@ class AwayTests(SharedCase):
         assert here.client(wire.rotate(OWNER, b"k2")).take() == wire.error(ROTATE_KEY, RATE_LIMITED)
         failed = here.shared.delete("news", lambda: succeed(None))
         self.failureResultOf(failed, BackplaneAway)  # type: ignore[no-untyped-call]
-        # What exists serves on, and is created again without a change.
+        # Existing topics are served, and are created again without a change.
         assert here.client(wire.create(OWNER)).take() == b""
         reader = here.reader()
         assert here.client(wire.publish(WRITER, b"x")).take() == b""

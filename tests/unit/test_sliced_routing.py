@@ -495,7 +495,7 @@ class KeyTests(SlicedCase):
 
 
 class BoundTests(SlicedCase):
-    """What waits is counted, and has an end"""
+    """Waiting batches are counted, and have an end"""
 
     def test_waiting_batches_are_counted_as_memory(self) -> None:
         memory = self.bench.memory

@@ -1,4 +1,4 @@
-"""What each outbox and its protocol have written is counted exactly, on every way of a message."""
+"""The messages that outboxes and protocols write are counted exactly, on every path."""
 
 from __future__ import annotations
 
