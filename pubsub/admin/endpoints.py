@@ -199,7 +199,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              {"query": TEXT, "batch": NUMBER, "run": TEXT}, ("query", "batch"), body=ANY,
              body_type=OCTETS, answers=_json(shown("part", "messages"), 201)),
     Endpoint("POST", "/v1/commit", "Publish the parts of a batch, once", "publish",
-             body=members(("query", "batch", "parts"), **_BATCH,
+             body=members(("query", "batch", "parts"), **_BATCH, shared={"type": "boolean"},
                           parts={"type": "array", "items": TEXT}),
              answers=_json(shown("duplicate"))),
     Endpoint("POST", "/v1/abort", "Drop the parts of a batch", "publish",

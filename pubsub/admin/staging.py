@@ -32,6 +32,7 @@ from pubsub.admin.history_response import RunInThread
 from pubsub.admin.parameters import Parameters
 from pubsub.admin.part_registry import PartRegistry, QueryKey, StagedPart
 from pubsub.admin.request_access import RequestAccess, request_access
+from pubsub.admin.shared_commits import SharedCommits
 from pubsub.admin.staged_parts import PartSummary, StagedRows, read_rows, summarize
 from pubsub.broker.provisional_topics import ProvisionalTopics
 from pubsub.broker.sliced_publishing import SlicedPublishing
@@ -68,6 +69,7 @@ class StagingHandler:
         self._run_in_thread = run_in_thread
         self._parts = PartRegistry(listener.memory)
         self._committed = CommittedBatches(listener.store, listener.memory)
+        self._shared = SharedCommits(listener.store, self._committed)
         self._publishing = listener.shared(
             SlicedPublishing,
             lambda: SlicedPublishing(listener.store, listener.router, listener.at_tick_end),
@@ -77,6 +79,7 @@ class StagingHandler:
     def restore(self) -> None:
         """Load the stored commits."""
         self._committed.restore()
+        self._shared.restore()
 
     # Staging
 
@@ -165,15 +168,16 @@ class StagingHandler:
 
     async def commit(self, request: ApiRequest) -> None:
         """POST /v1/commit"""
-        parameters = Parameters.of_body(request, "query", "batch", "parts")
+        parameters = Parameters.of_body(request, "query", "batch", "parts", "shared")
         name, batch = parameters.text("query"), parameters.number("batch")
-        ids = parameters.texts("parts")
+        ids, shared = parameters.texts("parts"), parameters.flag("shared")
         access = request_access(request, self._listener)
         query = (access.owner, name)
         lock = self._locks.setdefault(query, DeferredLock())
         await lock.acquire()
         try:
-            answer = await self._commit(request, query, batch, ids, access)
+            answer = await self._commit(request, query, batch, ids, access, shared)
+            self._shared.stored(query, batch, shared)
         finally:
             lock.release()
             if not lock.locked:
@@ -187,17 +191,22 @@ class StagingHandler:
         batch: int,
         ids: list[str],
         access: RequestAccess,
+        shared: bool,
     ) -> dict[str, object]:
         known = self._committed.last(*query)
         if known is not None and batch <= known.batch:
             await self._stored()
             self._parts.drop_all(query, lambda part: part.batch <= batch)
             return {**(_range(known) if batch == known.batch else {}), "duplicate": True}
+        if await self._shared.is_committed(query, batch, shared):
+            self._parts.drop_all(query, lambda part: part.batch <= batch)
+            return {"duplicate": True}
         parts = self._parts.claim(query, batch, ids)
         try:
             address = request.address if access.owner is None else ""
             identified = _UploadedBatch(query, batch, address)
-            commit, nbytes = await self._publish_parts(identified, parts, access)
+            async with self._shared.reserved(query, batch, shared):
+                commit, nbytes = await self._publish_parts(identified, parts, access)
             if commit.messages:
                 request.count_published(commit.messages, nbytes)
         finally:

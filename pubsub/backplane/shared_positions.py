@@ -19,6 +19,7 @@ from pubsub.errors import HistoryUnavailable
 from pubsub.store.block_columns import HAS_HEADERS, RUN
 
 if TYPE_CHECKING:
+    from pubsub.backplane.shared_batches import SharedBatches
     from pubsub.backplane.shared_position import SharedPosition
     from pubsub.broker.batch import Batch
     from pubsub.store.block import Block
@@ -72,6 +73,8 @@ class SharedPositions:
         """The id of this history."""
         self.readers: ReaderSharing | None = None
         """Shares the positions of readers, if brokers have a shared state."""
+        self.batches: SharedBatches | None = None
+        """The batches that are committed exactly once, if brokers have a shared state."""
         # Messages that are appended before the index is ready.
         self._early: list[_OriginMessages] = []
         self._ready: Deferred[None] | None = Deferred()

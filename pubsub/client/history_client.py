@@ -276,13 +276,18 @@ class HistoryClient:
         part: str = self._request_json(path, body)["part"]
         return part
 
-    def commit(self, query: str, batch: int, parts: Iterable[str]) -> CommitReply:
+    def commit(
+        self, query: str, batch: int, parts: Iterable[str], *, shared: bool = False
+    ) -> CommitReply:
         """Publish the parts in this order and return when they are on disk.
 
         A repeated commit publishes nothing again. Raises HistoryError, with the code "unknown-part"
-        if the batch must be staged again.
+        if the batch must be staged again. With ``shared`` the batch is published by one of the
+        brokers that share a history; "batch-elsewhere" means that another one may have done so.
         """
-        body = {"query": query, "batch": batch, "parts": list(parts)}
+        body: dict[str, object] = {"query": query, "batch": batch, "parts": list(parts)}
+        if shared:
+            body["shared"] = True
         return CommitReply(**self._json("POST", "/v1/commit", body=body))
 
     def abort(self, query: str, batch: int) -> None:

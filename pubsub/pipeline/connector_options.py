@@ -11,7 +11,6 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from pubsub.broker.topic_names import topic_name
 from pubsub.errors import ConfigurationError, InvalidTopicName
@@ -25,6 +24,7 @@ from pubsub.pipeline.offset_options import (
     parse_offsets,
     parse_timestamp,
 )
+from pubsub.pipeline.option_urls import sink_urls, source_urls
 from pubsub.pipeline.regions import EVERYTHING, Region
 from pubsub.pipeline.topic_selection import TopicSelection
 
@@ -118,10 +118,10 @@ class SinkOptions:
     """The destination of the sink. ``of_protocol`` has the unparsed options of single protocols.
 
     Without ``atomic`` a frame is published in several batches. With ``kafka`` columns of Kafka's
-    source that cannot be published are left out.
+    source that cannot be published are left out. Several ``urls`` are brokers with one history.
     """
 
-    url: str
+    urls: tuple[str, ...]
     credentials: Credentials
     topic: str | None
     of_protocol: Mapping[str, str]
@@ -224,16 +224,13 @@ def sink_options(given: Mapping[str, str], of_protocol: Collection[str]) -> Sink
     url = options.get("url")
     if url is None:
         raise ConfigurationError("option url is required: the URL of the broker")
-    if "," in url:
-        raise ConfigurationError("option url: messages are written to one broker, not several")
-    _check_url(url)
     topic = options.get("topic")
     if topic is not None:
         _check_topic(topic, "topic")
     found = {name: options.get(name) for name in of_protocol}
     own = {name: value for name, value in found.items() if value is not None}
     return SinkOptions(
-        url,
+        sink_urls(url),
         _credentials(options),
         topic,
         own,
@@ -291,31 +288,7 @@ def _urls_or_path(options: GivenOptions) -> tuple[tuple[str, ...], str | None]:
     if url is None:
         options.forbid(("token", "tokenFile"), "path: the file system controls access to a file")
         return (), path
-    urls = tuple(each.strip().rstrip("/") for each in url.split(","))
-    for each in urls:
-        _check_url(each)
-        if urlsplit(each).scheme not in ("http", "https"):
-            raise ConfigurationError(
-                f"option url: reading requires http:// or https://, not {each!r}"
-            )
-    if len(set(urls)) < len(urls):
-        raise ConfigurationError("option url: the same broker is named twice")
-    return urls, None
-
-
-def _check_url(url: str) -> None:
-    try:
-        split = urlsplit(url)
-        port = split.port
-    except ValueError:
-        raise ConfigurationError("option url: not a valid URL") from None
-    if split.username is not None or split.password is not None:
-        # The URL is not shown, as the part before the @ is a secret.
-        raise ConfigurationError(
-            "option url: remove the user and password, which logs would show; use option token"
-        )
-    if not split.scheme or not split.hostname or port == 0:
-        raise ConfigurationError(f"option url: expected scheme://host:port, not {url!r}")
+    return source_urls(url), None
 
 
 def _credentials(options: GivenOptions) -> Credentials:

@@ -93,8 +93,8 @@ class HttpApi:
 class HttpHistory:
     """Implements ``History``."""
 
-    def __init__(self, url: str, credentials: Credentials) -> None:
-        self._api = HttpApi(url, credentials, SOURCE)
+    def __init__(self, url: str, credentials: Credentials, side: str = SOURCE) -> None:
+        self._api = HttpApi(url, credentials, side)
 
     def bounds(self, timestamp: int | None = None) -> PartitionBounds:
         """See ``History``."""
@@ -129,7 +129,7 @@ class HttpHistory:
         if found.shared == shared and found.position is not None:
             return
         if found.position is not None and not found.shared:
-            raise Unreachable(f"source: the broker at {self.url} has not found the others yet")
+            raise Unreachable(f"the broker at {self.url} has not found the others yet")
         raise WrongHistory(
             f"source: the broker at {self.url} does not share the history of the others"
         )
@@ -139,7 +139,7 @@ class HttpHistory:
         with self._api.client() as client:
             found = client.bounds()
         if found.position is not None and not found.shared:
-            raise Unreachable(f"source: the broker at {self.url} has not found the others yet")
+            raise Unreachable(f"the broker at {self.url} has not found the others yet")
         return found.shared
 
     def read_between(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pubsub.broker.access import RESERVED
 from pubsub.errors import ConfigurationError, PubSubError
 from pubsub.pipeline.broker_list import BrokerList
-from pubsub.pipeline.connector_options import MESSAGES, SourceOptions
+from pubsub.pipeline.connector_options import MESSAGES, Credentials, SourceOptions
 from pubsub.pipeline.history import History, Unreachable
-from pubsub.pipeline.http_history import HttpHistory
+from pubsub.pipeline.http_history import SOURCE, HttpHistory
 from pubsub.pipeline.offset_options import EARLIEST, LATEST, Start, TopicOffsets
 
 
@@ -35,11 +35,24 @@ def with_shared_history(options: SourceOptions) -> SourceOptions:
     """
     if len(options.urls) < 2 or options.stream != MESSAGES or _are_reserved(options.topics):
         return options
+    shared = history_of(options.urls, options.credentials, SOURCE)
+    if not shared:
+        return options
+    options = replace(options, shared=shared)
+    _check_shared(options)
+    return options
+
+
+def history_of(urls: Sequence[str], credentials: Credentials, side: str) -> str:
+    """Return what identifies the history that these brokers share; empty if each has its own.
+
+    ``side`` is that of ``HttpApi``. Raises as ``with_shared_history``.
+    """
     found: dict[str, str] = {}
     failure: PubSubError | None = None
-    for url in options.urls:
+    for url in urls:
         try:
-            found[url] = HttpHistory(url, options.credentials).identity()
+            found[url] = HttpHistory(url, credentials, side).identity()
         except Unreachable as error:
             failure = error
     if not found:
@@ -53,11 +66,7 @@ def with_shared_history(options: SourceOptions) -> SourceOptions:
             "brokers that all share one, or that all have histories of their own"
         )
     (shared,) = set(found.values())
-    if not shared:
-        return options
-    options = replace(options, shared=shared)
-    _check_shared(options)
-    return options
+    return shared
 
 
 def _are_reserved(topics: frozenset[str] | None) -> bool:

@@ -68,7 +68,7 @@ def client_options() -> frozenset[str]:
 
 def find_destination(options: SinkOptions) -> UrlColumns:
     """Check ``options`` and return where they lead. Raises ConfigurationError."""
-    parts = urlsplit(options.url)
+    parts = urlsplit(options.urls[0])
     name = parts.scheme.removesuffix(_TLS)
     parameters = dict(parse_qsl(parts.query, keep_blank_values=True))
     if name in _HTTP:
@@ -84,7 +84,7 @@ def find_destination(options: SinkOptions) -> UrlColumns:
     _check_parameters(name, parameters, client.parameters)
     _parse(client.options, options.of_protocol, "option ")
     _parse(client.parameters, parameters, "option url: ?")
-    publishers = PublisherFactory(options.url, dict(options.of_protocol), options.credentials)
+    publishers = PublisherFactory(options.urls[0], dict(options.of_protocol), options.credentials)
     return UrlColumns(client.columns, publishers)
 
 

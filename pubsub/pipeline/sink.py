@@ -25,14 +25,19 @@ from pyspark.sql.types import StructType
 
 from pubsub.errors import ConfigurationError, PubSubError
 from pubsub.pipeline.connector_options import Credentials, SinkOptions, sink_options
+from pubsub.pipeline.http_history import SINK
+from pubsub.pipeline.open_histories import history_of
 from pubsub.pipeline.publisher_urls import PublisherFactory, client_options, find_destination
+from pubsub.pipeline.retry import Retry
 from pubsub.pipeline.schemas import check_sink_columns
+from pubsub.pipeline.shared_sink import SharedBatch, SharedPartStager, at_any
 from pubsub.pipeline.staged_writer import (
     PART_BYTES,
     PartPublisher,
     PartStager,
     StagedBatch,
     batch_bytes,
+    batch_bytes_now,
 )
 from pubsub.store import arrow
 
@@ -44,11 +49,15 @@ _RUN_ID = "spark.jobGroup.id"
 
 @dataclass(frozen=True)
 class TaskResult(WriterCommitMessage):
-    """The result of a task: the staged ``parts`` of ``query``, in order."""
+    """The result of a task: the staged ``parts`` of ``query``, in order.
+
+    ``url`` is the broker that has them, if there are several brokers.
+    """
 
     query: str
     messages: int
     parts: tuple[str, ...] = ()
+    url: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,8 @@ class BrokerSink:
         tables = (self._columns(batch) for batch in batches)
         if not self.options.atomic:
             return self._publish_parts(tables, query)
+        if self._is_shared:
+            return self._stage_shared(tables, self._shared(query, batch_id, run))
         if self.publishers is None:
             return self._stage(tables, StagedBatch(*self._broker, query, batch_id, run))
         count = 0
@@ -83,6 +94,13 @@ class BrokerSink:
             stager.add(table)
         return TaskResult(batch.query, stager.messages, stager.finish())
 
+    @staticmethod
+    def _stage_shared(tables: Iterator[pa.RecordBatch], batch: SharedBatch) -> TaskResult:
+        stager = SharedPartStager(batch)
+        for table in tables:
+            stager.add(table)
+        return TaskResult(batch.query, stager.messages, stager.finish(), stager.url)
+
     def _publish_parts(self, tables: Iterator[pa.RecordBatch], query: str) -> TaskResult:
         """Publish the rows of a task in batches of its own."""
         context = TaskContext.get()
@@ -97,7 +115,14 @@ class BrokerSink:
 
     @property
     def _broker(self) -> tuple[str, Credentials]:
-        return self.options.url, self.options.credentials
+        return self.options.urls[0], self.options.credentials
+
+    @property
+    def _is_shared(self) -> bool:
+        return len(self.options.urls) > 1
+
+    def _shared(self, query: str, batch_id: int, run: str = "") -> SharedBatch:
+        return SharedBatch(self.options.urls, self.options.credentials, query, batch_id, run)
 
     def _columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the columns to publish, topic and value first. Raises ConfigurationError for
@@ -129,19 +154,24 @@ class BrokerSink:
         Otherwise a query whose stream is idle would show a wrong token only with its first rows.
         """
         if self.publishers is None and self.options.credentials.given:
-            batch_bytes(*self._broker)
+            at_any(self.options.urls, lambda url: batch_bytes_now(url, self.options.credentials))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
         """Append the staged parts once. Does nothing for rows that tasks have published."""
         results = [message for message in messages if isinstance(message, TaskResult)]
         parts = [part for result in results for part in result.parts]
-        if parts:
+        if parts and self._is_shared:
+            homes = dict.fromkeys(result.url for result in results if result.parts)
+            self._shared(results[0].query, batch_id).commit(parts, tuple(homes))
+        elif parts:
             StagedBatch(*self._broker, results[0].query, batch_id).commit(parts)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
         """Drop the staged parts. If no task has reported one, the broker drops them later."""
         results = [message for message in messages if isinstance(message, TaskResult)]
-        if self.publishers is None and results:
+        if self._is_shared and results:
+            self._shared(results[0].query, batch_id).abort()
+        elif self.publishers is None and results:
             StagedBatch(*self._broker, results[0].query, batch_id).abort()
 
 
@@ -155,8 +185,21 @@ def make_sink(
     destination = find_destination(options)
     if not options.atomic and (streaming or destination.publishers is not None):
         raise ConfigurationError("option atomic=false is for a batch query over http(s)://")
+    if len(options.urls) > 1:
+        _check_brokers(options)
     check_sink_columns(schema, options.topic, destination.optional_columns, options.kafka)
     return BrokerSink(options, destination.publishers)
+
+
+def _check_brokers(options: SinkOptions) -> None:
+    """Raise ConfigurationError unless a batch can be written to any of the brokers."""
+    if not options.atomic:
+        raise ConfigurationError("option atomic=false is for one broker, not several")
+    if not Retry().call(lambda: history_of(options.urls, options.credentials, SINK)):
+        raise ConfigurationError(
+            "option url: several brokers are written to if they share a history, but each of "
+            "these has its own; name one of them"
+        )
 
 
 def _rows(table: pa.RecordBatch) -> Iterator[tuple[str, bytes, bytes | None]]:

@@ -16,7 +16,8 @@ PART_BYTES = 8 * 1024**2
 """Bytes of Arrow data in one part."""
 RUN_AGAIN = "restart the query to run it again"
 """The end of the text of PartsLost."""
-_UNKNOWN_PART = "unknown-part"
+UNKNOWN_PART = "unknown-part"
+"""The code of the reply to a commit with parts that the broker does not have."""
 # The share of a batch that messages may take, as Arrow adds the ends and the padding of columns.
 _FILLED = 0.75
 # The limit of brokers that do not report theirs.
@@ -29,14 +30,14 @@ def batch_bytes(url: str, credentials: Credentials) -> int:
 
     Raises Unreachable or Rejected.
     """
-    api = HttpApi(url, credentials, SINK)
+    return Retry().call(lambda: batch_bytes_now(url, credentials))
 
-    def ask() -> int:
-        with api.client() as client:
-            return client.limits().batch_bytes
 
+def batch_bytes_now(url: str, credentials: Credentials) -> int:
+    """Return the same after one try."""
     try:
-        limit = Retry().call(ask)
+        with HttpApi(url, credentials, SINK).client() as client:
+            limit = client.limits().batch_bytes
     except ErrorReply as reply:
         if reply.code != _NOT_FOUND:
             raise
@@ -54,15 +55,15 @@ class StagedBatch:
     batch_id: int
     run: str = ""
 
-    def stage(self, api: HttpApi, data: pa.Table) -> str:
+    def stage(self, api: HttpApi, data: pa.Table, retry: Retry | None = None) -> str:
         """Stage a part and return its id."""
-
-        def stage() -> str:
-            with api.client() as client:
-                return client.stage(self.query, self.batch_id, data, self.run)
-
         # A retry is safe: a part that was staged twice is committed once.
-        return Retry().call(stage)
+        return (retry or Retry()).call(lambda: self.stage_once(api, data))
+
+    def stage_once(self, api: HttpApi, data: pa.Table) -> str:
+        """Stage a part with one try."""
+        with api.client() as client:
+            return client.stage(self.query, self.batch_id, data, self.run)
 
     def commit(self, parts: list[str]) -> None:
         """Append the parts in this order, unless the batch has been appended before."""
@@ -76,7 +77,7 @@ class StagedBatch:
             # A retry is safe: the broker remembers the batch.
             Retry().call(commit)
         except ErrorReply as reply:
-            if reply.code == _UNKNOWN_PART:
+            if reply.code == UNKNOWN_PART:
                 raise PartsLost(
                     f"sink: the broker at {self.url} no longer has the parts of batch "
                     f"{self.batch_id}: it was restarted, they expired, or another run replaced "

@@ -12,6 +12,7 @@ from pubsub.backplane.fanout import Fanout
 from pubsub.backplane.leases import LEAST, MOST, Leases
 from pubsub.backplane.replica_sender import WINDOW
 from pubsub.backplane.replica_stream import FETCHED
+from pubsub.backplane.shared_batches import SharedBatches
 from pubsub.backplane.shared_history import SharedHistory
 from pubsub.backplane.shared_readers import SharedReaders
 from pubsub.backplane.shared_sessions import SharedSessions
@@ -202,8 +203,10 @@ def _share_places(
     positions: SharedPositions,
     reactor: Any,
 ) -> None:
-    """Share the positions of readers, and the sessions."""
+    """Share the positions of readers, batches that are committed once, and the sessions."""
+    assert isinstance(broker.store, SharedStore)
     SharedReaders(state, positions, reactor)
+    positions.batches = SharedBatches(state, broker.store, reactor)
     sessions = SharedSessions(broker, state, positions, reactor)
     fanout.also.append(sessions.figures)
     sessions.setServiceParent(broker)  # type: ignore[no-untyped-call]

@@ -22,7 +22,7 @@ from pubsub.pipeline.retry import Retry
 from pubsub.pipeline.shared_tasks import SharedTask
 from pubsub.pipeline.source import PubSubSource
 from pubsub.pipeline.stream_reader import StreamReader
-from tests.integration.broker import HOST, Start
+from tests.integration.broker import HOST, Start, listen
 from tests.integration.nats_server import NatsServer, nats_server
 from tests.integration.test_shared_history import Place, body_of, settle, until
 from tests.unit.raising import raised
@@ -217,7 +217,7 @@ def test_brokers_that_do_not_share_a_history(
     places: tuple[Place, Place], start: Start, tmp_path: Path
 ) -> None:
     first, _ = places
-    own = start("--admin-port=tcp:0:interface=127.0.0.1", f"--store=log:{tmp_path / 'own'}")
+    own = start(*listen("http"), f"--store=log:{tmp_path / 'own'}")
     where = f"http://{HOST}:{own.port('admin')}"
     error = raised(ConfigurationError, Query, url(first), where)
     assert "do not share one history" in str(error)

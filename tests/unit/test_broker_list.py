@@ -150,7 +150,7 @@ class SharedHistoryTests(SynchronousTestCase):
         self, answers: dict[str, str | PubSubError], **given: str
     ) -> Callable[[], SourceOptions]:
         class Asked:
-            def __init__(self, url: str, _: object) -> None:
+            def __init__(self, url: str, *_: object) -> None:
                 self._answer = answers[url]
 
             def identity(self) -> str:

@@ -230,7 +230,8 @@ class Sinks(SynchronousTestCase):
 
     def test_invalid_sinks(self) -> None:
         self.refused("option url is required", {})
-        self.refused("one broker", {"url": f"{URL},http://b"})
+        self.refused("over http:// or https://", {"url": f"{URL},cafe://b:1"})
+        self.refused("named twice", {"url": f"{URL},{URL}/"})
         self.refused(
             "kafka is not installed; choose from http, https, cafe", {"url": "kafka://a:1"}
         )

@@ -1,0 +1,205 @@
+"""``SharedBatches``: a batch that is committed exactly once is known to all brokers.
+
+Before a broker publishes a batch it reserves the batch in the shared state, and then notes that it
+has published it. So a commit that is repeated at another broker publishes nothing again. If the
+broker that has reserved the batch is away, nobody knows whether it has published it: then it is
+waited for. It notes in its own history what it has reserved, and finds that out when it is back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from pubsub.backplane.outdated import Outdated
+from pubsub.errors import BackplaneAway, HistoryUnavailable
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IReactorTime
+
+    from pubsub.backplane.shared_state import ISharedState
+    from pubsub.store.shared_store import SharedStore
+
+log = Logger()
+QueryName = tuple[str | None, str]
+"""The owner of a query, and its name."""
+RESERVED_BATCHES = "reserved-batches"
+"""The table of the metadata with the number of the batch that is reserved, by query."""
+_VERSION = 1
+_PATIENCE, _PAUSE = 5.0, 2.0
+_ATTEMPTS = 8
+# For so long the last batch of a query is known to all brokers.
+_KEPT = 30 * 24 * 3600
+
+
+class CommittedElsewhere(Exception):
+    """Another broker has published the batch, or a later one of the query."""
+
+
+class BegunElsewhere(Exception):
+    """Another broker, which is away, has begun to publish the batch."""
+
+
+class _Reservation(NamedTuple):
+    """The value of a key: ``broker`` publishes ``batch``; empty if anyone may do so."""
+
+    batch: int
+    broker: str
+    done: bool
+
+    def encode(self) -> bytes:
+        members = {"v": _VERSION, "batch": self.batch, "broker": self.broker, "done": self.done}
+        return json.dumps(members, separators=(",", ":")).encode()
+
+    def is_after(self, batch: int) -> bool:
+        """Return whether ``batch`` has been published."""
+        return self.batch > batch or (self.batch == batch and self.done)
+
+
+class SharedBatches:
+    """The batches in ``state``; ``store`` is this broker's history."""
+
+    def __init__(self, state: ISharedState, store: SharedStore, clock: IReactorTime) -> None:
+        self._state, self._store = state, store
+        self._clock = clock
+        # Published or given up, and not in the shared state yet: whether it was published.
+        self._unsettled: dict[QueryName, tuple[int, bool]] = {}
+        self._under_way: set[QueryName] = set()
+
+    async def check(self, query: QueryName, batch: int) -> None:
+        """Raise CommittedElsewhere or BegunElsewhere if it was; or BackplaneAway."""
+        found, _ = await self._get(query)
+        self._check(found, batch)
+
+    async def reserve(self, query: QueryName, batch: int) -> None:
+        """Let only this broker publish the batch.
+
+        Raises CommittedElsewhere, BegunElsewhere, BackplaneAway or HistoryUnavailable.
+        """
+        found, revision = await self._get(query)
+        self._check(found, batch)
+        self._unsettled.pop(query, None)
+        self._store.put(RESERVED_BATCHES, _key(query), str(batch).encode())
+        await self._written()
+        value = _Reservation(batch, self._store.log_id, False)
+        for _ in range(_ATTEMPTS):
+            self._check(found, batch)
+            try:
+                await self._put(query, value, revision)
+            except Outdated as outdated:
+                found, revision = _decode(outdated.value), outdated.revision
+            else:
+                return
+        raise BackplaneAway("other brokers change the batch at the same time")
+
+    def _check(self, found: _Reservation | None, batch: int) -> None:
+        if found is None or found.batch < batch:
+            return
+        if found.is_after(batch):
+            raise CommittedElsewhere
+        if found.broker not in ("", self._store.log_id):
+            raise BegunElsewhere
+
+    def settle(self, query: QueryName, batch: int, done: bool) -> None:
+        """Share soon whether this broker has published the batch that it has reserved."""
+        self._unsettled[query] = batch, done
+        if query not in self._under_way:
+            self._under_way.add(query)
+            Deferred.fromCoroutine(self._settle_all(query)).addErrback(
+                lambda failure: log.failure("backplane: sharing a batch has failed", failure)
+            )
+
+    def resume(self, last: Callable[[QueryName], int]) -> None:
+        """Settle what was reserved before a restart; ``last`` returns the last batch of a query."""
+        for query, batch in list(self._reserved()):
+            self.settle(query, batch, last(query) >= batch)
+
+    def _reserved(self) -> Iterator[tuple[QueryName, int]]:
+        for key, value in self._store.items(RESERVED_BATCHES):
+            owner, name = json.loads(key)
+            yield (owner, name), int(value)
+
+    async def _settle_all(self, query: QueryName) -> None:
+        try:
+            while query in self._unsettled:
+                settled = self._unsettled[query]
+                try:
+                    await self._settle(query, *settled)
+                except BackplaneAway:
+                    self._clock.callLater(_PAUSE, self._again, query)
+                    return
+                if self._unsettled.get(query) == settled:
+                    del self._unsettled[query]
+                    self._store.delete(RESERVED_BATCHES, _key(query))
+        finally:
+            self._under_way.discard(query)
+
+    def _again(self, query: QueryName) -> None:
+        if query in self._unsettled:
+            self.settle(query, *self._unsettled[query])
+
+    async def _settle(self, query: QueryName, batch: int, done: bool) -> None:
+        found, revision = await self._get(query)
+        value = _Reservation(batch, self._store.log_id if done else "", done)
+        for _ in range(_ATTEMPTS):
+            if self._unsettled.get(query) != (batch, done):
+                # It is reserved again, for another try.
+                return
+            if found is not None and found.is_after(batch):
+                return
+            if not done and (found is None or found[:2] != (batch, self._store.log_id)):
+                # The reservation did not come about.
+                return
+            try:
+                await self._put(query, value, revision)
+            except Outdated as outdated:
+                found, revision = _decode(outdated.value), outdated.revision
+            else:
+                return
+        raise BackplaneAway("other brokers change the batch at the same time")
+
+    async def _get(self, query: QueryName) -> tuple[_Reservation | None, int]:
+        done = self._state.get(_state_key(query))
+        entry = await done.addTimeout(_PATIENCE, self._clock, _too_late)
+        return (None, 0) if entry is None else (_decode(entry.value), entry.revision)
+
+    async def _put(self, query: QueryName, value: _Reservation, revision: int) -> None:
+        done = self._state.put(_state_key(query), value.encode(), revision, _KEPT)
+        await done.addTimeout(_PATIENCE, self._clock, _too_late)
+
+    async def _written(self) -> None:
+        """Wait until what was put is in the file, where it outlives this process."""
+        done: Deferred[bool] = Deferred()
+        self._store.when_written(done.callback)
+        if not await done:
+            raise HistoryUnavailable(str(self._store.trouble))
+
+
+def _key(query: QueryName) -> str:
+    return json.dumps(query)
+
+
+def _state_key(query: QueryName) -> str:
+    return f"q.{hashlib.sha256(_key(query).encode()).hexdigest()[:32]}"
+
+
+def _decode(data: bytes | None) -> _Reservation | None:
+    """Return the value; None without one. Raises BackplaneAway if another version wrote it."""
+    if data is None:
+        return None
+    try:
+        found = json.loads(data)
+        if found["v"] == _VERSION:
+            return _Reservation(int(found["batch"]), str(found["broker"]), bool(found["done"]))
+    except (ValueError, LookupError, TypeError):
+        pass
+    raise BackplaneAway("another version of the broker has written the value")
+
+
+def _too_late(result: object, seconds: float) -> NoReturn:
+    raise BackplaneAway(f"the engine has not answered for {seconds:g} s")

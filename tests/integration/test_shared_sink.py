@@ -1,0 +1,95 @@
+"""The Spark sink at two brokers that share a history, called as Spark calls it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from pubsub.errors import ConfigurationError
+from pubsub.pipeline.history import PartsLost
+from pubsub.pipeline.sink import BrokerSink, TaskResult, make_sink
+from tests.integration.broker import HOST, Start, listen
+from tests.integration.nats_server import NatsServer, nats_server
+from tests.integration.test_shared_history import Place, settle
+from tests.integration.test_shared_pipeline import url
+from tests.unit.raising import raised
+
+SCHEMA = StructType([StructField("topic", StringType()), StructField("value", BinaryType())])
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsServer]:
+    with nats_server(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def places(start: Start, server: NatsServer, tmp_path: Path) -> tuple[Place, Place]:
+    first = Place(start, server.url, tmp_path / "a")
+    second = Place(start, server.url, tmp_path / "b")
+    settle(first, second)
+    return first, second
+
+
+def sink(*places: Place) -> BrokerSink:
+    return make_sink({"url": ",".join(map(url, places))}, SCHEMA, False, streaming=True)
+
+
+def write(target: BrokerSink, batch: int, *values: bytes) -> list[TaskResult | None]:
+    """Stage a row in each of some tasks; return their results."""
+    copy = pickle.loads(pickle.dumps(target))
+    rows = [pa.RecordBatch.from_pydict({"topic": ["t"], "value": [value]}) for value in values]
+    return [copy.write(iter([one]), "query", batch, "run") for one in rows]
+
+
+def values(place: Place) -> list[str]:
+    return sorted(body for body, _ in place.messages())
+
+
+def test_each_batch_once_at_any_broker(places: tuple[Place, Place]) -> None:
+    first, second = places
+    target = sink(first, second)
+    results = write(target, 0, b"1", b"2")
+    target.commit(results, 0)
+    settle(first, second)
+    assert values(second) == ["1", "2"]
+    # Spark does not know that the batch is done, and runs it again. Its broker is away.
+    first.broker.kill()
+    target.commit(results, 0)
+    again = sink(second, first)
+    again.commit(write(again, 0, b"1", b"2"), 0)
+    again.commit(write(again, 1, b"3"), 1)
+    assert values(second) == ["1", "2", "3"]
+    first.begin()
+    settle(first, second)
+    assert values(first) == ["1", "2", "3"]
+    # The next one, where the last one was not.
+    third = sink(first, second)
+    third.commit(write(third, 1, b"3"), 1)
+    third.commit(write(third, 2, b"4"), 2)
+    settle(first, second)
+    assert values(second) == ["1", "2", "3", "4"]
+
+
+def test_a_broker_is_killed_between_stage_and_commit(places: tuple[Place, Place]) -> None:
+    first, second = places
+    target = sink(first, second)
+    results = write(target, 0, b"1", b"2")
+    first.broker.kill()
+    raised(PartsLost, target.commit, results, 0)
+    target.abort(results, 0)
+    # The query is started again.
+    target.commit(write(target, 0, b"1", b"2"), 0)
+    assert values(second) == ["1", "2"]
+
+
+def test_brokers_with_histories_of_their_own(start: Start, tmp_path: Path) -> None:
+    brokers = [start(*listen("http"), f"--store=log:{tmp_path / name}") for name in "ab"]
+    urls = ",".join(f"http://{HOST}:{one.port('admin')}" for one in brokers)
+    error = raised(ConfigurationError, make_sink, {"url": urls}, SCHEMA, False)
+    assert "share a history" in str(error)

@@ -1,0 +1,189 @@
+"""A batch that is committed at one broker is known to the others, and published once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from twisted.internet import reactor
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import maybeDeferred
+
+from pubsub.admin.server import AdminFactory
+from pubsub.backplane import shared_batches
+from pubsub.backplane.memory_state import MemoryBucket, MemoryState
+from pubsub.backplane.shared_batches import BegunElsewhere, CommittedElsewhere, SharedBatches
+from pubsub.errors import BackplaneAway
+from tests.unit.replicas import Node, ReplicaCase, at_tick_end
+from tests.unit.test_http_writing import table
+from tests.unit.web import Answer, WebClient, WebHouse, admin_settings, stream_of
+
+ADDRESS = IPv4Address("TCP", "192.0.2.7", 40_001)
+QUERY = (None, "q")
+
+
+class BatchTests(ReplicaCase):
+    """/v1/commit at several brokers"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.bucket = MemoryBucket()
+        self.states: dict[Node, MemoryState] = {}
+        self.batches: dict[Node, SharedBatches] = {}
+        self.factories: dict[Node, AdminFactory] = {}
+        self.patch(shared_batches, "_PAUSE", 0.01)
+
+    def writing(self, path: Path | None = None) -> Node:
+        """Start a broker with an HTTP API that shares batches."""
+        node = self.node(path)
+        state = self.states[node] = MemoryState(self.bucket, at_tick_end)
+        batches = self.batches[node] = SharedBatches(state, node.store, reactor)
+        node.history.positions.batches = batches
+        listener = node.broker.make_listener("admin", admin_settings())
+        factory = self.factories[node] = AdminFactory(listener, maybeDeferred)
+        factory.startFactory()  # type: ignore[no-untyped-call]
+        return node
+
+    async def post(self, node: Node, path: str, body: object) -> Answer:
+        client = WebClient(self.factories[node], node.house.clock, ADDRESS)
+        client.ask("POST", path, body)
+        await self.until(lambda: b"\r\n\r\n" in client.stream.received)
+        return client.answer("POST")
+
+    async def stage(self, node: Node, batch: int, *values: bytes) -> str:
+        """Stage a part; return its id."""
+        data = stream_of(table(["t"] * len(values), list(values)))
+        answer = await self.post(node, f"/v1/stage?query=q&batch={batch}", data)
+        assert answer.status == 201, answer.json
+        part: str = answer.json["part"]
+        return part
+
+    async def commit(
+        self, node: Node, batch: int, *parts: str, shared: bool = True
+    ) -> tuple[int, object]:
+        """Return the status, and whether it is a duplicate, or the error."""
+        body = {"query": "q", "batch": batch, "parts": list(parts), "shared": shared}
+        answer = await self.post(node, "/v1/commit", body)
+        return answer.status, answer.json.get("duplicate", answer.json.get("error"))
+
+    async def test_a_batch_is_published_once(self) -> None:
+        here, there = self.writing(), self.writing()
+        first, second = await self.stage(here, 0, b"1", b"2"), await self.stage(there, 0, b"1")
+        assert await self.commit(here, 0, first) == (200, False)
+        assert await self.commit(here, 0, first) == (200, True)
+        for shared in (True, False):
+            assert await self.commit(there, 0, second, shared=shared) == (200, True)
+        # The parts are gone there, too.
+        assert await self.commit(there, 1, second) == (409, "unknown-part")
+        # The next one at the other broker, and back.
+        assert await self.commit(there, 1, await self.stage(there, 1, b"3")) == (200, False)
+        for batch in (0, 1):
+            assert await self.commit(here, batch) == (200, True)
+        assert await self.commit(here, 2, await self.stage(here, 2, b"4")) == (200, False)
+        await self.has(here, [b"1", b"2", b"3", b"4"])
+        await self.has(there, [b"1", b"2", b"3", b"4"])
+
+    async def test_a_broker_is_killed_before_it_publishes(self) -> None:
+        here, there = self.writing(), self.writing()
+        await self.batches[here].reserve(QUERY, 0)
+        part = await self.stage(there, 0, b"1")
+        await self.end_of(here)
+        assert await self.commit(there, 0, part) == (409, "batch-elsewhere")
+        assert await self.commit(there, 0, part, shared=False) == (409, "batch-elsewhere")
+        self.writing(here.path)
+        await self.free()
+        assert await self.commit(there, 0, part) == (200, False)
+
+    async def test_a_broker_is_killed_after_it_has_published(self) -> None:
+        here, there = self.writing(), self.writing()
+        part = await self.stage(there, 0, b"1")
+
+        def settle(query: object, batch: int, done: bool) -> None:
+            """Be killed."""
+
+        self.patch(self.batches[here], "settle", settle)
+        assert await self.commit(here, 0, await self.stage(here, 0, b"1")) == (200, False)
+        await self.end_of(here)
+        assert await self.commit(there, 0, part) == (409, "batch-elsewhere")
+        # The next one would not have begun before this one was published.
+        assert await self.commit(there, 1, await self.stage(there, 1, b"2")) == (200, False)
+        assert await self.commit(there, 0, part) == (200, True)
+        again = self.writing(here.path)
+        assert list(again.store.items(shared_batches.RESERVED_BATCHES))
+        await self.until(lambda: not self.batches[again]._unsettled)
+        await self.end_of(again)
+        again = self.writing(here.path)
+        assert not list(again.store.items(shared_batches.RESERVED_BATCHES))
+        await self.has(there, [b"1", b"2"])
+
+    async def test_it_says_so_when_it_is_back(self) -> None:
+        here, there = self.writing(), self.writing()
+        part = await self.stage(there, 0, b"1")
+        self.patch(self.batches[here], "settle", lambda *_: None)
+        assert await self.commit(here, 0, await self.stage(here, 0, b"1")) == (200, False)
+        await self.end_of(here)
+        again = self.writing(here.path)
+        await self.until(lambda: not self.batches[again]._unsettled)
+        assert await self.commit(there, 0, part) == (200, True)
+        await self.has(there, [b"1"])
+
+    async def end_of(self, node: Node) -> None:
+        await self.written(node)
+        await node.stop()
+
+    async def free(self) -> None:
+        """Wait until anyone may publish the batch."""
+        key = shared_batches._state_key(QUERY)
+        await self.until(lambda: b'"broker":""' in self.bucket.entries[key].value)
+
+    async def test_a_publication_that_fails_leaves_the_batch_to_others(self) -> None:
+        here, there = self.writing(), self.writing()
+        here.broker.topics.create("t")
+        part = await self.stage(here, 0, b"1")
+        here.broker.topics.get("t").upstream = object()  # type: ignore[union-attr]
+        assert await self.commit(here, 0, part) == (409, "remote-topic")
+        await self.free()
+        assert await self.commit(there, 0, await self.stage(there, 0, b"1")) == (200, False)
+
+    async def test_one_of_two_brokers_wins(self) -> None:
+        here, there = (self.batches[self.writing()] for _ in range(2))
+        await here.reserve(QUERY, 3)
+        with pytest.raises(BegunElsewhere):
+            await there.reserve(QUERY, 3)
+        here.settle(QUERY, 3, False)
+        await there.reserve(QUERY, 3)
+        # What this broker says about its former try has no effect any more.
+        here.settle(QUERY, 3, False)
+        with pytest.raises(BegunElsewhere):
+            await here.reserve(QUERY, 3)
+        there.settle(QUERY, 3, True)
+        for batches in (here, there):
+            with pytest.raises(CommittedElsewhere):
+                await batches.check(QUERY, 2)
+
+    async def test_the_engine_is_away(self) -> None:
+        here = self.writing()
+        await self.settled(here)
+        part = await self.stage(here, 0, b"1")
+        self.states[here].leave()
+        assert await self.commit(here, 0, part) == (503, "backplane-away")
+        assert await self.commit(here, 0, part, shared=False) == (200, False)
+        # It is told when the engine is back.
+        assert await self.commit(here, 0) == (200, True)
+        key = shared_batches._state_key(QUERY)
+        assert key not in self.bucket.entries
+        self.states[here].come_back()
+        await self.until(lambda: key in self.bucket.entries)
+        assert b'"done":true' in self.bucket.entries[key].value
+
+    async def test_values_of_another_version(self) -> None:
+        here = self.writing()
+        for value in (b'{"v":2}', b"[", b"3"):
+            self.bucket.write(shared_batches._state_key(QUERY), value)
+            with pytest.raises(BackplaneAway):
+                await self.batches[here].check(QUERY, 0)
+
+    def test_a_broker_without_others(self) -> None:
+        body = {"query": "q", "batch": 0, "parts": [], "shared": True}
+        answer = WebHouse().post("/v1/commit", body)
+        assert (answer.status, answer.json["error"]) == (409, "not-shared")
