@@ -26,7 +26,7 @@ from pubsub.kernel import Columns
 
 if TYPE_CHECKING:
     from pubsub.backplane.shared_history import SharedHistory
-    from pubsub.broker.batch import Batch
+    from pubsub.broker.batch import Batch, Headers
     from pubsub.broker.service import BrokerService
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import Envelopes, IBackplane, PublisherGate
@@ -140,15 +140,16 @@ class Fanout(Service):
             self._links.append(link)
             self._outgoing = Outgoing(link, self._backplane.limit)
         proofs = [self._proof(topic) for topic in topics]
-        for index, count, parts in encode_batch(batch, self._outgoing.next_read(), proofs):
-            self._send(topics[index].name, count, self._outgoing.envelopes(*parts))
+        for index, head, columns in encode_batch(batch, self._outgoing.next_read(), proofs):
+            self._send(topics[index].name, head, columns)
 
     def _proof(self, topic: Topic) -> bytes | None:
         if topic.name.startswith(RESERVED):
             return None
         return self._queue_keys.proof(topic.name)
 
-    def _send(self, topic: str, count: int, envelopes: Sequence[bytes]) -> None:
+    def _send(self, topic: str, head: bytes, columns: Columns) -> None:
+        count, envelopes = columns.count, self._outgoing.envelopes(head, columns)
         # A backplane that is away reports so here, for each record.
         problem = "" if envelopes else "backplane-size"
         for envelope in envelopes:
@@ -240,24 +241,23 @@ class Fanout(Service):
         if len(found) == 1:
             ((topic, first),) = found
             self._received += first.columns.count
-            self._receive((topic,), first.columns, first, first.headers)
+            self._receive((topic,), first, first.columns, first.headers)
             return
         self._received += sum(record.columns.count for _, record in found)
         first = found[0][1]
         topics = list(dict.fromkeys(topic for topic, _ in found))
         if first.positions is None:
             columns = joined([record.columns for _, record in found])
-            self._receive(topics, columns, first, None)
+            self._receive(topics, first, columns, None)
             return
-        rows = _in_order(topics, found)
-        columns = Columns.of([row[2] for row in rows], [row[1] for row in rows])
-        headers = None
-        if any(record.headers is not None for _, record in found):
-            headers = [row[3] for row in rows]
-        self._receive(topics, columns, first, headers)
+        self._receive(topics, first, *_in_order(topics, found))
 
     def _receive(
-        self, topics: Sequence[Topic], columns: Columns, record: TopicRecord, headers: Any
+        self,
+        topics: Sequence[Topic],
+        record: TopicRecord,
+        columns: Columns,
+        headers: Sequence[Headers] | None,
     ) -> None:
         try:
             self._dispatcher.receive(topics, columns, record.sender, record.protocol, headers)
@@ -301,16 +301,21 @@ class _Together:
 
 def _in_order(
     topics: Sequence[Topic], found: Sequence[tuple[Topic, TopicRecord]]
-) -> list[tuple[int, int, bytes, Mapping[str, bytes]]]:
-    """Return position, index, payload and headers of each message, in the order of the read."""
-    index_of: Callable[[Topic], int] = {topic: i for i, topic in enumerate(topics)}.__getitem__
-    rows: list[tuple[int, int, bytes, Mapping[str, bytes]]] = []
+) -> tuple[Columns, list[Headers] | None]:
+    """Return the messages of several records and their headers, in the order of the read."""
+    index_of = {topic: index for index, topic in enumerate(topics)}
+    positions: list[int] = []
+    indexes: list[int] = []
+    payloads: list[bytes] = []
+    headers: list[Headers] = []
     for topic, record in found:
-        index, headers = index_of(topic), record.headers
-        positions = record.positions or range(record.columns.count)
-        for at, (position, payload) in enumerate(
-            zip(positions, record.columns.payloads(), strict=True)
-        ):
-            rows.append((position, index, payload, {} if headers is None else headers[at]))
-    rows.sort(key=lambda row: row[0])
-    return rows
+        count = record.columns.count
+        positions += record.positions or range(count)
+        indexes += [index_of[topic]] * count
+        payloads += record.columns.payloads()
+        headers += record.headers or [{}] * count
+    order = sorted(range(len(positions)), key=positions.__getitem__)
+    columns = Columns.of([payloads[at] for at in order], [indexes[at] for at in order])
+    if all(record.headers is None for _, record in found):
+        return columns, None
+    return columns, [headers[at] for at in order]

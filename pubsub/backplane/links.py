@@ -26,6 +26,7 @@ from pubsub.kernel import Columns
 ENVELOPE = struct.Struct("<2sBxIQQHH")
 _MAGIC, _VERSION = b"PB", 1
 MAX_PIECES = 0xFFFF
+NOTHING = Columns.gather([])
 # Links whose counters are remembered, and bytes of incomplete records, in all.
 _LINKS = 1024
 _INCOMPLETE = 64 * 1024**2
@@ -45,21 +46,21 @@ class Outgoing:
         self._read += 1
         return self._read
 
-    def envelopes(self, *parts: bytes | Columns) -> list[bytes]:
+    def envelopes(self, head: bytes, columns: Columns = NOTHING) -> list[bytes]:
         """Return the record in envelopes; none if it is too large for any number of pieces.
 
-        It is in ``parts``, as ``encode_batch`` makes it, so that it is copied once.
+        It is ``head`` and the payloads of ``columns``, which are copied once.
         """
         room = self._room
-        size = sum([part.nbytes if isinstance(part, Columns) else len(part) for part in parts])
+        size = len(head) + columns.nbytes
         if 0 < size <= room:
             self._counter += 1
-            head = ENVELOPE.pack(_MAGIC, _VERSION, size, self._link, self._counter, 0, 1)
-            return [Columns.joined([head, *parts])]
+            envelope = ENVELOPE.pack(_MAGIC, _VERSION, size, self._link, self._counter, 0, 1)
+            return [Columns.joined([envelope, head, columns])]
         pieces = -(-size // room)
         if pieces > MAX_PIECES:
             return []
-        record = Columns.joined([*parts])
+        record = Columns.joined([head, columns])
         found = []
         for piece in range(pieces):
             self._counter += 1

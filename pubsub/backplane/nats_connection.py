@@ -374,10 +374,7 @@ class NatsConnection:
         if self._tap.transport.is_closing():
             self._lose(messages)
             return
-        self._tap.publish(
-            [(group[0].subject, [one.data for one in group]) for group in together(messages, limit)]
-        )
-        nbytes = nbytes_of(messages)
+        nbytes = self._tap.publish(together(messages, limit))
         self._unanswered += nbytes
         self._sent += nbytes
         if self._unanswered < _UNANSWERED:

@@ -233,21 +233,26 @@ class Tap(asyncio.BufferedProtocol):
 
     # Messages of topics
 
-    def publish(self, groups: Sequence[tuple[str, Sequence[bytes]]]) -> None:
-        """Send messages: for each its subject, and its bytes in parts."""
+    def publish(self, groups: Sequence[tuple[str, Sequence[bytes], int]]) -> int:
+        """Send messages: for each its subject, and its bytes in parts, with their number.
+
+        Return the bytes of all messages.
+        """
         parts: list[bytes] = []
-        for subject, own in groups:
-            parts.append(b"PUB %s %d\r\n" % (subject.encode(), sum(map(len, own))))
-            parts += own
-            parts.append(_END)
+        total = whole = 0
+        for subject, own, nbytes in groups:
+            line = b"PUB %s %d\r\n" % (subject.encode(), nbytes)
+            parts += (line, *own, _END)
+            total += nbytes
+            whole += len(line) + nbytes + len(_END)
         sent = 0
         if not self._is_tls and len(parts) <= _PARTS and not self.transport.get_write_buffer_size():
             # The transport would join them first. It observes the error, if there is one.
             with suppress(OSError):
                 sent = os.writev(self._descriptor, parts)
-                if sent == sum(map(len, parts)):
-                    return
-        self.transport.write(b"".join(parts)[sent:])
+        if sent < whole:
+            self.transport.write(b"".join(parts)[sent:])
+        return total
 
 
 class TappedLoop(ReactorLoop):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -66,18 +66,23 @@ class Watcher(Protocol):
         """So many messages, by topic, arrived and were dropped, as too much waited already."""
 
 
-def together(messages: Sequence[Outbound], limit: int) -> Iterator[Sequence[Outbound]]:
-    """Yield consecutive messages of one subject, up to ``limit`` bytes, in their order."""
-    group: list[Outbound] = []
-    nbytes = 0
+def together(messages: Sequence[Outbound], limit: int) -> list[tuple[str, list[bytes], int]]:
+    """Put consecutive messages of one subject together, up to ``limit`` bytes, in their order.
+
+    Return the subject, the bytes of each, and their number.
+    """
+    found = []
+    subject, parts, nbytes = "", list[bytes](), 0
     for one in messages:
-        if group and (one.subject != group[0].subject or nbytes + len(one.data) > limit):
-            yield group
-            group, nbytes = [], 0
-        group.append(one)
+        if parts and (one.subject != subject or nbytes + len(one.data) > limit):
+            found.append((subject, parts, nbytes))
+            parts, nbytes = [], 0
+        subject = one.subject
+        parts.append(one.data)
         nbytes += len(one.data)
-    if group:
-        yield group
+    if parts:
+        found.append((subject, parts, nbytes))
+    return found
 
 
 def nbytes_of(messages: Sequence[Outbound]) -> int:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pubsub.kernel import Columns
@@ -56,57 +56,55 @@ class TopicRecord(NamedTuple):
 
 def encode_batch(
     batch: Batch, read: int, proofs: Sequence[bytes | None]
-) -> Iterator[tuple[int, int, list[bytes | Columns]]]:
-    """Yield the index, the number of messages and the record of each topic of ``batch``.
+) -> list[tuple[int, bytes, Columns]]:
+    """Return the index and the record of each topic of ``batch``.
 
-    A record is in parts, for ``Columns.joined``. ``proofs`` has the proof of each topic, empty for
-    one without a key; the messages of a topic whose proof is None are left out.
+    A record is what precedes the payloads, and these. ``proofs`` has the proof of each topic, empty
+    for one without a key; the messages of a topic whose proof is None are left out.
     """
+    columns = batch.columns
     if len(batch.topics) == 1:
-        if proofs[0] is not None:
-            columns = batch.columns
-            yield 0, columns.count, _encode(batch, read, proofs[0], columns, None, batch.headers)
-        return
-    payloads = batch.columns.payloads()
+        if proofs[0] is None:
+            return []
+        return [(0, _head_of(batch, read, proofs[0], columns, None, batch.headers), columns)]
+    payloads = columns.payloads()
     places: dict[int, list[int]] = {}
-    for place, index in enumerate(batch.columns.indexes()):
+    for place, index in enumerate(columns.indexes()):
         places.setdefault(index, []).append(place)
+    found = []
     for index, own in places.items():
         proof = proofs[index]
         if proof is not None:
             columns = Columns.gather([payloads[place] for place in own])
             headers = None if batch.headers is None else [batch.headers[place] for place in own]
-            yield index, len(own), _encode(batch, read, proof, columns, own, headers)
+            found.append((index, _head_of(batch, read, proof, columns, own, headers), columns))
+    return found
 
 
-def _encode(
+def _head_of(
     batch: Batch,
     read: int,
     proof: bytes,
     columns: Columns,
     positions: Sequence[int] | None,
     headers: Sequence[Headers] | None,
-) -> list[bytes | Columns]:
-    equal = columns.smallest == columns.largest and columns.largest > 0
+) -> bytes:
+    """Return what precedes the payloads of ``columns``."""
+    size = columns.largest if columns.smallest == columns.largest else 0
     protocol = batch.protocol.encode()
     flags = (_PROOF if proof else 0) | (0 if positions is None else _POSITIONS)
     flags |= 0 if headers is None else _HEADERS
-    size = columns.largest if equal else _MIXED
-    parts: list[bytes | Columns] = [
-        _HEAD.pack(read, columns.count, size, len(batch.sender), len(protocol), flags),
-        protocol,
-        batch.sender,
-        proof,
-    ]
+    sender = batch.sender
+    head = _HEAD.pack(read, columns.count, size or _MIXED, len(sender), len(protocol), flags)
+    head += protocol + sender + proof
     if positions is not None:
-        parts.append(_little_endian(array("I", positions)))
-    if not equal:
-        parts.append(_little_endian(array("I", columns.pack_sizes())))
+        head += _little_endian(array("I", positions))
+    if not size:
+        head += _little_endian(array("I", columns.pack_sizes()))
     if headers is not None:
         packed = b"".join(map(_encode_headers, headers))
-        parts += (_U32.pack(len(packed)), packed)
-    parts.append(columns)
-    return parts
+        head += _U32.pack(len(packed)) + packed
+    return head
 
 
 def joined(columns: Sequence[Columns]) -> Columns:

@@ -485,7 +485,7 @@ cdef class Columns:
         message = &self.messages[self.count]
         for i in range(count):
             like.start += <uint32_t>step
-            message[i] = like
+            message[i].start, message[i].size, message[i].index = like.start, like.size, like.index
         self.count += count
         self.nbytes += count * like.size
         return 0
@@ -527,8 +527,8 @@ cdef class Columns:
         self.largest, self.smallest = largest, smallest
         return 0
 
-    cdef int write(self, uint8_t *o) except -1:
-        """Write the payloads, which are ``nbytes``."""
+    cdef uint8_t *write(self, uint8_t *o) except NULL:
+        """Write the payloads, which are ``nbytes``; return their end."""
         cdef const uint8_t *p = NULL
         # Locals, because a write could change members as far as C can tell.
         cdef const uint8_t **parts = self.parts
@@ -536,10 +536,12 @@ cdef class Columns:
         cdef Py_ssize_t i, count = self.count
         if parts == NULL:
             p = <const uint8_t *>PyBytes_AsString(self.data)
+        if count and self.smallest == self.largest:
+            return write_row(o, 0, p, parts, messages, count)
         for i in range(count):
             copy_payload(o, p + messages[i].start if parts == NULL else parts[i], messages[i].size)
             o += messages[i].size
-        return 0
+        return o
 
     cdef int join(self) except -1:
         """Have the payloads in ``data``."""
@@ -660,8 +662,7 @@ cdef class Columns:
         o = <uint8_t *>PyBytes_AsString(out)
         for part in held:
             if isinstance(part, Columns):
-                (<Columns>part).write(o)
-                o += (<Columns>part).nbytes
+                o = (<Columns>part).write(o)
             else:
                 o = write_text(o, PyBytes_AsString(part), PyBytes_Size(part))
         return out

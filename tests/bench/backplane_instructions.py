@@ -34,17 +34,23 @@ _SUBSCRIPTIONS = 60.0
 
 
 class BatchLoad(NamedTuple):
-    """A publisher sends ``together`` messages at a time, to ``topics`` topics in turn."""
+    """A publisher sends ``together`` messages at a time, to ``topics`` topics in turn.
+
+    Each of its ``subscribers`` reads all of these. There are ``pairs`` of such a publisher and its
+    subscribers, with topics of their own.
+    """
 
     subscribers: int = 1
     topics: int = 1
     together: int = 910
     repetitions: int = 160
+    pairs: int = 1
 
 
 LOADS: Mapping[str, BatchLoad] = {
     "1-1, 910 at a time": BatchLoad(),
     "1-10, 910 at a time": BatchLoad(subscribers=10),
+    "10-pairs, 910 at a time": BatchLoad(pairs=10, repetitions=40),
     "1-1, 910 at a time, 10 topics in turn": BatchLoad(topics=10),
     "1-1, 90 at a time": BatchLoad(together=90),
     "1-1, one at a time": BatchLoad(together=1),
@@ -80,41 +86,63 @@ def measure(
     load: BatchLoad, first: Broker, second: Broker, server: NatsServer | None
 ) -> list[float]:
     """Return the instructions of each broker for a message that is published."""
-    topics = list(range(1, load.topics + 1))
     brokers = list(dict.fromkeys((first, second)))
+    messages = load.pairs * load.together * load.repetitions
     with ExitStack() as stack:
-        sender = Client(first.port, _WIRE.publisher_hello(topics[:1], "p"))
-        readers = [
-            Client(second.port, _WIRE.subscriber_hello(topics, f"s{number}"))
-            for number in range(load.subscribers)
-        ]
-        clients = [sender, *readers]
+        senders, readers = _clients_of(load, first, second)
+        clients = [*senders, *readers]
         for client in clients:
             stack.enter_context(closing(client))
         due = [ACK_SIZE] * len(clients)
         _until(brokers, clients, due)
         if server is not None:
-            _await_subscriptions(server, second, load.topics)
-        frames = [_WIRE.publication(topic, _SIZE).before + bytes(_SIZE) for topic in topics]
-        batch = b"".join([frames[place % load.topics] for place in range(load.together)])
+            _await_subscriptions(server, second, load.pairs * load.topics)
+        batches = [_batch(load, pair) for pair in range(load.pairs)]
         amount = load.together * _WIRE.delivery(1, _SIZE).size
         for number in range(_WARM + load.repetitions):
             if number == _WARM:
                 for broker in brokers:
                     broker.counted()
-            sender.send(batch)
-            due[1:] = [have + amount for have in due[1:]]
+            for sender, batch in zip(senders, batches, strict=True):
+                sender.send(batch)
+            due[load.pairs :] = [have + amount for have in due[load.pairs :]]
             _until(brokers, clients, due)
-        counts = [broker.counted() / load.together / load.repetitions for broker in brokers]
+        counts = [broker.counted() / messages for broker in brokers]
     for broker in brokers:
         broker.tick()
         broker.tick()
     return counts
 
 
+def _topics(load: BatchLoad, pair: int) -> list[int]:
+    return list(range(1 + pair * load.topics, 1 + (pair + 1) * load.topics))
+
+
+def _batch(load: BatchLoad, pair: int) -> bytes:
+    frames = [
+        _WIRE.publication(topic, _SIZE).before + bytes(_SIZE) for topic in _topics(load, pair)
+    ]
+    return b"".join([frames[place % load.topics] for place in range(load.together)])
+
+
+def _clients_of(
+    load: BatchLoad, first: Broker, second: Broker
+) -> tuple[list[Client], list[Client]]:
+    """Return the publishers and the subscribers of all pairs."""
+    senders, readers = [], []
+    for pair in range(load.pairs):
+        topics = _topics(load, pair)
+        senders.append(Client(first.port, _WIRE.publisher_hello(topics[:1], f"p{pair}")))
+        for number in range(load.subscribers):
+            hello = _WIRE.subscriber_hello(topics, f"s{pair}-{number}")
+            readers.append(Client(second.port, hello))
+    return senders, readers
+
+
 def _until(brokers: Sequence[Broker], clients: Sequence[Client], due: Sequence[int]) -> None:
     """Run ticks until each client has received so much."""
-    clients[0].pump()
+    for client in clients:
+        client.pump()
     brokers[0].tick()
     arrived = True
     while True:

@@ -24,7 +24,7 @@ def test_what_two_brokers_do_is_divided_by_the_messages() -> None:
     from tests.bench.backplane_instructions import BatchLoad, results
     from tests.bench.metrics_instructions import Broker
 
-    loads = {"one": BatchLoad(repetitions=4), "topics": BatchLoad(2, 3, 30, 5)}
+    loads = {"one": BatchLoad(repetitions=4), "all": BatchLoad(2, 3, 30, 5, 4)}
     with patch.object(Broker, "counted", return_value=6000):
         found = dict(results((), loads))
-    assert found == {"one": [6000 / 910 / 4] * 3, "topics": [40] * 3}
+    assert found == {"one": [6000 / 910 / 4] * 3, "all": [10] * 3}

@@ -176,8 +176,8 @@ class FanoutTests(Shared):
             ("a", b"you", b"5"), ("a", b"you", large), ("a", b"you", large), ("a", b"you", b"6"),
         ):  # fmt: skip
             read = Batch((topic,), Columns.of([payload]), 0, 0, sender, "spot")
-            ((_, _, record),) = encode_batch(read, link.next_read(), [b""])
-            self.engine.send(None, topic, *link.envelopes(*record))
+            ((_, head, columns),) = encode_batch(read, link.next_read(), [b""])
+            self.engine.send(None, topic, *link.envelopes(head, columns))
         self.settle()
         assert batches == [[b"1", b"22"], [b"3"], [b"4"], [b"5", large], [large, b"6"]]
         assert house.store.next_offset == 8

@@ -41,14 +41,14 @@ class RecordTests(SynchronousTestCase):
     def test_the_messages_of_each_topic_come_back(self, messages: list[tuple[int, bytes]]) -> None:
         headers: list[Headers] = [{"place": str(place).encode()} for place in range(len(messages))]
         rows = []
-        for index, count, parts in encode_batch(make_batch(messages, headers), 7, (b"", KEY, b"")):
-            data = Columns.joined(parts)
+        for index, head, columns in encode_batch(make_batch(messages, headers), 7, (b"", KEY, b"")):
+            data = Columns.joined([head, columns])
             record = decode(b"before" + data + b"after", 6, 6 + len(data))
             assert record.headers is not None
             assert record.positions is not None
             assert (record.read, record.sender, record.protocol) == (7, b"sender", "cafe")
             assert record.proof == (KEY if index == 1 else b"")
-            assert record.columns.count == count
+            assert record.columns.count == sum(one == index for one, _ in messages)
             for position, payload, own in zip(
                 record.positions, record.columns.payloads(), record.headers, strict=True
             ):
@@ -60,18 +60,19 @@ class RecordTests(SynchronousTestCase):
         batch = Batch(("a",), Columns.of([b"xy", b"zw"]), 1, 2, b"me", "nsd")
         (found,) = encode_batch(batch, 3, (b"",))
         head = struct.pack("<QIIBBBx", 3, 2, 2, 2, 3, 0)
-        assert (*found[:2], Columns.joined(found[2])) == (0, 2, head + b"nsd" + b"me" + b"xyzw")
+        assert found[:2] == (0, head + b"nsd" + b"me")
+        assert found[2].payloads() == [b"xy", b"zw"]
 
     def test_topics_that_are_not_shared_are_left_out(self) -> None:
-        found = list(encode_batch(make_batch([(0, b"x"), (1, b"y")]), 1, (None, b"", b"")))
+        found = encode_batch(make_batch([(0, b"x"), (1, b"y")]), 1, (None, b"", b""))
         assert [index for index, _, _ in found] == [1]
         alone = Batch(("a",), Columns.of([b"x"]), 1, 2, b"", "nsd")
-        assert list(encode_batch(alone, 1, (None,))) == []
+        assert encode_batch(alone, 1, (None,)) == []
 
     def test_every_part_of_a_record_is_refused(self) -> None:
         batch = make_batch([(0, b"one"), (1, b"x"), (0, b"")], [{"k": b"v"}, {}, {"l": b"w"}])
-        ((_, _, parts), _) = encode_batch(batch, 1, (KEY, b"", b""))
-        data = Columns.joined(parts)
+        ((_, head, columns), _) = encode_batch(batch, 1, (KEY, b"", b""))
+        data = Columns.joined([head, columns])
         assert decodable(data)
         assert not any(decodable(data[:end]) for end in range(len(data)))
         assert not decodable(data + b"x")
@@ -168,11 +169,12 @@ class EnvelopeTests(SynchronousTestCase):
         messages_of(data)
 
     def test_messages_are_counted_unread(self) -> None:
-        ((_, count, record), *_) = encode_batch(make_batch([(0, b"x"), (0, b"y")]), 1, (b"",) * 3)
-        first, *rest = Outgoing(1, ENVELOPE.size + 16).envelopes(*record)
-        assert messages_of(first) == count == 2
+        batch = make_batch([(0, b"x"), (0, b"y")])
+        ((_, head, columns),) = encode_batch(batch, 1, (b"",) * 3)
+        first, *rest = Outgoing(1, ENVELOPE.size + 16).envelopes(head, columns)
+        assert messages_of(first) == 2
         assert [messages_of(one) for one in rest] == [0] * len(rest)
-        whole = b"".join(Outgoing(1, 1000).envelopes(*record))
+        whole = b"".join(Outgoing(1, 1000).envelopes(head, columns))
         assert messages_of(whole + whole) == 4
         assert messages_of(b"") == messages_of(b"x") == 1
 
@@ -181,7 +183,11 @@ class EnvelopeTests(SynchronousTestCase):
             Outbound(topic, topic, data, 1)
             for topic, data in (("a", b"12"), ("a", b"3"), ("b", b"4"), ("a", b"56"), ("a", b"789"))
         ]
-        found = [[one.data for one in group] for group in together(waiting, 4)]
-        assert found == [[b"12", b"3"], [b"4"], [b"56"], [b"789"]]
-        assert list(together([], 4)) == []
-        assert list(together(waiting[:1], 1)) == [waiting[:1]]
+        assert together(waiting, 4) == [
+            ("a", [b"12", b"3"], 3),
+            ("b", [b"4"], 1),
+            ("a", [b"56"], 2),
+            ("a", [b"789"], 3),
+        ]
+        assert together([], 4) == []
+        assert together(waiting[:1], 1) == [("a", [b"12"], 2)]

@@ -228,12 +228,12 @@ class TapTests(SynchronousTestCase):
         self.flushLoggedErrors(ValueError)  # type: ignore[no-untyped-call]
 
     def test_what_is_written(self) -> None:
-        self.tap.publish([("a", [b"12", b"345"]), ("b", [b""])])
+        assert self.tap.publish([("a", [b"12", b"345"], 5), ("b", [b""], 0)]) == 5
         assert self.server.recv(100) == b"PUB a 5\r\n12345\r\nPUB b 0\r\n\r\n"
         # More than the system takes at once, in more parts than it takes.
         large = [bytes([number % 251]) * 997 for number in range(3000)]
-        self.tap.publish([("c", large), ("d", large[:7])])
-        self.tap.publish([("e", [b"last"])])
+        self.tap.publish([("c", large, 997 * 3000), ("d", large[:7], 997 * 7)])
+        self.tap.publish([("e", [b"last"], 4)])
         expected = b"".join(
             b"PUB %s %d\r\n%s\r\n" % (name, len(whole), whole)
             for name, whole in (
@@ -253,5 +253,5 @@ class TapTests(SynchronousTestCase):
 
     def test_a_closed_connection_is_found_in_writing(self) -> None:
         self.server.close()
-        self.tap.publish([("a", [b"x"])])
+        self.tap.publish([("a", [b"x"], 1)])
         self.wait(lambda: self.inner.ended)
