@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,9 @@ import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.history import PartsLost
+from pubsub.pipeline import shared_sink
+from pubsub.pipeline.history import PartsLost, Unreachable
+from pubsub.pipeline.retry import Retry
 from pubsub.pipeline.sink import BrokerSink, TaskResult, make_sink
 from tests.integration.broker import HOST, Start, listen
 from tests.integration.nats_server import NatsServer, nats_server
@@ -19,6 +23,7 @@ from tests.integration.test_shared_history import Place, settle
 from tests.integration.test_shared_pipeline import url
 from tests.unit.raising import raised
 
+KILLS = int(os.environ.get("PUBSUB_KILLS", "8"))
 SCHEMA = StructType([StructField("topic", StringType()), StructField("value", BinaryType())])
 
 
@@ -93,3 +98,40 @@ def test_brokers_with_histories_of_their_own(start: Start, tmp_path: Path) -> No
     urls = ",".join(f"http://{HOST}:{one.port('admin')}" for one in brokers)
     error = raised(ConfigurationError, make_sink, {"url": urls}, SCHEMA, False)
     assert "share a history" in str(error)
+
+
+def test_a_broker_is_killed_while_it_commits(
+    places: tuple[Place, Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At another moment of the commit each time; the batch is run again until it is done."""
+    monkeypatch.setattr(shared_sink, "Retry", lambda seconds=0.0: Retry(1.0 if seconds else 6.0))
+    first, second = places
+    for batch in range(KILLS):
+        killer = threading.Timer(batch * 0.003, first.broker.kill)
+        target = sink(first, second)
+        results = write(target, batch, b"%d" % batch, b"%d.5" % batch)
+        killer.start()
+        done = committed(target, results, batch)
+        killer.join()
+        if batch % 2 and not done:
+            # At the other broker, as far as that can know what became of it.
+            results = write(target, batch, b"%d" % batch, b"%d.5" % batch)
+            done = committed(target, results, batch)
+        first.begin()
+        settle(first, second)
+        # Also if it is done: Spark may be killed before it notes that.
+        target = sink(second, first)
+        target.commit(write(target, batch, b"%d" % batch, b"%d.5" % batch), batch)
+    settle(first, second)
+    wanted = [f"{batch}{end}" for batch in range(KILLS) for end in ("", ".5")]
+    for place in places:
+        assert values(place) == sorted(wanted)
+
+
+def committed(target: BrokerSink, results: list[TaskResult | None], batch: int) -> bool:
+    """Commit a batch; return whether it is known to be published."""
+    try:
+        target.commit(results, batch)
+    except (PartsLost, Unreachable):
+        return False
+    return True
