@@ -56,7 +56,7 @@ REMOVED: Mapping[str, Sequence[Removal]] = {
     ],
     "pubsub.broker.router": [
         (
-            """            if next(self._turns):
+            """            if next(self._timed):
                 self._since = self.seconds()
 """,
             "",
