@@ -25,7 +25,7 @@ class Damage:
             if any(first <= start and stop <= last for first, last in self._ranges):
                 return False
             apart = [one for one in self._ranges if one[1] < start or one[0] > stop]
-            touched = [one for one in self._ranges if one not in apart]
+            touched = [one for one in self._ranges if one[1] >= start and one[0] <= stop]
             if len(apart) < _MOST:
                 first = min([start, *[one[0] for one in touched]])
                 last = max([stop, *[one[1] for one in touched]])
