@@ -1,0 +1,51 @@
+"""Locations of tables: paths, URLs and options of object stores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.errors import ConfigurationError
+from pubsub.pipeline.tables.location import Location, first_and_last, parse_storage_options
+from tests.object_store import SECRET
+
+
+class LocationTests(SynchronousTestCase):
+    """Paths, URLs and options."""
+
+    def test_files(self) -> None:
+        for text in ("/srv/a%20b", "file:///srv/a%2520b", "file://localhost/srv/a%2520b"):
+            location = Location.parse(text)
+            assert (location.url, location.is_local) == ("/srv/a%20b", True)
+            assert location.storage_options is None
+
+    def test_stores(self) -> None:
+        for text in ("s3://b/x", "gs://b/x/", "abfs://c@a.dfs.core.windows.net/x", "az://c/x"):
+            location = Location.parse(text)
+            assert (location.url, location.is_local) == (text.rstrip("/"), False)
+
+    def test_others_are_refused(self) -> None:
+        for text in ("http://host/x", "s3:///x", "S3://b/x", "file://host/x"):
+            with pytest.raises(ConfigurationError, match=text):
+                Location.parse(text)
+
+    def test_options_of_a_file(self) -> None:
+        with TemporaryDirectory() as directory:
+            path = Path(directory, "options")
+            path.write_text("# a comment\n\nAWS_REGION = eu\nAWS_SECRET_ACCESS_KEY=a=b\n")
+            found = parse_storage_options([("AWS_REGION", "us")], str(path))
+            location = Location.parse("s3://b/x", found)
+            assert location.storage_options is not None
+            assert location.storage_options["AWS_REGION"] == "us"
+            assert location.storage_options["AWS_SECRET_ACCESS_KEY"] == "a=b"
+            path.write_text(f"AWS_REGION=eu\n{SECRET}\n")
+            with pytest.raises(ConfigurationError, match=r"line 2: expected NAME=VALUE") as caught:
+                parse_storage_options([], str(path))
+            assert SECRET not in str(caught.value)
+
+    def test_signatures_in_urls_are_not_shown(self) -> None:
+        error = OSError("Generic Azure error\n \x1b[31m\u21b3\x1b[0m GET http://a/b?sig=x failed")
+        assert first_and_last(error) == "Generic Azure error: GET http://a/b failed"
