@@ -172,6 +172,27 @@ class TapTests(SynchronousTestCase):
         assert self.found.pop() == (TOPIC, b"first")
         assert not self.inner.transport.is_reading()
 
+    def test_the_loop_reads_until_it_runs_in_the_reactor(self) -> None:
+        loop = TappedLoop(self.reactor, self.passed, self.receive)
+        server, ours = socket.socketpair()
+        self.addCleanup(server.close)
+
+        async def connect() -> None:
+            await loop.create_connection(lambda: self.inner, sock=ours)
+            server.sendall(message(TOPIC, b"x"))
+            while not self.found:
+                await asyncio.sleep(0)
+            server.sendall(b"PONG\r\n")
+            while not self.inner.received:
+                await asyncio.sleep(0)
+            loop.stop()
+
+        task = loop.create_task(connect())
+        loop.begin(TIMEOUT)
+        self.addCleanup(loop.end)
+        assert task.done()
+        assert loop.tap not in self.reactor.getReaders()
+
     def test_the_reactor_reads_messages_of_topics(self) -> None:
         self.read_by_the_reactor()
         passes = self.passes
