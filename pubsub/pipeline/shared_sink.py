@@ -14,10 +14,11 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from pubsub.errors import PubSubError
+from pubsub.errors import ConfigurationError, PubSubError
 from pubsub.pipeline.connector_options import Credentials
 from pubsub.pipeline.history import PartsLost, Unreachable
 from pubsub.pipeline.http_history import SINK, ErrorReply, HttpApi
+from pubsub.pipeline.open_histories import history_of
 from pubsub.pipeline.retry import Retry, logger
 from pubsub.pipeline.staged_writer import (
     PART_BYTES,
@@ -148,6 +149,15 @@ class SharedPartStager(PartStager):
             self._parts.append(self._batch.stage(self._api, part, Retry(_AWAY_SECONDS)))
         except Unreachable as error:
             raise PartsLost(f"{error}; {RUN_AGAIN}") from None
+
+
+def check_shared(urls: Sequence[str], credentials: Credentials) -> None:
+    """Raise ConfigurationError unless a batch can be written to any of the brokers."""
+    if not Retry().call(lambda: history_of(urls, credentials, SINK)):
+        raise ConfigurationError(
+            "option url: several brokers are written to if they share a history, but each of "
+            "these has its own; name one of them"
+        )
 
 
 def at_any(urls: Sequence[str], call: Callable[[str], _Result]) -> _Result:

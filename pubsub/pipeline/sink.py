@@ -25,12 +25,9 @@ from pyspark.sql.types import StructType
 
 from pubsub.errors import ConfigurationError, PubSubError
 from pubsub.pipeline.connector_options import Credentials, SinkOptions, sink_options
-from pubsub.pipeline.http_history import SINK
-from pubsub.pipeline.open_histories import history_of
 from pubsub.pipeline.publisher_urls import PublisherFactory, client_options, find_destination
-from pubsub.pipeline.retry import Retry
 from pubsub.pipeline.schemas import check_sink_columns
-from pubsub.pipeline.shared_sink import SharedBatch, SharedPartStager, at_any
+from pubsub.pipeline.shared_sink import SharedBatch, SharedPartStager, at_any, check_shared
 from pubsub.pipeline.staged_writer import (
     PART_BYTES,
     PartPublisher,
@@ -195,11 +192,7 @@ def _check_brokers(options: SinkOptions) -> None:
     """Raise ConfigurationError unless a batch can be written to any of the brokers."""
     if not options.atomic:
         raise ConfigurationError("option atomic=false is for one broker, not several")
-    if not Retry().call(lambda: history_of(options.urls, options.credentials, SINK)):
-        raise ConfigurationError(
-            "option url: several brokers are written to if they share a history, but each of "
-            "these has its own; name one of them"
-        )
+    check_shared(options.urls, options.credentials)
 
 
 def _rows(table: pa.RecordBatch) -> Iterator[tuple[str, bytes, bytes | None]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import pickle
 import threading
@@ -15,6 +16,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline import shared_sink
 from pubsub.pipeline.history import PartsLost, Unreachable
+from pubsub.pipeline.jobs.job_publisher import JobPublisher
 from pubsub.pipeline.retry import Retry
 from pubsub.pipeline.sink import BrokerSink, TaskResult, make_sink
 from tests.integration.broker import HOST, Start, listen
@@ -93,11 +95,27 @@ def test_a_broker_is_killed_between_stage_and_commit(places: tuple[Place, Place]
     assert values(second) == ["1", "2"]
 
 
+def test_a_job_that_publishes(places: tuple[Place, Place]) -> None:
+    first, second = places
+    options = argparse.Namespace(url=f"{url(first)},{url(second)}", token_file=None)
+    publisher = JobPublisher(options, "t")
+    assert publisher.batch_bytes() > 0
+    publisher.publish([b"1", b"2"], "job", 0)
+    settle(first, second)
+    first.broker.kill()
+    publisher.publish([b"1", b"2"], "job", 0)
+    publisher.publish([b"3"], "job", 1)
+    publisher.publish([], "job", 2)
+    assert values(second) == ["1", "2", "3"]
+
+
 def test_brokers_with_histories_of_their_own(start: Start, tmp_path: Path) -> None:
     brokers = [start(*listen("http"), f"--store=log:{tmp_path / name}") for name in "ab"]
     urls = ",".join(f"http://{HOST}:{one.port('admin')}" for one in brokers)
     error = raised(ConfigurationError, make_sink, {"url": urls}, SCHEMA, False)
     assert "share a history" in str(error)
+    options = argparse.Namespace(url=urls, token_file=None)
+    assert "share a history" in str(raised(ConfigurationError, JobPublisher, options, "t"))
 
 
 def test_a_broker_is_killed_while_it_commits(

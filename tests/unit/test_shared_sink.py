@@ -10,7 +10,7 @@ import pyarrow as pa
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError, PubSubError
-from pubsub.pipeline import retry, shared_sink, sink
+from pubsub.pipeline import retry, shared_sink
 from pubsub.pipeline.connector_options import Credentials, sink_options
 from pubsub.pipeline.history import HistoryRefused, PartsLost, Unreachable
 from pubsub.pipeline.http_history import ErrorReply
@@ -179,7 +179,7 @@ class OptionTests(SynchronousTestCase):
     """Several URLs of the sink"""
 
     def made(self, shared: str, **given: str) -> Any:
-        self.patch(sink, "history_of", lambda *_: shared)  # type: ignore[no-untyped-call]
+        self.patch(shared_sink, "history_of", lambda *_: shared)  # type: ignore[no-untyped-call]
         options = {"url": f"{A}, {B}/", **given}
         return make_sink(options, struct("topic string, value binary"), False)
 

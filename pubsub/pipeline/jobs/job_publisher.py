@@ -11,13 +11,15 @@ import pyarrow as pa
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.argument_groups import DEFAULT_URL
 from pubsub.pipeline.connector_options import Credentials
-from pubsub.pipeline.staged_writer import PartStager, StagedBatch, batch_bytes
+from pubsub.pipeline.option_urls import sink_urls
+from pubsub.pipeline.shared_sink import SharedBatch, SharedPartStager, at_any, check_shared
+from pubsub.pipeline.staged_writer import PartStager, StagedBatch, batch_bytes_now
 
 
 class JobPublisher:
-    """Publishes to ``topic`` at the broker in ``options``.
+    """Publishes to ``topic`` at the broker in ``options``, or at any of those in it.
 
-    Raises ConfigurationError if they name a file or several brokers.
+    Raises ConfigurationError if they name a file, or brokers that do not share a history.
     """
 
     def __init__(self, options: argparse.Namespace, topic: str) -> None:
@@ -25,10 +27,10 @@ class JobPublisher:
             raise ConfigurationError(
                 "publishing: use --url instead of --path; a file cannot be published to"
             )
-        self._url = options.url or DEFAULT_URL
-        if "," in self._url:
-            raise ConfigurationError("publishing: --url must name one broker, not several")
+        self._urls = sink_urls(options.url or DEFAULT_URL)
         self._credentials = Credentials(file=options.token_file)
+        if len(self._urls) > 1:
+            check_shared(self._urls, self._credentials)
         self._topic = topic
         # Distinguishes the parts of this process from those of an earlier one that was killed.
         self._run = uuid4().hex
@@ -38,7 +40,7 @@ class JobPublisher:
 
         Raises Unreachable or Rejected.
         """
-        return batch_bytes(self._url, self._credentials)
+        return at_any(self._urls, lambda url: batch_bytes_now(url, self._credentials))
 
     def publish(self, values: Sequence[bytes], query: str, batch: int) -> None:
         """Publish ``values``, the batch number ``batch`` of ``query``, unless it is published
@@ -55,10 +57,18 @@ class JobPublisher:
 
         Otherwise the same as ``publish``.
         """
-        staged_batch = StagedBatch(self._url, self._credentials, query, batch, self._run)
-        stager = PartStager(staged_batch)
-        for rows in messages:
-            stager.add(rows)
-        parts = stager.finish()
-        if parts:
+        if len(self._urls) > 1:
+            shared = SharedBatch(self._urls, self._credentials, query, batch, self._run)
+            anywhere = SharedPartStager(shared)
+            if parts := _stage(anywhere, messages):
+                shared.commit(parts, [anywhere.url])
+            return
+        staged_batch = StagedBatch(self._urls[0], self._credentials, query, batch, self._run)
+        if parts := _stage(PartStager(staged_batch), messages):
             staged_batch.commit(list(parts))
+
+
+def _stage(stager: PartStager, messages: Sequence[pa.RecordBatch]) -> tuple[str, ...]:
+    for rows in messages:
+        stager.add(rows)
+    return stager.finish()
