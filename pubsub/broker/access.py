@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
-from contextlib import suppress
 from typing import Protocol
 
 from pubsub.broker.combination_cache import CombinationCache
@@ -12,6 +11,8 @@ from pubsub.settings import matcher
 
 RESERVED = "$SYS/"
 """The prefix of the broker's own topics."""
+# Most names do not have it, so that no call is necessary to see that they are not reserved.
+_SIGN = RESERVED[0]
 # Decisions cached by a rule; the cache is then cleared, so that topic names cannot fill memory.
 _CACHED = 10_000
 
@@ -39,7 +40,13 @@ class Rule:
 
 
 class Decider(Protocol):
-    """Decides about one action, by the name of a topic; the name is empty for no topic."""
+    """Decides about one action, by the name of a topic; the name is empty for no topic.
+
+    ``open`` is True if it allows every topic.
+    """
+
+    @property
+    def open(self) -> bool: ...
 
     def allows(self, topic: str) -> bool:
         """Return whether the rules allow it."""
@@ -84,9 +91,7 @@ class AccessRules:
     it match them.
     """
 
-    __slots__ = ("__weakref__", "_closed", "_exclusive", "_view_of", "view")
-
-    view: View
+    __slots__ = ("__weakref__", "_closed", "_exclusive", "_view", "_view_of")
 
     def __init__(
         self,
@@ -95,28 +100,27 @@ class AccessRules:
         exclusive: Container[str] = (),
     ) -> None:
         self._view_of = view_of
+        self._view: View | None = None
         self._closed = closed
         self._exclusive = exclusive
 
-    def __getattr__(self, name: str) -> View:
-        # Called only while ``view`` is not set, so that the rules are looked up when they are used
-        # and a check costs no call for it.
-        if name != "view":
-            raise AttributeError(name)
-        self.view = view = self._view_of()
-        return view
+    @property
+    def view(self) -> View:
+        """The rights by the rules as they are now."""
+        if self._view is None:
+            self._view = self._view_of()
+        return self._view
 
     def changed(self) -> None:
         """The rules have changed."""
-        with suppress(AttributeError):
-            del self.view
+        self._view = None
 
     def check_publish(self, name: str) -> None:
         """Raise NotAuthorized unless the client may publish to the topic ``name``."""
-        publish = self.view.publish
-        if not publish.allows(name) or (
-            # Most topics are neither, and this is done for each lone message.
-            (name in self._closed or name.startswith(RESERVED)) and self._locked(name, publish)
+        # Done for each lone message: without calls if the rules allow every topic.
+        publish = (self._view or self.view).publish
+        if not (publish.open or publish.allows(name)) or (
+            (name in self._closed or _SIGN in name) and self._locked(name, publish)
         ):
             raise NotAuthorized(name)
 

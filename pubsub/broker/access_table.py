@@ -228,19 +228,19 @@ class Decisions:
     Up to ``cached`` decisions are kept. The patterns are compiled with the first one.
     """
 
-    __slots__ = ("_cached", "_compiled", "_decided", "_name", "_open", "_rules")
+    __slots__ = ("_cached", "_compiled", "_decided", "_name", "_rules", "open")
 
     def __init__(self, rules: Sequence[AccessRule], name: str, cached: int) -> None:
         self._rules = rules
         self._name = name
         self._compiled: list[tuple[AccessRule, Callable[[str], bool]]] | None = None
-        self._open = bool(rules) and rules[0] is NO_TABLE
+        self.open = bool(rules) and rules[0] is NO_TABLE
         self._decided: dict[str, AccessRule | None] = {}
         self._cached = cached
 
     def allows(self, topic: str) -> bool:
         """See ``Decider``."""
-        if self._open:
+        if self.open:
             return True
         rule = self.rule(topic)
         return rule is not None and rule.allow

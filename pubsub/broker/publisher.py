@@ -59,15 +59,13 @@ class Publisher(Tally):
     """
 
     __slots__ = (
+        "_access",
         "_connection",
         "_dispatcher",
         "_limiters",
         "_rules",
-        "access",
         "sender",
     )
-
-    access: AccessRules
 
     def __init__(
         self,
@@ -83,15 +81,20 @@ class Publisher(Tally):
         self._dispatcher = dispatcher
         self._limiters = limiters
         self._connection = connection
+        self._access: AccessRules | None = None
 
-    def __getattr__(self, name: str) -> AccessRules:
-        # Called only while ``access`` is not set, so that looking it up costs no message a call.
-        if name != "access":
-            raise AttributeError(name)
-        connection = self._connection
-        access = None if connection is None else connection.access
-        self.access = access = access or self._rules.access
-        return access
+    @property
+    def access(self) -> AccessRules:
+        """The rights of the client."""
+        if self._access is None:
+            connection = self._connection
+            access = None if connection is None else connection.access
+            self._access = access or self._rules.access
+        return self._access
+
+    @access.setter
+    def access(self, access: AccessRules) -> None:
+        self._access = access
 
     def publish(
         self,
@@ -106,8 +109,8 @@ class Publisher(Tally):
         refused. ``sender`` replaces the connection's own. Raises NotAuthorized, SenderTooLong,
         HistoryUnavailable, TopicUnreachable, or RateLimited if no message was accepted.
         """
-        rules = self._rules
-        self.access.check_publish(topic.name)
+        rules, connection = self._rules, self._connection
+        (self._access or self.access).check_publish(topic.name)
         if not topic.hosted and topic.upstream is None:
             # The first message creates the topic.
             self.access.check_create(topic.name)
@@ -115,7 +118,7 @@ class Publisher(Tally):
             sender = self.sender
         if len(sender) > MAX_SENDER:
             raise SenderTooLong(len(sender))
-        if self._connection is None and (
+        if connection is None and (
             topic.blockers or rules.memory.full or (topic.durability and rules.store.gate.shut)
         ):
             raise RateLimited("a subscriber, the memory bound or the history holds this topic")
@@ -125,20 +128,20 @@ class Publisher(Tally):
                 columns = columns.slice(0, admitted)
                 headers = None if headers is None else headers[:admitted]
         batch = self._dispatcher.publish(topic, columns, sender, rules.protocol, headers, self)
-        if self._connection is not None:
+        if connection is not None:
             memory = rules.memory
             if topic.blockers:
-                topic.wait(self._connection)
+                topic.wait(connection)
             # Same as `memory.full`, without the call.
             if memory.limit and memory.used >= memory.limit:
-                memory.wait(self._connection)
+                memory.wait(connection)
             if topic.durability and rules.store.gate.shut:
-                rules.store.gate.wait(self._connection)
+                rules.store.gate.wait(connection)
             if rules.router.gate.shut:
-                rules.router.gate.wait(self._connection)
+                rules.router.gate.wait(connection)
             forwarding = rules.router.forwarding
             if forwarding is not None and forwarding.gate.shut:
-                forwarding.gate.wait(self._connection)
+                forwarding.gate.wait(connection)
         return batch
 
     def publish_mixed(
