@@ -100,6 +100,9 @@ def joined(pending: list[QueuedDelivery]) -> Iterator[QueuedDelivery]:
     if len(pending) == 1:
         yield pending[0]
         return
+    if sum([len(delivery[1]) for delivery in pending]) < WRITE_BYTES:
+        yield _join(pending)
+        return
     start = size = 0
     for index, delivery in enumerate(pending):
         size += len(delivery[1])
@@ -111,8 +114,6 @@ def joined(pending: list[QueuedDelivery]) -> Iterator[QueuedDelivery]:
 def _join(piece: list[QueuedDelivery]) -> QueuedDelivery:
     if len(piece) == 1:
         return piece[0]
-    order, _, _, offset, source = piece[0]
-    if any(one[4] is not source for one in piece):
-        source = DeliveryShares([one[4] for one in piece])
-    data = b"".join([one[1] for one in piece])
-    return order, data, sum([one[2] for one in piece]), offset, source
+    orders, data, counts, offsets, sources = zip(*piece, strict=True)
+    source = sources[0] if len(set(sources)) == 1 else DeliveryShares(sources)
+    return orders[0], b"".join(data), sum(counts), offsets[0], source

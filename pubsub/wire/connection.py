@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 class Connection(StreamClient):
     """One client on a stream."""
 
+    __slots__ = ("_read_buffer",)
+
     delimiter: ClassVar[bytes | None] = None
     """If set, a partial frame is parsed when this byte arrives, or as much as can be kept."""
     read_bytes: ClassVar[int] = READ_BYTES
@@ -44,9 +46,10 @@ class Connection(StreamClient):
 
     # See ``admit``.
     _admitted_host: str | None = None
-    _read_buffer: ReadBuffer | None = None
-    # Sweeps since the last input.
-    _idle_ticks = 0
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(listener)
+        self._read_buffer: ReadBuffer | None = None
 
     # For subclasses
 
@@ -110,9 +113,9 @@ class Connection(StreamClient):
     def dataReceived(self, data: bytes) -> None:
         """Parse ``data``, together with the partial frame before it."""
         if self._idle_ticks:
+            if self._discards_input:
+                return
             self._idle_ticks = 0
-        if self._discards_input:
-            return
         buffer = self._read_buffer
         if buffer is not None:
             if not buffer.add(data, self.delimiter):

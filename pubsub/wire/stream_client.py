@@ -43,9 +43,12 @@ if TYPE_CHECKING:
 class StreamClient(Identified, Protocol):
     """One client on a stream, as its transport and the broker see it.
 
-    The attributes start as class attributes, so that an idle connection takes little memory. The
-    parts are created when they are needed and dropped when they are empty.
+    Most attributes start as class attributes, so that an idle connection takes little memory. Those
+    that each read looks at are slots, which the interpreter finds without a search. The parts are
+    created when they are needed and dropped when they are empty.
     """
+
+    __slots__ = ("_idle_ticks",)
 
     log: ClassVar[Logger] = Logger()
 
@@ -74,6 +77,8 @@ class StreamClient(Identified, Protocol):
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
+        # Sweeps since the last input; not 0 while input is discarded.
+        self._idle_ticks = 0
 
     # For subclasses
 
@@ -298,8 +303,12 @@ class StreamClient(Identified, Protocol):
 
     def discard_input(self) -> None:
         """See ``Leaver``."""
-        self._discards_input = True
+        self._begin_to_discard()
         self.hold("closing")
+
+    def _begin_to_discard(self) -> None:
+        self._discards_input = True
+        self._idle_ticks = 1
 
     def owes_answers(self) -> bool:
         """See ``Leaver``; a protocol adds its pending output besides replies."""
@@ -323,7 +332,8 @@ class StreamClient(Identified, Protocol):
     def end(self) -> None:
         """See ``Leaver``."""
         # Set first, as the end of a subscription may evict this very subscriber as too slow.
-        self.closing = self._discards_input = True
+        self.closing = True
+        self._begin_to_discard()
         events, self._events = self._events, None
         report_end(self.listener, self, self.label, self.end_reason, events, self.publisher)
         self.ended()

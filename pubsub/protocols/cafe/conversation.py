@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 _PONG = encode(Pong())
 
 _BROKER_OPCODES = frozenset(OPCODES[frame] for frame in FROM_BROKER)
+_PUBLISHER = ClientState.PUBLISHER
 _NEW_OPCODES = frozenset(OPCODES[frame] for frame in (HandshakePub, HandshakeSub, Ping, Disconnect))
 
 
@@ -79,15 +80,20 @@ class Conversations:
     # Input
 
     def consume(self, client: ServedClient, data: bytes) -> tuple[int, int]:
-        """Handle the whole frames at the start of ``data``; see ``Connection.consume``."""
+        """Handle the whole frames at the start of ``data``; see ``Connection.consume``.
+
+        The client is not closing.
+        """
         at = 0
-        while not client.closing and client.password_check is None:
-            if client.state is ClientState.PUBLISHER:
+        # A publisher has no password that is being verified.
+        over = client.state is not _PUBLISHER and client.password_check is not None
+        while not over:
+            if client.state is _PUBLISHER:
                 columns = self._heads.scan(data, at)
-                at = columns.end
-                if len(columns.addresses) == 1:
-                    self._publish(client, columns.addresses[0], columns)
-                elif columns.count:
+                at, channels = columns.end, columns.addresses
+                if len(channels) == 1:
+                    self._publish(client, channels[0], columns)
+                elif channels:
                     self._publish_mixed(client, columns)
                 if at == len(data):
                     break
@@ -101,14 +107,15 @@ class Conversations:
                         client, ErrorCode.INVALID_OPCODE, "invalid-opcode", frame=frame_bytes
                     )
                     at += need
-                    continue
-                decoded = decode(data, at)
-                if decoded is None:
-                    return at, need
-                frame, at = decoded
-                self._handle(client, frame)
+                else:
+                    decoded = decode(data, at)
+                    if decoded is None:
+                        return at, need
+                    frame, at = decoded
+                    self._handle(client, frame)
             except CafeError as problem:
                 at = self._malformed(client, problem, data, at)
+            over = client.closing or client.password_check is not None
         return at, HEADER.size
 
     def _check_new(self, client: ServedClient, data: bytes, at: int) -> bool:
@@ -177,19 +184,18 @@ class Conversations:
 
     def _publish(self, client: ServedClient, channel: int, columns: Columns) -> None:
         """Publish messages of a channel; each one refused gets an ERROR (cafe §5.1)."""
-        assert client.publisher is not None
-        count = columns.count
+        publisher = client.publisher
+        assert publisher is not None
         try:
             # Looked up here, as a call for it is noticeable where messages come one by one.
-            topic = self._topics.get(channel) or self._topic(channel)
-            batch = client.publisher.publish(topic, columns)
+            topic = self._topics[channel] if channel in self._topics else self._topic(channel)
+            batch = publisher.publish(topic, columns)
         except Refused as refused:
             name = self._channels.topic_name(channel)
-            self._refuse(client, code_of(refused), refused.reason, count, name)
+            self._refuse(client, code_of(refused), refused.reason, columns.count, name)
         else:
-            over_limit = count - batch.columns.count
-            if over_limit:
-                code = ErrorCode.RATE_LIMIT_EXCEEDED
+            if batch.columns is not columns:
+                code, over_limit = ErrorCode.RATE_LIMIT_EXCEEDED, columns.count - batch.count
                 self._refuse(client, code, RateLimited.reason, over_limit, batch.topic)
 
     def _change_subscription(self, client: ServedClient, frame: Subscribe | Unsubscribe) -> None:

@@ -73,7 +73,6 @@ class CafeConnection(Connection):
     """A client on TCP or TLS: a ``ServedClient`` over a stream."""
 
     has_handshake = True
-    state = ClientState.NEW
     name = b""
     session: Session | None = None
     password_check: PasswordCheck | None = None
@@ -81,6 +80,8 @@ class CafeConnection(Connection):
     def __init__(self, listener: Listener, conversations: Conversations) -> None:
         super().__init__(listener)
         self._conversations = conversations
+        # An attribute of the class would be searched for with each read.
+        self.state = ClientState.NEW
 
     def consume(self, data: bytes) -> tuple[int, int]:
         """See ``Connection``."""
