@@ -100,7 +100,7 @@ def joined(pending: list[QueuedDelivery]) -> Iterator[QueuedDelivery]:
     if len(pending) == 1:
         yield pending[0]
         return
-    if sum([len(delivery[1]) for delivery in pending]) < WRITE_BYTES:
+    if pending and sum([len(delivery[1]) for delivery in pending]) < WRITE_BYTES:
         yield _join(pending)
         return
     start = size = 0

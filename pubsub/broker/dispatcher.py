@@ -71,13 +71,13 @@ class Dispatcher:
             if not topic.hosted:
                 self._topics.claim(topic)
             self._store_and_route(topic, batch)
-            columns.add_to(self._traffic[protocol].accepted, publisher, topic)
+            columns.add_to((self._traffic[protocol].accepted, publisher, topic))
             topic.last_timestamp = batch.timestamp
             if self._router.forwarding is not None:
                 self._router.forwarding.published((topic,), batch)
         else:
             topic.upstream.publish(topic, batch)
-            columns.add_to(self._traffic[protocol].accepted, publisher)
+            columns.add_to((self._traffic[protocol].accepted, publisher))
         self._sequence += columns.count
         return batch
 
@@ -110,7 +110,7 @@ class Dispatcher:
         if self._router.forwarding is not None:
             self._router.forwarding.published(mix.topics, batch)
         self._sequence += columns.count
-        columns.add_to(self._traffic[protocol].accepted, publisher)
+        columns.add_to((self._traffic[protocol].accepted, publisher))
         return batch
 
     def copy(

@@ -166,10 +166,11 @@ class Router:
             source = self._count_too_large(audience, batch, source)
         if not count:
             return
-        if not audience.pending:
+        pending = audience.pending
+        if not pending:
             self._pending.append(audience)
-        self._order += 1
-        audience.pending.append((self._order, data, count, batch.offset, source))
+        self._order = order = self._order + 1
+        pending.append((order, data, count, batch.offset, source))
 
     def flush_soon(self) -> None:
         """Flush at the end of the reactor tick."""

@@ -18,17 +18,37 @@ Tokens are valid by the system's clock as it is.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import floor
+from typing import Protocol
 
 from twisted.logger import Logger
 
 log = Logger()
 MICROSECONDS = 1_000_000
+# As a float, which is faster to multiply a float by.
+_MICROSECONDS = float(MICROSECONDS)
 JUMP = 60.0
 """Seconds by which the system's clock may run ahead at once."""
 LASTING = 600.0
 """Seconds that a jump forward has to last before it counts."""
 # Seconds by which a clock is set back that are reported. Corrections by NTP are smaller.
 _REPORTED = 1.0
+
+
+class Ticks(Protocol):
+    """The ticks of the reactor.
+
+    ``number`` is another one for each tick, and 0 while it is not known which tick it is.
+    """
+
+    @property
+    def number(self) -> int: ...
+
+
+class UnknownTicks:
+    """The ticks of a clock that does not tell them."""
+
+    number = 0
 
 
 class WallClock:
@@ -40,6 +60,9 @@ class WallClock:
 
     ``boot`` identifies the beginning of ``elapsed``; it contains no space, and is empty if it is
     not known. ``remember`` is called with a text for the next ``start``.
+
+    ``ticks`` are those of the reactor: what one tick reads had arrived when it began, and gets one
+    timestamp.
     """
 
     def __init__(
@@ -49,6 +72,9 @@ class WallClock:
         self.jumps = 0
         self.moved: Callable[[], object] = lambda: None
         self.remember: Callable[[str], object] = lambda text: None
+        self.ticks: Ticks = UnknownTicks()
+        # The tick of the last timestamp.
+        self._tick = 0
         self._elapsed = elapsed
         self._boot = boot
         # The accepted time when ``elapsed`` was 0, as it was remembered last.
@@ -59,8 +85,9 @@ class WallClock:
         self._jump_began = 0.0
         self._held: tuple[float, float] | None = None
         self._timestamp = 0
-        # Until this time of the system, in µs, there is no jump.
-        self._bound = 0
+        # Times of the system from which on the last timestamp is not decreased, and until which
+        # there is no jump.
+        self._last = self._bound = 0.0
 
     def start(self, last: int, remembered: str = "") -> None:
         """Start after a message that was stored at ``last``, in µs; 0 if there is none.
@@ -69,7 +96,7 @@ class WallClock:
         """
         continues = self._restore(remembered)
         self.now()
-        self._timestamp = max(self._timestamp, last)
+        self._raise_to(last)
         stored = last / MICROSECONDS
         behind = stored - self._accepted
         if behind > _REPORTED:
@@ -98,11 +125,20 @@ class WallClock:
 
     def timestamp(self) -> int:
         """Return the time for a new message, in µs; never less than before."""
-        now = int(self.system() * MICROSECONDS)
-        if not self._timestamp <= now < self._bound:
-            now = max(int(self.now() * MICROSECONDS), self._timestamp)
-        self._timestamp = now
-        return now
+        tick = self.ticks.number
+        if tick and tick == self._tick:
+            return self._timestamp
+        self._tick, now = tick, self.system()
+        if self._last <= now < self._bound:
+            self._last = now
+            self._timestamp = timestamp = floor(now * _MICROSECONDS)
+            return timestamp
+        self._raise_to(int(self.now() * MICROSECONDS))
+        return self._timestamp
+
+    def _raise_to(self, timestamp: int) -> None:
+        self._timestamp = max(self._timestamp, timestamp)
+        self._last = (self._timestamp + 1) / MICROSECONDS
 
     def now(self) -> float:
         """Read both clocks and return the accepted time; to be called about once a second."""
@@ -111,7 +147,7 @@ class WallClock:
         ahead = system - expected
         waits = ahead > JUMP and not self._has_lasted(ahead, elapsed)
         self._accepted, self._read_at = expected if waits else system, elapsed
-        self._bound = int((self._accepted + JUMP) * MICROSECONDS)
+        self._bound = self._accepted + JUMP
         if not waits:
             self._report(ahead, elapsed)
         begin = self._accepted - elapsed

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-# cython: initializedcheck=False, binding=False
+# cython: initializedcheck=False, binding=False, always_allow_keywords=False
 """The kernel in C: one step for each message, without the interpreter. See ``interpreted/``.
 
 ``interpreted/`` defines the behaviour; both are compared by tests with random input. Memory is
@@ -712,7 +712,7 @@ cdef class Columns:
             tally[0] += 1
             tally[1] += messages[i].size
 
-    def add_to(self, *tallies):
+    def add_to(self, tuple tallies not None):
         """See ``interpreted.Columns.add_to``."""
         cdef Tally tally
         for tally in tallies:

@@ -40,7 +40,7 @@ from pubsub.server.shutdown import ForcedShutdown
 from pubsub.server.upgrade_notes import is_upgrade, report_upgrade
 from pubsub.store.threads import Worker
 from pubsub.tuning import Tuning, choose
-from pubsub.wire.reactor_tick import at_tick_end
+from pubsub.wire.reactor_tick import ticks_of
 from twisted import __version__ as twisted_version
 
 if TYPE_CHECKING:
@@ -105,7 +105,8 @@ def make_broker(
     wall = wall or system_wall_clock()
     tuning = tuning_of(config)
     _report(tuning)
-    tick_end = at_tick_end(reactor, tuning)
+    wall.ticks = ticks = ticks_of(reactor, tuning)
+    tick_end = ticks.add
     check_history(settings)
     threads = _BrokerThreads(
         Worker("pubsub-passwords", 1, reactor), Worker("pubsub-keys", 1, reactor)

@@ -27,6 +27,9 @@ log = Logger()
 class DelayedTickEnds:
     """Runs calls in a delayed call of ``clock``, in the order in which they were added."""
 
+    number = 0
+    """See ``Ticks``: it is not known which tick it is."""
+
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
         self._calls: list[Call] = []
@@ -45,11 +48,13 @@ class DelayedTickEnds:
 class TickEnds:
     """Runs calls when the events of the current tick of ``reactor`` have been handled.
 
-    Created once for a reactor; see ``at_tick_end``.
+    Created once for a reactor; see ``ticks_of``. ``number`` is that of the current tick, and 0
+    between two of them, when timers run.
     """
 
     def __init__(self, reactor: ReactorBase, plain_events: bool) -> None:
         self._calls: list[Call] = []
+        self.number = self._ticks = 0
         plain = _plain_events_of(reactor) if plain_events else None
         self._iterate = plain or reactor.doIteration
         reactor.doIteration = self._tick  # type: ignore[method-assign]
@@ -59,11 +64,13 @@ class TickEnds:
         self._calls.append(call)
 
     def _tick(self, delay: float | None) -> None:
+        self.number = self._ticks = self._ticks + 1
         # A timer may have added calls before the events of this tick: then do not sleep.
         self._iterate(0 if self._calls else delay)
         if self._calls:
             calls, self._calls = self._calls, []
             _run_all(calls)
+        self.number = 0
 
 
 def _run_all(calls: list[Call]) -> None:
@@ -109,20 +116,25 @@ def _plain_events_of(reactor: Any) -> _Iterate | None:
     return iterate
 
 
-def at_tick_end(reactor: IReactorTime, tuning: Tuning) -> Callable[[Call], object]:
-    """Return a function that runs a call at the end of the tick of ``reactor``.
+def ticks_of(reactor: IReactorTime, tuning: Tuning) -> TickEnds | DelayedTickEnds:
+    """Return the ticks of ``reactor``, to run calls at their ends.
 
-    Without the trick, for a clock, and for reactors with another loop, it uses a delayed call. A
+    Without the trick, for a clock, and for reactors with another loop, these are delayed calls. A
     reactor that is hooked stays so.
     """
     if TICK_HOOK not in tuning or not isinstance(reactor, ReactorBase):
-        return DelayedTickEnds(reactor).add
+        return DelayedTickEnds(reactor)
     if not _loops_over_iterations(type(reactor)):
-        return DelayedTickEnds(reactor).add
+        return DelayedTickEnds(reactor)
     ends = getattr(reactor.doIteration, "__self__", None)
     if not isinstance(ends, TickEnds):
         ends = TickEnds(reactor, PLAIN_EVENTS in tuning)
-    return ends.add
+    return ends
+
+
+def at_tick_end(reactor: IReactorTime, tuning: Tuning) -> Callable[[Call], object]:
+    """Return a function that runs a call at the end of the tick of ``reactor``."""
+    return ticks_of(reactor, tuning).add
 
 
 def _loops_over_iterations(kind: type[ReactorBase]) -> bool:

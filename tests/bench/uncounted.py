@@ -19,7 +19,7 @@ Removal = tuple[str, str]
 
 _OF_TOPICS = (
     (
-        """            columns.add_to(self._traffic[protocol].accepted, publisher, topic)
+        """            columns.add_to((self._traffic[protocol].accepted, publisher, topic))
             topic.last_timestamp = batch.timestamp
 """,
         "",
@@ -41,7 +41,7 @@ REMOVED: Mapping[str, Sequence[Removal]] = {
     "pubsub.broker.dispatcher": [
         *_OF_TOPICS,
         (
-            "        columns.add_to(self._traffic[protocol].accepted, publisher)\n        ret",
+            "        columns.add_to((self._traffic[protocol].accepted, publisher))\n        ret",
             "        ret",
         ),
     ],

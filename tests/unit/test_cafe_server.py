@@ -59,6 +59,19 @@ class AcknowledgmentTests(SynchronousTestCase):
         assert cafe.broker.counters.dropped == 1
 
 
+class EndTests(SynchronousTestCase):
+    """DISCONNECT (cafe §4.5)"""
+
+    def test_nothing_behind_it_is_published(self) -> None:
+        cafe = Cafe()
+        alice, bob = cafe.publisher(), cafe.subscriber()
+        alice.send(wire.publish(1, b"a") + DISCONNECT + wire.publish(1, b"b"))
+        assert wire.payloads(bob.take()) == [b"a"]
+        alice.send(wire.publish(1, b"c"))
+        assert bob.take() == b""
+        assert alice.closed
+
+
 class OpcodeTests(SynchronousTestCase):
     """Frames that only the broker sends (cafe §6.3)"""
 

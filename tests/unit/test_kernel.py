@@ -289,8 +289,8 @@ class TestColumns:
                 self.other = 1
 
         one, two, total, other = Outbox(), Outbox(), kernel.Tally(), kernel.Tally()
-        kernel.Columns.of([b"abc", b"", b"de"]).add_to(one, other)
-        kernel.Columns.of([]).add_to(one)
+        kernel.Columns.of([b"abc", b"", b"de"]).add_to((one, other))
+        kernel.Columns.of([]).add_to((one,))
         assert (one.messages, one.nbytes, one.other) == (3, 5, 1)
         assert (other.messages, other.nbytes) == (3, 5)
         kernel.add_to_each((one, two), 2, 2**40, total)
@@ -310,7 +310,7 @@ class TestColumns:
         with pytest.raises((AttributeError, TypeError)):
             kernel.add_to_each((one, object()), 1, 1, total)
         with pytest.raises((AttributeError, TypeError)):
-            kernel.Columns.of([b"a"]).add_to(object())
+            kernel.Columns.of([b"a"]).add_to((one, object()))
 
     def test_pack_and_unpack(self, kernel: Any) -> None:
         columns = kernel.Columns.of([b"a", b"", b"ccc"], [2, 0, 2])

@@ -14,7 +14,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
 from pubsub.tuning import PLAIN_EVENTS, TICK_HOOK, TUNED, Tuning, choose
-from pubsub.wire.reactor_tick import at_tick_end
+from pubsub.wire.reactor_tick import at_tick_end, ticks_of
 from tests.unit.tunings import without
 
 
@@ -101,6 +101,21 @@ class TurnEnd(TestCase):
         reactor = EPollReactor()
         first, second = at_tick_end(reactor, TUNED), at_tick_end(reactor, TUNED)
         assert first == second
+
+    def test_a_tick_has_a_number_and_between_ticks_there_is_none(self) -> None:
+        reactor: Any = EPollReactor()
+        calls = self.made(reactor)
+        ticks = ticks_of(reactor, TUNED)
+        numbers: list[int] = []
+        self.reader.doRead = lambda: numbers.append(ticks.number)  # type: ignore[method-assign]
+        for _ in range(2):
+            ticks.add(lambda: numbers.append(ticks.number))
+            assert ticks.number == 0
+            reactor.doIteration(0)
+        first, at_its_end, second, at_the_end_of_that = numbers
+        assert 0 < first == at_its_end < second == at_the_end_of_that
+        assert (ticks.number, calls) == (0, [])
+        assert ticks_of(Clock(), TUNED).number == 0
 
     def test_a_failing_call(self) -> None:
         reactor: Any = EPollReactor()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.internet.base import DelayedCall, ReactorBase
@@ -58,11 +59,41 @@ class Times:
         return self.wall.timestamp() / SECOND - START
 
 
+class Tick:
+    """A tick with this number."""
+
+    number = 0
+
+
 class TimestampTests(SynchronousTestCase):
     """timestamp"""
 
     def setUp(self) -> None:
         self.times = Times()
+
+    def test_what_a_tick_reads_has_one_timestamp(self) -> None:
+        self.times.wall.ticks = tick = Tick()
+        tick.number = 1
+        first = self.times.stamp
+        self.times.system += 0.5
+        assert self.times.stamp == first
+        tick.number = 2
+        assert self.times.stamp == pytest.approx(first + 0.5)
+
+    def test_between_ticks_the_clock_is_read_for_each(self) -> None:
+        self.times.wall.ticks = Tick()
+        first = self.times.stamp
+        self.times.system += 0.5
+        assert self.times.stamp == pytest.approx(first + 0.5)
+
+    def test_a_later_start_counts_within_a_tick(self) -> None:
+        self.times.wall.ticks = tick = Tick()
+        tick.number = 1
+        before = self.times.wall.timestamp()
+        self.times.wall.start(before + 5)
+        assert self.times.wall.timestamp() == before + 5
+        tick.number = 2
+        assert self.times.wall.timestamp() == before + 5
 
     def test_it_is_microseconds_since_the_epoch(self) -> None:
         assert self.times.wall.timestamp() == int(START * SECOND)

@@ -170,7 +170,7 @@ class Columns:
                 sums[2 * index] += count
                 sums[2 * index + 1] += nbytes
 
-    def add_to(self, *tallies: Counted) -> None:
+    def add_to(self, tallies: tuple[Counted, ...]) -> None:
         """Count the messages, and the bytes of their payloads, in each of ``tallies``."""
         for tally in tallies:
             tally.messages += self.count

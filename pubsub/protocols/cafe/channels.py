@@ -17,6 +17,8 @@ from pubsub.protocols.cafe.heads import TIMESTAMP_AT, TIMESTAMP_SIZE, message_he
 from pubsub.settings import Kind
 
 _HIGHEST = 255
+# The last timestamp, and its field in a frame.
+_last = [(0, bytes(TIMESTAMP_SIZE))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,13 @@ class MessageEncoding:
 
     def variable(self, batch: Batch) -> bytes:
         """Return the timestamp, in ms since the Unix epoch."""
-        return (batch.timestamp // 1000).to_bytes(TIMESTAMP_SIZE, "little")
+        timestamp, field = _last[0]
+        # The batches of a tick have the same object.
+        if batch.timestamp is not timestamp:
+            timestamp = batch.timestamp
+            field = (timestamp // 1000).to_bytes(TIMESTAMP_SIZE, "little")
+            _last[0] = timestamp, field
+        return field
 
 
 class Channels:
