@@ -1,0 +1,145 @@
+"""The cost of a message that comes alone, by function: ``python -m tests.bench.lone_instructions``.
+
+A broker of cafe runs under valgrind with 50 publishers and a subscriber in its process. Each
+function on the path of a message is called many times, with what it gets for a message of 64 bytes.
+A row includes the rows below it that are indented more. The work of the system's kernel is not
+counted.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+_CALLS = 300
+_PUBLISHERS = 50
+_SECONDS = 900
+_CHANNEL = 1
+Call = Callable[[], object]
+
+
+# The broker
+
+
+def _connection(reactor: Any, port: int) -> tuple[Any, Any]:
+    """Return the connection of a publisher that has published, and the subscriber's client."""
+    from pubsub.wire.light_transport import LightTransport
+    from tests.bench.lockstep import Client, until
+    from tests.bench.wires.cafe import ACK_SIZE, CafeWire
+
+    wire = CafeWire()
+    clients = [
+        Client(port, wire.publisher_hello([_CHANNEL], f"p{number}"))
+        for number in range(_PUBLISHERS)
+    ]
+    clients.append(Client(port, wire.subscriber_hello([_CHANNEL], "s")))
+    until(clients, [ACK_SIZE] * len(clients))
+    due = ACK_SIZE
+    for _ in range(20):
+        for client in clients[:-1]:
+            client.send(wire.publication(_CHANNEL, 64).before + bytes(64))
+        due += wire.delivery(_CHANNEL, 64).size * _PUBLISHERS
+        until(clients, [ACK_SIZE] * _PUBLISHERS + [due])
+    found = (one.protocol for one in reactor.getReaders() if isinstance(one, LightTransport))
+    return next(one for one in found if one.publisher is not None), clients
+
+
+def steps(connection: Any) -> Mapping[str, Call]:
+    """Return the calls for a lone message that ``connection`` has received, by their names."""
+    from tests.bench.wires.cafe import CafeWire
+
+    data = CafeWire().publication(_CHANNEL, 64).before + bytes(64)
+    conversations, publisher = connection._conversations, connection.publisher
+    columns = conversations._heads.scan(data, 0)
+    topic = conversations._topics[_CHANNEL]
+    dispatcher, router = publisher._dispatcher, publisher._rules.router
+    batch = dispatcher.publish(topic, columns, b"", "cafe", None, publisher)
+    (audience,) = topic.groups.values()
+    encoder = audience.encoder
+    tallies = dispatcher._traffic["cafe"].accepted, publisher, topic
+    return {
+        "a call of nothing": lambda: None,
+        "`Connection.dataReceived`": lambda: connection.dataReceived(data),
+        "- `Conversations.consume`": lambda: conversations.consume(connection, data),
+        "-- `HeadTable.scan`": lambda: conversations._heads.scan(data, 0),
+        "-- `Publisher.publish`": lambda: publisher.publish(topic, columns),
+        "--- `AccessRules.check_publish`": lambda: publisher.access.check_publish(topic.name),
+        "--- `Dispatcher.publish`": lambda: dispatcher.publish(
+            topic, columns, b"", "cafe", None, publisher
+        ),
+        "---- `WallClock.timestamp`": dispatcher._timestamp,
+        "---- `Batch`": lambda: type(batch)((topic.name,), columns, 1, 5, b"", "cafe", None),
+        "---- `IStore.append`": lambda: dispatcher._store.append(batch),
+        "---- `Router.route`": lambda: router.route(topic, batch),
+        "----- `_HeadEncoder.encode`": lambda: encoder.encode(batch),
+        "---- `Columns.add_to`": lambda: columns.add_to(tallies),
+    }
+
+
+def serve() -> None:
+    """Make the calls, and have valgrind write what it has counted after those of each name."""
+    from tests.bench import lockstep
+
+    port = lockstep.start("")
+    connection, clients = _connection(lockstep.reactor, port)
+    # As within a tick, in which the clock is read once.
+    lockstep.reactor.doIteration.__self__.number = sys.maxsize
+    flush = connection.publisher._rules.router.flush
+    for number, (name, call) in enumerate(steps(connection).items()):
+        for _ in range(_CALLS):
+            call()
+        flush()
+        clients[-1].pump()
+        os.getppid()
+        for _ in range(_CALLS):
+            call()
+        os.getppid()
+        flush()
+        clients[-1].pump()
+        print(number, name, flush=True)
+
+
+# The counts
+
+
+def measure() -> dict[str, float]:
+    """Return the instructions of a call, by its name."""
+    with TemporaryDirectory(prefix="bench-lone-") as directory:
+        out = Path(directory, "out")
+        options = ["--tool=callgrind", "--dump-before=getppid", f"--callgrind-out-file={out}"]
+        command = ["valgrind", *options, sys.executable, "-m", __spec__.name, "serve"]
+        text = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": "0"},
+        ).stdout
+        names = [line.split(" ", 1)[1] for line in text.splitlines()]
+        # The first file of each two is of what came before the calls.
+        counts = [_count(Path(f"{out}.{2 * place + 2}")) for place in range(len(names))]
+    return {name: (count - counts[0]) / _CALLS for name, count in zip(names, counts, strict=True)}
+
+
+def _count(path: Path) -> int:
+    found = re.search(r"^(?:summary|totals): (\d+)", path.read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1])
+
+
+def main() -> None:
+    """Print a table."""
+    print("| function | instructions |\n| --- | ---: |")
+    for name, instructions in list(measure().items())[1:]:
+        print(f"| {name} | {instructions:,.0f} |")
+
+
+if __name__ == "__main__":
+    serve() if sys.argv[1:] == ["serve"] else main()
