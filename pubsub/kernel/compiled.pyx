@@ -849,9 +849,9 @@ cdef class HeadTable:
     # Entries that stand for the lengths and length fields there are.
     cdef int shapes[MAX_SHAPES]
     cdef int shape_count
-    # Numbers of entries by digest, with linear probing; -1 is free.
+    # Numbers of entries by the upper bits of digests, which depend on all bytes; -1 is free.
     cdef int *buckets
-    cdef int bucket_count
+    cdef int bucket_count, place_shift
     cdef uint64_t seed
     # By address; `scans` numbers the calls of `scan`.
     cdef Seen *seen
@@ -872,12 +872,12 @@ cdef class HeadTable:
         return self.count
 
     cdef int clear(self) except -1:
-        self.count = 0
+        self.count = self.shape_count = 0
         self.last = -1
-        self.shape_count = 0
         self.heads = []
         self.addresses = []
         self.numbers = {}
+        self.place_shift = 65 - 6
         self.rehash(64)
         return 0
 
@@ -888,15 +888,16 @@ cdef class HeadTable:
             raise MemoryError
         self.buckets = made
         self.bucket_count = bucket_count
-        memset(made, 0xFF, bucket_count * sizeof(int))
+        self.place_shift -= 1
+        memset(made, 0xFF, self.bucket_count * sizeof(int))
         for number in range(self.count):
             self.insert(number)
         return 0
 
     cdef void insert(self, int number) noexcept nogil:
-        cdef uint64_t at = self.entries[number].digest % self.bucket_count
+        cdef uint64_t at = self.entries[number].digest >> self.place_shift
         while self.buckets[at] >= 0:
-            at = (at + 1) % self.bucket_count
+            at = (at + 1) & (self.bucket_count - 1)
         self.buckets[at] = number
 
     cdef int number_of(self, address) except -1:
@@ -961,24 +962,24 @@ cdef class HeadTable:
             shape = &self.entries[self.shapes[i]]
             if shape.length > left:
                 continue
-            at = digest(p, shape, self.seed) % self.bucket_count
+            at = digest(p, shape, self.seed) >> self.place_shift
             while self.buckets[at] >= 0:
                 number = self.buckets[at]
                 if self.entries[number].shape == i:
                     matched[0] = match(p, left, &self.entries[number], size)
                     if matched[0] != DIFFERENT:
                         return number
-                at = (at + 1) % self.bucket_count
+                at = (at + 1) & (self.bucket_count - 1)
         return -1
 
     cdef int equal_to(self, Entry *entry) noexcept nogil:
         """Return the number of an equal entry, which ``find`` leaves out if its shape is one too
         many; or -1."""
-        cdef uint64_t at = digest(entry.data, entry, self.seed) % self.bucket_count
+        cdef uint64_t at = digest(entry.data, entry, self.seed) >> self.place_shift
         while self.buckets[at] >= 0:
             if equal(&self.entries[self.buckets[at]], entry):
                 return self.buckets[at]
-            at = (at + 1) % self.bucket_count
+            at = (at + 1) & (self.bucket_count - 1)
         return -1
 
     cdef int learn_at(

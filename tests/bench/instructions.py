@@ -150,28 +150,31 @@ def run_all() -> None:
 def counted() -> dict[str, float]:
     """Return instructions by valgrind as multiples of the reference."""
     with TemporaryDirectory(prefix="bench-instructions-") as directory:
-        out = Path(directory, "out")
-        subprocess.run(
-            [
-                "valgrind",
-                "--tool=callgrind",
-                "--dump-before=getppid",
-                f"--callgrind-out-file={out}",
-                sys.executable,
-                # Without -P the directory of this file would come first in the module path.
-                "-P",
-                __file__,
-                "--run",
-            ],
-            env={**os.environ, "PYTHONHASHSEED": "0"},
-            check=True,
-            capture_output=True,
-            timeout=300,
-        )
-        # The first dump precedes the cases, and the last follows them.
-        dumps = sorted(out.parent.glob("out.*"), key=lambda path: int(path.suffix[1:]))
-        counts = [_total(path.read_text()) for path in dumps[1 : 1 + len(CASES)]]
+        # Without -P the directory of this file would come first in the module path.
+        counts = counts_between(["-P", __file__, "--run"], Path(directory))
     return _ratios(dict(zip(CASES, counts, strict=True)))
+
+
+def counts_between(program: Sequence[str], directory: Path) -> list[float]:
+    """Return the instructions between each two calls of getppid by a program of Python."""
+    out = directory / "out"
+    subprocess.run(
+        [
+            "valgrind",
+            "--tool=callgrind",
+            "--dump-before=getppid",
+            f"--callgrind-out-file={out}",
+            sys.executable,
+            *program,
+        ],
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        check=True,
+        capture_output=True,
+        timeout=300,
+    )
+    # The first dump precedes the first call.
+    dumps = sorted(directory.glob("out.*"), key=lambda path: int(path.suffix[1:]))
+    return [_total(path.read_text()) for path in dumps[1:]]
 
 
 def _total(dump: str) -> float:

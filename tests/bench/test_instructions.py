@@ -6,11 +6,19 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
+from shutil import which
 
 import pytest
 
 from tests.bench import instructions
-from tests.bench.instructions import BASELINE, CASES, REFERENCE, regressions
+from tests.bench.instructions import (
+    BASELINE,
+    CASES,
+    REFERENCE,
+    counts_between,
+    regressions,
+)
 from tests.unit.kernel_forms import FORMS
 
 # Times vary with other load of the machine, so the best of several tries counts.
@@ -61,3 +69,26 @@ def test_every_form_has_a_baseline_of_every_codec() -> None:
     assert baseline.keys() == ways
     for kept in baseline.values():
         assert kept.keys() == CASES.keys() - {REFERENCE}
+
+
+HEADS = """
+import os
+from pubsub.protocols.rheos.answers import response_table
+from pubsub.protocols.rheos.codec import Codec
+from tests.unit.rheos_wire import response
+
+cases = []
+for order in ("little", "little", "big"):
+    ids = [number.to_bytes(16, order) for number in range(1, 5000)]
+    cases.append((response_table(Codec(), False), b"".join(response(one, b"x") for one in ids)))
+for table, data in cases:
+    os.getppid()
+    table.scan(data)
+os.getppid()
+"""
+
+
+@pytest.mark.skipif(which("valgrind") is None, reason="needs valgrind")
+def test_heads_cost_the_same_wherever_they_differ(tmp_path: Path) -> None:
+    _warm, first, last = counts_between(["-c", HEADS], tmp_path)
+    assert last < 1.5 * first
