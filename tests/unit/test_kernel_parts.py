@@ -47,10 +47,12 @@ class TestParts:
             with pytest.raises(ValueError, match="outside"):
                 kernel.Columns.unpack(b"12345678", bytes(8), b"", at, stop)
 
-    def test_more_messages_than_any_batch_has(self, kernel: Any) -> None:
-        for count in (2**31, 2**40, 2**62):
+    def test_more_messages_or_bytes_than_any_batch_has(self, kernel: Any) -> None:
+        for much in (2**31, 2**40, 2**62):
             with pytest.raises(ValueError, match="differ"):
-                kernel.Columns.equal(b"", 0, count)
+                kernel.Columns.equal(b"", 0, much)
+            with pytest.raises(ValueError, match="differ"):
+                kernel.Columns.equal(b"", much, 0)
 
     def test_joined(self, kernel: Any) -> None:
         scattered = kernel.Columns.gather([b"x", b"", b"yz"])

@@ -134,7 +134,8 @@ class Columns:
         Raises ValueError if that has another length.
         """
         data = _part(data, at, stop)
-        if size < 0 or not 0 <= count <= MAX_DATA or size * count != len(data):
+        bounded = 0 <= size <= MAX_DATA and 0 <= count <= MAX_DATA
+        if not bounded or size * count != len(data):
             raise ValueError("the size and the data differ in length")
         if not size:
             return cls.of([b""] * count)
