@@ -7,11 +7,12 @@ import socket
 import sys
 from array import array
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.bench import BenchError, generator
+from tests.bench import BenchError, append, generator
 from tests.bench.batches import PUBLISHER_SHIFT, build_batches
 from tests.bench.broker import Broker
 from tests.bench.generator import Load
@@ -229,3 +230,10 @@ def test_a_broker_that_does_not_start_is_an_error() -> None:
     with pytest.raises(BenchError, match="exited with 3") as caught, Broker(command, READY, 0):
         pass
     assert caught.value.__notes__ == ["no such option"]
+
+
+def test_the_cost_of_a_plain_append(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert append.main([str(tmp_path), "--mib", "2", "--rounds", "2"]) == 0
+    rows = re.findall(r"\| (\d+) \| [\d,]+ \| [\d,]+ \|", capsys.readouterr().out)
+    assert rows == ["1", "2"]
+    assert list(tmp_path.iterdir()) == []
