@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 log = Logger()
 _PING = frame(0x89, b"")
 # Confirmations that a client may be owed before no more is read from it.
-_OWED = 256
+_MAX_CONFIRMING = 256
 # Bytes of a read: a read of tiny frames is handled within milliseconds. A longer frame is read in
 # larger pieces.
 _READ_BYTES, _LONG_READ_BYTES = 4 * 1024, 64 * 1024
@@ -69,7 +69,7 @@ class WebSocketSession(LiveResponse):
         self._is_working = False
         self._connected = self._ended = False
         self._closing: tuple[int, str] | None = None
-        self._owed = 0
+        self._confirming = 0
         self._latest = listener.clock.seconds()
         self._pinged = False
 
@@ -189,7 +189,7 @@ class WebSocketSession(LiveResponse):
             if op == "publish":
                 limiters = self.channel.limiters()
                 submitted = await self._requests.publish(members, payload, limiters)
-                self._owe(self._confirm(id, submitted))
+                self._begin_confirmation(self._confirm(id, submitted))
                 return
             if payload is not None:
                 raise invalid("a binary frame is for the op publish only")
@@ -202,9 +202,9 @@ class WebSocketSession(LiveResponse):
             self._listener.handshakes.done(self)
         self._send(reply(id, answer))
 
-    def _owe(self, confirmation: Coroutine[Any, Any, None]) -> None:
-        self._owed += 1
-        if self._owed >= _OWED:
+    def _begin_confirmation(self, confirmation: Coroutine[Any, Any, None]) -> None:
+        self._confirming += 1
+        if self._confirming >= _MAX_CONFIRMING:
             self._hold("answers")
         ensureDeferred(confirmation)
 
@@ -218,7 +218,7 @@ class WebSocketSession(LiveResponse):
             self._refuse(id, problem)
         else:
             self._send(reply(id, published.members()))
-        self._owed -= 1
+        self._confirming -= 1
         self._release("answers")
         self._close_if_done()
 
@@ -299,7 +299,7 @@ class WebSocketSession(LiveResponse):
             self._outbox.when_drained(self._close_if_done)
 
     def _close_if_done(self) -> None:
-        if self._closing is not None and not self._owed and self._outbox.drained:
+        if self._closing is not None and not self._confirming and self._outbox.drained:
             self.close(*self._closing)
 
     def input_ended(self) -> None:

@@ -72,7 +72,7 @@ class SharedHistory:
         self._is_surveyed = self._running = self._connected = self._closed = False
         self._is_broken = self._scheduled = False
         self._waiting: Deferred[Any] | None = None
-        self._failure = self._complaint = ""
+        self._failure = self._warned = ""
         self._last = self._replicated = self._removed = self._kept = 0
         store.replication = self._unsent
         stream.watch(self)
@@ -112,10 +112,10 @@ class SharedHistory:
         self._connected = False
         self._end_session("the engine is away")
 
-    def _complain(self, reason: str) -> None:
+    def _warn_once(self, reason: str) -> None:
         """Log ``reason`` unless it is that of the session before."""
-        if reason != self._complaint:
-            self._complaint = reason
+        if reason != self._warned:
+            self._warned = reason
             log.warn("backplane: the history is not shared: {reason}", reason=reason)
 
     def _end_session(self, reason: str) -> None:
@@ -148,7 +148,7 @@ class SharedHistory:
                 self._end_session(reason)
                 self._progress.rewind()
                 if self._connected and not self._closed:
-                    self._complain(reason)
+                    self._warn_once(reason)
                     await deferLater(self._clock, _PAUSE)
         finally:
             self._running = False
@@ -276,7 +276,7 @@ class SharedHistory:
         elif (sent := sender.read_back(part.number)) is not None:
             self._replicated += sent.messages
             self._own.shared(sent.run, sent.following)
-            self._complaint = ""
+            self._warned = ""
             self._settle_own(sent.end, sent.run, sent.following)
 
     def _take_own_beginning(self) -> None:

@@ -71,7 +71,7 @@ class _BatchCommit:
         self._parts = list(parts)
         self._homes = homes
         self._order = [*homes, *(url for url in batch.urls if url not in homes)]
-        self._retry, self._patience = Retry(), Retry(_AWAY_SECONDS)
+        self._retry, self._away = Retry(), Retry(_AWAY_SECONDS)
 
     def run(self) -> None:
         """See ``SharedBatch.commit``."""
@@ -87,7 +87,7 @@ class _BatchCommit:
                 raise self._parts_lost()
             else:
                 try:
-                    self._patience.wait(Unreachable(str(failures[self._homes[0]])))
+                    self._away.wait(Unreachable(str(failures[self._homes[0]])))
                 except Unreachable:
                     raise self._parts_lost() from None
 
