@@ -23,7 +23,7 @@ from twisted.internet.defer import Deferred, DeferredLock
 from twisted.logger import Logger
 
 from pubsub.backplane.outdated import Outdated
-from pubsub.backplane.shared_entries import in_time
+from pubsub.backplane.shared_state import in_time
 from pubsub.errors import BackplaneAway
 
 if TYPE_CHECKING:

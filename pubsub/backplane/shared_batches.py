@@ -11,12 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pubsub.backplane.outdated import Outdated
+from pubsub.backplane.shared_state import in_time
 from pubsub.errors import BackplaneAway, HistoryUnavailable
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ QueryName = tuple[str | None, str]
 RESERVED_BATCHES = "reserved-batches"
 """The table of the metadata with the number of the batch that is reserved, by query."""
 _VERSION = 1
-_PATIENCE, _PAUSE = 5.0, 2.0
+_PAUSE = 2.0
 _ATTEMPTS = 8
 # For so long the last batch of a query is known to all brokers.
 _KEPT = 30 * 24 * 3600
@@ -81,29 +82,23 @@ class SharedBatches:
 
         Raises CommittedElsewhere, BegunElsewhere, BackplaneAway or HistoryUnavailable.
         """
-        found, revision = await self._get(query)
-        self._check(found, batch)
+        at = await self._get(query)
+        self._check(at[0], batch)
         self._unsettled.pop(query, None)
         self._store.put(RESERVED_BATCHES, _key(query), str(batch).encode())
         await self._written()
         value = _Reservation(batch, self._store.log_id, False)
-        for _ in range(_ATTEMPTS):
-            self._check(found, batch)
-            try:
-                await self._put(query, value, revision)
-            except Outdated as outdated:
-                found, revision = _decode(outdated.value), outdated.revision
-            else:
-                return
-        raise BackplaneAway("other brokers change the batch at the same time")
+        await self._change(query, value, at, lambda found: self._check(found, batch))
 
-    def _check(self, found: _Reservation | None, batch: int) -> None:
+    def _check(self, found: _Reservation | None, batch: int) -> bool:
+        """Return True if this broker may reserve the batch; raise the reason if it may not."""
         if found is None or found.batch < batch:
-            return
+            return True
         if found.is_after(batch):
             raise CommittedElsewhere
         if found.broker not in ("", self._store.log_id):
             raise BegunElsewhere
+        return True
 
     def settle(self, query: QueryName, batch: int, done: bool) -> None:
         """Share soon whether this broker has published the batch that it has reserved."""
@@ -144,16 +139,32 @@ class SharedBatches:
             self.settle(query, *self._unsettled[query])
 
     async def _settle(self, query: QueryName, batch: int, done: bool) -> None:
-        found, revision = await self._get(query)
-        value = _Reservation(batch, self._store.log_id if done else "", done)
-        for _ in range(_ATTEMPTS):
+        def is_open(found: _Reservation | None) -> bool:
             if self._unsettled.get(query) != (batch, done):
                 # It is reserved again, for another try.
-                return
+                return False
             if found is not None and found.is_after(batch):
-                return
-            if not done and (found is None or found[:2] != (batch, self._store.log_id)):
-                # The reservation did not come about.
+                return False
+            # Otherwise the reservation did not come about.
+            return done or (found is not None and found[:2] == (batch, self._store.log_id))
+
+        value = _Reservation(batch, self._store.log_id if done else "", done)
+        await self._change(query, value, await self._get(query), is_open)
+
+    async def _change(
+        self,
+        query: QueryName,
+        value: _Reservation,
+        at: tuple[_Reservation | None, int],
+        may_replace: Callable[[_Reservation | None], bool],
+    ) -> None:
+        """Replace the value of ``query``, which was ``at`` with its revision, by ``value``.
+
+        That is done only if ``may_replace`` returns True for the value that is there then.
+        """
+        found, revision = at
+        for _ in range(_ATTEMPTS):
+            if not may_replace(found):
                 return
             try:
                 await self._put(query, value, revision)
@@ -165,12 +176,12 @@ class SharedBatches:
 
     async def _get(self, query: QueryName) -> tuple[_Reservation | None, int]:
         done = self._state.get(_state_key(query))
-        entry = await done.addTimeout(_PATIENCE, self._clock, _too_late)
+        entry = await in_time(done, self._clock)
         return (None, 0) if entry is None else (_decode(entry.value), entry.revision)
 
     async def _put(self, query: QueryName, value: _Reservation, revision: int) -> None:
         done = self._state.put(_state_key(query), value.encode(), revision, _KEPT)
-        await done.addTimeout(_PATIENCE, self._clock, _too_late)
+        await in_time(done, self._clock)
 
     async def _written(self) -> None:
         """Wait until what was put is in the file, where it outlives this process."""
@@ -199,7 +210,3 @@ def _decode(data: bytes | None) -> _Reservation | None:
     except (ValueError, LookupError, TypeError):
         pass
     raise BackplaneAway("another version of the broker has written the value")
-
-
-def _too_late(result: object, seconds: float) -> NoReturn:
-    raise BackplaneAway(f"the engine has not answered for {seconds:g} s")

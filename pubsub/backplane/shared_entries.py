@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 
+from pubsub.backplane.shared_state import in_time
 from pubsub.backplane.topic_entry import DELETED, UNUSED, TopicEntry, encode, key_of
-from pubsub.errors import BackplaneAway
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 IDS = "shared-topics"
 """The table of the store's metadata with the ids of the topics that were shared."""
-ANSWER_SECONDS = 5.0
-"""Seconds that a change may take."""
 _DAY = 24 * 3600
 # Seconds for which ended topics are remembered. Only brokers that were away for longer create
 # such a topic again. Of an exclusive topic they have nothing.
@@ -148,12 +146,3 @@ class SharedEntries:
     def bounded(self, done: Deferred[Any]) -> Deferred[Any]:
         """Return ``done``, which fails with BackplaneAway at the deadline."""
         return in_time(done, self._clock)
-
-
-def in_time(done: Deferred[Any], clock: IReactorTime) -> Deferred[Any]:
-    """Return ``done``, which fails with BackplaneAway at the deadline."""
-    return done.addTimeout(ANSWER_SECONDS, clock, _too_late)
-
-
-def _too_late(result: object, seconds: float) -> NoReturn:
-    raise BackplaneAway(f"the engine has not answered for {seconds:g} s")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.shared_position import MalformedPosition, SharedPosition, of_json
+from pubsub.backplane.shared_state import in_time
 from pubsub.errors import BackplaneAway
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ log = Logger()
 Name = tuple[str | None, str]
 """The owner of a reader, and its name."""
 _VERSION = 1
-_TIMEOUT, _PAUSE = 5.0, 2.0
+_PAUSE = 2.0
 _ATTEMPTS = 8
 # For so long it is known that a reader was deleted.
 _REMEMBERED = 30 * 24 * 3600
@@ -92,7 +93,7 @@ class SharedReaders:
         for _ in range(_ATTEMPTS):
             try:
                 done = self._state.put(_key(reader), value, revision, seconds)
-                revision = await done.addTimeout(_TIMEOUT, self._clock, _too_late)
+                revision = await in_time(done, self._clock)
             except Outdated as outdated:
                 # The reader has reported to another broker before.
                 revision = outdated.revision
@@ -112,7 +113,7 @@ class SharedReaders:
             return None
         try:
             done = self._state.get(_key(reader))
-            entry = await done.addTimeout(_TIMEOUT, self._clock, _too_late)
+            entry = await in_time(done, self._clock)
         except BackplaneAway:
             return None
         value = None if entry is None else _decode(entry.value)
@@ -133,7 +134,3 @@ def _decode(data: bytes) -> _ReaderValue | None:
         return _ReaderValue(found["broker"], None if position is None else of_json(position))
     except (ValueError, LookupError, TypeError, MalformedPosition):
         return None
-
-
-def _too_late(result: object, seconds: float) -> NoReturn:
-    raise BackplaneAway(f"the engine has not answered for {seconds:g} s")

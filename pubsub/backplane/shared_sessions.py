@@ -34,6 +34,7 @@ from pubsub.backplane.session_entry import (
 from pubsub.backplane.session_positions import SessionPositions
 from pubsub.backplane.session_taking import SessionTaking
 from pubsub.backplane.session_values import SessionValues, failed
+from pubsub.backplane.shared_state import in_time
 from pubsub.backplane.topic_entry import MalformedEntry
 from pubsub.errors import BackplaneAway, HistoryUnavailable
 
@@ -110,7 +111,7 @@ class SharedSessions(Service):
 
     def bounded(self, done: Deferred[Any]) -> Deferred[Any]:
         """Return ``done``, which fails with BackplaneAway at the deadline."""
-        return done.addTimeout(_TIMEOUT, self._clock, _too_late)
+        return in_time(done, self._clock, _TIMEOUT)
 
     # SessionSharing
 
@@ -291,7 +292,3 @@ class SharedSessions(Service):
         if values.is_there:
             position = await self._positions.at(self._stop_at)
             await self._put_broker(BrokerEntry(position, stopped=True))
-
-
-def _too_late(result: object, seconds: float) -> None:
-    raise BackplaneAway(f"the engine has not answered for {seconds:g} s")

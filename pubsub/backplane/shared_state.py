@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 from twisted.internet.defer import Deferred
 from zope.interface import Interface
+
+from pubsub.errors import BackplaneAway
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IReactorTime
+
+ANSWER_SECONDS = 5.0
+"""Seconds that an answer of the engine may take."""
 
 
 class StateEntry(NamedTuple):
@@ -56,3 +64,14 @@ class ISharedState(Interface):
 
     def figures() -> Mapping[str, float]:
         """Return totals such as ``state_changes``."""
+
+
+def in_time(
+    done: Deferred[Any], clock: IReactorTime, seconds: float = ANSWER_SECONDS
+) -> Deferred[Any]:
+    """Return ``done``, which fails with BackplaneAway if it takes longer."""
+    return done.addTimeout(seconds, clock, _too_late)
+
+
+def _too_late(result: object, seconds: float) -> NoReturn:
+    raise BackplaneAway(f"the engine has not answered for {seconds:g} s")

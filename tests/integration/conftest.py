@@ -1,13 +1,15 @@
-"""Fixtures: brokers that run for one test and must end without an error."""
+"""Fixtures: brokers that run for one test and must end without an error, and a NATS server."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.broker import HOST, Broker, Start, listen
 from tests.integration.command import settings, url
+from tests.integration.nats_server import NatsServer, nats_server
 
 
 @pytest.fixture
@@ -26,3 +28,10 @@ def served(start: Start) -> Broker:
 def env(served: Broker, tmp_path: Path) -> dict[str, str]:
     """Return an environment with the cafe listener and the API of ``served``."""
     return settings(url(served, "cafe"), tmp_path, PUBSUB_API=url(served, "http"))
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsServer]:
+    """Return a NATS server with JetStream."""
+    with nats_server(tmp_path) as made:
+        yield made

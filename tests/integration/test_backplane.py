@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,12 +23,6 @@ from tests.integration.wire import wire_to
 
 AWAY = r"the engine is away"
 PASSWORD = "horse-staple"
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with nats_server(tmp_path) as made:
-        yield made
 
 
 def get(broker: Broker, path: str) -> str:

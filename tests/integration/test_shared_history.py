@@ -10,25 +10,17 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from pubsub.backplane.shared_position import SharedPosition, decode
 from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen, run
 from tests.integration.clients import Nsd, message
 from tests.integration.nats_cluster import nats_cluster
-from tests.integration.nats_server import NatsServer, nats_server
+from tests.integration.nats_server import NatsServer
 
 SYNC = "--durability=*=sync"
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with nats_server(tmp_path) as made:
-        yield made
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -97,6 +89,14 @@ def settle(*places: Place) -> None:
     until(lambda: all(one.figure("connected") == 1 for one in places))
     until(lambda: all(one.figure("unreplicated") == 0 for one in places))
     until(lambda: len({len(one.messages()) for one in places}) == 1)
+
+
+def two_places(start: Start, server: NatsServer, directory: Path) -> tuple[Place, Place]:
+    """Start two brokers that share a history."""
+    first = Place(start, server.url, directory / "a")
+    second = Place(start, server.url, directory / "b")
+    settle(first, second)
+    return first, second
 
 
 def same(*places: Place) -> list[str]:
@@ -264,10 +264,8 @@ def test_a_node_of_a_cluster_is_killed(start: Start, tmp_path: Path) -> None:
 
 
 def test_positions_hold_at_every_broker(start: Start, server: NatsServer, tmp_path: Path) -> None:
-    first = Place(start, server.url, tmp_path / "a")
-    second = Place(start, server.url, tmp_path / "b")
-    places = (first, second)
-    settle(*places)
+    places = two_places(start, server, tmp_path)
+    first, second = places
     for number in range(20):
         assert first.publish(f"a{number}")
         assert second.publish(f"b{number}")

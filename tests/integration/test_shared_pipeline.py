@@ -24,24 +24,16 @@ from pubsub.pipeline.source import PubSubSource
 from pubsub.pipeline.stream_reader import StreamReader
 from tests.integration.broker import HOST, Start, listen
 from tests.integration.nats_server import NatsServer, nats_server
-from tests.integration.test_shared_history import Place, body_of, settle, until
+from tests.integration.test_shared_history import Place, body_of, settle, two_places, until
 from tests.unit.raising import raised
 
 ALL = ReadAllAvailable()
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with nats_server(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
 def places(start: Start, server: NatsServer, tmp_path: Path) -> tuple[Place, Place]:
     """Return two brokers with twenty messages of each."""
-    first = Place(start, server.url, tmp_path / "a")
-    second = Place(start, server.url, tmp_path / "b")
-    settle(first, second)
+    first, second = two_places(start, server, tmp_path)
     publish(first, second, range(20))
     return first, second
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.integration.broker import TIMEOUT, Start
 from tests.integration.clients import MESSAGE, Cafe
-from tests.integration.nats_server import NatsServer, nats_server
+from tests.integration.nats_server import NatsServer
 from tests.integration.test_rheos import SUBSCRIBE, Rheos
 from tests.integration.test_sessions import resuming
 from tests.integration.test_shared_history import Load, Place, same, settle, until
@@ -21,12 +19,6 @@ from tests.integration.test_shared_history import Load, Place, same, settle, unt
 NAMES = (b"here", b"there")
 BOB = bytes.fromhex("00b0b00000b0b00000b0b00000b0b000")
 PROTOCOLS = ("--cafe-channels=1:here,2:there",)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with nats_server(tmp_path) as made:
-        yield made
 
 
 class Reader:

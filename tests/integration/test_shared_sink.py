@@ -6,7 +6,6 @@ import argparse
 import os
 import pickle
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,8 +19,8 @@ from pubsub.pipeline.jobs.job_publisher import JobPublisher
 from pubsub.pipeline.retry import Retry
 from pubsub.pipeline.sink import BrokerSink, TaskResult, make_sink
 from tests.integration.broker import HOST, Start, listen
-from tests.integration.nats_server import NatsServer, nats_server
-from tests.integration.test_shared_history import Place, settle
+from tests.integration.nats_server import NatsServer
+from tests.integration.test_shared_history import Place, settle, two_places
 from tests.integration.test_shared_pipeline import url
 from tests.unit.raising import raised
 
@@ -30,17 +29,8 @@ SCHEMA = StructType([StructField("topic", StringType()), StructField("value", Bi
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with nats_server(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
 def places(start: Start, server: NatsServer, tmp_path: Path) -> tuple[Place, Place]:
-    first = Place(start, server.url, tmp_path / "a")
-    second = Place(start, server.url, tmp_path / "b")
-    settle(first, second)
-    return first, second
+    return two_places(start, server, tmp_path)
 
 
 def sink(*places: Place) -> BrokerSink:

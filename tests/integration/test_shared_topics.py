@@ -6,7 +6,7 @@ import json
 import signal
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from tests.integration import test_rheos as rheos
 from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen
 from tests.integration.clients import Nsd
 from tests.integration.fast_client import KEY_UPDATE, NEWS, Fast, Packet, make_secret, make_token
-from tests.integration.nats_server import NatsServer, nats_server
+from tests.integration.nats_server import NatsServer
 from tests.integration.test_rheos import Rheos
 
 EXCLUSIVE, CREATE, SUBSCRIBE, ROTATE = 0x02, 0x01, 0x02, 0x07
@@ -66,12 +66,6 @@ class House:
 
     def has(self, broker: Broker, name: str) -> bool:
         return self.ask(broker, "GET", f"/v1/topics/{name}")[0] == 200
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    with nats_server(tmp_path) as made:
-        yield made
 
 
 @pytest.fixture
