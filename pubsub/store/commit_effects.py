@@ -14,7 +14,10 @@ class Effects(Protocol):
     """The outside of ``GroupCommit``. ``write`` and ``sync`` end with a call of its methods."""
 
     def write(self, group: CommitGroup | None, sync: bool) -> None:
-        """Write a group, then sync if asked to; then call ``wrote`` or ``write_failed``."""
+        """Write a group, then sync if asked to; then call ``wrote`` or ``write_failed``.
+
+        That may be before ``write`` returns.
+        """
 
     def sync(self) -> None:
         """Sync; then call ``synced`` or ``sync_failed``."""

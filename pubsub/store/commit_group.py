@@ -101,6 +101,9 @@ class CommitGroup:
         the messages are numbered by another run, as it has one. The values of the metadata are in
         the record of the messages that they were put with.
         """
+        if not self.ends:
+            stop = last_offset_of(self.runs[-1]) + 1 if self.runs else offset
+            return [(offset, stop, self.runs, [*self.puts.values()])] if self else []
         cuts = sorted({end.offset for end, _ in self.ends} | {offset})
         stop = last_offset_of(self.runs[-1]) + 1 if self.runs else offset
         found: list[tuple[int, int, list[RunRecord], list[Operation]]] = []

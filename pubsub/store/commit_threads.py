@@ -1,4 +1,10 @@
-"""The threads that write and sync the log, and the reactor, as ``GroupCommit`` uses them."""
+"""The threads that write and sync the log, and the reactor, as ``GroupCommit`` uses them.
+
+A small group is written in the reactor thread: the operating system copies it to memory in
+microseconds, and handing it over to a thread takes several times as long. A write can wait for the
+disk nevertheless, above all beside a sync. So it is left to the thread while a sync runs, and for
+some time after a write that was slow.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +25,10 @@ from pubsub.store.threads import Worker
 
 log = Logger()
 _Result = TypeVar("_Result")
+# After a write in the reactor thread that took longer than the first of these, the thread writes
+# for the second, which is doubled up to the third if the next write here is slow again.
+_SLOW_SECONDS = 0.005
+_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 64.0
 
 
 class CommitThreads:
@@ -29,6 +39,9 @@ class CommitThreads:
     def __init__(self, reactor: Any, at_tick_end: Callable[[Callable[[], None]], object]) -> None:
         self._reactor = reactor
         self.at_tick_end = at_tick_end
+        self._paused_until = 0.0
+        self._pause = _PAUSE_SECONDS
+        self._writes_here = False
 
     def begin(self, writer: LogWriter) -> None:
         """Write with ``writer``."""
@@ -38,11 +51,43 @@ class CommitThreads:
 
     def write(self, group: CommitGroup | None, sync: bool) -> None:
         """See ``Effects``."""
+        if group is not None and not sync and self._may_write_here(group):
+            self._write_here(group)
+            return
         self._write_thread.hand_over(
             partial(self._writer.write, group, sync),
             lambda _: self.commits.wrote(),
             self.commits.write_failed,
         )
+
+    def _may_write_here(self, group: CommitGroup) -> bool:
+        return (
+            not (self._writes_here or self._sync_thread.pending or self._write_thread.pending)
+            and self._writer.is_quick(group)
+            and self.seconds() >= self._paused_until
+        )
+
+    def _write_here(self, group: CommitGroup) -> None:
+        before = self.seconds()
+        # What is published because of this write is written by the thread, not by a nested call.
+        self._writes_here = True
+        try:
+            self._writer.write(group, False)
+        except BaseException:
+            self.commits.write_failed(Failure())
+        else:
+            self._took(self.seconds() - before)
+            self.commits.wrote()
+        finally:
+            self._writes_here = False
+
+    def _took(self, seconds: float) -> None:
+        """Leave writes to the thread for a while if one here has taken long."""
+        if seconds <= _SLOW_SECONDS:
+            self._pause = _PAUSE_SECONDS
+            return
+        self._paused_until = self.seconds() + self._pause
+        self._pause = min(self._pause * 2, _LONGEST_PAUSE_SECONDS)
 
     def sync(self) -> None:
         """See ``Effects``."""

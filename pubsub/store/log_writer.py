@@ -40,7 +40,7 @@ from pubsub.store.record import (
 )
 from pubsub.store.segment import SEGMENT_HEAD_BYTES, Segment, SegmentHead
 from pubsub.store.segment_index import DEFAULT_GRAIN, LOST, Grain, SegmentIndex
-from pubsub.store.stored_runs import RunRecord, run_of, topics_of
+from pubsub.store.stored_runs import RunRecord, last_offset_of, run_of, topics_of
 
 SEGMENT_BYTES = 64 * 1024**2
 """Bytes from which on a segment gets no more records."""
@@ -49,6 +49,8 @@ _SEGMENT_RECORDS = 65_536
 # a sync of the next ones need not write the new size of the file.
 _SMALL = 64 * 1024
 _GROWTH = 256 * 1024
+# A group of at most so many bytes and runs is written in some microseconds.
+_QUICK_BYTES, _QUICK_RUNS = 16 * 1024, 64
 # The ceiling is this many offsets ahead, more if it had to be raised within a second.
 _AHEAD = 2**14
 _MOST_AHEAD = 2**26
@@ -139,6 +141,19 @@ class LogWriter:
         write_note(self._note, self._log_id, self._offset)
 
     # Writing
+
+    def is_quick(self, group: CommitGroup) -> bool:
+        """Return whether ``group`` is small, and written without a sync or a larger file."""
+        if group.puts or group.ends or group.nbytes > _QUICK_BYTES or len(group.runs) > _QUICK_RUNS:
+            return False
+        active, index = self._active(), self._active().index
+        return (
+            last_offset_of(group.runs[-1]) < self._ceiling
+            and index.end + group.nbytes + _QUICK_BYTES <= active.allocated
+            and index.records < _SEGMENT_RECORDS
+            and not active.segment.sealed
+            and not self._sync_failed
+        )
 
     def write(self, group: CommitGroup | None, sync: bool) -> None:
         """Write ``group`` if there is one, then sync if asked to."""

@@ -148,7 +148,7 @@ class MemoryStore:
 
     def topics_in(self, start: int, stop: int) -> Deferred[TopicCounts]:
         """See ``IStore``."""
-        return succeed(topics_of(run.record() for run in self._log.runs_within(start, stop)))
+        return succeed(topics_of([run.record() for run in self._log.runs_within(start, stop)]))
 
     def continues(self, epoch: str, offset: int) -> bool:
         """See ``IStore``."""

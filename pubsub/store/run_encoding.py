@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pubsub.kernel import pack_plain_runs
@@ -69,7 +69,7 @@ class _GroupColumns:
         self._times: list[int] = []
         self._payloads: list[bytes] = []
 
-    def add(self, records: list[RunRecord]) -> None:
+    def add(self, records: Sequence[RunRecord]) -> None:
         """Add the next runs."""
         at = 0
         while at < len(records):
@@ -120,7 +120,7 @@ class _GroupColumns:
 
 
 def encode_runs(
-    records: Iterable[RunRecord], base: int, name_indexes: dict[bytes, int]
+    records: Sequence[RunRecord], base: int, name_indexes: dict[bytes, int]
 ) -> RunColumns:
     """Encode ``records`` for a block that begins at the offset ``base``.
 

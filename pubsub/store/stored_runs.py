@@ -9,9 +9,8 @@ apart a ``RunRecord``.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from operator import itemgetter
 from typing import Final
 
@@ -127,17 +126,19 @@ def _columns(data: bytes, count: int, size: int, lengths: bytes | None, mix: Mix
     return Columns.unpack(data, lengths, b"" if mix is None else mix[1])
 
 
-def some_of(records: Iterable[RunRecord]) -> Iterator[list[RunRecord]]:
-    """Yield the records, some at a time: no other thread runs while the kernel is called."""
-    rest = iter(records)
-    while found := list(islice(rest, _AT_ONCE)):
-        yield found
+def some_of(records: Sequence[RunRecord]) -> Iterable[Sequence[RunRecord]]:
+    """Return the records, some at a time: no other thread runs while the kernel is called."""
+    if len(records) <= _AT_ONCE:
+        return (records,) if records else ()
+    return (records[at : at + _AT_ONCE] for at in range(0, len(records), _AT_ONCE))
 
 
-def topics_of(records: Iterable[RunRecord]) -> dict[str, tuple[int, int]]:
+def topics_of(records: Sequence[RunRecord]) -> dict[str, tuple[int, int]]:
     """Return the number of messages of each topic and their bytes (see ``messages_nbytes``)."""
     totals: dict[str, tuple[int, int]] = {}
     others = [one for some in some_of(records) for one in total_plain_runs(some, totals)]
+    if not others:
+        return totals
     # Records of the same topics, by the identity of the tuple, with senders as long, are counted
     # together.
     mixed: dict[tuple[int, int], tuple[tuple[str, ...], list[bytes], list[bytes]]] = {}

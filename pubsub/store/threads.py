@@ -29,6 +29,8 @@ class Worker:
         self._reactor = reactor
         self._calls: SimpleQueue[_ThreadCall | None] = SimpleQueue()
         self._threads: list[Thread] = []
+        self.pending = 0
+        """Calls whose results the reactor thread has not handled."""
 
     def run(self, call: Callable[[], _Result]) -> Deferred[_Result]:
         """Run ``call`` in a thread; return a Deferred of its result."""
@@ -43,6 +45,7 @@ class Worker:
         failed: Callable[[Failure], object],
     ) -> None:
         """Run ``call`` in a thread, then ``done`` with its result or ``failed`` in the reactor."""
+        self.pending += 1
         self._calls.put((call, done, failed))
         if len(self._threads) < self._max_threads:
             # As a daemon, the thread does not keep a process alive that ends without `stop`.
@@ -56,12 +59,16 @@ class Worker:
             try:
                 result = call()
             except BaseException:
-                self._reactor.callFromThread(failed, Failure())
+                self._reactor.callFromThread(self._handle, failed, Failure())
             else:
-                self._reactor.callFromThread(done, result)
+                self._reactor.callFromThread(self._handle, done, result)
                 # A thread that waits for the next call must not keep it alive.
                 del result
             del given, call, done, failed
+
+    def _handle(self, call: Callable[[Any], object], result: Any) -> None:
+        self.pending -= 1
+        call(result)
 
     def stop(self) -> None:
         """Wait for the calls under way. Calls after that are not run."""

@@ -39,7 +39,8 @@ SMALL, GROUP, LARGE = 10, 2000, SYNC_BYTES // 2
 class Disk:
     """The outside of a ``GroupCommit``: the test decides when writes and syncs end, and how.
 
-    ``written`` and ``synced`` are the offsets before which all messages are.
+    ``written`` and ``synced`` are the offsets before which all messages are. If ``at_once`` is not
+    None, the next write without a sync has ended when ``write`` returns: well, if it is True.
     """
 
     def __init__(self) -> None:
@@ -52,6 +53,7 @@ class Disk:
         self.ended: list[str] = []
         self.tick_end: list[Callable[[], None]] = []
         self.reports: list[str] = []
+        self.at_once: bool | None = None
         self._group: CommitGroup | None = None
 
     # Effects
@@ -61,6 +63,9 @@ class Disk:
         assert self._group is None or group is self._group, "a group that failed was left out"
         assert group is not None or sync, "a write of nothing"
         self.writing = (group, sync)
+        works, self.at_once = self.at_once, None
+        if works is not None and not sync:
+            self.end_write(works)
 
     def sync(self) -> None:
         assert self.syncing is None, "two syncs at once"
@@ -236,6 +241,10 @@ class CommitMachine(RuleBasedStateMachine):
     def end_write(self, works: bool) -> None:
         self.disk.end_write(works)
 
+    @rule(works=st.booleans())
+    def end_next_write_at_once(self, works: bool) -> None:
+        self.disk.at_once = works
+
     @rule()
     @precondition(lambda self: self.disk.writing is not None)
     def write_well(self) -> None:
@@ -330,6 +339,28 @@ class CommitTests(CommitCase):
             assert self.disk.writing[1] is synced
             self.disk.end_write()
         assert self.called == [True, True]
+
+    def test_a_write_that_ends_at_once(self) -> None:
+        for _ in range(2):
+            self.add()
+            self.commits.when_written(self.called.append)
+            self.disk.at_once = True
+            self.disk.tick()
+        assert self.called == [True, True]
+        assert self.commits.committed == 2
+        self.disk.clock.advance(SYNC_SECONDS)
+        self.disk.end_sync()
+        assert self.disk.synced == 2
+
+    def test_a_write_that_fails_at_once(self) -> None:
+        self.add()
+        self.commits.when_written(self.called.append)
+        self.disk.at_once = False
+        self.disk.tick()
+        assert self.called == [False]
+        assert self.commits.failing == "no space"
+        self.disk.settle()
+        assert self.disk.synced == 1
 
     def test_nothing_to_wait_for(self) -> None:
         self.commits.when_written(self.called.append)

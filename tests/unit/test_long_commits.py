@@ -105,7 +105,7 @@ class LongCommitTests(StoreCase):
         await self.put(batch_of([b"before"]))
         self.store.append(batch_of([b"x"]))
         self.patch(os, "pwritev", fail)
-        self.store.when_written(lambda ok: None)
+        self.store.when_stored(lambda ok: None)
         await deferLater(reactor, 0)
         self.begin()
         self.go_on(0, 4)

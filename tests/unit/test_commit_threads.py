@@ -1,0 +1,162 @@
+"""Small groups are written in the reactor thread; others, and beside a sync, in their thread."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet import reactor
+from twisted.internet.task import deferLater
+
+from pubsub.broker.batch import Batch
+from pubsub.store import commit_threads, group_commit
+from pubsub.store.log_writer import LogWriter
+from tests.unit.fakes import batch_of
+from tests.unit.logs import StoreCase
+
+HERE = threading.get_ident
+
+
+class WriteCase(StoreCase):
+    """A store, and the threads in which its groups are written: True is the reactor's."""
+
+    def setUp(self) -> None:
+        self.patch(group_commit, "RETRY_SECONDS", 0.02)
+        super().setUp()
+        self.threads: list[bool] = []
+        self.before_write: Callable[[], None] = lambda: None
+        write, own = LogWriter.write, HERE()
+
+        def note(writer: LogWriter, group: Any, sync: bool) -> None:
+            self.threads.append(HERE() == own)
+            self.before_write()
+            write(writer, group, sync)
+
+        self.patch(LogWriter, "write", note)
+
+    async def written(self, batch: Batch | None = None) -> bool:
+        """Publish, and return in which thread it was written."""
+        self.store.append(batch_of([b"x" * 64]) if batch is None else batch)
+        called: list[bool] = []
+        self.store.when_written(called.append)
+        await self.until(lambda: bool(called))
+        assert called == [True]
+        return self.threads[-1]
+
+
+class PlaceTests(WriteCase):
+    """The thread in which a group is written"""
+
+    async def test_a_small_group(self) -> None:
+        self.store.append(batch_of([b"a"]))
+        called: list[bool] = []
+        self.store.when_written(called.append)
+        # It is acknowledged at the end of the tick.
+        await deferLater(reactor, 0)
+        assert called == self.threads == [True]
+        assert self.store.committed == 1
+
+    async def test_a_large_one(self) -> None:
+        assert not await self.written(batch_of([b"x" * 20_000]))
+        assert await self.written()
+
+    async def test_values_of_the_metadata(self) -> None:
+        self.store.put("t", "k", b"v")
+        assert not await self.written()
+
+    async def test_messages_that_are_published_when_others_are_written(self) -> None:
+        left = 1000
+
+        def publish(written: bool = True) -> None:
+            nonlocal left
+            assert written
+            left -= 1
+            if left:
+                self.store.append(batch_of([b"x"]))
+                self.store.when_written(publish)
+
+        publish()
+        await self.until(lambda: not left)
+        assert self.store.committed == 999
+
+    async def test_a_client_that_waits_for_the_disk(self) -> None:
+        self.store.append(batch_of([b"a"]))
+        assert await self.stored()
+        assert self.threads == [False]
+
+    async def test_a_file_that_becomes_larger(self) -> None:
+        def size() -> int:
+            return os.stat(next(self.path.glob("*.log"))).st_size
+
+        before, number = size(), 0
+        while await self.written(batch_of([b"x" * 10_000])):
+            number += 1
+            assert size() == before
+        # The file is enlarged by 256 KiB at a time.
+        assert 20 < number < 26
+
+    async def test_beside_a_sync(self) -> None:
+        ended = threading.Event()
+        real = os.fdatasync
+
+        def slow(file: int) -> None:
+            ended.wait()
+            real(file)
+
+        assert await self.written()
+        self.patch(os, "fdatasync", slow)
+        stored: list[bool] = []
+        self.store.when_stored(stored.append)
+        assert not await self.written()
+        assert stored == []
+        ended.set()
+        await self.until(lambda: stored == [True])
+        assert await self.written()
+
+
+class TroubleTests(WriteCase):
+    """Writes that are slow or fail"""
+
+    async def test_after_a_slow_write(self) -> None:
+        now = 100.0
+        self.patch(commit_threads.CommitThreads, "seconds", lambda _: now)
+
+        def delay() -> None:
+            nonlocal now
+            now += 0.02
+
+        for pause in (1, 2, 4):
+            self.before_write = delay
+            assert await self.written()
+            self.before_write = lambda: None
+            now += pause - 0.1
+            assert not await self.written()
+            now += 0.1
+        # A quick one ends that.
+        assert await self.written()
+        self.before_write = delay
+        assert await self.written()
+        now += 1
+        assert await self.written()
+
+    async def test_a_disk_that_fails(self) -> None:
+        real = os.pwritev
+
+        def fail(*given: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        assert await self.written()
+        self.patch(os, "pwritev", fail)
+        self.store.append(batch_of([b"b"]))
+        called: list[bool] = []
+        self.store.when_written(called.append)
+        await deferLater(reactor, 0)
+        assert called == [False]
+        assert self.store.trouble == "[Errno 28] No space left on device"
+        self.patch(os, "pwritev", real)
+        await self.until(lambda: self.store.trouble is None)
+        assert self.store.committed == 2
+        assert await self.written()
