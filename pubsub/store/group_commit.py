@@ -6,8 +6,7 @@ One group is collected while at most one is written, and at most one sync runs b
     --------------------------  -----------------------------------------------------------------
     input                       collected; written after the interval, when the group is full, or
                                 at the end of the tick if a client waits for it
-    group due, none written     it is written, which may end at once; with a sync if a client
-                                waits for the disk
+    group due, none written     it is written, maybe at once; with a sync if a client waits for it
     written                     it is committed: callbacks of ``when_written`` are called
     written with a sync         callbacks of ``when_synced`` are called too
     a client waits for the      a sync, unless one runs; after that, another

@@ -26,6 +26,9 @@ class WriteCase(StoreCase):
     def setUp(self) -> None:
         self.patch(group_commit, "RETRY_SECONDS", 0.02)
         super().setUp()
+        # No write is slow, however busy the machine is.
+        self.now = 100.0
+        self.patch(commit_threads.CommitThreads, "seconds", lambda _: self.now)
         self.threads: list[bool] = []
         self.before_write: Callable[[], None] = lambda: None
         write, own = LogWriter.write, HERE()
@@ -121,25 +124,21 @@ class TroubleTests(WriteCase):
     """Writes that are slow or fail"""
 
     async def test_after_a_slow_write(self) -> None:
-        now = 100.0
-        self.patch(commit_threads.CommitThreads, "seconds", lambda _: now)
-
         def delay() -> None:
-            nonlocal now
-            now += 0.02
+            self.now += 0.02
 
         for pause in (1, 2, 4):
             self.before_write = delay
             assert await self.written()
             self.before_write = lambda: None
-            now += pause - 0.1
+            self.now += pause - 0.1
             assert not await self.written()
-            now += 0.1
+            self.now += 0.1
         # A quick one ends that.
         assert await self.written()
         self.before_write = delay
         assert await self.written()
-        now += 1
+        self.now += 1
         assert await self.written()
 
     async def test_a_disk_that_fails(self) -> None:
