@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.server.memory_tuning import freeze_startup_objects, keep_freed_memory, tune_memory
 from pubsub.tuning import FROZEN_START, KEPT_MEMORY
-from tests.unit.tunings import without
+from tests.unit.tunings import restore_collector, without
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
@@ -53,7 +53,7 @@ class CollectorTests(SynchronousTestCase):
     """gc"""
 
     def test_existing_objects_are_left_out_of_collections(self) -> None:
-        self.addCleanup(gc.unfreeze)
+        restore_collector(self)
         gc.unfreeze()
         tune_memory(without(KEPT_MEMORY, FROZEN_START))
         assert gc.get_freeze_count() == 0

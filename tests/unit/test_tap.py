@@ -23,6 +23,7 @@ from tests.unit.fakes import Guest, scratch
 from tests.unit.raising import raised
 from tests.unit.streams import logged
 from tests.unit.tokens import KEY
+from tests.unit.tunings import restore_collector
 
 MEMORY = "--store=memory"
 
@@ -136,7 +137,7 @@ class MakeServiceTests(TapCase):
         super().setUp()
         self.patch(twisted.internet, "reactor", self.reactor)  # type: ignore[no-untyped-call]
         self.patch(sys, "excepthook", sys.excepthook)  # type: ignore[no-untyped-call]
-        self.addCleanup(gc.unfreeze)
+        restore_collector(self)
 
     def service(self, *options: str) -> BrokerService:
         parsed = tap.Options()
