@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from unittest import mock
 from urllib.parse import quote
@@ -158,10 +157,6 @@ class WithoutArrowTests(HouseCase):
 
     def test_the_rest_works(self) -> None:
         assert len(self.house.get("/v1/history?start=0&format=jsonl").lines) == 3
-
-    def test_nothing_imports_it_before(self) -> None:
-        script = "import sys; sys.modules['pyarrow'] = None; import pubsub.admin.server"
-        subprocess.run([sys.executable, "-c", script], check=True)
 
 
 class RuleTests(SynchronousTestCase):
