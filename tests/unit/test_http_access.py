@@ -89,11 +89,10 @@ class AccessTests(HouseCase):
         assert basic.error == (401, "bad-token")
 
     def test_a_flood_of_forged_tokens_is_throttled(self) -> None:
-        statuses = set()
-        for number in range(4002):
-            answer = self.house.get("/v1/topics", token=b"%d" % number)
-            statuses.add(answer.status)
-        assert statuses == {401, 429}
+        verifications = self.house.listener.verifications
+        verifications.take(verifications.available() - 10)
+        answers = [self.house.get("/v1/topics", token=b"%d" % number) for number in range(12)]
+        assert [answer.status for answer in answers] == [401] * 10 + [429] * 2
         self.house.pass_time(1)
         assert self.house.get("/v1/topics", token=self.house.token("history")).status == 200
 
