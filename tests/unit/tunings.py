@@ -15,5 +15,6 @@ def without(*tricks: Trick) -> Tuning:
 
 
 def restore_collector(case: SynchronousTestCase) -> None:
-    """Leave objects out of collections after ``case`` if some are left out now."""
-    case.addCleanup(gc.freeze if gc.get_freeze_count() else gc.unfreeze)
+    """Leave no object out of collections after ``case``, unless some are left out before it."""
+    if not gc.get_freeze_count():
+        case.addCleanup(gc.unfreeze)
