@@ -1,5 +1,5 @@
 # make run        start the broker with every protocol on loopback; ARGS='--proto=cafe --port=7070'
-# make test       run all tests, and print the coverage of the unit and contract tests
+# make test       run all tests, and print the coverage of those without processes of their own
 # make test-unit  the unit tests alone
 # make test-long  the property tests with 2000 random examples each, and all integration tests with
 #                 brokers without tuning, and with brokers in asyncio's reactor, and more kills of
@@ -15,6 +15,9 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+# Without compiled files in __pycache__, each process of the tests, and each broker that they start,
+# would compile every module again, and pytest would rewrite all assertions again.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL := pyproject.toml constraints.txt scripts/setup hatch_build.py pubsub/kernel/compiled.pyx
 # A process of pytest for each core, but at most four: many tests start brokers, Java or a browser.
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal
@@ -33,7 +36,7 @@ run: .venv/.installed-run
 # without pytest, in a directory of its own, with errors that are logged between tests.  A run that
 # hangs is ended with the stacks of all threads, as pytest does by its settings.
 test: .venv/.installed-dev
-	$(BIN)/pytest -q -p no:twisted $(PARALLEL) tests/unit tests/contract --cov
+	$(BIN)/pytest -q -p no:twisted $(PARALLEL) tests/unit tests/contract tests/house tests/tables --cov
 	PUBSUB_KERNEL=interpreted $(BIN)/pytest -q -p no:twisted $(PARALLEL) $(KERNEL_TESTS)
 	HYPOTHESIS_PROFILE=smoke PYTHONFAULTHANDLER=1 timeout --signal=ABRT --kill-after=10 900 \
 		$(BIN)/trial --temp-directory=.venv/trial tests.unit

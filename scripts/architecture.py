@@ -26,7 +26,8 @@ Arrow = tuple[str, str]
 
 def imported(node: ast.AST) -> Iterator[str]:
     """The names that ``node`` imports at run time, in functions too."""
-    children = list(ast.iter_child_nodes(node))
+    # No expression contains an import.
+    children = [one for one in ast.iter_child_nodes(node) if not isinstance(one, ast.expr)]
     if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
         children = list(node.orelse)
     elif isinstance(node, ast.Import):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+from _pytest import unittest as pytest_unittest
 
 from pubsub.build_info import build_kind
 from tests.integration.broker import Start, brokers
@@ -15,6 +18,17 @@ from tests.integration.broker import Start, brokers
 # that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Collection makes a million objects that stay; each full collection of garbage would visit them.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Prepare for thousands of short tests, once Twisted and everything else is imported."""
+    gc.freeze()
+    gc.enable()
+    # pytest looks for the version of Twisted, in the files of the package, at each test.
+    pytest_unittest._get_twisted_version = cache(pytest_unittest._get_twisted_version)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ While it does not, 64 KiB pause the producer, as in Twisted, and nothing is lost
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, ClassVar
 
 from twisted.internet.address import IPv4Address
@@ -204,6 +205,10 @@ class Client:
         return self.stream.closed
 
 
+# Each search takes 5 ms, and no protocol is installed while the tests run.
+_installed_protocols = cache(installed_protocols)
+
+
 def over_tcp(factory: Any, stream: Stream, clock: Clock) -> Client:
     """Return a client whose connection is that of ``factory`` over ``stream``."""
     return Client(factory.buildProtocol(stream.getPeer()), stream, clock)
@@ -230,7 +235,7 @@ class House:
             **(top or {}),
             "listen": [{"protocol": name, **settings} for name, settings in listen.items()],
         }
-        self._protocols = {n: p for n, p in installed_protocols().items() if n in listen}
+        self._protocols = {n: p for n, p in _installed_protocols().items() if n in listen}
         self.config = self.read()
         whole = self.config.broker
         self.clock = clock_at() if clock is None else clock

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from unittest import mock
 from urllib.parse import quote
@@ -90,11 +89,10 @@ class AccessTests(HouseCase):
         assert basic.error == (401, "bad-token")
 
     def test_a_flood_of_forged_tokens_is_throttled(self) -> None:
-        statuses = set()
-        for number in range(4002):
-            answer = self.house.get("/v1/topics", token=b"%d" % number)
-            statuses.add(answer.status)
-        assert statuses == {401, 429}
+        verifications = self.house.listener.verifications
+        verifications.take(verifications.available() - 10)
+        answers = [self.house.get("/v1/topics", token=b"%d" % number) for number in range(12)]
+        assert [answer.status for answer in answers] == [401] * 10 + [429] * 2
         self.house.pass_time(1)
         assert self.house.get("/v1/topics", token=self.house.token("history")).status == 200
 
@@ -158,10 +156,6 @@ class WithoutArrowTests(HouseCase):
 
     def test_the_rest_works(self) -> None:
         assert len(self.house.get("/v1/history?start=0&format=jsonl").lines) == 3
-
-    def test_nothing_imports_it_before(self) -> None:
-        script = "import sys; sys.modules['pyarrow'] = None; import pubsub.admin.server"
-        subprocess.run([sys.executable, "-c", script], check=True)
 
 
 class RuleTests(SynchronousTestCase):

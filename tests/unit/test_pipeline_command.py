@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 import threading
 from contextlib import redirect_stderr
 from pathlib import Path
@@ -77,19 +75,6 @@ class ArgumentsTests(TestCase):
             argument_values.parse_seconds(text) for text in ("500ms", "1.5s", "2m", "1h", "7d")
         ]
         assert found == [0.5, 1.5, 120, 3600, 604_800]
-
-    def test_the_missing_extra_is_named(self) -> None:
-        program = (
-            "import sys; sys.modules['pyspark'] = None; from pubsub.commands.command import main; "
-            "sys.exit(main(['pipeline', 'archive', '--to=x']))"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 1
-        assert done.stderr == (
-            "pubsub: pyspark is not installed; run: pip install 'pubsub-broker[spark]'\n"
-        )
 
     def test_starting_options(self) -> None:
         assert job_source.starting_option("latest") == ("startingOffsets", "latest")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from typing import Any, cast
 
@@ -16,22 +14,6 @@ from pubsub.server.clocks import use_monotonic_timers
 from pubsub.wire.accept_errors import count_accept_errors
 from pubsub.wire.unsent_bytes import unsent_bytes
 from tests.unit.streams import logged
-
-WITHOUT_WRAPPER = """
-import sys
-sys.modules["twisted.protocols.haproxy._wrapper"] = None
-from twisted.internet.protocol import Factory
-from twisted.internet.testing import MemoryReactorClock
-from pubsub.errors import ConfigurationError
-from pubsub.wire.listener_service import ListenerService
-from pubsub.wire.proxy_protocol import use_proxied_streams
-use_proxied_streams(Factory())
-try:
-    ListenerService("cafe", "haproxy:tcp:1", Factory(), MemoryReactorClock())
-except ConfigurationError as error:
-    print(error)
-print(ListenerService("cafe", "tcp:1", Factory(), MemoryReactorClock()).endpoint)
-"""
 
 
 class OtherReactor(ReactorBase):
@@ -73,16 +55,3 @@ class PrivateNameTests(SynchronousTestCase):
         port = OtherPort()
         count_accept_errors(cast(tcp.Port, port), lambda reason, client: None)
         assert vars(port) == {}
-
-    def test_without_the_wrapper_of_the_proxy_header_such_endpoints_are_refused(self) -> None:
-        """The bytes below the header would be taken for the client's."""
-        result = subprocess.run(
-            [sys.executable, "-c", WITHOUT_WRAPPER],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        refused, listening = result.stdout.splitlines()
-        assert refused.startswith("cafe: haproxy: is not possible with this version of Twisted")
-        assert listening == "tcp:1"

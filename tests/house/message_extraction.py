@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,16 +19,17 @@ class Message(NamedTuple):
     text: str
 
 
-def find_messages(package: Path = ROOT / "pubsub") -> set[Message]:
+@cache
+def find_messages(package: Path = ROOT / "pubsub") -> frozenset[Message]:
     """Return every message; inserted values are in braces, as in the source."""
-    found = set()
+    found: set[Message] = set()
     for path in sorted(package.rglob("*.py")):
         module = path.relative_to(package.parent).as_posix()
         tree = ast.parse(path.read_text())
         for scope in ast.walk(tree):
             if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef):
                 found |= {Message(module, text) for text in _texts_in(scope)}
-    return found
+    return frozenset(found)
 
 
 def _texts_in(scope: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -12,7 +14,6 @@ from scripts.architecture import imported
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("pubsub", "twisted")
-Graph = dict[str, set[str]]
 
 
 def module_name(path: Path) -> str:
@@ -20,30 +21,40 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def all_modules_imported(path: Path) -> set[str]:
-    """Return the modules of the package that the file imports, also under TYPE_CHECKING."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            found = {f"{node.module}.{alias.name}" for alias in node.names}
-            # `from module import name` imports the module; `from package import module` does not.
-            names |= found & DIRECT.keys() or {node.module}
-    return (names & DIRECT.keys()) - {module_name(path)}
+class Imports(NamedTuple):
+    """The imports of one module."""
+
+    direct: set[str]
+    """The names that are imported at run time, and the modules of these."""
+    statements: list[ast.Import | ast.ImportFrom]
+    """All statements, also those under TYPE_CHECKING."""
 
 
-def direct_imports() -> Graph:
-    """Return for each module of the package, and each dropin, the names that it imports."""
-    found: Graph = {}
+@cache
+def imports() -> dict[str, Imports]:
+    """Return the imports of each module of the package, and of each dropin."""
+    found = {}
     for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
-        names = set(imported(ast.parse(path.read_text())))
+        tree = ast.parse(path.read_text())
+        names = set(imported(tree))
         # `from module import object` names the object; the module before it is imported.
-        found[module_name(path)] = names | {name.rpartition(".")[0] for name in names}
+        direct = names | {name.rpartition(".")[0] for name in names}
+        statements = [n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)]
+        found[module_name(path)] = Imports(direct, statements)
     return found
 
 
-DIRECT = direct_imports()
+def all_modules_imported(module: str) -> set[str]:
+    """Return the modules of the package that ``module`` imports, also under TYPE_CHECKING."""
+    names = set()
+    for node in imports()[module].statements:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif node.module is not None:
+            found = {f"{node.module}.{alias.name}" for alias in node.names}
+            # `from module import name` imports the module; `from package import module` does not.
+            names |= found & imports().keys() or {node.module}
+    return (names & imports().keys()) - {module}
 
 
 def all_imports(module: str) -> set[str]:
@@ -51,7 +62,8 @@ def all_imports(module: str) -> set[str]:
     found: set[str] = set()
     pending = [module]
     while pending:
-        new = DIRECT.get(pending.pop(), set()) - found
+        module = pending.pop()
+        new = imports()[module].direct - found if module in imports() else set()
         found |= new
         pending += new
     return found
@@ -74,7 +86,7 @@ def violations(importers: list[str], *forbidden: str, own: str = "") -> list[str
 
 def modules(*packages: str) -> list[str]:
     """Return the modules of the package that are in one of ``packages``."""
-    return sorted(module for module in DIRECT if inside(module, *packages))
+    return sorted(module for module in imports() if inside(module, *packages))
 
 
 def protocols() -> list[str]:
@@ -91,7 +103,7 @@ class LayeringTests(SynchronousTestCase):
         assert not violations(modules("pubsub.broker"), *(f"pubsub.{name}" for name in around))
 
     def test_no_other_part_imports_a_protocol(self) -> None:
-        others = [module for module in DIRECT if not inside(module, "pubsub.protocols")]
+        others = [module for module in imports() if not inside(module, "pubsub.protocols")]
         assert not violations(others, "pubsub.protocols")
 
     def test_codecs_and_the_kernel_import_no_twisted(self) -> None:
@@ -113,11 +125,11 @@ class LayeringTests(SynchronousTestCase):
         files = ("access", "check_config", "config")
         of_file = tuple(f"pubsub.commands.{name}" for name in files)
         allowed = ("pubsub.server", *embedding, *of_file)
-        others = [module for module in DIRECT if not inside(module, *allowed)]
+        others = [module for module in imports() if not inside(module, *allowed)]
         assert not violations(others, "pubsub.server", *embedding)
 
     def test_nothing_imports_the_command(self) -> None:
-        others = [module for module in DIRECT if not inside(module, "pubsub.commands")]
+        others = [module for module in imports() if not inside(module, "pubsub.commands")]
         assert not violations(others, "pubsub.commands")
 
     def test_a_dropin_imports_nothing_heavy(self) -> None:
@@ -129,11 +141,7 @@ class CycleTests(SynchronousTestCase):
     """All imports, those for type checkers too"""
 
     def test_no_module_imports_itself_through_others(self) -> None:
-        graph = {
-            module_name(path): all_modules_imported(path)
-            for package in PACKAGES
-            for path in (ROOT / package).rglob("*.py")
-        }
+        graph = {module: all_modules_imported(module) for module in imports()}
         try:
             TopologicalSorter(graph).prepare()
         except CycleError as error:

@@ -6,7 +6,7 @@ import re
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.unit.message_extraction import ROOT, Message, find_messages
+from tests.house.message_extraction import ROOT, Message, find_messages
 
 CATALOGUE = ROOT / "docs" / "messages.md"
 _MODULE = re.compile(r"## `(pubsub/\S+\.py)`")

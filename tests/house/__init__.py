@@ -1,0 +1,1 @@
+"""The source tree and the documents: sizes, imports, names, messages, packages, links, tables."""
