@@ -10,7 +10,6 @@ from twisted.logger import Logger
 
 from pubsub.broker.marks import log_fields
 from pubsub.broker.traffic import Traffic, TrafficByProtocol
-from pubsub.kernel import Tally
 
 # Drops are counted for each of the (client, topic, reason) that had the last ones, else for each
 # (topic, reason), and of further topics for each reason.
@@ -44,8 +43,6 @@ class Counters:
 
     def __init__(self) -> None:
         self.traffic = TrafficByProtocol()
-        # The messages delivered; the bytes are not counted on every way.
-        self.deliveries = Tally()
         self.connections = 0
         self.dropped = 0
         # The last drop is at the end. Not a Counter, whose first item would be slow to find.
@@ -61,11 +58,11 @@ class Counters:
     @property
     def delivered(self) -> int:
         """Messages delivered."""
-        return self.deliveries.messages
+        return self.traffic.deliveries.messages
 
     @delivered.setter
     def delivered(self, number: int) -> None:
-        self.deliveries.messages = number
+        self.traffic.deliveries.messages = number
 
     @property
     def published(self) -> int:

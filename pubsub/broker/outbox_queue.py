@@ -105,7 +105,7 @@ class OutboxQueue(Tally):
         number = entries[0][1] if len(entries) == 1 else sum([one[1] for one in entries])
         # There is none in requests to the host of a topic, which are queued among the messages.
         if number:
-            add_to_each((self,), number, nbytes, self.traffic.written)
+            add_to_each((self,), number, nbytes, (self.traffic.written,))
 
     def send(self, data: bytes) -> None:
         """Write control frames after earlier deliveries, but not behind a backlog."""

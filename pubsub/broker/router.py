@@ -55,7 +55,7 @@ class Router:
 
     # A dictionary of so many attributes would be slower.
     __slots__ = (
-        "_deliveries", "_late_bytes", "_mixes", "_order", "_pending", "_scheduled", "_since",
+        "_late_bytes", "_mixes", "_order", "_pending", "_scheduled", "_since",
         "_sliced", "_subscribing", "_timed", "at_tick_end", "behind", "counters", "delivering",
         "dirty", "end", "excluding", "fall_behind", "flush_times", "forget", "forwarding",
         "gate", "go_live", "leave_behind", "leave_history", "leave_prefix", "memory",
@@ -72,7 +72,6 @@ class Router:
         slices: Slices,
     ) -> None:
         self.counters = counters
-        self._deliveries = counters.deliveries
         self.memory = memory
         self.seconds = seconds
         self.at_tick_end = at_tick_end
@@ -195,8 +194,7 @@ class Router:
             for _order, data, count, offset, source in joined(pending):
                 if targets:
                     # Of one protocol, as all have the same encoding.
-                    traffic = targets[0].traffic
-                    add_to_each(targets, count, len(data), traffic.written, self._deliveries)
+                    add_to_each(targets, count, len(data), targets[0].traffic.delivered)
                 for recipient in targets:
                     recipient.deliver_now(data, count, source, offset)
         else:

@@ -10,20 +10,30 @@ class Traffic:
 
     ``accepted`` are messages of publishers and the bytes of their payloads. ``written`` are
     messages that were written to connections, and their bytes as frames. ``dropped`` are messages
-    that its subscribers did not get.
+    that its subscribers did not get. ``delivered`` are the tallies of what is written at once:
+    ``written``, and ``deliveries``, which is that of all protocols.
     """
 
-    __slots__ = ("accepted", "dropped", "protocol", "written")
+    __slots__ = ("accepted", "delivered", "dropped", "protocol", "written")
 
-    def __init__(self, protocol: str) -> None:
+    def __init__(self, protocol: str, deliveries: Tally) -> None:
         self.protocol = protocol
         self.accepted, self.written = Tally(), Tally()
+        self.delivered = (self.written, deliveries)
         self.dropped = 0
 
 
 class TrafficByProtocol(dict[str, Traffic]):
-    """The traffic of each protocol, which is made when it is first needed."""
+    """The traffic of each protocol, which is made when it is first needed.
+
+    ``deliveries`` are the messages delivered over all of them; their bytes are not counted on every
+    way.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deliveries = Tally()
 
     def __missing__(self, protocol: str) -> Traffic:
-        made = self[protocol] = Traffic(protocol)
+        made = self[protocol] = Traffic(protocol, self.deliveries)
         return made

@@ -1102,7 +1102,7 @@ cdef class Tally:
     cdef public int64_t nbytes
 
 
-def add_to_each(tuple tallies not None, int64_t messages, int64_t nbytes, *totals):
+def add_to_each(tuple tallies not None, int64_t messages, int64_t nbytes, tuple totals not None):
     """See ``interpreted.add_to_each``."""
     cdef Tally tally
     for tally in tallies:

@@ -47,7 +47,7 @@ REMOVED: Mapping[str, Sequence[Removal]] = {
     ],
     "pubsub.broker.outbox": [
         (
-            "            add_to_each((self,), -count, -len(data), self.traffic.written)\n",
+            "            add_to_each((self,), -count, -len(data), (self.traffic.written,))\n",
             "",
         ),
     ],
@@ -70,8 +70,7 @@ REMOVED: Mapping[str, Sequence[Removal]] = {
         (
             """                if targets:
                     # Of one protocol, as all have the same encoding.
-                    traffic = targets[0].traffic
-                    add_to_each(targets, count, len(data), traffic.written, self._deliveries)
+                    add_to_each(targets, count, len(data), targets[0].traffic.delivered)
 """,
             "",
         ),

@@ -293,22 +293,22 @@ class TestColumns:
         kernel.Columns.of([]).add_to((one,))
         assert (one.messages, one.nbytes, one.other) == (3, 5, 1)
         assert (other.messages, other.nbytes) == (3, 5)
-        kernel.add_to_each((one, two), 2, 2**40, total)
+        kernel.add_to_each((one, two), 2, 2**40, (total,))
         assert [(each.messages, each.nbytes) for each in (one, two, total)] == [
             (5, 2**40 + 5),
             (2, 2**40),
             (4, 2**41),
         ]
-        kernel.add_to_each((two,), -2, -(2**40), total, other)
-        kernel.add_to_each((), 7, 7, total)
-        kernel.add_to_each((two,), 1, 1)
+        kernel.add_to_each((two,), -2, -(2**40), (total, other))
+        kernel.add_to_each((), 7, 7, (total,))
+        kernel.add_to_each((two,), 1, 1, ())
         assert (two.messages, two.nbytes) == (1, 1)
         assert (total.messages, total.nbytes) == (2, 2**40)
         assert (other.messages, other.nbytes) == (1, 5 - 2**40)
         one.messages += 1
         assert one.messages == 6
         with pytest.raises((AttributeError, TypeError)):
-            kernel.add_to_each((one, object()), 1, 1, total)
+            kernel.add_to_each((one, object()), 1, 1, (total,))
         with pytest.raises((AttributeError, TypeError)):
             kernel.Columns.of([b"a"]).add_to((one, object()))
 

@@ -26,11 +26,13 @@ class Tally:
         self.messages = self.nbytes = 0
 
 
-def add_to_each(tallies: Sequence[Counted], messages: int, nbytes: int, *totals: Counted) -> None:
+def add_to_each(
+    tallies: Sequence[Counted], messages: int, nbytes: int, totals: Sequence[Counted]
+) -> None:
     """Count ``messages`` with ``nbytes`` for each of ``tallies``, and their sum in each of
     ``totals``.
 
-    ``tallies`` is a tuple.
+    ``tallies`` and ``totals`` are tuples.
     """
     for tally in tallies:
         tally.messages += messages
