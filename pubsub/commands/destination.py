@@ -80,6 +80,11 @@ class Destination:
 
     def hint(self) -> str:
         """Return the remedy if the broker cannot be reached."""
+        if "+tls://" in self.url or self.url.startswith("https://"):
+            return (
+                "check the URL, that the broker runs, and that --tls-ca names the authority of its "
+                "certificate"
+            )
         if self.given:
             return "check the URL, and that the broker runs"
         return "start one with twistd -n pubsub, or name one with --url or pubsub context add"

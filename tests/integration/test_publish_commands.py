@@ -94,6 +94,8 @@ class TestPublishing:
         text = error("pub", TOPIC, "x", "--url=cafe://127.0.0.1:1", env=env)
         assert "cannot connect to cafe://127.0.0.1:1" in text
         assert text.endswith("; check the URL, and that the broker runs\n")
+        text = error("pub", TOPIC, "x", "--url=cafe+tls://127.0.0.1:1", env=env)
+        assert text.endswith("that --tls-ca names the authority of its certificate\n")
         assert "cafe cannot address" in error("pub", "orders", "x", env=env)
         assert "cannot carry" in error("pub", TOPIC, "x", "-H", "a=b", env=env)
         assert "NAME=VALUE" in error("pub", TOPIC, "x", "-H", "a", env=env, code=2)
