@@ -19,7 +19,8 @@ from pubsub.client.client_url import ClientUrl, parse_url
 from pubsub.client.feed import Feed
 from pubsub.client.link_driver import LinkDriver
 from pubsub.client.notices import Gap, Notice, Refusal, Uncertain
-from pubsub.client.publishing_link import PublishingLink, PublishRequest
+from pubsub.client.publish_requests import PublishRequest
+from pubsub.client.publishing_link import PublishingLink
 from pubsub.client.request_checks import check_level, check_message, check_topic
 from pubsub.client.runtime import Runtime
 from pubsub.client.subscribing_link import SubscribingLink
@@ -93,8 +94,23 @@ class Client:
         """Publish messages of one topic, in order; see ``publish``."""
         if not payloads:
             return None
+        plain = not confirm and sender is None and headers is None
+        if plain and isinstance(payloads, list) and self._send_at_once(topic, payloads):
+            return None
         columns = Columns.gather(payloads if isinstance(payloads, list) else list(payloads))
         return await self._publish(topic, columns, confirm, sender, headers)
+
+    def _send_at_once(self, topic: str, payloads: list[bytes]) -> bool:
+        """Send without the queue; return False if that is not possible."""
+        driver = self._links.publishing
+        if driver is None or self._closed or topic not in self._addressable:
+            return False
+        link = driver.link
+        assert isinstance(link, PublishingLink)
+        if not link.send_at_once(topic, payloads, driver.now()):
+            return False
+        driver.step()
+        return True
 
     async def _publish(
         self,

@@ -17,7 +17,8 @@ Cancel = Callable[[], object]
 class Waiter(Protocol):
     """One wait of one coroutine: ``awaitable`` is done some time after ``wake``."""
 
-    awaitable: Awaitable[None]
+    @property
+    def awaitable(self) -> Awaitable[None]: ...
 
     def wake(self) -> None:
         """Let the coroutine continue, but not within this call. Further calls do nothing."""

@@ -1458,6 +1458,43 @@ cdef class FrameEncoder:
             free(lasts)
         return out, count
 
+    def encode_alike(self, list payloads not None):
+        """See ``interpreted.FrameEncoder.encode_alike``."""
+        # No Python code runs until the last one is copied, so nothing is held.
+        cdef Py_ssize_t i, size, count = len(payloads)
+        cdef PyObject *item = borrowed_item(payloads, 0) if count else NULL
+        cdef Message like
+        cdef Entry *entry
+        cdef uint64_t first = 0, last = 0
+        cdef bytes out
+        cdef uint8_t *o
+        if item == NULL or not is_plain_bytes(item) or self.variable_size:
+            return b""
+        size = (<PyVarObject *>item).ob_size
+        if size > MAX_DATA // count:
+            return b""
+        like.start, like.size, like.index = 0, <uint32_t>size, 0
+        entry = self.entry_for(&like)
+        # Shorter and longer heads are left to ``encode``.
+        if entry == NULL or not 8 <= entry.length <= 16:
+            return b""
+        out = PyBytes_FromStringAndSize(NULL, count * (entry.length + size))
+        o = <uint8_t *>PyBytes_AsString(out)
+        memcpy(o, entry.data, entry.length)
+        self.complete(o, entry, like.size, NULL)
+        memcpy(&first, o, 8)
+        memcpy(&last, o + entry.length - 8, 8)
+        for i in range(count):
+            item = borrowed_item(payloads, i)
+            if not is_plain_bytes(item) or (<PyVarObject *>item).ob_size != size:
+                return b""
+            memcpy(o, &first, 8)
+            memcpy(o + entry.length - 8, &last, 8)
+            o += entry.length
+            copy_payload(o, <const uint8_t *>item + BYTES_AT, size)
+            o += size
+        return out
+
     def encode(self, Columns columns not None, bytes variable not None=b""):
         """See ``interpreted.FrameEncoder.encode``."""
         cdef const uint8_t *p = NULL
