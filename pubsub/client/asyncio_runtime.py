@@ -15,6 +15,8 @@ from pubsub.wire.loopback import use_reno_on_loopback
 # Above this, ``writable`` is called. Bytes that the system's own buffer does not take are copied,
 # with each further write to it; so it is little.
 _WRITE_BUFFER = 64 * 1024
+# Of one read of asyncio's.
+_READ_BYTES = 256 * 1024
 
 
 class _AsyncioWaiter:
@@ -33,6 +35,9 @@ class AsyncioRuntime(Runtime):
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        # glibc has the system map the memory of each read anew, which costs more than a small read
+        # does, until the program has freed a block of this size once.
+        bytes(_READ_BYTES)
 
     now = staticmethod(monotonic)
 
@@ -45,6 +50,10 @@ class AsyncioRuntime(Runtime):
     def waiter(self) -> _AsyncioWaiter:
         """See ``Runtime``."""
         return _AsyncioWaiter(self._loop)
+
+    async def pause(self) -> None:
+        """See ``Runtime``."""
+        await asyncio.sleep(0)
 
     def connect(self, host: str, port: int, tls: TlsOptions | None, observer: Observer) -> Cancel:
         """See ``Runtime``."""

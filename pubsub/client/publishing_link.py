@@ -164,10 +164,10 @@ class PublishingLink(Link):
             self._confirm()
         self.touched(now)
 
-    def send_at_once(self, topic: str, payloads: list[bytes], now: float) -> bool:
-        """Give the connection many payloads without the queue, if it takes them so.
+    def send_at_once(self, topic: str, payloads: list[bytes], now: float) -> int:
+        """Give the connection many payloads without the queue, and return their bytes.
 
-        Return False, and do nothing, if they have to wait or are few.
+        Return 0, and do nothing, if they have to wait, are few or have no short way.
         """
         connection = self.connection
         nbytes = len(payloads) * len(payloads[0]) + OVERHEAD
@@ -181,7 +181,7 @@ class PublishingLink(Link):
             or connection is None
             or not connection.publish_alike(topic, payloads)
         ):
-            return False
+            return 0
         self._flying_bytes += nbytes
         group = self._open
         group.messages += len(payloads)
@@ -190,7 +190,7 @@ class PublishingLink(Link):
         if full or self._idle or not self._in_flight:
             self._confirm()
         self.touched(now)
-        return True
+        return nbytes
 
     def _confirm(self) -> None:
         """Have the open group confirmed, unless it is empty."""

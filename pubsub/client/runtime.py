@@ -69,6 +69,12 @@ class Runtime(ABC):
     def waiter(self) -> Waiter:
         """Return a new waiter."""
 
+    async def pause(self) -> None:
+        """Return after the other work of the loop that is due."""
+        waiter = self.waiter()
+        self.call_later(0, waiter.wake)
+        await waiter.awaitable
+
     @abstractmethod
     def connect(self, host: str, port: int, tls: TlsOptions | None, observer: Observer) -> Cancel:
         """Connect; the result gives the attempt up, without a call of the observer."""
