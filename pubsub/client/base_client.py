@@ -84,8 +84,6 @@ class Client:
         then the level that was reached. A ``Level`` as ``confirm`` is the least that will do; True
         is the one that the topic's durability requires, if that is known. Raises ClientError.
         """
-        if self._unbroken >= _TURN_BYTES:
-            await self._pause()
         columns = Columns.one(_bytes(payload))
         return await self._publish(topic, columns, confirm, sender, headers)
 
@@ -101,10 +99,10 @@ class Client:
         """Publish messages of one topic, in order; see ``publish``."""
         if not payloads:
             return None
-        if self._unbroken >= _TURN_BYTES:
-            await self._pause()
         plain = not confirm and sender is None and headers is None
         if plain and isinstance(payloads, list) and self._send_at_once(topic, payloads):
+            if self._unbroken >= _TURN_BYTES:
+                await self._pause()
             return None
         columns = Columns.gather(payloads if isinstance(payloads, list) else list(payloads))
         return await self._publish(topic, columns, confirm, sender, headers)
@@ -123,7 +121,7 @@ class Client:
         return nbytes > 0
 
     async def _pause(self) -> None:
-        """Let others run, before anything is published: the caller may be cancelled here."""
+        """Let others run; what was published before it stays before what they publish."""
         self._unbroken = 0
         await self._runtime.pause()
 
@@ -165,6 +163,8 @@ class Client:
             driver.step_soon()
         if ticket is None:
             self._unbroken += request.nbytes
+            if self._unbroken >= _TURN_BYTES:
+                await self._pause()
             return None
         return await self._outcome(ticket)
 

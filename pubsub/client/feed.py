@@ -45,8 +45,8 @@ class Feed:
         # There is a Gap behind the last batch.
         self._ends_with_gap = False
         self._missing = set(interests)
-        # The offset and the timestamp of the last message.
-        self._last: tuple[int | None, int | None] = None, None
+        self._last_offset: int | None = None
+        self._last_timestamp: int | None = None
 
     # For the link
 
@@ -59,7 +59,8 @@ class Feed:
 
     def put(self, batch: MessageBatch) -> None:
         """Add messages."""
-        self._last = batch.last()
+        self._last_offset = batch.last_offset()
+        self._last_timestamp = batch.last_timestamp()
         self.nbytes += batch.held
         self.full = self.nbytes >= self._limit
         self._ends_with_gap = False
@@ -85,7 +86,7 @@ class Feed:
     def gap(self, reason: str) -> Gap:
         """Return that messages may be missing after those that were put so far."""
         topics = tuple(one.name + ("*" if one.prefix else "") for one in self.interests)
-        return Gap(topics, reason, *self._last)
+        return Gap(topics, reason, self._last_offset, self._last_timestamp)
 
     def confirm(self, interest: Interest) -> None:
         """The broker has accepted ``interest``."""

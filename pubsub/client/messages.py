@@ -85,11 +85,13 @@ class MessageBatch:
         )
         return map(_make, zip(*columns, strict=False))
 
-    def last(self) -> tuple[int | None, int | None]:
-        """Return the offset and the timestamp of the last message; None if there is none."""
-        event = self._event
-        offset = event.offsets[-1] if event.offsets else None
-        return offset, event.timestamps[-1] if event.timestamps else event.timestamp
+    def last_offset(self) -> int | None:
+        """Return the offset of the last message, or None."""
+        return self._event.offsets[-1] if self._event.offsets else None
+
+    def last_timestamp(self) -> int | None:
+        """Return the timestamp of the last message, or None."""
+        return self._event.timestamps[-1] if self._event.timestamps else self._event.timestamp
 
 
 def _each(column: Sequence[object] | None, otherwise: object) -> Iterable[object]:
