@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from time import monotonic
 from typing import cast
 
@@ -15,16 +15,19 @@ from pubsub.wire.loopback import use_reno_on_loopback
 # Above this, ``writable`` is called. Bytes that the system's own buffer does not take are copied,
 # with each further write to it; so it is little.
 _WRITE_BUFFER = 64 * 1024
+# Of one read of asyncio's.
+_READ_BYTES = 256 * 1024
 
 
 class _AsyncioWaiter:
+    __slots__ = ("awaitable",)
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._future: asyncio.Future[None] = loop.create_future()
-        self.awaitable: Awaitable[None] = self._future
+        self.awaitable: asyncio.Future[None] = asyncio.Future(loop=loop)
 
     def wake(self) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
+        if not self.awaitable.done():
+            self.awaitable.set_result(None)
 
 
 class AsyncioRuntime(Runtime):
@@ -32,10 +35,11 @@ class AsyncioRuntime(Runtime):
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        # glibc has the system map the memory of each read anew, which costs more than a small read
+        # does, until the program has freed a block of this size once.
+        bytes(_READ_BYTES)
 
-    def now(self) -> float:
-        """See ``Runtime``."""
-        return monotonic()
+    now = staticmethod(monotonic)
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> Cancel:
         """See ``Runtime``."""
@@ -46,6 +50,10 @@ class AsyncioRuntime(Runtime):
     def waiter(self) -> _AsyncioWaiter:
         """See ``Runtime``."""
         return _AsyncioWaiter(self._loop)
+
+    async def pause(self) -> None:
+        """See ``Runtime``."""
+        await asyncio.sleep(0)
 
     def connect(self, host: str, port: int, tls: TlsOptions | None, observer: Observer) -> Cancel:
         """See ``Runtime``."""
@@ -67,8 +75,13 @@ class AsyncioRuntime(Runtime):
 class _AsyncioStream(asyncio.Protocol):
     """The transport of a link, which reports its events to the observer."""
 
+    write: Callable[[bytes], None]
+    """See ``Transport``; that of asyncio's transport."""
+
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
+        # For each read, without a call in between.
+        self.data_received = observer.received  # type: ignore[method-assign]
         self._reading = True
 
     # asyncio.Protocol
@@ -76,13 +89,11 @@ class _AsyncioStream(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER)
+        self.write = self._transport.write
         address = transport.get_extra_info("peername")
         if address is not None:
             use_reno_on_loopback(transport.get_extra_info("socket"), address[0])
         self._observer.made(self)
-
-    def data_received(self, data: bytes) -> None:
-        self._observer.received(data)
 
     def eof_received(self) -> None:
         """The broker has closed its half: the connection is closed."""
@@ -98,9 +109,6 @@ class _AsyncioStream(asyncio.Protocol):
         self._observer.lost(why)
 
     # Transport
-
-    def write(self, data: bytes) -> None:
-        self._transport.write(data)
 
     def close(self) -> None:
         self._transport.close()

@@ -15,8 +15,6 @@ from pubsub.client.notices import Gap, Notice
 from pubsub.client.tickets import Ticket
 from pubsub.wire.client_events import Interest
 
-# Counted for each batch in addition to its payloads, and for each message.
-_BATCH_BYTES, _MESSAGE_BYTES = 400, 16
 NOTICES = 1000
 """Notices that are queued for a subscription that does not get them."""
 FeedItem = MessageBatch | Notice
@@ -32,6 +30,8 @@ class Feed:
         self.interests = tuple(interests)
         self.accepted: Ticket[None] = Ticket()
         self.nbytes = 0
+        self.full = False
+        """True if no more should be read for this feed."""
         self.on_change: Callable[[], None] | None = None
         """Called when there is something to get."""
         self.on_room: Callable[[], None] | None = None
@@ -50,11 +50,6 @@ class Feed:
 
     # For the link
 
-    @property
-    def full(self) -> bool:
-        """True if no more should be read for this feed."""
-        return self.nbytes >= self._limit
-
     def covers(self, topic: str) -> bool:
         """Return whether messages of ``topic`` belong here."""
         return any(
@@ -66,10 +61,12 @@ class Feed:
         """Add messages."""
         self._last_offset = batch.last_offset()
         self._last_timestamp = batch.last_timestamp()
-        self.nbytes += _size(batch)
+        self.nbytes += batch.held
+        self.full = self.nbytes >= self._limit
         self._ends_with_gap = False
         self._items.append(batch)
-        self._changed()
+        if self.on_change is not None:
+            self.on_change()
 
     def notify(self, notice: Notice) -> None:
         """Add a notice, if the subscription takes them.
@@ -115,10 +112,11 @@ class Feed:
         if self._items:
             item = self._items.popleft()
             if isinstance(item, MessageBatch):
-                was_full = self.full
-                self.nbytes -= _size(item)
-                if was_full and not self.full and self.on_room is not None:
-                    self.on_room()
+                self.nbytes -= item.held
+                if self.full and self.nbytes < self._limit:
+                    self.full = False
+                    if self.on_room is not None:
+                        self.on_room()
             else:
                 self._notices -= 1
             return item
@@ -130,8 +128,5 @@ class Feed:
         """Forget the queued items."""
         self._items.clear()
         self.nbytes = self._notices = 0
+        self.full = False
         self._ends_with_gap = False
-
-
-def _size(batch: MessageBatch) -> int:
-    return batch.nbytes + _BATCH_BYTES + _MESSAGE_BYTES * len(batch)

@@ -138,11 +138,11 @@ class Link(ABC):
 
     def received(self, data: bytes, now: float) -> None:
         """Handle input."""
-        if self.connection is None:
-            return
-        self._heard_at = now
-        self._pinged = False
-        self._handle(self.connection.receive(data), now)
+        connection = self.connection
+        if connection is not None:
+            self._heard_at = now
+            self._pinged = False
+            self._handle(connection.receive(data), now)
 
     def lost(self, why: str, now: float) -> None:
         """The transport is gone, or could not be made."""
@@ -215,6 +215,10 @@ class Link(ABC):
         """Handle an event that does not concern the state."""
 
     @abstractmethod
+    def deliver(self, event: Messages) -> None:
+        """Handle messages."""
+
+    @abstractmethod
     def interrupted(self) -> None:
         """A connection that was READY has ended; another will follow."""
 
@@ -248,7 +252,7 @@ class Link(ABC):
                 return
             if type(event) is Messages:
                 # The most frequent ones, before all comparisons.
-                self.handle(event, now)
+                self.deliver(event)
                 continue
             match event:
                 case Opened():

@@ -37,31 +37,39 @@ class LinkDriver:
         """Returns the time for the link's methods."""
         self._host, self._port, self._tls = host, port, tls
         self._renew = renew
-        self._attempt: _Attempt | None = None
+        self.attempt: _Attempt | None = None
+        """The current one. Events of others are ignored."""
         self._timer: Cancel | None = None
         self._timer_at = 0.0
         self._step_cancel: Cancel | None = None
 
     def step(self) -> None:
         """Carry out the commands of the link."""
-        link, attempt = self.link, self._attempt
+        link, attempt = self.link, self.attempt
         if attempt is not None and attempt.transport is not None:
-            output = link.take_output()
+            connection = link.connection
+            output = link.take_output() if connection is None else connection.take_output()
             if output:
                 attempt.transport.write(output)
-        for command in link.take_commands() if link.commands else ():
+        if link.commands:
+            self._obey()
+        subscribing = self._subscribing
+        if subscribing is None:
+            if link.behind:
+                self.step_soon()
+        elif self.attempt is not None and self.attempt.reading is subscribing.full:
+            # Nothing is read while a feed is full. A command may have changed the attempt.
+            self.attempt.read(not subscribing.full)
+        self._set_timer()
+
+    def _obey(self) -> None:
+        for command in self.link.take_commands():
             if command is Command.CONNECT:
                 self._connect()
-            elif self._attempt is not None:
-                self._attempt.end(command is Command.ABORT)
+            elif self.attempt is not None:
+                self.attempt.end(command is Command.ABORT)
                 if command is Command.ABORT:
-                    self._attempt = None
-        if link.behind:
-            self.step_soon()
-        if self._subscribing is not None and self._attempt is not None:
-            # Nothing is read while a feed is full. A command may have changed the attempt.
-            self._attempt.read(not self._subscribing.full)
-        self._set_timer()
+                    self.attempt = None
 
     def step_soon(self) -> None:
         """Pump and step once, after the other events in this pass of the loop."""
@@ -80,7 +88,7 @@ class LinkDriver:
 
     def _connect(self) -> None:
         self._renew()
-        self._attempt = attempt = _Attempt(self)
+        self.attempt = attempt = _Attempt(self)
         attempt.cancel = self.runtime.connect(self._host, self._port, self._tls, attempt)
 
     def _set_timer(self) -> None:
@@ -106,19 +114,9 @@ class LinkDriver:
             if cancel is not None:
                 cancel()
         self._timer = self._step_cancel = None
-        if self._attempt is not None:
-            self._attempt.end(abort=True)
-            self._attempt = None
-
-    # For attempts
-
-    def happened(self, attempt: _Attempt) -> bool:
-        """Return whether ``attempt`` is the current one."""
-        return attempt is self._attempt
-
-    def gone(self) -> None:
-        """The current attempt has ended."""
-        self._attempt = None
+        if self.attempt is not None:
+            self.attempt.end(abort=True)
+            self.attempt = None
 
 
 class _Attempt:
@@ -127,12 +125,12 @@ class _Attempt:
     def __init__(self, driver: LinkDriver) -> None:
         self.transport: Transport | None = None
         self.cancel: Cancel | None = None
+        self.reading = True
         self._driver = driver
-        self._reading = True
 
     def made(self, transport: Transport) -> None:
         driver = self._driver
-        if not driver.happened(self):
+        if driver.attempt is not self:
             transport.abort()
             return
         self.transport = transport
@@ -141,7 +139,7 @@ class _Attempt:
 
     def received(self, data: bytes) -> None:
         driver = self._driver
-        if driver.happened(self):
+        if driver.attempt is self:
             try:
                 driver.link.received(data, driver.now())
             except Exception:
@@ -154,7 +152,7 @@ class _Attempt:
     def writable(self, writable: bool) -> None:
         driver = self._driver
         link = driver.link
-        if driver.happened(self) and isinstance(link, PublishingLink):
+        if driver.attempt is self and isinstance(link, PublishingLink):
             link.writable = writable
             if writable:
                 link.pump(driver.now())
@@ -162,15 +160,15 @@ class _Attempt:
 
     def lost(self, why: str) -> None:
         driver = self._driver
-        if driver.happened(self):
-            driver.gone()
+        if driver.attempt is self:
+            driver.attempt = None
             driver.link.lost(why, driver.now())
             driver.step()
 
     def read(self, reading: bool) -> None:
         """Let the transport read on, or not."""
-        if reading != self._reading and self.transport is not None:
-            self._reading = reading
+        if reading != self.reading and self.transport is not None:
+            self.reading = reading
             self._driver.link.reading = reading
             self.transport.set_reading(reading)
 

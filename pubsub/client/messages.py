@@ -11,6 +11,8 @@ from pubsub.kernel import Columns
 from pubsub.wire.client_events import Messages
 
 _NO_HEADERS: Mapping[str, bytes] = {}
+# Counted for each batch in addition to its payloads, and for each message.
+_BATCH_BYTES, _MESSAGE_BYTES = 400, 16
 
 
 class Message(NamedTuple):
@@ -34,10 +36,13 @@ _make = partial(tuple.__new__, Message)
 class MessageBatch:
     """Consecutive messages of one topic, as they arrived together. Iterating gives each Message."""
 
-    __slots__ = ("_event",)
+    __slots__ = ("_event", "held")
 
     def __init__(self, event: Messages) -> None:
         self._event = event
+        columns = event.columns
+        self.held = columns.nbytes + _BATCH_BYTES + _MESSAGE_BYTES * columns.count
+        """The bytes of memory that count for it."""
 
     @property
     def topic(self) -> str:

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
 from typing import Any
 
 from pubsub.client.client_errors import (
@@ -28,53 +27,22 @@ from pubsub.client.client_errors import (
 from pubsub.client.link import Link, LinkState
 from pubsub.client.link_timing import Timing
 from pubsub.client.notices import Notice, Refusal, Uncertain
+from pubsub.client.publish_requests import (
+    GROUP_BYTES,
+    GROUP_MESSAGES,
+    OVERHEAD,
+    PublishRequest,
+    RequestGroup,
+)
 from pubsub.client.tickets import Ticket
-from pubsub.kernel import Columns
-from pubsub.wire.client_events import Confirmed, Level, WireEvent
-from pubsub.wire.client_wire import ClientWire, Headers, Role
+from pubsub.wire.client_events import Confirmed, Messages, WireEvent
+from pubsub.wire.client_wire import ClientWire, Role
 
-# Counted for each request in addition to its payloads.
-_OVERHEAD = 64
 # The most bytes in flight, unless one request is larger.
 _WINDOW_BYTES = 4 * 1024 * 1024
 # The bytes of one ``pump``, so that they are sent while they are in the processor's cache.
 _PIECE_BYTES = 128 * 1024
 _RIPE_BYTES = 32 * 1024
-# A group of this size is confirmed, even if another is awaited. A confirmation divides the bytes
-# that a broker reads at once, so there are few of them; several groups are in flight, so that it
-# goes on.
-_GROUP_MESSAGES = 16 * 1024
-_GROUP_BYTES = _WINDOW_BYTES // 4
-
-
-class PublishRequest:
-    """Messages of one ``publish``; ``ticket`` if a call waits for their confirmation."""
-
-    __slots__ = ("columns", "headers", "nbytes", "sender", "ticket", "topic")
-
-    def __init__(
-        self,
-        topic: str,
-        columns: Columns,
-        sender: bytes | None = None,
-        headers: Headers | None = None,
-        ticket: Ticket[Level] | None = None,
-    ) -> None:
-        self.topic = topic
-        self.columns = columns
-        self.sender = sender
-        self.headers = headers
-        self.ticket = ticket
-        self.nbytes = columns.nbytes + _OVERHEAD
-
-
-@dataclass(slots=True)
-class _RequestGroup:
-    """Requests that one ``confirm`` covers."""
-
-    messages: int = 0
-    nbytes: int = 0
-    ticket: Ticket[Level] | None = None
 
 
 class PublishingLink(Link):
@@ -98,9 +66,9 @@ class PublishingLink(Link):
         self._limit = limit
         self._report = report
         self._queue: deque[PublishRequest] = deque()
-        self._in_flight: deque[_RequestGroup] = deque()
+        self._in_flight: deque[RequestGroup] = deque()
         # The requests since the last ``confirm``.
-        self._open = _RequestGroup()
+        self._open = RequestGroup()
         self._queued_bytes = 0
         self._flying_bytes = 0
         self._room: deque[Ticket[None]] = deque()
@@ -123,7 +91,8 @@ class PublishingLink(Link):
         return not self._room and self._may_add()
 
     def _may_add(self) -> bool:
-        return self.proved and self.state is not LinkState.IDLE and self.nbytes < self._limit
+        held = self._queued_bytes + self._flying_bytes
+        return held < self._limit and self.proved and self.state is not LinkState.IDLE
 
     def await_room(self, deadline: float | None) -> Ticket[None]:
         """Return a ticket that is done when there is room and the broker was once reached."""
@@ -172,7 +141,10 @@ class PublishingLink(Link):
         if self.state is not LinkState.READY or connection is None:
             return
         given = 0
-        while queue and given < _PIECE_BYTES and self._may_send():
+        # As ``_may_send``, without a call for each request.
+        while (
+            queue and given < _PIECE_BYTES and self._flying_bytes < _WINDOW_BYTES and self.writable
+        ):
             request = queue.popleft()
             nbytes, ticket = request.nbytes, request.ticket
             given += nbytes
@@ -185,12 +157,40 @@ class PublishingLink(Link):
             group.messages += request.columns.count
             group.nbytes += nbytes
             group.ticket = ticket
-            full = group.messages >= _GROUP_MESSAGES or group.nbytes >= _GROUP_BYTES
+            full = group.messages >= GROUP_MESSAGES or group.nbytes >= GROUP_BYTES
             if full or ticket is not None:
                 self._confirm()
         if self._open.messages and (self._idle or not self._in_flight):
             self._confirm()
         self.touched(now)
+
+    def send_at_once(self, topic: str, payloads: list[bytes], now: float) -> int:
+        """Give the connection many payloads without the queue, and return their bytes.
+
+        Return 0, and do nothing, if they have to wait, are few or have no short way.
+        """
+        connection = self.connection
+        nbytes = len(payloads) * len(payloads[0]) + OVERHEAD
+        if (
+            nbytes < _RIPE_BYTES
+            or self.state is not LinkState.READY
+            or self._queue
+            or self._room
+            or self._flying_bytes >= min(_WINDOW_BYTES, self._limit)
+            or not self.writable
+            or connection is None
+            or not connection.publish_alike(topic, payloads)
+        ):
+            return 0
+        self._flying_bytes += nbytes
+        group = self._open
+        group.messages += len(payloads)
+        group.nbytes += nbytes
+        full = group.messages >= GROUP_MESSAGES or group.nbytes >= GROUP_BYTES
+        if full or self._idle or not self._in_flight:
+            self._confirm()
+        self.touched(now)
+        return nbytes
 
     def _confirm(self) -> None:
         """Have the open group confirmed, unless it is empty."""
@@ -198,7 +198,7 @@ class PublishingLink(Link):
             assert self.connection is not None
             self.connection.confirm()
             self._in_flight.append(self._open)
-            self._open = _RequestGroup()
+            self._open = RequestGroup()
 
     def await_idle(self) -> Ticket[None]:
         """Return a ticket that is done when nothing waits or is in flight."""
@@ -226,6 +226,9 @@ class PublishingLink(Link):
         self.pump(now)
         self._tell_room()
 
+    def deliver(self, event: Messages) -> None:
+        """See ``Link``. A publisher gets none."""
+
     def handle(self, event: WireEvent, now: float) -> None:
         """See ``Link``."""
         if isinstance(event, Confirmed) and self._in_flight:
@@ -236,7 +239,7 @@ class PublishingLink(Link):
                 self.pump(now)
             self._tell_room()
 
-    def _settle(self, group: _RequestGroup, event: Confirmed) -> None:
+    def _settle(self, group: RequestGroup, event: Confirmed) -> None:
         if event.refused:
             messages = "the message" if group.messages == 1 else f"{event.refused} messages"
             text = f"{self.wire.name} at {self.where}: {messages} refused: {event.reason}"
@@ -267,7 +270,7 @@ class PublishingLink(Link):
         """See ``Link``."""
         unknown = 0
         groups, self._in_flight = [*self._in_flight, self._open], deque()
-        self._open = _RequestGroup()
+        self._open = RequestGroup()
         self._flying_bytes = 0
         for group in groups:
             if group.ticket is None:
@@ -326,17 +329,17 @@ class PublishingLink(Link):
         if first is None or now < first:
             return
         for group in self._in_flight:
-            if group.ticket is not None and _is_over(group.ticket, now):
+            if group.ticket is not None and group.ticket.is_over(now):
                 group.ticket.fail(self._unknown("no confirmation in time"))
         kept: deque[PublishRequest] = deque()
         for request in self._queue:
-            if request.ticket is not None and _is_over(request.ticket, now):
+            if request.ticket is not None and request.ticket.is_over(now):
                 self._queued_bytes -= request.nbytes
                 request.ticket.fail(self._not_sent())
             else:
                 kept.append(request)
         self._queue = kept
-        for ticket in [ticket for ticket in self._room if _is_over(ticket, now)]:
+        for ticket in [ticket for ticket in self._room if ticket.is_over(now)]:
             self._room.remove(ticket)
             ticket.fail(self._not_sent())
         self._tell_room()
@@ -344,7 +347,3 @@ class PublishingLink(Link):
     def _not_sent(self) -> NotSent:
         why = self.trouble or "the broker does not take more messages"
         return NotSent(f"{self.where}: not sent in time: {why}; the messages are not published")
-
-
-def _is_over(ticket: Ticket[Any], now: float) -> bool:
-    return ticket.deadline is not None and now >= ticket.deadline

@@ -17,7 +17,8 @@ Cancel = Callable[[], object]
 class Waiter(Protocol):
     """One wait of one coroutine: ``awaitable`` is done some time after ``wake``."""
 
-    awaitable: Awaitable[None]
+    @property
+    def awaitable(self) -> Awaitable[None]: ...
 
     def wake(self) -> None:
         """Let the coroutine continue, but not within this call. Further calls do nothing."""
@@ -67,6 +68,12 @@ class Runtime(ABC):
     @abstractmethod
     def waiter(self) -> Waiter:
         """Return a new waiter."""
+
+    async def pause(self) -> None:
+        """Return after the other work of the loop that is due."""
+        waiter = self.waiter()
+        self.call_later(0, waiter.wake)
+        await waiter.awaitable
 
     @abstractmethod
     def connect(self, host: str, port: int, tls: TlsOptions | None, observer: Observer) -> Cancel:

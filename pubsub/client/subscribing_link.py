@@ -61,7 +61,10 @@ class SubscribingLink(Link):
     @property
     def full(self) -> bool:
         """True if one of the feeds is full: the driver should not read."""
-        return any(feed.full for feed in self.feeds)
+        for feed in self.feeds:  # noqa: SIM110 -- after every read, for which a generator is much
+            if feed.full:
+                return True
+        return False
 
     def add(self, feed: Feed, now: float) -> None:
         """Subscribe."""
@@ -125,8 +128,6 @@ class SubscribingLink(Link):
     def handle(self, event: WireEvent, now: float) -> None:
         """See ``Link``."""
         match event:
-            case Messages():
-                self._deliver(event)
             case Subscribed():
                 for feed in self._interests.get(event.interest, ()):
                     feed.confirm(event.interest)
@@ -155,7 +156,8 @@ class SubscribingLink(Link):
             self._reconnected = None
             self._tell(notice)
 
-    def _deliver(self, event: Messages) -> None:
+    def deliver(self, event: Messages) -> None:
+        """See ``Link``."""
         feeds = self._routes.get(event.topic)
         if feeds is None:
             feeds = [feed for feed in self.feeds if feed.covers(event.topic)]

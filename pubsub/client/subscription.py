@@ -66,10 +66,12 @@ class Subscription:
 
     async def batches(self) -> AsyncIterator[MessageBatch | Notice]:
         """Yield the messages in batches, which is faster."""
+        feed, new_waiter = self._feed, self._runtime.waiter
         while True:
-            # Messages that have arrived take no coroutine.
-            if (item := self._get()) is None:
-                item = await self._await_item(None)
+            # As ``next_item``, without a coroutine for each.
+            while (item := self._get()) is None and not feed.ended:
+                self._waiter = waiter = new_waiter()
+                await waiter.awaitable
             if item is None:
                 return
             yield item

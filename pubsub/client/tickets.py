@@ -35,6 +35,10 @@ class Ticket(Generic[_Result]):
             self.done, self.error = True, error
             self._tell()
 
+    def is_over(self, now: float) -> bool:
+        """Return whether the deadline has passed."""
+        return self.deadline is not None and now >= self.deadline
+
     def when_done(self, notify: Callable[[], None]) -> None:
         """Call ``notify`` once the ticket is done."""
         self._notify.append(notify)

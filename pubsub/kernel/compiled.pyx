@@ -25,6 +25,10 @@ cdef extern from "Python.h":
     # As those of cpython.list and cpython.bytes, for references that somebody else holds.
     PyObject *borrowed_item "PyList_GetItem"(list, Py_ssize_t) except NULL
     int borrowed_bytes "PyBytes_AsStringAndSize"(PyObject *, char **, Py_ssize_t *) except -1
+    bint is_plain_bytes "PyBytes_CheckExact"(PyObject *) noexcept
+    # The length of bytes: the one member of their structure that the stable ABI has.
+    ctypedef struct PyVarObject:
+        Py_ssize_t ob_size
 
 cdef enum:
     FIELDS = 2
@@ -34,6 +38,9 @@ cdef enum:
     MAX_SHAPES = 64
 cdef Py_ssize_t MAX_DATA = 0x7FFFFFFF
 cdef int MAX_HEADS = 16384
+# Where plain bytes begin in their object, so that a large list of them takes no call for each.
+cdef bytes _SOME_BYTES = b"some"
+cdef Py_ssize_t BYTES_AT = PyBytes_AsString(_SOME_BYTES) - <char *><PyObject *>_SOME_BYTES
 
 cdef enum Match:
     DIFFERENT
@@ -495,6 +502,9 @@ cdef class Columns:
         cdef const Message *messages = self.messages
         cdef uint32_t size = messages[at].size, index = messages[at].index
         cdef Py_ssize_t count = self.count
+        if self.parts != NULL and self.smallest == self.largest:
+            # All have index 0.
+            return count
         at += 1
         while at < count and messages[at].size == size and messages[at].index == index:
             at += 1
@@ -502,29 +512,52 @@ cdef class Columns:
 
     cdef int refer(self, list held) except -1:
         """Take payloads of index 0 from a list that nothing else changes."""
-        cdef Py_ssize_t i, size = 0, at = 0, largest = 0, smallest = 0, count = len(held)
-        cdef Message *messages
+        cdef Py_ssize_t i, size = 0, at = 0, largest = 0, smallest = MAX_DATA, count = len(held)
+        cdef PyObject *item
         cdef char *part = NULL
-        self.reserve(count)
-        self.parts = <const uint8_t **>malloc(max(count, 1) * sizeof(uint8_t *))
-        if self.parts == NULL:
+        # Locals, because a write could change members as far as C can tell.
+        cdef const uint8_t **parts = <const uint8_t **>malloc(max(count, 1) * sizeof(uint8_t *))
+        self.parts = parts
+        if parts == NULL:
             raise MemoryError
         self.held = held
-        messages = self.messages
         for i in range(count):
-            borrowed_bytes(borrowed_item(held, i), &part, &size)
+            item = borrowed_item(held, i)
+            if is_plain_bytes(item):
+                size = (<PyVarObject *>item).ob_size
+                part = <char *>item + BYTES_AT
+            else:
+                borrowed_bytes(item, &part, &size)
             if at > MAX_DATA - size:
                 raise ValueError("too many bytes for one batch")
-            self.parts[i] = <const uint8_t *>part
-            messages[i].start = <uint32_t>at
-            messages[i].size = <uint32_t>size
-            messages[i].index = 0
+            parts[i] = <const uint8_t *>part
             at += size
             largest = max(size, largest)
-            smallest = size if i == 0 else min(size, smallest)
-        self.count = count
+            smallest = min(size, smallest)
         self.nbytes = self.end = at
-        self.largest, self.smallest = largest, smallest
+        self.largest, self.smallest = largest, smallest if count else 0
+        self.number_parts(count)
+        return 0
+
+    cdef int number_parts(self, Py_ssize_t count) except -1:
+        """Make the messages of ``count`` parts, whose bounds and total are known."""
+        cdef Message *messages
+        cdef Message made
+        cdef Py_ssize_t i
+        self.reserve(count)
+        messages = self.messages
+        made.start = made.index = 0
+        made.size = <uint32_t>self.largest
+        if self.smallest == self.largest:
+            for i in range(count):
+                messages[i] = made
+                made.start += made.size
+        else:
+            for i in range(count):
+                made.size = <uint32_t>PyBytes_Size(self.held[i])
+                messages[i] = made
+                made.start += made.size
+        self.count = count
         return 0
 
     cdef uint8_t *write(self, uint8_t *o) except NULL:
@@ -1424,6 +1457,43 @@ cdef class FrameEncoder:
         finally:
             free(lasts)
         return out, count
+
+    def encode_alike(self, list payloads not None):
+        """See ``interpreted.FrameEncoder.encode_alike``."""
+        # No Python code runs until the last one is copied, so nothing is held.
+        cdef Py_ssize_t i, size, count = len(payloads)
+        cdef PyObject *item = borrowed_item(payloads, 0) if count else NULL
+        cdef Message like
+        cdef Entry *entry
+        cdef uint64_t first = 0, last = 0
+        cdef bytes out
+        cdef uint8_t *o
+        if item == NULL or not is_plain_bytes(item) or self.variable_size:
+            return b""
+        size = (<PyVarObject *>item).ob_size
+        if size > MAX_DATA // count:
+            return b""
+        like.start, like.size, like.index = 0, <uint32_t>size, 0
+        entry = self.entry_for(&like)
+        # Shorter and longer heads are left to ``encode``.
+        if entry == NULL or not 8 <= entry.length <= 16:
+            return b""
+        out = PyBytes_FromStringAndSize(NULL, count * (entry.length + size))
+        o = <uint8_t *>PyBytes_AsString(out)
+        memcpy(o, entry.data, entry.length)
+        self.complete(o, entry, like.size, NULL)
+        memcpy(&first, o, 8)
+        memcpy(&last, o + entry.length - 8, 8)
+        for i in range(count):
+            item = borrowed_item(payloads, i)
+            if not is_plain_bytes(item) or (<PyVarObject *>item).ob_size != size:
+                return b""
+            memcpy(o, &first, 8)
+            memcpy(o + entry.length - 8, &last, 8)
+            o += entry.length
+            copy_payload(o, <const uint8_t *>item + BYTES_AT, size)
+            o += size
+        return out
 
     def encode(self, Columns columns not None, bytes variable not None=b""):
         """See ``interpreted.FrameEncoder.encode``."""

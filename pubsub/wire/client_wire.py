@@ -34,8 +34,9 @@ Headers = Mapping[str, bytes]
 Sender = bytes | None
 """The sender that is sent with messages; None unless the wire takes one."""
 _ENDS = frozenset(ENDS)
-# A read of this many bytes and more is not copied.
-_LARGE_READ = 16 * 1024
+# A read of this many bytes and more is not copied. The copy of a smaller one takes less than a
+# batch of its own for the frame that began before it.
+_LARGE_READ = 128 * 1024
 
 
 class Role(Enum):
@@ -196,6 +197,13 @@ class WireConnection(ABC):
         """
         raise NotImplementedError
 
+    def publish_alike(self, topic: str, payloads: list[bytes]) -> bool:
+        """Publish payloads of one size; return False, and do nothing, if there is no short way.
+
+        As ``publish``, but payloads that the wire cannot carry are allowed, and have no short way.
+        """
+        return False
+
     def confirm(self) -> None:
         """Have one ``Confirmed`` reported for the messages since the last call."""
         raise NotImplementedError
@@ -243,7 +251,10 @@ class WireConnection(ABC):
         try:
             if self._chunks:
                 whole, at = self._join(events)
-            end, self._need = (0, 1) if _is_over(events) else self.consume(whole, at, events)
+            if events and _is_over(events):
+                end, self._need = 0, 1
+            else:
+                end, self._need = self.consume(whole, at, events)
         except WireError as error:
             events.append(Malformed(str(error)))
             end = len(whole)

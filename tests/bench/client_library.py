@@ -3,7 +3,9 @@
 One process publishes and receives messages of 64 bytes over cafe, in turn by the generator and by
 the library, with the same broker and the same warm-up. The library is used as its documentation
 says: ``publish_many`` of a list of payloads, and ``batches``. It has its default options; so it
-queues more than the window that the generator keeps in flight.
+queues more than the window that the generator keeps in flight. Both check the heads of messages and
+their sequence: the generator by their keys, the library's program by the first payload of each
+batch and the number of all.
 """
 
 from __future__ import annotations
@@ -54,33 +56,37 @@ async def _run_library(address: tuple[str, int], plan: RunPlan, seconds: float) 
     async with connect(url) as client, client.subscribe(_TOPIC) as messages:
         begin = time.perf_counter() + WARM_UP_SECONDS
         total = asyncio.get_running_loop().create_future()
-        publishing = asyncio.create_task(_publish(client, plan, begin + seconds, total))
-        rate = await _receive(messages, begin, total)
+        payloads = [os.urandom(plan.payload) for _ in range(plan.per_batch)]
+        publishing = asyncio.create_task(_publish(client, payloads, begin + seconds, total))
+        rate = await _receive(messages, payloads, begin, total)
         await publishing
         return rate
 
 
-async def _publish(client: Client, plan: RunPlan, until: float, total: asyncio.Future[int]) -> None:
+async def _publish(
+    client: Client, payloads: list[bytes], until: float, total: asyncio.Future[int]
+) -> None:
     """Publish, and set ``total`` to the number of messages before the last of them is sent."""
-    payloads = [os.urandom(plan.payload) for _ in range(plan.per_batch)]
     batches = 1
-    await client.publish_many(_TOPIC, payloads)
     while time.perf_counter() < until:
-        # A queue with room lets a publisher go on without end.
-        await asyncio.sleep(0)
         await client.publish_many(_TOPIC, payloads)
         batches += 1
     total.set_result(batches * len(payloads))
+    await client.publish_many(_TOPIC, payloads)
     await client.flush()
 
 
-async def _receive(messages: Subscription, begin: float, total: asyncio.Future[int]) -> float:
+async def _receive(
+    messages: Subscription, payloads: list[bytes], begin: float, total: asyncio.Future[int]
+) -> float:
     """Return the messages a second from ``begin`` until all that was published has arrived."""
     received = 0
     start: tuple[float, int] | None = None
     async for batch in messages.batches():
         if not isinstance(batch, MessageBatch):
             raise BenchError(f"the connection was not kept: {batch}")
+        if batch.columns.slice(0, 1).payloads() != [payloads[received % len(payloads)]]:
+            raise BenchError(f"message {received} is not the one that was published")
         received += len(batch)
         now = time.perf_counter()
         if start is None and now >= begin:

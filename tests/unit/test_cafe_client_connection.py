@@ -150,6 +150,17 @@ class PublisherTests(SynchronousTestCase):
         assert connection.take_output() == frames + encode(Ping())
         assert connection.receive(encode(Pong())) == [Confirmed(3, Level.HANDLED)]
 
+    def test_payloads_of_one_size_have_a_short_way(self) -> None:
+        connection = opened(Role.PUBLISHER)
+        assert connection.publish_alike("cafe/9", [b"a", b"b"])
+        assert not connection.publish_alike("cafe/9", [b"a", b"bb"])
+        assert not connection.publish_alike("cafe/9", [bytes(1_048_568)])
+        connection.publish("cafe/9", Columns.one(b"c"))
+        connection.confirm()
+        frames = b"".join(encode(Publish(9, payload)) for payload in (b"a", b"b", b"c"))
+        assert connection.take_output() == frames + encode(Ping())
+        assert connection.receive(encode(Pong())) == [Confirmed(3, Level.HANDLED)]
+
     def test_errors_count_for_the_messages_before_the_ping(self) -> None:
         connection = opened(Role.PUBLISHER)
         connection.publish("cafe/9", Columns.of([b"a", b"b"]))

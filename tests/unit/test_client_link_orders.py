@@ -9,7 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.client.client_errors import ClientError
 from pubsub.client.link import LinkState
 from pubsub.client.link_timing import Timing
-from pubsub.client.publishing_link import PublishingLink, PublishRequest
+from pubsub.client.publish_requests import PublishRequest
+from pubsub.client.publishing_link import PublishingLink
 from pubsub.client.tickets import Ticket
 from pubsub.kernel import Columns
 from pubsub.protocols.cafe.channels import CHANNELS

@@ -23,7 +23,7 @@ from pubsub.client import (
     SubscriptionRefused,
     Uncertain,
 )
-from pubsub.client.publishing_link import PublishRequest
+from pubsub.client.publish_requests import PublishRequest
 from pubsub.kernel import Columns
 from tests.unit import fast_wire
 from tests.unit.client_runtime import MemoryRuntime

@@ -399,6 +399,43 @@ class TestEncode:
         assert columns.slice(1, 3).payloads() == [b"b", b""]
         assert encoder.encode(kernel.Columns.gather([])) == (b"", 0)
 
+    def test_payloads_of_one_size(self, kernel: Any) -> None:
+        for size in (*range(70), 255, 257, 5000):
+            for width in (8, 11, 16):
+                head = Head(bytes(2) + bytes(range(2, width)), (LengthField(0, 2),), 5000)
+                payloads = [bytes([number]) * size for number in range(4)]
+                encoder = kernel.FrameEncoder([(head,)])
+                frames = encoder.encode_alike(payloads)
+                assert frames == encoder.encode(kernel.Columns.of(payloads))[0]
+                assert frames == b"".join(head.encode(size) + payload for payload in payloads)
+
+    def test_payloads_that_differ_or_do_not_fit(self, kernel: Any) -> None:
+        head = Head(bytes(8), (LengthField(0, 2),), 4, 2)
+        encoder = kernel.FrameEncoder([(head,)])
+        assert encoder.encode_alike([b"ab"] * 2)
+        for payloads in (
+            [], [b"ab", b"abc"], [b"abc", b"ab"], [b"a"] * 2, [b"abcde"] * 2,
+            [bytearray(b"ab")] * 2, [b"ab", bytearray(b"ab")], ["ab"], [None], [b"ab", 1],
+        ):  # fmt: skip
+            assert encoder.encode_alike(payloads) == b""
+        for other in (
+            kernel.FrameEncoder([]),
+            kernel.FrameEncoder([(head,)], 2, 1),
+            kernel.FrameEncoder([(Head(bytes(7), (LengthField(0, 2),), 4),)]),
+            kernel.FrameEncoder([(Head(bytes(17), (LengthField(0, 2),), 4),)]),
+        ):
+            assert other.encode_alike([b"ab"]) == b""
+
+    def test_payloads_of_a_subclass_of_bytes(self, kernel: Any) -> None:
+        class Other(bytes):
+            pass
+
+        encoder = kernel.FrameEncoder([(channel_head(8),)])
+        payloads = [b"one", Other(b"two"), b"three"]
+        frames = b"".join(frame(8, payload) for payload in payloads)
+        assert encoder.encode(kernel.Columns.gather(payloads)) == (frames, 3)
+        assert encoder.encode_alike([Other(b"two")]) == b""
+
     def test_the_first_head_that_fits(self, kernel: Any) -> None:
         short, long = Head(b"\0", (LengthField(0, 1),), 2), Head(b"L\0", (LengthField(1, 1),), 9)
         encoder = kernel.FrameEncoder([(short, long)])

@@ -56,6 +56,20 @@ class FrameEncoder:
         parts[0::2], parts[1::2] = cast("list[bytes]", heads), payloads
         return b"".join(parts), len(payloads)
 
+    def encode_alike(self, payloads: list[bytes]) -> bytes:
+        """Return the frames of payloads of index 0, if all are ``bytes`` of one size.
+
+        Empty if they are not, or if nothing fits, and for heads of fewer than 8 or more than 16
+        bytes or with variable ones: ``encode`` is for those.
+        """
+        if self._size or not payloads or set(map(type, payloads)) != {bytes}:
+            return b""
+        size = len(payloads[0])
+        if set(map(len, payloads)) != {size} or size * len(payloads) > MAX_DATA:
+            return b""
+        head = b"".join(self._around((0, size)) or ())
+        return head.join((b"", *payloads)) if 8 <= len(head) <= 16 else b""
+
     def _around(self, key: tuple[int, int]) -> tuple[bytes, bytes] | None:
         """Return the bytes around the variable ones before a payload; None if nothing fits."""
         if len(self._made) >= MAX_LENGTHS:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from pubsub.protocols.cafe.client_id import RESUME
 from pubsub.protocols.cafe.codec import (
+    HEADER,
     CafeError,
     Disconnect,
     Error,
@@ -135,6 +136,8 @@ class CafeClientConnection(WireConnection):
         try:
             while True:
                 at = self.scan(data, at, events)
+                if at == len(data):
+                    return at, HEADER.size
                 need = needed(data, at)
                 if len(data) - at < need:
                     return at, need

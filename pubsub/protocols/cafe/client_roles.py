@@ -68,6 +68,15 @@ class CafePublisher(CafeClientConnection):
         self.send(frames)
         self._published += count
 
+    def publish_alike(self, topic: str, payloads: list[bytes]) -> bool:
+        """See ``WireConnection``."""
+        frames = _encoder(self.naming.channels[topic]).encode_alike(payloads)
+        if not frames:
+            return False
+        self.send(frames)
+        self._published += len(payloads)
+        return True
+
     def confirm(self) -> None:
         """See ``WireConnection``."""
         published, self._published = self._published, 0

@@ -1,0 +1,48 @@
+"""The requests of a publishing link, and the groups in which they are confirmed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pubsub.client.tickets import Ticket
+from pubsub.kernel import Columns
+from pubsub.wire.client_events import Level
+from pubsub.wire.client_wire import Headers
+
+OVERHEAD = 64
+"""Bytes that count for each request in addition to its payloads."""
+# A group of this size is confirmed, even if another is awaited. A confirmation divides the bytes
+# that a broker reads at once, so there are few of them; several groups are in flight, so that it
+# goes on.
+GROUP_MESSAGES = 16 * 1024
+GROUP_BYTES = 1024 * 1024
+
+
+class PublishRequest:
+    """Messages of one ``publish``; ``ticket`` if a call waits for their confirmation."""
+
+    __slots__ = ("columns", "headers", "nbytes", "sender", "ticket", "topic")
+
+    def __init__(
+        self,
+        topic: str,
+        columns: Columns,
+        sender: bytes | None = None,
+        headers: Headers | None = None,
+        ticket: Ticket[Level] | None = None,
+    ) -> None:
+        self.topic = topic
+        self.columns = columns
+        self.sender = sender
+        self.headers = headers
+        self.ticket = ticket
+        self.nbytes = columns.nbytes + OVERHEAD
+
+
+@dataclass(slots=True)
+class RequestGroup:
+    """Requests that one ``confirm`` covers."""
+
+    messages: int = 0
+    nbytes: int = 0
+    ticket: Ticket[Level] | None = None
