@@ -84,14 +84,15 @@ class SessionPositions:
 
     async def content(self, entry: SessionEntry, broker: SharedPosition | None) -> SessionContent:
         """Return the positions of ``entry`` here; ``broker`` is where its live topics continue."""
-        here = [await self._local(one) for one in entry.positions]
+        here = [await self.local(one) for one in entry.positions]
         behind: dict[str, Position] = {name: here[at] for name, at in entry.behind.items()}
         if broker is not None and entry.live:
-            place = await self._local(broker)
+            place = await self.local(broker)
             behind |= dict.fromkeys(entry.live, place)
         return SessionContent((), behind, entry.notes)
 
-    async def _local(self, position: SharedPosition) -> Position:
+    async def local(self, position: SharedPosition) -> Position:
+        """Return where a client at ``position`` continues here."""
         found = await self._positions.find(position, strict=False)
         given = Given(self._positions, position, found.extent, self._run, self._clock)
         if found.start >= found.stop and given.is_settled:

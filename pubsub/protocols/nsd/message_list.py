@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from twisted.internet.defer import Deferred
 
 from pubsub.broker.history_reads import PAGE_BYTES, read_history
+from pubsub.broker.resumption import Position, Resumption, offset_of
 from pubsub.protocols.nsd.codec import LIST_END, LIST_START, LineStream
 from pubsub.protocols.nsd.figures import CHANNEL as FIGURES
 
 if TYPE_CHECKING:
+    from pubsub.broker.batch import Batch
     from pubsub.broker.slices import Work
     from pubsub.broker.topics import Topic
     from pubsub.protocols.nsd.figures import UnseenFigures
@@ -24,28 +26,55 @@ if TYPE_CHECKING:
 _FEW = 16
 
 
+def _no_end() -> int:
+    return 2**62
+
+
+class ListStart(NamedTuple):
+    """Where a list of messages begins, and how its messages are numbered.
+
+    Their numbers are offsets plus 1 plus ``shift``. The list ends before the offset that ``end``
+    returns.
+    """
+
+    position: Position
+    shift: int = 0
+    end: Callable[[], int] = _no_end
+
+
 class MessageList:
-    """Sends the messages of ``channels`` from the offset ``after`` on to ``connection``.
+    """Sends the messages of ``channels`` from ``start`` on to ``connection``.
 
     Channels that the client may not read are left out. ``line`` is the response line in the dialect
     of the request; ``encoded`` the encoded batches; ``figures`` those of the broker, if they were
     subscribed. The connection is held while the list waits, with the list as the reason.
     """
 
-    __slots__ = ("_after", "_channels", "_connection", "_encoded", "_figures", "_line", "_writable")
+    __slots__ = (
+        "_channels",
+        "_connection",
+        "_encoded",
+        "_figures",
+        "_line",
+        "_start",
+        "_taken",
+        "_writable",
+    )
 
     def __init__(
         self,
         connection: Connection,
         channels: Collection[str],
-        after: int,
+        start: ListStart,
         line: LineStream,
         encoded: EncodedBatches,
         figures: UnseenFigures | None,
     ) -> None:
         self._connection = connection
         self._channels = channels
-        self._after = after
+        self._start = start
+        position = start.position
+        self._taken = position.taken if isinstance(position, Resumption) else None
         self._line = line
         self._encoded = encoded
         self._figures = figures
@@ -58,7 +87,7 @@ class MessageList:
         rights = self._rights
         channels, remote = await self._readable()
         # Messages published while the list is sent are left to the next Get.
-        offset = max(self._after, 0)
+        offset = max(offset_of(self._start.position), 0)
         await self._ask_hosts(remote)
         end = await self._stored_end() if channels else offset
         pieces, comma = [LIST_START], b""
@@ -77,8 +106,8 @@ class MessageList:
                 continue
             for start, stop in page.damaged:
                 listener.drop(connection.label, "*", "damaged", stop - start, connection)
-            for batch in page.batches:
-                encoded = self._encoded.encode(batch)
+            for batch in page.batches if self._taken is None else self._untaken(page.batches):
+                encoded = self._encoded.encode(batch, self._start.shift)
                 connection.count_sent(batch.count, len(encoded))
                 pieces += (comma, encoded)
                 comma = b","
@@ -95,12 +124,20 @@ class MessageList:
                 pieces += (comma, figures)
             connection.reply(line.finish(*pieces, LIST_END))
 
+    def _untaken(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Yield the messages that the client was not given at another broker."""
+        assert self._taken is not None
+        for batch in batches:
+            known = self._taken.prefix(batch.run, batch.sequence, batch.count)
+            if known < batch.count:
+                yield batch.slice(known, batch.count) if known else batch
+
     def _take_figures(self, offset: int) -> bytes:
         """Return the broker's figures as the last message: the client continues at ``offset``."""
         figures = self._figures
         if figures is None or not self._connection.access.may_read(FIGURES):
             return b""
-        message = figures.take(offset)
+        message = figures.take(offset + self._start.shift)
         self._connection.count_sent(bool(message), len(message))
         return message
 
@@ -146,7 +183,7 @@ class MessageList:
         So a client finds the messages that it has published before.
         """
         store = self._connection.listener.store
-        end: int = store.next_offset
+        end = min(store.next_offset, self._start.end())
         if end > store.committed:
             stored: Deferred[bool] = Deferred()
             store.when_written(stored.callback)

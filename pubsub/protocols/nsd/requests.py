@@ -45,6 +45,25 @@ class Requests:
         self._listener = listener
         self._identities = identities
 
+    def check(self, client: Connection, request: Request) -> None:
+        """Raise the errors of Open, Subscribe and Unsubscribe; change nothing."""
+        access, identities = client.access, self._identities
+        match request:
+            case Open():
+                access.check_create(request.identity)
+                identities.check_room(request.identity, None, *self._limits)
+            case Subscribe():
+                access.check_subscribe(request.channel)
+                self._listener.topics.named(request.channel)
+                identities.check_room(request.identity, None, *self._limits)
+            case Unsubscribe():
+                self._listener.topics.named(request.channel)
+
+    @property
+    def _limits(self) -> tuple[int, int]:
+        settings = self._listener.settings
+        return settings["max-identities"], settings["max-subscriptions"]
+
     def carry_out(self, client: Connection, request: Request) -> Topic:
         """Carry out a request other than Get; return its topic."""
         access = client.access
@@ -76,9 +95,10 @@ class Requests:
         access = client.access
         access.check_create(name)
         readable = access.may_subscribe(name)
-        settings = self._listener.settings
-        limits = (settings["max-identities"], settings["max-subscriptions"])
-        self._identities.check_room(name, name if readable else None, *limits)
+        if self._identities.is_elsewhere(name):
+            # It is subscribed there.
+            return self._listener.topics.create(name)
+        self._identities.check_room(name, name if readable else None, *self._limits)
         topic = self._listener.topics.create(name)
         self._identities.open(name)
         if readable:
@@ -103,9 +123,7 @@ class Requests:
         return topic, publisher.publish(topic, columns, headers, source.sender)
 
     def _subscribe(self, client: Connection, name: str, channel: str) -> None:
-        settings = self._listener.settings
-        limits = (settings["max-identities"], settings["max-subscriptions"])
-        if self._identities.subscribe(name, channel, *limits, owner_of(client, name)):
+        if self._identities.subscribe(name, channel, *self._limits, owner_of(client, name)):
             listener = self._listener
             listener.router.read_history(listener.topics.named(channel))
 
@@ -119,7 +137,18 @@ class Requests:
         if not request.position:
             return SUCCESS
         store = self._listener.store
+        moves = self._identities.moves
+        if moves is not None:
+            when, continues = moves.continuation(request)
+            return success_at(when, store.epoch, continues)
         after = store.continuation(request.epoch, request.after) if request.epoch else None
         if after is None:
             return success_at(store.next_offset, store.epoch, False)
         return success_at(after, store.epoch, True)
+
+
+def topic_of(request: Request) -> str:
+    """Return the channel of a request."""
+    if isinstance(request, Subscribe | Unsubscribe):
+        return request.channel
+    return request.identity

@@ -12,6 +12,7 @@ from pubsub.protocols.nsd.codec import MAX_LINE
 from pubsub.protocols.nsd.connection import NsdConnection
 from pubsub.protocols.nsd.heads import EncodedBatches
 from pubsub.protocols.nsd.identities import Identities
+from pubsub.protocols.nsd.identity_moves import IdentityMoves
 from pubsub.protocols.nsd.identity_proof import NO_PASSWORD, OPTIONAL, REQUIRED
 from pubsub.protocols.nsd.known_publishes import KnownPublishes
 from pubsub.protocols.nsd.requests import Requests
@@ -89,6 +90,11 @@ def _load_identities(listener: Listener) -> Identities:
         listener.topics.create(channel)
     for channel in identities.subscriptions():
         listener.router.read_history(listener.topics.create(channel, hosted=False))
+    sharing = listener.sessions.identities
+    if sharing is None:
+        identities.keep_all()
+    else:
+        identities.moves = IdentityMoves(listener, identities, sharing)
     return identities
 
 
