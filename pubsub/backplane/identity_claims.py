@@ -53,7 +53,7 @@ class Claimed(NamedTuple):
     moved: bool
 
 
-class _Found(NamedTuple):
+class _FoundIdentity(NamedTuple):
     entry: IdentityEntry
     revision: int
 
@@ -75,10 +75,12 @@ class IdentityClaims:
         # The brokers that have not answered, with the revisions of their points then.
         self._silent: dict[str, int] = {}
 
-    async def find(self, name: str) -> _Found | None:
+    async def find(self, name: str) -> _FoundIdentity | None:
         """Return the value of an identity; raises BackplaneAway or MalformedEntry."""
         found = await self._bounded(self._state.get(identity_key(name)))
-        return None if found is None else _Found(decode_identity(found.value), found.revision)
+        return (
+            None if found is None else _FoundIdentity(decode_identity(found.value), found.revision)
+        )
 
     async def claim(self, claim: IdentityClaim, mine: IdentityContent | None) -> Claimed | None:
         """See ``IdentitySharing``; raises MalformedEntry, too. ``mine`` is what is here of it."""
@@ -98,7 +100,7 @@ class IdentityClaims:
         raise BackplaneAway("other brokers change the identity at the same time")
 
     async def _content(
-        self, found: _Found | None, claim: IdentityClaim, mine: IdentityContent | None
+        self, found: _FoundIdentity | None, claim: IdentityClaim, mine: IdentityContent | None
     ) -> tuple[IdentityContent | None, Mapping[int, Position]]:
         """Return the identity as it is to be here; None if there is none."""
         if found is None:
@@ -124,7 +126,7 @@ class IdentityClaims:
         )
 
     async def _put(
-        self, name: str, found: _Found | None, identity: ClaimedIdentity
+        self, name: str, found: _FoundIdentity | None, identity: ClaimedIdentity
     ) -> Claimed | None:
         """Write that the identity is here; None if another broker was first.
 
@@ -159,10 +161,10 @@ class IdentityClaims:
         content = IdentityContent(before.opened, before.owner, before.channels, shift, former)
         return content, places
 
-    async def _asked(self, found: _Found, claim: IdentityClaim) -> _Found | None:
+    async def _asked(self, found: _FoundIdentity, claim: IdentityClaim) -> _FoundIdentity | None:
         """Ask the broker that has the identity for it; return the value then.
 
-        None if another broker has it by then.
+        None if that is to be tried again.
         """
         log = found.entry.log
         points, at = await self._numbers.points_of(log)
@@ -183,9 +185,17 @@ class IdentityClaims:
         self._note_silent(log, (await self._numbers.points_of(log))[1])
         return await self._again(found, claim.name)
 
-    async def _again(self, before: _Found, name: str) -> _Found | None:
+    async def _again(self, before: _FoundIdentity, name: str) -> _FoundIdentity | None:
+        """Return the value if the broker that was asked has not written it, or gives it up.
+
+        If it has written it otherwise, it may have been started again since, without knowing of the
+        request.
+        """
         found = await self.find(name)
-        return found if found is not None and found.entry.log == before.entry.log else None
+        if found is None or found.entry.log != before.entry.log:
+            return None
+        is_answer = found.entry.top is not None or found.revision == before.revision
+        return found if is_answer else None
 
     def _note_silent(self, log: str, revision: int) -> None:
         """Wait no more for the broker of ``log`` before it gives a sign of life."""

@@ -32,8 +32,8 @@ KEPT = 30 * _DAY
 _REFRESHED = _DAY
 _ATTEMPTS = 4
 # Estimated bytes of an identity that is shared, for the memory budget.
-_BYTES = 400
-_Call = Callable[[str | None], None]
+_BYTES = 768
+_Written = Callable[[str | None], None]
 
 
 class _Held:
@@ -45,8 +45,8 @@ class _Held:
         self.revision = self.round = 0
         self.written = 0.0
         self.is_changed = self.is_writing = False
-        self.calls: list[_Call] = []
-        self.waiting: list[_Call] = []
+        self.calls: list[_Written] = []
+        self.waiting: list[_Written] = []
 
 
 class IdentityValues:
@@ -72,11 +72,12 @@ class IdentityValues:
         self.round = 0
         self.held: dict[str, _Held] = {}
         self._failed: set[str] = set()
+        self._waiting: set[str] = set()
 
     @property
     def waiting(self) -> int:
         """The number of values that are to be written."""
-        return sum([one.is_changed or one.is_writing for one in self.held.values()])
+        return len(self._waiting)
 
     def is_current(self, name: str) -> bool:
         """Return whether the identity is certainly this broker's."""
@@ -105,6 +106,7 @@ class IdentityValues:
             return 0
         self._memory.free(_BYTES)
         self._failed.discard(name)
+        self._waiting.discard(name)
         calls, one.calls, one.waiting = one.waiting + one.calls, [], []
         for call in calls:
             call(reason)
@@ -117,10 +119,11 @@ class IdentityValues:
         one = self.held.get(name)
         if one is not None:
             one.is_changed = True
+            self._waiting.add(name)
             if not one.is_writing:
                 ensureDeferred(self._write(name, one)).addErrback(unexpected)
 
-    def when_written(self, name: str, call: _Call) -> None:
+    def when_written(self, name: str, call: _Written) -> None:
         """See ``IdentitySharing``."""
         one = self.held.get(name)
         if one is None or not (one.is_changed or one.is_writing):
@@ -151,6 +154,8 @@ class IdentityValues:
                 self._failed.add(name)
                 break
         one.is_writing = False
+        if self.held.get(name) is one and not one.is_changed:
+            self._waiting.discard(name)
 
     async def _put(self, name: str, one: _Held) -> str | None:
         """Write the value; return the reason if that has failed."""

@@ -9,7 +9,7 @@ state: then it has also seen each earlier request for one of its identities.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,8 @@ _DAY = 24 * 3600
 # Seconds for which the places of a broker that is gone are known, and between two values.
 _KEPT, _REFRESHED = 30 * _DAY, _DAY
 _ATTEMPTS = 3
+# Seconds for which positions are looked for before the broker stops.
+_STOPPING = 2.0
 
 
 class LogNumbers:
@@ -137,22 +139,32 @@ class LogNumbers:
 
     # The points of this log
 
-    async def note(self, stopped: bool = False) -> None:
+    async def note(self) -> None:
         """Write where the log ends now, unless that is under way or known."""
         end, now = self._store.next_offset, self._clock.seconds()
         known = self._points.points
         is_new = not known or known[-1].offset < end or now - self._written > _REFRESHED
-        if self._is_writing or not (is_new or stopped):
+        if self._is_writing or not is_new:
             return
         self._is_writing = True
         try:
             if not self._is_restored:
                 await self._restore()
             self._points.add(NumberPoint(end, await self._positions.at(end)))
-            await self._put_points(encode_points(PointsEntry(tuple(known), stopped)))
+            await self._put_points(PointsEntry(tuple(self._points.points)))
             self._written = now
         finally:
             self._is_writing = False
+
+    async def stopped(self, given: Iterable[int]) -> None:
+        """Write where the log ends, and where the clients are that were ``given`` messages last."""
+        until, known = self._clock.seconds() + _STOPPING, self._points.points
+        more = {one.offset: one for one in known}
+        for offset in {self._store.next_offset, *given} - more.keys():
+            if self._clock.seconds() < until:
+                more[offset] = NumberPoint(offset, await self._positions.at(offset))
+        points = tuple([more[offset] for offset in sorted(more)])
+        await self._put_points(PointsEntry(points, True))
 
     async def _restore(self) -> None:
         found = await self._bounded(self._state.get(points_key(self.log)))
@@ -162,7 +174,8 @@ class LogNumbers:
                 self._points.restore(decode_points(found.value).points, self._store.next_offset)
         self._is_restored = True
 
-    async def _put_points(self, value: bytes) -> None:
+    async def _put_points(self, entry: PointsEntry) -> None:
+        value = encode_points(entry)
         for _ in range(_ATTEMPTS):
             try:
                 put = self._state.put(points_key(self.log), value, self._points_revision, _KEPT)
@@ -189,6 +202,8 @@ class LogNumbers:
 
     async def place(self, former: FormerNumbers, number: int) -> Position:
         """See ``IdentitySharing``; raises the same errors."""
+        if former.log == self.log:
+            return number - former.shift
         points, _ = await self.points_of(former.log)
         position = position_at(points.points, number - former.shift)
         return 0 if position is None else await self._positions.local(position)

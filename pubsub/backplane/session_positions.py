@@ -67,12 +67,13 @@ class SessionPositions:
         """Return the value of a session that has ``content`` now."""
         places = _few(set(content.behind.values()))
         numbers = {place: number for number, place in enumerate(dict.fromkeys(places.values()))}
-        positions = tuple([await self._shared(place) for place in numbers])
+        positions = tuple([await self.shared(place) for place in numbers])
         behind = {name: numbers[places[at]] for name, at in sorted(content.behind.items())}
         live = tuple(sorted(content.live))
         return SessionEntry(run, live, behind, positions, content.notes, lost)
 
-    async def _shared(self, place: Position) -> SharedPosition:
+    async def shared(self, place: Position) -> SharedPosition:
+        """Return the position of a client that continues at ``place`` here."""
         here = await self._positions.at(offset_of(place))
         if isinstance(place, Resumption) and isinstance(place.taken, Given):
             try:

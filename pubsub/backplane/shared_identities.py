@@ -21,6 +21,7 @@ from pubsub.backplane.identity_claims import IdentityClaims
 from pubsub.backplane.identity_entry import (
     IdentityEntry,
     KnownNumber,
+    WantedIdentity,
     decode_claim,
     is_claim,
     limit_key,
@@ -104,8 +105,8 @@ class SharedIdentities(Service):
         """All connections are closed: tell the other brokers where the log ends."""
         if self._ticker.running:
             self._ticker.stop()
-        if self.is_there and self._values.held:
-            await self._numbers.note(stopped=True)
+        if self.is_there and self._values.held and self.holder is not None:
+            await self._numbers.stopped(self.holder.given())
 
     def figures(self) -> Mapping[str, float]:
         """Return the figures of shared identities; see ``Statistics.snapshot``."""
@@ -210,6 +211,8 @@ class SharedIdentities(Service):
 
     def state_changed(self, entries: Sequence[StateEntry]) -> None:
         """See ``StateWatcher``: the limit of this broker is in force, or others ask it."""
+        if not self.running:
+            return
         own = limit_key(self._numbers.log)
         for entry in entries:
             if entry.key == own:
@@ -220,6 +223,8 @@ class SharedIdentities(Service):
 
     def state_complete(self) -> None:
         """See ``StateWatcher``."""
+        if not self.running:
+            return
         self.is_there = True
         self._values.round += 1
         self._run(self._numbers.raise_limit())
@@ -242,18 +247,28 @@ class SharedIdentities(Service):
     async def _hand_over(self, request: StateEntry) -> None:
         """Give up an identity: its client is at another broker."""
         wanted = decode_claim(request.value)
+        try:
+            # A claim that is under way may have taken it already.
+            async with self._locks.of(wanted.name):
+                await self._hand_over_now(wanted)
+        except BackplaneAway:
+            self._values.drop(wanted.name)
+
+    async def _hand_over_now(self, wanted: WantedIdentity) -> None:
         name, content = wanted.name, self._content(wanted.name)
         if content is None or not self._values.is_current(name):
             # Whoever wants it here looks at its value first.
             self._values.drop(name)
             return
-        top = self._numbers.top + content.shift
+        holder, top = self.holder, self._numbers.top + content.shift
+        place = None
+        if holder is not None and 0 < wanted.after <= top:
+            place = holder.place(name, wanted.after)
         revision = self._values.drop(name)
         self._release(name)
         known = None
-        if wanted.after > 0 and content.former_of(wanted.after) is None and wanted.after <= top:
-            at = await self._positions.at(wanted.after - content.shift)
-            known = KnownNumber(wanted.after, at)
+        if place is not None:
+            known = KnownNumber(wanted.after, await self._positions.shared(place))
         entry = IdentityEntry(self._numbers.log, content, top, known)
         await self._values.put(name, entry, revision)
 
@@ -287,7 +302,8 @@ class SharedIdentities(Service):
             if not names:
                 self._looking = iter(list(holder.names()))
             for name in names:
-                if not self._values.is_fresh(name) and self.is_there:
+                is_known = self._values.is_fresh(name) or holder.content(name) is None
+                if self.is_there and not is_known:
                     await self._confirm(name)
         finally:
             self._confirming -= 1

@@ -71,6 +71,12 @@ class IdentityHolder(Protocol):
     def content(self, name: str) -> IdentityContent | None:
         """Return an identity that is here."""
 
+    def place(self, name: str, number: int) -> Position | None:
+        """Return where a client of an identity that is here continues, if that is known."""
+
+    def given(self) -> Collection[int]:
+        """Return the offsets behind the messages that clients were given last."""
+
     def adopt(self, name: str, claimed: ClaimedIdentity) -> Work:
         """Return the work of having this identity, in place of what is here of it.
 

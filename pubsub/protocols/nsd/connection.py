@@ -225,7 +225,7 @@ class NsdConnection(Connection):
         topic = self._requests.carry_out(self, request)
         response = self._requests.subscribed(request) if isinstance(request, Subscribe) else SUCCESS
         success, failed = wrap(response, in_base64), wrap(NOT_STORED, in_base64)
-        moves = self._identities.moves
+        moves = self._requests.moves
         if isinstance(request, Publish):
             self._reply_published(topic, success, failed)
         elif moves is None:
@@ -270,8 +270,8 @@ class NsdConnection(Connection):
 
         Then the request in ``line`` is answered.
         """
-        moves = self._identities.moves
-        found = None if moves is None else moves.prepare(self, request, self._requests)
+        moves = self._requests.moves
+        found = None if moves is None else moves.prepare(self, request, self._requests.check)
         if found is None:
             return False
         waiting = self._wait(topic_of(request), line, in_base64, True)
@@ -281,7 +281,7 @@ class NsdConnection(Connection):
     # Get
 
     def _get(self, request: Get, in_base64: bool) -> None:
-        identity, moves = self._identities.find(request.identity), self._identities.moves
+        identity, moves = self._identities.find(request.identity), self._requests.moves
         start = ListStart(request.after) if moves is None else moves.list_start(request)
         subscribed = () if identity is None or start is None else identity.channels
         line = LineStream(in_base64)

@@ -18,9 +18,9 @@ from pubsub.protocols.nsd.nsd_identity import NsdIdentity
 
 if TYPE_CHECKING:
     from pubsub.broker.memory_budget import MemoryBudget
+    from pubsub.broker.resumption import Position
     from pubsub.broker.slices import Work
     from pubsub.interfaces import IStore
-    from pubsub.protocols.nsd.identity_moves import IdentityMoves
 
 log = Logger()
 TABLE = "nsd-identities"
@@ -31,6 +31,8 @@ strings, as names may contain any character; the values are empty."""
 # Estimated bytes of an identity and of a subscription, for the memory budget.
 IDENTITY_BYTES = 1024
 SUBSCRIPTION_BYTES = 128
+# Estimated bytes of the place here of a number that another broker gave.
+PLACE_BYTES = 1024
 
 
 class Identities:
@@ -50,8 +52,10 @@ class Identities:
         """Is called with an identity that has changed."""
         self.ended: Callable[[NsdIdentity], None] = lambda identity: None
         """Is called with an identity that ends, before."""
-        self.moves: IdentityMoves | None = None
-        """Shares the identities with other brokers, if anything does."""
+        self.is_shared = False
+        """Whether other brokers may have the identities."""
+        self.wanted: set[str] = set()
+        """Names that were opened while the engine was away, and perhaps some others."""
         self._store = store
         self._memory = memory
         self._seconds = seconds
@@ -65,6 +69,8 @@ class Identities:
             identity = self._known[name] = NsdIdentity(name, record["opened"])
             identity.owner = record.get("owner", "")
             identity.moved = MovedIdentity.of(record)
+            if self.is_wanted(name):
+                self.wanted.add(name)
             self._memory.add(IDENTITY_BYTES)
             if "channels" in record:
                 self._convert(identity, record["channels"])
@@ -101,7 +107,7 @@ class Identities:
 
     def are_open(self, names: Iterable[str]) -> bool:
         """Return whether ``names`` are opened, if they may be at another broker."""
-        return self.moves is None or all(map(self.opened, names))
+        return not self.is_shared or all(map(self.opened, names))
 
     def has(self, name: str, channel: str) -> bool:
         """Return whether the identity is subscribed to ``channel``."""
@@ -197,6 +203,8 @@ class Identities:
     def adopt(self, name: str, moved: MovedIdentity, opened: bool, owner: str) -> NsdIdentity:
         """Return the identity, which may have been another broker's; see ``add_channel``."""
         identity = self._make(name)
+        self._forget_places(identity)
+        self._memory.add(PLACE_BYTES * len(moved.places))
         moved.count(identity.channels)
         identity.opened, identity.owner, identity.moved = opened, owner, moved
         self._save(identity)
@@ -215,6 +223,8 @@ class Identities:
             identity = self._make(name)
             identity.opened, identity.moved = True, MovedIdentity(elsewhere=True, wanted=wanted)
             self._save(identity)
+            if wanted:
+                self.wanted.add(name)
 
     def is_elsewhere(self, name: str) -> bool:
         """Return whether the identity is known, and not here."""
@@ -231,6 +241,7 @@ class Identities:
         channels: set[str] = set()
         if identity is not None:
             channels, identity.channels = identity.channels, channels
+            self._forget_places(identity)
             identity.owner, identity.moved = "", MovedIdentity(elsewhere=True)
             if identity.opened:
                 self._save(identity)
@@ -246,7 +257,21 @@ class Identities:
             self._left(channel)
             yield
 
+    def keep_place(self, identity: NsdIdentity, number: int, place: Position) -> None:
+        """Keep where a client with a number of another broker continues here."""
+        moved = identity.share()
+        if self._known.get(identity.name) is identity and not moved.elsewhere:
+            before = len(moved.places)
+            moved.keep(number, place)
+            self._memory.add(PLACE_BYTES * (len(moved.places) - before))
+
+    def _forget_places(self, identity: NsdIdentity) -> None:
+        if identity.moved is not None:
+            self._memory.free(PLACE_BYTES * len(identity.moved.places))
+            identity.moved.places.clear()
+
     def _remove(self, identity: NsdIdentity) -> None:
+        self._forget_places(identity)
         del self._known[identity.name]
         self._store.delete(TABLE, identity.name)
         self._memory.free(IDENTITY_BYTES)

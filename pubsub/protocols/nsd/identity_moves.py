@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
@@ -28,11 +28,14 @@ if TYPE_CHECKING:
     from pubsub.broker.slices import Work
     from pubsub.protocols.nsd.identities import Identities
     from pubsub.protocols.nsd.nsd_identity import NsdIdentity
-    from pubsub.protocols.nsd.requests import Requests
     from pubsub.wire.connection import Connection
+
+    _Check: TypeAlias = Callable[[Connection, Request], None]
 
 log = Logger()
 _LARGEST = 2**60
+# Ends of lists that other brokers are told when this one stops.
+_GIVEN = 256
 
 
 class IdentityMoves:
@@ -44,7 +47,8 @@ class IdentityMoves:
         self._topics, self._router = listener.topics, listener.router
         self._slices, self._store = listener.slices, listener.store
         self._identities, self._sharing = identities, sharing
-        identities.changed = sharing.changed
+        self._given: dict[int, None] = {}
+        identities.is_shared, identities.changed = True, sharing.changed
         identities.ended = self._ended
         sharing.holder = self
 
@@ -52,7 +56,7 @@ class IdentityMoves:
 
     def names(self) -> list[str]:
         """See ``IdentityHolder``."""
-        return [name for name in self._identities.names() if self._identities.here(name)]
+        return self._identities.names()
 
     def content(self, name: str) -> IdentityContent | None:
         """See ``IdentityHolder``."""
@@ -63,6 +67,15 @@ class IdentityMoves:
         if moved.is_too_large:
             return None
         return moved.content(identity.opened, identity.owner, identity.channels)
+
+    def place(self, name: str, number: int) -> Position | None:
+        """See ``IdentityHolder``."""
+        identity = self._identities.here(name)
+        return None if identity is None else self._position(identity, number)
+
+    def given(self) -> list[int]:
+        """See ``IdentityHolder``."""
+        return list(self._given)
 
     def adopt(self, name: str, claimed: ClaimedIdentity) -> Work:
         """See ``IdentityHolder``."""
@@ -100,7 +113,8 @@ class IdentityMoves:
 
     def engine_reached(self) -> None:
         """See ``IdentityHolder``."""
-        wanted = [name for name in self._identities.names() if self._identities.is_wanted(name)]
+        wanted = list(filter(self._identities.is_wanted, self._identities.wanted))
+        self._identities.wanted.clear()
         if wanted:
             ensureDeferred(self._open_wanted(wanted)).addErrback(
                 lambda failure: log.failure("opened identities are not shared", failure)
@@ -116,8 +130,9 @@ class IdentityMoves:
                     await self._claim(IdentityClaim(name, new, 0, lambda content: None))
                     self._open_here(name)
             except Refused:
-                continue
-            self._identities.open_elsewhere(name, wanted=False)
+                self._identities.wanted.add(name)
+            else:
+                self._identities.open_elsewhere(name)
 
     def _open_here(self, name: str) -> None:
         identity = self._identities.here(name)
@@ -135,12 +150,10 @@ class IdentityMoves:
 
     # Requests
 
-    def prepare(
-        self, client: Connection, request: Request, requests: Requests
-    ) -> Deferred[None] | None:
+    def prepare(self, client: Connection, request: Request, check: _Check) -> Deferred[None] | None:
         """Have the identity of ``request`` here, as far as it is needed; None if it is.
 
-        Fails with Refused.
+        ``check`` raises the errors of a change. Fails with Refused.
         """
         name = request.identity
         if isinstance(request, Publish):
@@ -151,7 +164,7 @@ class IdentityMoves:
             return None
         if isinstance(request, Get):
             return ensureDeferred(self._prepare_get(client, request))
-        return ensureDeferred(self._prepare_change(client, request, requests))
+        return ensureDeferred(self._prepare_change(client, request, check))
 
     def _is_ready(self, request: Request) -> bool:
         name = request.identity
@@ -199,15 +212,13 @@ class IdentityMoves:
             identity = self._identities.here(name)
             if identity is None or self._position(identity, request.after) is not None:
                 return
-            moved = identity.share()
-            former = moved.former_of(request.after)
+            former = identity.share().former_of(request.after)
             if former is not None:
-                moved.keep(request.after, await self._sharing.place(former, request.after))
+                place = await self._sharing.place(former, request.after)
+                self._identities.keep_place(identity, request.after, place)
 
-    async def _prepare_change(
-        self, client: Connection, request: Request, requests: Requests
-    ) -> None:
-        requests.check(client, request)
+    async def _prepare_change(self, client: Connection, request: Request, check: _Check) -> None:
+        check(client, request)
         name = request.identity
         if isinstance(request, Open):
             readable = client.access.may_subscribe(name)
@@ -264,7 +275,13 @@ class IdentityMoves:
             is_same = self._identities.here(name) is identity and identity.moved is moved
             return self._end if is_same else 0
 
-        return ListStart(position, moved.shift, end)
+        return ListStart(position, moved.shift, end, self._gave)
+
+    def _gave(self, offset: int) -> None:
+        self._given.pop(offset, None)
+        self._given[offset] = None
+        while len(self._given) > _GIVEN:
+            del self._given[next(iter(self._given))]
 
     @property
     def _end(self) -> int:

@@ -26,20 +26,17 @@ if TYPE_CHECKING:
 _FEW = 16
 
 
-def _no_end() -> int:
-    return 2**62
-
-
 class ListStart(NamedTuple):
-    """Where a list of messages begins, and how its messages are numbered.
+    """The beginning of a list of messages, and how they are numbered.
 
-    Their numbers are offsets plus 1 plus ``shift``. The list ends before the offset that ``end``
-    returns.
+    Their numbers are offsets plus 1 plus ``shift``. If brokers share the identity, the list ends
+    before the offset that ``end`` returns, and ``gave`` is told the one behind its last message.
     """
 
     position: Position
     shift: int = 0
-    end: Callable[[], int] = _no_end
+    end: Callable[[], int] | None = None
+    gave: Callable[[int], None] = lambda offset: None
 
 
 class MessageList:
@@ -55,6 +52,7 @@ class MessageList:
         "_connection",
         "_encoded",
         "_figures",
+        "_last",
         "_line",
         "_start",
         "_taken",
@@ -73,6 +71,8 @@ class MessageList:
         self._connection = connection
         self._channels = channels
         self._start = start
+        # The offset behind the last message, if brokers share the identity.
+        self._last = -1
         position = start.position
         self._taken = position.taken if isinstance(position, Resumption) else None
         self._line = line
@@ -106,12 +106,12 @@ class MessageList:
                 continue
             for start, stop in page.damaged:
                 listener.drop(connection.label, "*", "damaged", stop - start, connection)
-            for batch in page.batches if self._taken is None else self._untaken(page.batches):
+            for batch in self._given(page.batches, end):
                 encoded = self._encoded.encode(batch, self._start.shift)
                 connection.count_sent(batch.count, len(encoded))
                 pieces += (comma, encoded)
                 comma = b","
-            offset = page.next_offset
+            offset = page.next_offset if self._start.end is None else min(page.next_offset, end)
             if offset < end:
                 connection.reply(line.feed(*pieces))
                 pieces.clear()
@@ -123,14 +123,22 @@ class MessageList:
             if figures:
                 pieces += (comma, figures)
             connection.reply(line.finish(*pieces, LIST_END))
+        if self._last >= 0:
+            self._start.gave(self._last)
 
-    def _untaken(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the messages that the client was not given at another broker."""
-        assert self._taken is not None
+    def _given(self, batches: Iterable[Batch], end: int) -> Iterable[Batch]:
+        """Return the messages that the list is to have."""
+        return batches if self._start.end is None else self._cut(batches, end)
+
+    def _cut(self, batches: Iterable[Batch], end: int) -> Iterator[Batch]:
+        """Yield the messages before ``end`` that the client was not given at another broker."""
         for batch in batches:
-            known = self._taken.prefix(batch.run, batch.sequence, batch.count)
-            if known < batch.count:
-                yield batch.slice(known, batch.count) if known else batch
+            taken = self._taken
+            start = 0 if taken is None else taken.prefix(batch.run, batch.sequence, batch.count)
+            stop = min(batch.count, end - batch.offset)
+            if start < stop:
+                self._last = batch.offset + stop
+                yield batch if stop - start == batch.count else batch.slice(start, stop)
 
     def _take_figures(self, offset: int) -> bytes:
         """Return the broker's figures as the last message: the client continues at ``offset``."""
@@ -183,7 +191,9 @@ class MessageList:
         So a client finds the messages that it has published before.
         """
         store = self._connection.listener.store
-        end = min(store.next_offset, self._start.end())
+        end: int = store.next_offset
+        if self._start.end is not None:
+            end = min(end, self._start.end())
         if end > store.committed:
             stored: Deferred[bool] = Deferred()
             store.when_written(stored.callback)

@@ -20,7 +20,7 @@ from pubsub.broker.identity_sharing import (
 from pubsub.broker.resumption import Position
 
 # Numbers whose places here are kept for each identity.
-_PLACES = 8
+_PLACES = 4
 
 
 class MovedIdentity:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pubsub.broker.topics import Topic
     from pubsub.protocols.nsd.heads import Source
     from pubsub.protocols.nsd.identities import Identities
+    from pubsub.protocols.nsd.identity_moves import IdentityMoves
 
 
 class Requests:
@@ -41,9 +42,13 @@ class Requests:
     where nothing has been done.
     """
 
-    def __init__(self, listener: Listener, identities: Identities) -> None:
+    def __init__(
+        self, listener: Listener, identities: Identities, moves: IdentityMoves | None
+    ) -> None:
         self._listener = listener
         self._identities = identities
+        self.moves = moves
+        """Shares the identities with other brokers, if anything does."""
 
     def check(self, client: Connection, request: Request) -> None:
         """Raise the errors of Open, Subscribe and Unsubscribe; change nothing."""
@@ -137,9 +142,8 @@ class Requests:
         if not request.position:
             return SUCCESS
         store = self._listener.store
-        moves = self._identities.moves
-        if moves is not None:
-            when, continues = moves.continuation(request)
+        if self.moves is not None:
+            when, continues = self.moves.continuation(request)
             return success_at(when, store.epoch, continues)
         after = store.continuation(request.epoch, request.after) if request.epoch else None
         if after is None:
