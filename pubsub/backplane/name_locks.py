@@ -38,6 +38,7 @@ class NameLocks:
             yield
         finally:
             lock.release()
-            if not lock.locked:
+            # The next operation may have ended already.
+            if not lock.locked and self._locks.get(name) is lock:
                 del self._locks[name]
                 self._ended(name)

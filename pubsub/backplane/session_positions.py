@@ -67,12 +67,13 @@ class SessionPositions:
         """Return the value of a session that has ``content`` now."""
         places = _few(set(content.behind.values()))
         numbers = {place: number for number, place in enumerate(dict.fromkeys(places.values()))}
-        positions = tuple([await self._shared(place) for place in numbers])
+        positions = tuple([await self.shared(place) for place in numbers])
         behind = {name: numbers[places[at]] for name, at in sorted(content.behind.items())}
         live = tuple(sorted(content.live))
         return SessionEntry(run, live, behind, positions, content.notes, lost)
 
-    async def _shared(self, place: Position) -> SharedPosition:
+    async def shared(self, place: Position) -> SharedPosition:
+        """Return the position of a client that continues at ``place`` here."""
         here = await self._positions.at(offset_of(place))
         if isinstance(place, Resumption) and isinstance(place.taken, Given):
             try:
@@ -84,14 +85,15 @@ class SessionPositions:
 
     async def content(self, entry: SessionEntry, broker: SharedPosition | None) -> SessionContent:
         """Return the positions of ``entry`` here; ``broker`` is where its live topics continue."""
-        here = [await self._local(one) for one in entry.positions]
+        here = [await self.local(one) for one in entry.positions]
         behind: dict[str, Position] = {name: here[at] for name, at in entry.behind.items()}
         if broker is not None and entry.live:
-            place = await self._local(broker)
+            place = await self.local(broker)
             behind |= dict.fromkeys(entry.live, place)
         return SessionContent((), behind, entry.notes)
 
-    async def _local(self, position: SharedPosition) -> Position:
+    async def local(self, position: SharedPosition) -> Position:
+        """Return where a client at ``position`` continues here."""
         found = await self._positions.find(position, strict=False)
         given = Given(self._positions, position, found.extent, self._run, self._clock)
         if found.start >= found.stop and given.is_settled:

@@ -14,7 +14,7 @@ broker was first.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +84,8 @@ class SharedSessions(Service):
         self._ticker.clock = clock
         self._takes = DeferredSemaphore(_TAKES)
         self._taken = self._lost = 0
+        self.also: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        """Calls to make before the broker leaves, when all connections are closed."""
         broker.sessions.sharing = self
 
     def startService(self) -> None:
@@ -276,7 +278,13 @@ class SharedSessions(Service):
 
     def leave(self) -> Deferred[None]:
         """See ``SessionSharing``."""
-        return ensureDeferred(self._leave()).addErrback(failed)
+        return ensureDeferred(self._leave_all()).addErrback(failed)
+
+    async def _leave_all(self) -> None:
+        others = [ensureDeferred(call()).addErrback(failed) for call in self.also]
+        await self._leave()
+        for done in others:
+            await done
 
     async def _leave(self) -> None:
         if self._ticker.running:

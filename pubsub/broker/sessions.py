@@ -13,6 +13,7 @@ from pubsub.errors import LimitReached, SessionUnknown
 
 if TYPE_CHECKING:
     from pubsub.broker.backlog import PendingMessages
+    from pubsub.broker.identity_sharing import IdentitySharing
     from pubsub.broker.memory_budget import MemoryBudget
     from pubsub.broker.resumption import Position
     from pubsub.broker.session_sharing import SessionSharing
@@ -122,6 +123,8 @@ class SessionRegistry:
         self._absent: dict[tuple[Hashable, bytes], Session] = {}
         self.sharing: SessionSharing | None = None
         """Shares sessions with other brokers, if anything does."""
+        self.identities: IdentitySharing | None = None
+        """Shares identities of nsd with other brokers, if anything does."""
         self.numbers: Counter[Hashable] = Counter()
         """The sessions of each kind."""
         self.nbytes = 0

@@ -14,6 +14,7 @@ from pubsub.backplane.replica_sender import WINDOW
 from pubsub.backplane.replica_stream import FETCHED
 from pubsub.backplane.shared_batches import SharedBatches
 from pubsub.backplane.shared_history import SharedHistory
+from pubsub.backplane.shared_identities import SharedIdentities
 from pubsub.backplane.shared_readers import SharedReaders
 from pubsub.backplane.shared_sessions import SharedSessions
 from pubsub.backplane.shared_topics import SharedTopics
@@ -203,10 +204,13 @@ def _share_places(
     positions: SharedPositions,
     reactor: Any,
 ) -> None:
-    """Share the positions of readers, batches that are committed once, and the sessions."""
+    """Share the positions of readers, batches that are committed once, sessions and identities."""
     assert isinstance(broker.store, SharedStore)
     SharedReaders(state, positions, reactor)
     positions.batches = SharedBatches(state, broker.store, reactor)
     sessions = SharedSessions(broker, state, positions, reactor)
-    fanout.also.append(sessions.figures)
+    identities = SharedIdentities(broker, broker.store, state, positions, reactor)
+    sessions.also.append(identities.leave)
+    fanout.also += [sessions.figures, identities.figures]
     sessions.setServiceParent(broker)  # type: ignore[no-untyped-call]
+    identities.setServiceParent(broker)  # type: ignore[no-untyped-call]

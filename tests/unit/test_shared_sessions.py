@@ -75,12 +75,14 @@ class EndOfHistory(Service):
 class SessionCase(ReplicaCase):
     """Brokers that share their sessions."""
 
+    node_class: type[SessionNode] = SessionNode
+
     def setUp(self) -> None:
         super().setUp()
         self.bucket = MemoryBucket()
 
     def broker(self, path: Path | None = None) -> SessionNode:
-        made = type("Here", (SessionNode,), {"bucket": self.bucket})(
+        made = type("Here", (self.node_class,), {"bucket": self.bucket})(
             self.log, path or scratch(self) / "history", LIMITS
         )
         self.nodes.append(made)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from twisted.internet.defer import ensureDeferred
 
-from pubsub.errors import (
-    RateLimited,
-    Refused,
-)
+from pubsub.broker.durability import Durability
+from pubsub.errors import RateLimited, Refused
 from pubsub.kernel import Columns
 from pubsub.protocols.nsd.codec import (
     MAX_LINE,
@@ -36,19 +35,25 @@ from pubsub.protocols.nsd.identity_proof import (
     check_identity,
     check_owner,
     is_proved,
+    may_name,
     prove,
 )
-from pubsub.protocols.nsd.message_list import MessageList
-from pubsub.protocols.nsd.refusals import NOT_STORED, connection_refusal_of, refusal_of
-from pubsub.protocols.nsd.requests import Requests
+from pubsub.protocols.nsd.message_list import ListStart, MessageList
+from pubsub.protocols.nsd.refusals import (
+    NOT_SHARED,
+    NOT_STORED,
+    connection_refusal_of,
+    refusal_of,
+)
+from pubsub.protocols.nsd.requests import Requests, topic_of
+from pubsub.protocols.nsd.waiting_request import WaitingRequest
 from pubsub.wire.connection import Connection
-from pubsub.wire.replies import confirmed_by_host
+from pubsub.wire.replies import all_of, confirmed_by_host, stored_in
 
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
     from pubsub.broker.listener import Listener
-    from pubsub.broker.passwords import PasswordCheck
     from pubsub.broker.topics import Topic
     from pubsub.protocols.nsd.heads import EncodedBatches, Source
     from pubsub.protocols.nsd.identities import Identities
@@ -65,8 +70,8 @@ class NsdConnection(Connection):
     _in_consume = False
     # Made for the first Get of an identity that is subscribed to them.
     _figures: UnseenFigures | None = None
-    # The verification of a password; no other request is handled meanwhile.
-    _password_check: PasswordCheck | None = None
+    # A request that waits; no other is handled meanwhile.
+    _waiting: WaitingRequest | None = None
 
     def __init__(
         self,
@@ -98,13 +103,13 @@ class NsdConnection(Connection):
         while not (self._waits or self.output_full or self.closing):
             columns = None if heads is None else heads.scan(data, at)
             if columns is not None and columns.count:
-                if self._may_name(columns.addresses):
+                if self._may_publish(columns.addresses):
                     at = columns.end
                     self._publish_columns(columns)
                     if self.output_full or self.closing:
                         break
                 else:
-                    # A line of this read may have the password.
+                    # A line of this read may have the password, or open the identity.
                     heads = None
             end = data.find(b"\n", at)
             if end < 0:
@@ -129,16 +134,10 @@ class NsdConnection(Connection):
         answer = wrap(error(f"INVALID REQUEST: [{shown}]"), False)
         self.fail("line-too-long", answer, line)
 
-    def _may_name(self, sources: list[Source]) -> bool:
-        """Return whether no password is missing for the identities."""
-        if self.listener.settings["identity-password"] == NO_PASSWORD:
-            return True
-        try:
-            for source in sources:
-                check_identity(self, source.identity)
-        except Refused:
-            return False
-        return True
+    def _may_publish(self, sources: list[Source]) -> bool:
+        """Return whether nothing has to be done for the identities before."""
+        names = [source.identity for source in sources]
+        return may_name(self, names) and self._identities.are_open(names)
 
     def _publish_columns(self, columns: Columns) -> None:
         """Publish the bodies of lines whose heads are known."""
@@ -186,7 +185,7 @@ class NsdConnection(Connection):
         else:
             self.reply_when(confirmed_by_host(topic), success * count, failed * count, count)
 
-    def _answer(self, line: bytes) -> None:
+    def _answer(self, line: bytes, is_prepared: bool = False) -> None:
         text, in_base64 = unwrap(line)
         try:
             request = parse(text, line)
@@ -196,20 +195,14 @@ class NsdConnection(Connection):
                     self._prove(request.identity, password, line, in_base64)
                     return
                 check_identity(self, request.identity)
-                if isinstance(request, Subscribe | Unsubscribe | Get):
-                    check_owner(self, self._identities.owner(request.identity))
+            if not is_prepared and self._prepare(request, line, in_base64):
+                return
+            if isinstance(request, Subscribe | Unsubscribe | Get):
+                self._check_owner(request)
             if isinstance(request, Get):
                 self._get(request, in_base64)
-                return
-            topic = self._requests.carry_out(self, request)
-            response = (
-                self._requests.subscribed(request) if isinstance(request, Subscribe) else SUCCESS
-            )
-            success, failed = wrap(response, in_base64), wrap(NOT_STORED, in_base64)
-            if isinstance(request, Publish):
-                self._reply_published(topic, success, failed)
             else:
-                self.reply_when_stored(topic.durability, success, failed)
+                self._carry_out(request, in_base64)
             return
         except InvalidLine as invalid:
             response = error(f"INVALID REQUEST: [{invalid.shown}]")
@@ -219,44 +212,83 @@ class NsdConnection(Connection):
                 return
             self.refuse("invalid-request", frame=line)
         except Refused as refused:
-            self.refuse(refused.reason, topic=_topic_of(request))
+            self.refuse(refused.reason, topic=topic_of(request))
             response = refusal_of(refused)
         self.reply(wrap(response, in_base64))
+
+    def _check_owner(self, request: Request) -> None:
+        if self.listener.settings["identity-password"] != NO_PASSWORD:
+            check_owner(self, self._identities.owner(request.identity))
+
+    def _carry_out(self, request: Request, in_base64: bool) -> None:
+        """Carry out a request other than Get, and reply."""
+        topic = self._requests.carry_out(self, request)
+        response = self._requests.subscribed(request) if isinstance(request, Subscribe) else SUCCESS
+        success, failed = wrap(response, in_base64), wrap(NOT_STORED, in_base64)
+        moves = self._requests.moves
+        if isinstance(request, Publish):
+            self._reply_published(topic, success, failed)
+        elif moves is None:
+            self.reply_when_stored(topic.durability, success, failed)
+        else:
+            # It is to be kept here at least as well as at the other brokers.
+            stored = stored_in(self.listener.store, topic.durability or Durability.ASYNC)
+            shared = partial(moves.when_written, request.identity)
+            self.reply_when(all_of([stored, shared]), success, wrap(NOT_SHARED, in_base64))
 
     @property
     def _waits(self) -> bool:
         """True while a request is carried out that takes longer."""
-        return self._message_list is not None or self._password_check is not None
+        return self._message_list is not None or self._waiting is not None
+
+    def _wait(
+        self, topic: str | None, line: bytes, in_base64: bool, is_prepared: bool
+    ) -> WaitingRequest:
+        """Answer the request in ``line`` as soon as it has what it waits for."""
+
+        def done(refused: Refused | None) -> None:
+            self._waiting = None
+            if refused is None:
+                self._answer(line, is_prepared)
+            else:
+                self.refuse(refused.reason, topic=topic)
+                self.reply(wrap(refusal_of(refused), in_base64))
+            self.release("request")
+            self._resume_requests()
+
+        self._waiting = WaitingRequest(done)
+        self.hold("request")
+        return self._waiting
 
     def _prove(self, identity: str, password: str, line: bytes, in_base64: bool) -> None:
         """Verify a password, then answer the request in ``line``."""
+        waiting = self._wait(None, line, in_base64, False)
+        waiting.wait_for_password(prove(self, identity, password, waiting.resolve))
 
-        def done(refused: Refused | None) -> None:
-            waited, self._password_check = self._password_check, None
-            if refused is None:
-                self._answer(line)
-            else:
-                self.refuse(refused.reason)
-                self.reply(wrap(refusal_of(refused), in_base64))
-            if waited is not None:
-                self.release("password")
-                self._resume_requests()
+    def _prepare(self, request: Request, line: bytes, in_base64: bool) -> bool:
+        """Have the identity here that ``request`` needs; return True if that takes longer.
 
-        check = prove(self, identity, password, done)
-        if check.pending:
-            self._password_check = check
-            self.hold("password")
+        Then the request in ``line`` is answered.
+        """
+        moves = self._requests.moves
+        found = None if moves is None else moves.prepare(self, request, self._requests.check)
+        if found is None:
+            return False
+        waiting = self._wait(topic_of(request), line, in_base64, True)
+        waiting.wait_for_identity(found)
+        return True
 
     # Get
 
     def _get(self, request: Get, in_base64: bool) -> None:
-        identity = self._identities.find(request.identity)
-        subscribed = () if identity is None else identity.channels
+        identity, moves = self._identities.find(request.identity), self._requests.moves
+        start = ListStart(request.after) if moves is None else moves.list_start(request)
+        subscribed = () if identity is None or start is None else identity.channels
         line = LineStream(in_base64)
         if self._figures is None and FIGURES in subscribed:
             self._figures = UnseenFigures.of(self.listener)
         self._message_list = MessageList(
-            self, subscribed, request.after, line, self._encoded, self._figures
+            self, subscribed, start or ListStart(0), line, self._encoded, self._figures
         )
         ensureDeferred(self._message_list.send()).addCallbacks(self._list_sent, self._list_failed)
 
@@ -310,14 +342,7 @@ class NsdConnection(Connection):
 
     def ended(self) -> None:
         """See ``Connection``."""
-        if self._password_check is not None:
-            self._password_check.cancel()
+        if self._waiting is not None:
+            self._waiting.cancel()
         if self._message_list is not None:
             self.listener.at_tick_end(self._message_list.resume)
-
-
-def _topic_of(request: Request) -> str:
-    """The channel of a request."""
-    if isinstance(request, Subscribe | Unsubscribe):
-        return request.channel
-    return request.identity

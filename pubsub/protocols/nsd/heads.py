@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from pubsub.broker.batch import Batch
@@ -126,8 +127,8 @@ def encode_batch(batch: Batch) -> bytes:
     return b",".join(messages(batch)) if encoded is None else encoded[:-1]
 
 
-# The first offset of a batch, its number of messages, and their timestamp.
-_Key: TypeAlias = tuple[int, int, int]
+# The first offset of a batch, its number of messages, their timestamp, and the shift.
+_Key: TypeAlias = tuple[int, int, int, int]
 
 
 class EncodedBatches:
@@ -137,11 +138,16 @@ class EncodedBatches:
         self._free = nbytes
         self._encoded: OrderedDict[_Key, bytes] = OrderedDict()
 
-    def encode(self, batch: Batch) -> bytes:
-        """As ``encode_batch``, for a batch that was read from the history."""
-        key = batch.offset, batch.count, batch.timestamp
+    def encode(self, batch: Batch, shift: int = 0) -> bytes:
+        """As ``encode_batch``, for a batch that was read from the history.
+
+        The numbers of the messages are larger by ``shift``.
+        """
+        key = batch.offset, batch.count, batch.timestamp, shift
         found = self._encoded.get(key)
         if found is None:
+            if shift:
+                batch = replace(batch, offset=batch.offset + shift)
             found = self._encoded[key] = encode_batch(batch)
             self._free -= len(found)
             while self._free < 0:

@@ -7,15 +7,18 @@ subscription, so that a change costs the same however many subscriptions an iden
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
 from pubsub.errors import LimitReached, MemoryExhausted
+from pubsub.protocols.nsd.moved_identity import MovedIdentity
+from pubsub.protocols.nsd.nsd_identity import NsdIdentity
 
 if TYPE_CHECKING:
     from pubsub.broker.memory_budget import MemoryBudget
+    from pubsub.broker.resumption import Position
     from pubsub.broker.slices import Work
     from pubsub.interfaces import IStore
 
@@ -28,23 +31,8 @@ strings, as names may contain any character; the values are empty."""
 # Estimated bytes of an identity and of a subscription, for the memory budget.
 IDENTITY_BYTES = 1024
 SUBSCRIPTION_BYTES = 128
-
-
-class NsdIdentity:
-    """The state of one identity: whether it has opened its channel, and its subscriptions.
-
-    ``idle_since`` is the time at which it was found unused; None if it was used since. ``owner`` is
-    the user that its subscriptions belong to; empty if there is none.
-    """
-
-    __slots__ = ("channels", "idle_since", "name", "opened", "owner")
-
-    def __init__(self, name: str, opened: bool = False, channels: set[str] | None = None) -> None:
-        self.name = name
-        self.opened = opened
-        self.owner = ""
-        self.idle_since: float | None = None
-        self.channels = set() if channels is None else channels
+# Estimated bytes of the place here of a number that another broker gave.
+PLACE_BYTES = 1024
 
 
 class Identities:
@@ -60,6 +48,14 @@ class Identities:
         seconds: Callable[[], float] = lambda: 0.0,
         left: Callable[[str], None] = lambda channel: None,
     ) -> None:
+        self.changed: Callable[[str], None] = lambda name: None
+        """Is called with an identity that has changed."""
+        self.ended: Callable[[NsdIdentity], None] = lambda identity: None
+        """Is called with an identity that ends, before."""
+        self.is_shared = False
+        """Whether other brokers may have the identities."""
+        self.wanted: set[str] = set()
+        """Names that were opened while the engine was away, and perhaps some others."""
         self._store = store
         self._memory = memory
         self._seconds = seconds
@@ -72,17 +68,21 @@ class Identities:
             record = json.loads(value)
             identity = self._known[name] = NsdIdentity(name, record["opened"])
             identity.owner = record.get("owner", "")
+            identity.moved = MovedIdentity.of(record)
+            if self.is_wanted(name):
+                self.wanted.add(name)
             self._memory.add(IDENTITY_BYTES)
             if "channels" in record:
                 self._convert(identity, record["channels"])
         for key, _ in self._store.items(SUBSCRIPTIONS):
             name, channel = json.loads(key)
-            if name in self._known:
-                self._add(self._known[name], channel)
+            known = self.here(name)
+            if known is not None:
+                self._add(known, channel)
 
     def _add(self, identity: NsdIdentity, channel: str) -> None:
         if channel not in identity.channels:
-            identity.channels.add(channel)
+            identity.add(channel)
             self._memory.add(SUBSCRIPTION_BYTES)
 
     def _convert(self, identity: NsdIdentity, channels: list[str]) -> None:
@@ -105,6 +105,10 @@ class Identities:
         identity = self.find(name)
         return identity is not None and identity.opened
 
+    def are_open(self, names: Iterable[str]) -> bool:
+        """Return whether ``names`` are opened, if they may be at another broker."""
+        return not self.is_shared or all(map(self.opened, names))
+
     def has(self, name: str, channel: str) -> bool:
         """Return whether the identity is subscribed to ``channel``."""
         identity = self._known.get(name)
@@ -116,8 +120,10 @@ class Identities:
         if known is None and len(self._known) >= limit:
             raise LimitReached("identities")
         have = known.channels if known is not None else ()
-        if channel is not None and channel not in have and len(have) >= subscriptions:
-            raise LimitReached("subscriptions")
+        if channel is not None and channel not in have:
+            moved = None if known is None else known.moved
+            if len(have) >= subscriptions or not (moved is None or moved.has_room(channel)):
+                raise LimitReached("subscriptions")
         if known is None and self._memory.full:
             raise MemoryExhausted("identities")
 
@@ -131,6 +137,7 @@ class Identities:
         if not identity.opened:
             identity.opened = True
             self._save(identity)
+            self.changed(name)
 
     def subscriptions(self) -> Iterator[str]:
         """Yield the channel of every subscription, once for each identity that has it."""
@@ -155,20 +162,119 @@ class Identities:
             return False
         self.check_room(name, channel, limit, subscriptions)
         identity = self._make(name, owner)
-        self._memory.reserve(SUBSCRIPTION_BYTES)
-        identity.channels.add(channel)
-        self._store.put(SUBSCRIPTIONS, _key(name, channel), b"")
+        self._reserve(identity, channel)
+        self.changed(name)
         return True
+
+    def _reserve(self, identity: NsdIdentity, channel: str) -> None:
+        self._memory.reserve(SUBSCRIPTION_BYTES)
+        identity.add(channel)
+        self._store.put(SUBSCRIPTIONS, _key(identity.name, channel), b"")
 
     def unsubscribe(self, name: str, channel: str) -> bool:
         """Unsubscribe; return False if it was not subscribed."""
         identity = self.find(name)
         if identity is None or channel not in identity.channels:
             return False
-        identity.channels.discard(channel)
+        identity.discard(channel)
         self._memory.free(SUBSCRIPTION_BYTES)
         self._store.delete(SUBSCRIPTIONS, _key(name, channel))
+        self.changed(name)
         return True
+
+    # Identities of other brokers
+
+    def keep_all(self) -> None:
+        """The broker shares no identities, or no more."""
+        for identity in self._known.values():
+            identity.moved = None
+
+    def here(self, name: str) -> NsdIdentity | None:
+        """Return the identity if this broker has it."""
+        identity = self._known.get(name)
+        if identity is None or (identity.moved is not None and identity.moved.elsewhere):
+            return None
+        return identity
+
+    def names(self) -> list[str]:
+        """Return the names of all identities that are known."""
+        return list(self._known)
+
+    def adopt(self, name: str, moved: MovedIdentity, opened: bool, owner: str) -> NsdIdentity:
+        """Return the identity, which may have been another broker's; see ``add_channel``."""
+        identity = self._make(name)
+        self._forget_places(identity)
+        self._memory.add(PLACE_BYTES * len(moved.places))
+        moved.count(identity.channels)
+        identity.opened, identity.owner, identity.moved = opened, owner, moved
+        self._save(identity)
+        return identity
+
+    def add_channel(self, identity: NsdIdentity, channel: str) -> bool:
+        """Add a channel of an identity that is adopted; return False if it was there."""
+        if channel in identity.channels:
+            return False
+        self._reserve(identity, channel)
+        return True
+
+    def open_elsewhere(self, name: str, wanted: bool = False) -> None:
+        """The identity is open, at another broker or, if it is ``wanted``, soon; see ``moved``."""
+        if self.here(name) is None:
+            identity = self._make(name)
+            identity.opened, identity.moved = True, MovedIdentity(elsewhere=True, wanted=wanted)
+            self._save(identity)
+            if wanted:
+                self.wanted.add(name)
+
+    def is_elsewhere(self, name: str) -> bool:
+        """Return whether the identity is known, and not here."""
+        return name in self._known and self.here(name) is None
+
+    def is_wanted(self, name: str) -> bool:
+        """Return whether the identity was opened here, and no broker has it yet."""
+        identity = self._known.get(name)
+        return identity is not None and identity.moved is not None and identity.moved.wanted
+
+    def release(self, name: str) -> Work:
+        """Another broker has the identity; return the work of forgetting its subscriptions."""
+        identity = self._known.get(name)
+        channels: set[str] = set()
+        if identity is not None:
+            channels, identity.channels = identity.channels, channels
+            self._forget_places(identity)
+            identity.owner, identity.moved = "", MovedIdentity(elsewhere=True)
+            if identity.opened:
+                self._save(identity)
+            else:
+                self._remove(identity)
+        return self._forget(name, channels)
+
+    def _forget(self, name: str, channels: set[str]) -> Work:
+        for channel in channels:
+            self._memory.free(SUBSCRIPTION_BYTES)
+            if not self.has(name, channel):
+                self._store.delete(SUBSCRIPTIONS, _key(name, channel))
+            self._left(channel)
+            yield
+
+    def keep_place(self, identity: NsdIdentity, number: int, place: Position) -> None:
+        """Keep where a client with a number of another broker continues here."""
+        moved = identity.share()
+        if self._known.get(identity.name) is identity and not moved.elsewhere:
+            before = len(moved.places)
+            moved.keep(number, place)
+            self._memory.add(PLACE_BYTES * (len(moved.places) - before))
+
+    def _forget_places(self, identity: NsdIdentity) -> None:
+        if identity.moved is not None:
+            self._memory.free(PLACE_BYTES * len(identity.moved.places))
+            identity.moved.places.clear()
+
+    def _remove(self, identity: NsdIdentity) -> None:
+        self._forget_places(identity)
+        del self._known[identity.name]
+        self._store.delete(TABLE, identity.name)
+        self._memory.free(IDENTITY_BYTES)
 
     # The end
 
@@ -193,13 +299,12 @@ class Identities:
 
     def delete(self, name: str) -> Work | None:
         """See ``IdentityKeeper``."""
-        identity = self._known.get(name)
+        identity = self.here(name)
         return None if identity is None else self._end(identity)
 
     def _end(self, identity: NsdIdentity) -> Work:
-        del self._known[identity.name]
-        self._store.delete(TABLE, identity.name)
-        self._memory.free(IDENTITY_BYTES)
+        self.ended(identity)
+        self._remove(identity)
         while identity.channels:
             channel = identity.channels.pop()
             self._store.delete(SUBSCRIPTIONS, _key(identity.name, channel))
@@ -213,6 +318,7 @@ class Identities:
         if owner is not None and owner.opened:
             owner.opened = False
             self._save(owner)
+            self.changed(channel)
         if has_readers:
             for identity in self._known.values():
                 if channel in identity.channels:
@@ -231,6 +337,8 @@ class Identities:
         record: dict[str, object] = {"opened": identity.opened}
         if identity.owner:
             record["owner"] = identity.owner
+        if identity.moved is not None:
+            record |= identity.moved.record()
         self._store.put(TABLE, identity.name, json.dumps(record).encode())
 
 

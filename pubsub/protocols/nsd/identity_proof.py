@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from pubsub.broker.identity import PASSWORD, Identity
@@ -31,6 +31,18 @@ def check_identity(connection: Connection, name: str) -> None:
     required = listener.settings["identity-password"] == REQUIRED
     if listener.passwords.is_user(name) or (required and connection.identity.is_anonymous):
         raise WrongPassword
+
+
+def may_name(connection: Connection, names: Iterable[str]) -> bool:
+    """Return whether no password is missing for the identities ``names``."""
+    if connection.listener.settings["identity-password"] == NO_PASSWORD:
+        return True
+    try:
+        for name in names:
+            check_identity(connection, name)
+    except Refused:
+        return False
+    return True
 
 
 def owner_of(connection: Connection, name: str) -> str:

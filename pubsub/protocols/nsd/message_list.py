@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from twisted.internet.defer import Deferred
 
 from pubsub.broker.history_reads import PAGE_BYTES, read_history
+from pubsub.broker.resumption import Position, Resumption, offset_of
 from pubsub.protocols.nsd.codec import LIST_END, LIST_START, LineStream
 from pubsub.protocols.nsd.figures import CHANNEL as FIGURES
 
 if TYPE_CHECKING:
+    from pubsub.broker.batch import Batch
     from pubsub.broker.slices import Work
     from pubsub.broker.topics import Topic
     from pubsub.protocols.nsd.figures import UnseenFigures
@@ -24,28 +26,55 @@ if TYPE_CHECKING:
 _FEW = 16
 
 
+class ListStart(NamedTuple):
+    """The beginning of a list of messages, and how they are numbered.
+
+    Their numbers are offsets plus 1 plus ``shift``. If brokers share the identity, the list ends
+    before the offset that ``end`` returns, and ``gave`` is told the one behind its last message.
+    """
+
+    position: Position
+    shift: int = 0
+    end: Callable[[], int] | None = None
+    gave: Callable[[int], None] = lambda offset: None
+
+
 class MessageList:
-    """Sends the messages of ``channels`` from the offset ``after`` on to ``connection``.
+    """Sends the messages of ``channels`` from ``start`` on to ``connection``.
 
     Channels that the client may not read are left out. ``line`` is the response line in the dialect
     of the request; ``encoded`` the encoded batches; ``figures`` those of the broker, if they were
     subscribed. The connection is held while the list waits, with the list as the reason.
     """
 
-    __slots__ = ("_after", "_channels", "_connection", "_encoded", "_figures", "_line", "_writable")
+    __slots__ = (
+        "_channels",
+        "_connection",
+        "_encoded",
+        "_figures",
+        "_last",
+        "_line",
+        "_start",
+        "_taken",
+        "_writable",
+    )
 
     def __init__(
         self,
         connection: Connection,
         channels: Collection[str],
-        after: int,
+        start: ListStart,
         line: LineStream,
         encoded: EncodedBatches,
         figures: UnseenFigures | None,
     ) -> None:
         self._connection = connection
         self._channels = channels
-        self._after = after
+        self._start = start
+        # The offset behind the last message, if brokers share the identity.
+        self._last = -1
+        position = start.position
+        self._taken = position.taken if isinstance(position, Resumption) else None
         self._line = line
         self._encoded = encoded
         self._figures = figures
@@ -58,7 +87,7 @@ class MessageList:
         rights = self._rights
         channels, remote = await self._readable()
         # Messages published while the list is sent are left to the next Get.
-        offset = max(self._after, 0)
+        offset = max(offset_of(self._start.position), 0)
         await self._ask_hosts(remote)
         end = await self._stored_end() if channels else offset
         pieces, comma = [LIST_START], b""
@@ -77,12 +106,12 @@ class MessageList:
                 continue
             for start, stop in page.damaged:
                 listener.drop(connection.label, "*", "damaged", stop - start, connection)
-            for batch in page.batches:
-                encoded = self._encoded.encode(batch)
+            for batch in self._given(page.batches, end):
+                encoded = self._encoded.encode(batch, self._start.shift)
                 connection.count_sent(batch.count, len(encoded))
                 pieces += (comma, encoded)
                 comma = b","
-            offset = page.next_offset
+            offset = page.next_offset if self._start.end is None else min(page.next_offset, end)
             if offset < end:
                 connection.reply(line.feed(*pieces))
                 pieces.clear()
@@ -94,13 +123,29 @@ class MessageList:
             if figures:
                 pieces += (comma, figures)
             connection.reply(line.finish(*pieces, LIST_END))
+        if self._last >= 0:
+            self._start.gave(self._last)
+
+    def _given(self, batches: Iterable[Batch], end: int) -> Iterable[Batch]:
+        """Return the messages that the list is to have."""
+        return batches if self._start.end is None else self._cut(batches, end)
+
+    def _cut(self, batches: Iterable[Batch], end: int) -> Iterator[Batch]:
+        """Yield the messages before ``end`` that the client was not given at another broker."""
+        for batch in batches:
+            taken = self._taken
+            start = 0 if taken is None else taken.prefix(batch.run, batch.sequence, batch.count)
+            stop = min(batch.count, end - batch.offset)
+            if start < stop:
+                self._last = batch.offset + stop
+                yield batch if stop - start == batch.count else batch.slice(start, stop)
 
     def _take_figures(self, offset: int) -> bytes:
         """Return the broker's figures as the last message: the client continues at ``offset``."""
         figures = self._figures
         if figures is None or not self._connection.access.may_read(FIGURES):
             return b""
-        message = figures.take(offset)
+        message = figures.take(offset + self._start.shift)
         self._connection.count_sent(bool(message), len(message))
         return message
 
@@ -147,6 +192,8 @@ class MessageList:
         """
         store = self._connection.listener.store
         end: int = store.next_offset
+        if self._start.end is not None:
+            end = min(end, self._start.end())
         if end > store.committed:
             stored: Deferred[bool] = Deferred()
             store.when_written(stored.callback)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pubsub.errors import (
+    BackplaneAway,
     FrameTimeout,
     HandshakeTimeout,
     HistoryUnavailable,
@@ -31,6 +32,7 @@ TEXTS: dict[type[Refused], str] = {
     LimitReached: "LIMIT REACHED: {0}",
     RateLimited: "RATE LIMIT EXCEEDED",
     MemoryExhausted: "BROKER BUSY",
+    BackplaneAway: "BROKER BUSY",
     HistoryUnavailable: "HISTORY UNAVAILABLE",
     FrameTimeout: "REQUEST TIMEOUT",
     HandshakeTimeout: "REQUEST TIMEOUT",
@@ -39,6 +41,8 @@ TEXTS: dict[type[Refused], str] = {
 
 NOT_STORED = error(TEXTS[HistoryUnavailable])
 """The response to a message that could not be committed."""
+NOT_SHARED = error(TEXTS[BackplaneAway])
+"""The response to a change of an identity that could not be shared with the other brokers."""
 
 
 def refusal_of(refused: Refused) -> bytes:

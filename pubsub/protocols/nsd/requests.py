@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pubsub.broker.topics import Topic
     from pubsub.protocols.nsd.heads import Source
     from pubsub.protocols.nsd.identities import Identities
+    from pubsub.protocols.nsd.identity_moves import IdentityMoves
 
 
 class Requests:
@@ -41,9 +42,32 @@ class Requests:
     where nothing has been done.
     """
 
-    def __init__(self, listener: Listener, identities: Identities) -> None:
+    def __init__(
+        self, listener: Listener, identities: Identities, moves: IdentityMoves | None
+    ) -> None:
         self._listener = listener
         self._identities = identities
+        self.moves = moves
+        """Shares the identities with other brokers, if anything does."""
+
+    def check(self, client: Connection, request: Request) -> None:
+        """Raise the errors of Open, Subscribe and Unsubscribe; change nothing."""
+        access, identities = client.access, self._identities
+        match request:
+            case Open():
+                access.check_create(request.identity)
+                identities.check_room(request.identity, None, *self._limits)
+            case Subscribe():
+                access.check_subscribe(request.channel)
+                self._listener.topics.named(request.channel)
+                identities.check_room(request.identity, None, *self._limits)
+            case Unsubscribe():
+                self._listener.topics.named(request.channel)
+
+    @property
+    def _limits(self) -> tuple[int, int]:
+        settings = self._listener.settings
+        return settings["max-identities"], settings["max-subscriptions"]
 
     def carry_out(self, client: Connection, request: Request) -> Topic:
         """Carry out a request other than Get; return its topic."""
@@ -76,9 +100,10 @@ class Requests:
         access = client.access
         access.check_create(name)
         readable = access.may_subscribe(name)
-        settings = self._listener.settings
-        limits = (settings["max-identities"], settings["max-subscriptions"])
-        self._identities.check_room(name, name if readable else None, *limits)
+        if self._identities.is_elsewhere(name):
+            # It is subscribed there.
+            return self._listener.topics.create(name)
+        self._identities.check_room(name, name if readable else None, *self._limits)
         topic = self._listener.topics.create(name)
         self._identities.open(name)
         if readable:
@@ -103,9 +128,7 @@ class Requests:
         return topic, publisher.publish(topic, columns, headers, source.sender)
 
     def _subscribe(self, client: Connection, name: str, channel: str) -> None:
-        settings = self._listener.settings
-        limits = (settings["max-identities"], settings["max-subscriptions"])
-        if self._identities.subscribe(name, channel, *limits, owner_of(client, name)):
+        if self._identities.subscribe(name, channel, *self._limits, owner_of(client, name)):
             listener = self._listener
             listener.router.read_history(listener.topics.named(channel))
 
@@ -119,7 +142,17 @@ class Requests:
         if not request.position:
             return SUCCESS
         store = self._listener.store
+        if self.moves is not None:
+            when, continues = self.moves.continuation(request)
+            return success_at(when, store.epoch, continues)
         after = store.continuation(request.epoch, request.after) if request.epoch else None
         if after is None:
             return success_at(store.next_offset, store.epoch, False)
         return success_at(after, store.epoch, True)
+
+
+def topic_of(request: Request) -> str:
+    """Return the channel of a request."""
+    if isinstance(request, Subscribe | Unsubscribe):
+        return request.channel
+    return request.identity

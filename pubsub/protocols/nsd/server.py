@@ -12,6 +12,7 @@ from pubsub.protocols.nsd.codec import MAX_LINE
 from pubsub.protocols.nsd.connection import NsdConnection
 from pubsub.protocols.nsd.heads import EncodedBatches
 from pubsub.protocols.nsd.identities import Identities
+from pubsub.protocols.nsd.identity_moves import IdentityMoves
 from pubsub.protocols.nsd.identity_proof import NO_PASSWORD, OPTIONAL, REQUIRED
 from pubsub.protocols.nsd.known_publishes import KnownPublishes
 from pubsub.protocols.nsd.requests import Requests
@@ -48,7 +49,8 @@ class NsdFactory(ConnectionFactory):
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
-        listener.when_open(lambda: self._identities)
+        # The identities are read when the store is open.
+        listener.when_open(lambda: self._requests)
 
         self._publishes = KnownPublishes(listener)
 
@@ -59,8 +61,15 @@ class NsdFactory(ConnectionFactory):
 
     @cached_property
     def _requests(self) -> Requests:
-        # The identities are read when the store is open.
-        return Requests(self.listener, self._identities)
+        return Requests(self.listener, self._identities, self._moves)
+
+    @property
+    def _moves(self) -> IdentityMoves | None:
+        listener, identities = self.listener, self._identities
+        sharing = listener.sessions.identities
+        if sharing is None:
+            return None
+        return listener.shared(IdentityMoves, lambda: IdentityMoves(listener, identities, sharing))
 
     def buildProtocol(self, addr: IAddress | None) -> NsdConnection:
         """See IProtocolFactory."""
@@ -89,6 +98,8 @@ def _load_identities(listener: Listener) -> Identities:
         listener.topics.create(channel)
     for channel in identities.subscriptions():
         listener.router.read_history(listener.topics.create(channel, hosted=False))
+    if listener.sessions.identities is None:
+        identities.keep_all()
     return identities
 
 

@@ -1,0 +1,216 @@
+"""``IdentityClaims``: how a broker gets an identity that another one has, or that nobody has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+
+from pubsub.backplane.identity_entry import (
+    IdentityEntry,
+    WantedIdentity,
+    claim_key,
+    decode_identity,
+    encode_claim,
+    encode_identity,
+    identity_key,
+)
+from pubsub.backplane.identity_values import KEPT
+from pubsub.backplane.outdated import Outdated
+from pubsub.broker.identity_sharing import (
+    ClaimedIdentity,
+    FormerNumbers,
+    IdentityClaim,
+    IdentityContent,
+)
+from pubsub.errors import BackplaneAway
+
+if TYPE_CHECKING:
+    from pubsub.backplane.log_numbers import LogNumbers
+    from pubsub.backplane.session_positions import SessionPositions
+    from pubsub.backplane.shared_state import ISharedState
+    from pubsub.broker.resumption import Position
+    from pubsub.store.shared_store import SharedStore
+
+# Seconds for which a broker that is asked for an identity may take, and between two looks.
+ANSWERED, _LOOK, _LONGEST_LOOK = 1.0, 0.02, 0.1
+_ATTEMPTS = 4
+# Brokers that are known not to answer.
+_SILENT = 100
+# Seconds for which a request is kept: a broker that is away for longer looks at each identity.
+_REQUESTED = 24 * 3600
+# Former numbers of an identity. With an older one a client gets all messages that are stored.
+_FORMER = 8
+
+
+class Claimed(NamedTuple):
+    """An identity with the revision of its value; ``moved`` if another broker had it."""
+
+    identity: ClaimedIdentity
+    revision: int
+    moved: bool
+
+
+class _FoundIdentity(NamedTuple):
+    entry: IdentityEntry
+    revision: int
+
+
+class IdentityClaims:
+    """Claims identities for the broker with ``store``; ``bounded`` gives a request a deadline."""
+
+    def __init__(
+        self,
+        state: ISharedState,
+        numbers: LogNumbers,
+        positions: SessionPositions,
+        store: SharedStore,
+        bounded: Callable[[Deferred[Any]], Deferred[Any]],
+        clock: Any,
+    ) -> None:
+        self._state, self._numbers, self._positions = state, numbers, positions
+        self._store, self._bounded, self._clock = store, bounded, clock
+        # The brokers that have not answered, with the revisions of their points then.
+        self._silent: dict[str, int] = {}
+
+    async def find(self, name: str) -> _FoundIdentity | None:
+        """Return the value of an identity; raises BackplaneAway or MalformedEntry."""
+        found = await self._bounded(self._state.get(identity_key(name)))
+        return (
+            None if found is None else _FoundIdentity(decode_identity(found.value), found.revision)
+        )
+
+    async def claim(self, claim: IdentityClaim, mine: IdentityContent | None) -> Claimed | None:
+        """See ``IdentitySharing``; raises MalformedEntry, too. ``mine`` is what is here of it."""
+        for _ in range(_ATTEMPTS):
+            found = await self.find(claim.name)
+            if found is not None and not found.entry.ended and found.entry.log != self._numbers.log:
+                claim.check(found.entry.content)
+                found = await self._asked(found, claim)
+                if found is None:
+                    continue
+            content, places = await self._content(found, claim, mine)
+            if content is None:
+                return None
+            claimed = await self._put(claim.name, found, ClaimedIdentity(content, places))
+            if claimed is not None:
+                return claimed
+        raise BackplaneAway("other brokers change the identity at the same time")
+
+    async def _content(
+        self, found: _FoundIdentity | None, claim: IdentityClaim, mine: IdentityContent | None
+    ) -> tuple[IdentityContent | None, Mapping[int, Position]]:
+        """Return the identity as it is to be here; None if there is none."""
+        if found is None:
+            return mine or claim.new, {}
+        entry, is_mine = found.entry, found.entry.log == self._numbers.log
+        if not entry.ended:
+            if not is_mine:
+                return await self._moved(entry)
+            if entry.top is None:
+                return mine or entry.content, {}
+            return entry.content, {}
+        if is_mine and mine is not None:
+            # It was made again, or its end was not carried out here.
+            return mine, {}
+        if claim.new is None:
+            return None, {}
+        # Clients may have numbers of the identity that has ended.
+        numbers = entry.content if is_mine else (await self._moved(entry))[0]
+        new = claim.new
+        return (
+            IdentityContent(new.opened, new.owner, new.channels, numbers.shift, numbers.former),
+            {},
+        )
+
+    async def _put(
+        self, name: str, found: _FoundIdentity | None, identity: ClaimedIdentity
+    ) -> Claimed | None:
+        """Write that the identity is here; None if another broker was first.
+
+        The value is written in any case: a broker that is about to take it is refused then.
+        """
+        value = encode_identity(IdentityEntry(self._numbers.log, identity.content))
+        revision = 0 if found is None else found.revision
+        try:
+            put = self._state.put(identity_key(name), value, revision, KEPT)
+            revision = await self._bounded(put)
+        except Outdated:
+            return None
+        moved = found is not None and found.entry.log != self._numbers.log
+        return Claimed(identity, revision, moved)
+
+    # Identities of other brokers
+
+    async def _moved(self, entry: IdentityEntry) -> tuple[IdentityContent, Mapping[int, Position]]:
+        """Return an identity of another broker, as it continues here."""
+        before, log = entry.content, entry.log
+        top = entry.top
+        if top is None:
+            top = await self._numbers.limit_of(log) + before.shift
+        former = before.former
+        if top > (former[-1].until if former else 0):
+            former = (*former, FormerNumbers(top, log, before.shift))[-_FORMER:]
+        # All numbers of this log are larger.
+        shift = max(top, former[-1].until if former else 0) - self._store.first_offset
+        places = {}
+        if entry.known is not None:
+            places[entry.known.number] = await self._positions.local(entry.known.position)
+        content = IdentityContent(before.opened, before.owner, before.channels, shift, former)
+        return content, places
+
+    async def _asked(self, found: _FoundIdentity, claim: IdentityClaim) -> _FoundIdentity | None:
+        """Ask the broker that has the identity for it; return the value then.
+
+        None if that is to be tried again.
+        """
+        log = found.entry.log
+        points, at = await self._numbers.points_of(log)
+        if found.entry.top is not None:
+            return found
+        # It is to know before its limit is read (see ``LogNumbers``), also if it has stopped and
+        # begins again.
+        await self._request(log, WantedIdentity(claim.name, claim.after))
+        if points.stopped or self._silent.get(log) == at:
+            return await self._again(found, claim.name)
+        until, pause = self._clock.seconds() + ANSWERED, _LOOK
+        while self._clock.seconds() < until:
+            await deferLater(self._clock, pause)
+            pause = min(2 * pause, _LONGEST_LOOK)
+            present = await self._again(found, claim.name)
+            if present is None or present.entry.top is not None:
+                return present
+        self._note_silent(log, (await self._numbers.points_of(log))[1])
+        return await self._again(found, claim.name)
+
+    async def _again(self, before: _FoundIdentity, name: str) -> _FoundIdentity | None:
+        """Return the value if the broker that was asked has not written it, or gives it up.
+
+        If it has written it otherwise, it may have been started again since, without knowing of the
+        request.
+        """
+        found = await self.find(name)
+        if found is None or found.entry.log != before.entry.log:
+            return None
+        is_answer = found.entry.top is not None or found.revision == before.revision
+        return found if is_answer else None
+
+    def _note_silent(self, log: str, revision: int) -> None:
+        """Wait no more for the broker of ``log`` before it gives a sign of life."""
+        self._silent[log] = revision
+        while len(self._silent) > _SILENT:
+            del self._silent[next(iter(self._silent))]
+
+    async def _request(self, log: str, wanted: WantedIdentity) -> None:
+        key, revision = claim_key(log, wanted.name), 0
+        for _ in range(_ATTEMPTS):
+            try:
+                put = self._state.put(key, encode_claim(wanted), revision, _REQUESTED)
+                await self._bounded(put)
+                return
+            except Outdated as before:
+                # An earlier request, from here or elsewhere.
+                revision = before.revision
+        raise BackplaneAway("other brokers request the identity at the same time")
