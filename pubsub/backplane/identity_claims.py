@@ -174,6 +174,7 @@ class IdentityClaims:
         # begins again.
         await self._request(log, WantedIdentity(claim.name, claim.after))
         if points.stopped or self._silent.get(log) == at:
+            self._numbers.is_gone(log, points, at)
             return await self._again(found, claim.name)
         until, pause = self._clock.seconds() + ANSWERED, _LOOK
         while self._clock.seconds() < until:

@@ -46,6 +46,8 @@ _DAY = 24 * 3600
 # Seconds for which the places of a broker that is gone are known, and between two values.
 _KEPT, _REFRESHED = 30 * _DAY, _DAY
 _ATTEMPTS = 3
+# Seconds for which the points of a broker that is gone are not read again.
+_GONE = 1.0
 # Seconds for which positions are looked for before the broker stops.
 _STOPPING = 2.0
 
@@ -72,6 +74,8 @@ class LogNumbers:
         self._written = -math.inf
         self._value = b""
         self._ready: list[Deferred[None]] = []
+        # The points of brokers that are gone, and the time until which they are not read again.
+        self._gone: dict[str, tuple[float, PointsEntry, int]] = {}
 
     @property
     def log(self) -> str:
@@ -195,10 +199,23 @@ class LogNumbers:
 
     async def points_of(self, log: str) -> tuple[PointsEntry, int]:
         """Return the points of another log, and their revision; raises the same errors."""
+        if log in self._gone:
+            until, entry, revision = self._gone[log]
+            if self._clock.seconds() < until:
+                return entry, revision
         found = await self._bounded(self._state.get(points_key(log)))
-        return (
-            (PointsEntry(()), 0) if found is None else (decode_points(found.value), found.revision)
-        )
+        if found is None:
+            return PointsEntry(()), 0
+        entry = decode_points(found.value)
+        if entry.stopped:
+            self.is_gone(log, entry, found.revision)
+        return entry, found.revision
+
+    def is_gone(self, log: str, entry: PointsEntry, revision: int) -> None:
+        """The broker of ``log`` does not answer: many clients may have left it."""
+        now = self._clock.seconds()
+        self._gone = {one: known for one, known in self._gone.items() if known[0] > now}
+        self._gone.setdefault(log, (now + _GONE, entry, revision))
 
     async def place(self, former: FormerNumbers, number: int) -> Position:
         """See ``IdentitySharing``; raises the same errors."""
