@@ -148,6 +148,24 @@ class MoveTests(IdentityCase):
             node = (self.there, self.here)[number % 2]
             ((after, body),) = await self.polled(node, "ada", after, 1)
             assert body == str(number)
+        # So old numbers are known no more.
+        assert len(await self.get(self.there, "ada", 1)) == 12
+
+    async def test_the_shared_state_is_lost(self) -> None:
+        await self.begin("a")
+        await self.done(self.here, wire.subscribe("ada", "a"))
+        self.here.publish("a", b"0")
+        ((when, _),) = await self.polled(self.here, "ada", 0, 1)
+        for node in (self.here, self.there):
+            node.state.leave()
+        for key in list(self.bucket.entries):
+            self.bucket.remove(key)
+        for node in (self.here, self.there):
+            node.state.come_back()
+        await self.pass_time(2)
+        assert await self.get(self.there, "ada", when) == []
+        self.there.publish("a", b"1")
+        assert bodies(await self.polled(self.there, "ada", when, 1)) == ["1"]
 
     async def test_everything_is_read_from_the_beginning(self) -> None:
         await self.begin("a")
