@@ -39,8 +39,8 @@ ANSWERED, _LOOK, _LONGEST_LOOK = 1.0, 0.02, 0.1
 _ATTEMPTS = 4
 # Brokers that are known not to answer.
 _SILENT = 100
-# Seconds for which a request is kept: a broker that is away for longer looks at each identity.
-_REQUESTED = 24 * 3600
+# Seconds for which a request is kept: a broker that was away looks at each identity by itself.
+_REQUESTED = 600
 # Former numbers of an identity. With an older one a client gets all messages that are stored.
 _FORMER = 8
 
@@ -152,7 +152,7 @@ class IdentityClaims:
             top = await self._numbers.limit_of(log) + before.shift
         former = before.former
         if top > (former[-1].until if former else 0):
-            former = (*former, FormerNumbers(top, log, before.shift))[-_FORMER:]
+            former = _newest((*former, FormerNumbers(top, log, before.shift)))
         # All numbers of this log are larger.
         shift = max(top, former[-1].until if former else 0) - self._store.first_offset
         places = {}
@@ -215,3 +215,11 @@ class IdentityClaims:
                 # An earlier request, from here or elsewhere.
                 revision = before.revision
         raise BackplaneAway("other brokers request the identity at the same time")
+
+
+def _newest(former: tuple[FormerNumbers, ...]) -> tuple[FormerNumbers, ...]:
+    """Return the newest of ``former``; numbers before them are of no log."""
+    excess = len(former) - _FORMER
+    if excess <= 0:
+        return former
+    return (FormerNumbers(former[excess].until, "", 0), *former[excess + 1 :])

@@ -120,14 +120,17 @@ class LogNumbers:
             if not done.called:
                 done.callback(None)
 
-    async def raise_limit(self) -> None:
-        """Raise the limit unless it is far away, or that is under way."""
+    async def raise_limit(self, is_new: bool = False) -> None:
+        """Raise the limit unless it is far away, or that is under way.
+
+        With ``is_new``, the shared state may have lost it.
+        """
         end = self._store.next_offset
-        if self._is_raising or end + AHEAD // 2 < self._proposed:
+        if self._is_raising or not (is_new or end + AHEAD // 2 >= self._proposed):
             return
         self._is_raising = True
         try:
-            await self._put_limit(end + AHEAD)
+            await self._put_limit(max(end + AHEAD, self._proposed))
         finally:
             self._is_raising = False
 
@@ -219,6 +222,8 @@ class LogNumbers:
 
     async def place(self, former: FormerNumbers, number: int) -> Position:
         """See ``IdentitySharing``; raises the same errors."""
+        if not former.log:
+            return 0
         if former.log == self.log:
             return number - former.shift
         points, _ = await self.points_of(former.log)

@@ -227,7 +227,7 @@ class SharedIdentities(Service):
             return
         self.is_there = True
         self._values.round += 1
-        self._run(self._numbers.raise_limit())
+        self._run(self._numbers.raise_limit(is_new=True))
         reached, self._reached = self._reached, []
         for done in reached:
             if not done.called:

@@ -32,11 +32,12 @@ class Node:
     """A broker with a history in the directory ``path``."""
 
     listen: ClassVar[Mapping[str, Mapping[str, object]]] = {"spot": {}}
+    top: ClassVar[Mapping[str, object]] = {}
 
     def __init__(self, log: MemoryLog, path: Path, limits: SharedLimits = LIMITS) -> None:
         self.path = path
         self.store = SharedStore(path, reactor, keep_everything())
-        self.house = House(self.listen, store=self.store, draw=secrets.randbits)
+        self.house = House(self.listen, store=self.store, draw=secrets.randbits, top=self.top)
         self.broker = self.house.broker
         self.stream = MemoryStream(log, at_tick_end)
         self.history = SharedHistory(

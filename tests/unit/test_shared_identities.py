@@ -8,13 +8,24 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pubsub.backplane import log_numbers
-from pubsub.backplane.identity_entry import identity_key
+from pubsub.backplane.identity_entry import (
+    IdentityEntry,
+    decode_identity,
+    encode_identity,
+    encode_limit,
+    identity_key,
+    limit_key,
+)
 from pubsub.backplane.shared_identities import SharedIdentities
+from pubsub.broker.identity_sharing import IdentityContent
+from pubsub.protocols.nsd import moved_identity
+from pubsub.protocols.nsd.identities import PLACE_BYTES
 from tests.unit import nsd_lines as wire
 from tests.unit.fakes import scratch
 from tests.unit.nsd_lines import NOTHING, SUCCESS
 from tests.unit.streams import Client
 from tests.unit.test_shared_sessions import SessionCase, SessionNode
+from tests.unit.user_files import user_file
 
 BUSY = wire.error("BROKER BUSY")
 Seen = list[tuple[int, str]]
@@ -137,6 +148,24 @@ class MoveTests(IdentityCase):
             node = (self.there, self.here)[number % 2]
             ((after, body),) = await self.polled(node, "ada", after, 1)
             assert body == str(number)
+        # So old numbers are known no more.
+        assert len(await self.get(self.there, "ada", 1)) == 12
+
+    async def test_the_shared_state_is_lost(self) -> None:
+        await self.begin("a")
+        await self.done(self.here, wire.subscribe("ada", "a"))
+        self.here.publish("a", b"0")
+        ((when, _),) = await self.polled(self.here, "ada", 0, 1)
+        for node in (self.here, self.there):
+            node.state.leave()
+        for key in list(self.bucket.entries):
+            self.bucket.remove(key)
+        for node in (self.here, self.there):
+            node.state.come_back()
+        await self.pass_time(2)
+        assert await self.get(self.there, "ada", when) == []
+        self.there.publish("a", b"1")
+        assert bodies(await self.polled(self.there, "ada", when, 1)) == ["1"]
 
     async def test_everything_is_read_from_the_beginning(self) -> None:
         await self.begin("a")
@@ -208,6 +237,20 @@ class MoveTests(IdentityCase):
         # One that was not needed elsewhere continues with its numbers.
         assert await self.polled(again, "ben", when, 1) == [(when + 1, "1")]
         assert bodies(await self.polled(again, "ada", moved[-1][0], 1)) == ["1"]
+
+    async def test_subscriptions_that_have_changed_elsewhere_in_the_meantime(self) -> None:
+        await self.begin("a", "b")
+        await self.done(self.here, wire.subscribe("ada", "a"))
+        await self.stopped(self.here)
+        await self.done(self.there, wire.unsubscribe("ada", "a"))
+        await self.done(self.there, wire.subscribe("ada", "b"))
+        self.there.publish("a", b"0")
+        self.there.publish("b", b"1")
+        again = self.broker(self.here.path)
+        await self.settled(self.there, again)
+        assert bodies(await self.get(again, "ada")) == ["1"]
+        assert again.broker.topics.named("a").history_readers == 0
+        assert again.broker.topics.named("b").history_readers == 1
 
     async def test_a_subscribe_that_asks_for_the_position(self) -> None:
         await self.begin("a")
@@ -447,3 +490,194 @@ class EndTests(IdentityCase):
         await self.pass_time(0.2)
         assert self.here.broker.memory.used == used[0]
         assert self.there.broker.memory.used > used[1] + 8 * 128
+
+    async def test_places_of_numbers_are_charged(self) -> None:
+        await self.begin("a")
+        await self.done(self.here, wire.subscribe("ada", "a"))
+        for number in range(8):
+            self.here.publish("a", b"%d" % number)
+        await self.settled(self.here, self.there)
+        await self.get(self.here, "ada")
+        assert await self.get(self.there, "ada", 8) == []
+        used = self.there.broker.memory.used
+        for number in range(1, 8):
+            await self.get(self.there, "ada", number)
+        # The one that was asked for first, and three more.
+        assert self.there.broker.memory.used == used + 3 * PLACE_BYTES
+        await self.get(self.here, "ada")
+        await self.pass_time(0.2)
+        assert self.there.broker.memory.used < used
+
+    async def test_they_expire_where_they_are(self) -> None:
+        await self.begin("a")
+        await self.done(self.here, wire.subscribe("ada", "a"))
+        self.here.publish("a", b"0")
+        await self.settled(self.here, self.there)
+        await self.get(self.there, "ada")
+        for node in (self.here, self.there):
+            keeper = node.broker.expiry.keepers[0]
+            for _ in range(2):
+                work = keeper.expire(lambda since: since is not None, ())
+                await node.broker.slices.finish(work)
+        await self.pass_time(0.2)
+        found = decode_identity(self.bucket.entries[identity_key("ada")].value)
+        assert found.ended
+        assert found.content.former
+        for node in (self.here, self.there):
+            assert node.identities.figures()["identities"] == 0
+
+    async def test_a_channel_is_deleted(self) -> None:
+        await self.begin("a", "b")
+        await self.done(self.here, wire.subscribe("ada", "a"))
+        await self.done(self.here, wire.subscribe("ada", "b"))
+        lifecycle = self.here.broker.topic_lifecycle
+        lifecycle.end(self.here.broker.topics.named("a"))
+        await self.pass_time(0.2)
+        found = decode_identity(self.bucket.entries[identity_key("ada")].value)
+        assert found.content.channels == ("b",)
+
+
+class UpkeepTests(IdentityCase):
+    """Values that are kept, and the limits of what is shared"""
+
+    async def test_identities_from_before_are_shared(self) -> None:
+        await self.begin("a")
+        identities = self.here.house.factories["nsd"]._identities
+        identities.subscribe("old", "a", 10, 10)
+        await self.pass_time(2)
+        self.here.publish("a", b"0")
+        await self.settled(self.here, self.there)
+        assert bodies(await self.get(self.there, "old")) == ["0"]
+
+    async def test_values_are_written_again_after_a_day(self) -> None:
+        await self.begin("a")
+        await self.done(self.here, wire.subscribe("ada", "a"))
+        await self.pass_time(1)
+        before = self.bucket.entries[identity_key("ada")].revision
+        await self.pass_time(2)
+        assert self.bucket.entries[identity_key("ada")].revision == before
+        self.here.house.clock.advance(25 * 3600)
+        await self.pass_time(2)
+        assert self.bucket.entries[identity_key("ada")].revision > before
+
+    async def test_a_value_that_is_gone(self) -> None:
+        await self.begin("a", "b")
+        await self.done(self.here, wire.subscribe("ada", "a"))
+        self.bucket.remove(identity_key("ada"))
+        await self.done(self.here, wire.subscribe("ada", "b"))
+        found = decode_identity(self.bucket.entries[identity_key("ada")].value)
+        assert found.content.channels == ("a", "b")
+
+    async def test_a_broker_that_learns_of_it_at_its_next_change(self) -> None:
+        await self.begin("a", "b")
+        await self.done(self.here, wire.subscribe("ada", "a"))
+        entry = IdentityEntry("elsewhere", IdentityContent(channels=("b",)), top=9)
+        self.bucket.write(identity_key("ada"), encode_identity(entry))
+        assert await self.ask(self.here, wire.subscribe("ada", "b")) == BUSY
+        await self.done(self.here, wire.subscribe("ada", "b"))
+        found = decode_identity(self.bucket.entries[identity_key("ada")].value)
+        assert found.content.channels == ("b",)
+        assert found.content.shift == 9
+
+    async def test_a_broker_whose_limit_is_unknown(self) -> None:
+        await self.begin("a")
+        entry = IdentityEntry("elsewhere", IdentityContent(channels=("a",)))
+        self.bucket.write(identity_key("ada"), encode_identity(entry))
+        assert await self.ask(self.here, wire.subscribe("ada", "a")) == BUSY
+        self.bucket.write(limit_key("elsewhere"), encode_limit(100))
+        await self.done(self.here, wire.subscribe("ada", "a"))
+        self.here.publish("a", b"0")
+        ((when, _),) = await self.polled(self.here, "ada", 90, 1)
+        assert when == 101
+
+    async def test_too_many_channels(self) -> None:
+        self.patch(moved_identity, "MAX_CHANNELS", 30)
+        await self.begin("a", "b" * 20, "c" * 20)
+        await self.done(self.here, wire.subscribe("ada", "a"))
+        await self.done(self.here, wire.subscribe("ada", "b" * 20))
+        assert await self.ask(self.here, wire.subscribe("ada", "c" * 20)) == wire.error(
+            "LIMIT REACHED: subscriptions"
+        )
+
+    async def test_one_from_before_with_too_many_channels_stays(self) -> None:
+        await self.begin("a", "b")
+        identities = self.here.house.factories["nsd"]._identities
+        identities.subscribe("old", "a", 10, 10)
+        self.patch(moved_identity, "MAX_CHANNELS", 1)
+        await self.done(self.here, wire.subscribe("old", "b"))
+        await self.pass_time(1)
+        assert identity_key("old") not in self.bucket.entries
+        self.here.publish("a", b"0")
+        assert bodies(await self.polled(self.here, "old", 0, 1)) == ["0"]
+
+    async def test_memory_is_full(self) -> None:
+        await self.begin("a")
+        await self.done(self.here, wire.subscribe("ada", "a"))
+        memory = self.there.broker.memory
+        memory.limit = 1
+        assert await self.ask(self.there, wire.subscribe("ada", "a")) == BUSY
+        memory.limit = 0
+        await self.done(self.there, wire.subscribe("ada", "a"))
+
+    async def test_opened_while_away_and_started_again(self) -> None:
+        await self.begin()
+        self.here.state.leave()
+        await self.done(self.here, wire.open_("ada"))
+        await self.done(self.here, wire.publish("ada", "0"))
+        await self.stopped(self.here)
+        again = self.broker(self.here.path)
+        await self.settled(self.there, again)
+        await self.pass_time(1)
+        assert bodies(await self.get(self.there, "ada")) == ["0"]
+
+    async def test_polling_writes_nothing(self) -> None:
+        await self.begin("a")
+        await self.done(self.here, wire.subscribe("ada", "a"))
+        before = self.here.state.figures()["state_changes"]
+        for _ in range(20):
+            await self.get(self.here, "ada")
+        assert self.here.state.figures()["state_changes"] == before
+
+
+class OwnerTests(IdentityCase):
+    """Identities that belong to users"""
+
+    async def test_a_user_keeps_an_identity_at_every_broker(self) -> None:
+        top = {"password-file": user_file(scratch(self))}
+        listen = {"nsd": {"identity-password": "required"}, "spot": {}}
+        self.patch(IdentityNode, "top", top)
+        self.patch(IdentityNode, "listen", listen)
+        await self.begin("a")
+        bob, ann = await self.user(self.here, "bob"), await self.user(self.there, "ann")
+        assert await self.answer(bob, wire.subscribe("second", "a")) == SUCCESS
+        assert await self.answer(ann, wire.get("second")) == wire.error("WRONG PASSWORD")
+        assert await self.answer(ann, wire.subscribe("second", "a")) == wire.error("WRONG PASSWORD")
+        # It was not moved by that.
+        assert self.there.identities.figures()["identities_taken"] == 0
+        self.here.publish("a", b"0")
+        await self.settled(self.here, self.there)
+        again = await self.user(self.there, "bob")
+        assert wire.bodies(await self.answer(again, wire.get("second"))) == ["0"]
+        values = b"".join(one.value for one in self.bucket.entries.values())
+        assert b"sesame" not in values
+
+    async def test_two_users_at_once(self) -> None:
+        top = {"password-file": user_file(scratch(self))}
+        listen = {"nsd": {"identity-password": "required"}, "spot": {}}
+        self.patch(IdentityNode, "top", top)
+        self.patch(IdentityNode, "listen", listen)
+        await self.begin("a")
+        users = [await self.user(self.here, "bob"), await self.user(self.there, "ann")]
+        for user in users:
+            user.send(wire.subscribe("second", "a"))
+        for user in users:
+            await self.until(lambda user=user: b"\n" in user.stream.received)  # type: ignore[misc]
+        answers = sorted([user.take() for user in users])
+        assert answers == sorted([SUCCESS, wire.error("WRONG PASSWORD")])
+
+    async def user(self, node: SessionNode, name: str) -> Client:
+        client = node.house.connect("nsd")
+        password = {"bob": "sesame", "ann": "other"}[name]
+        line = json.dumps({**json.loads(wire.open_(name)), "password": password}).encode()
+        assert await self.answer(client, line + b"\n") == SUCCESS
+        return client

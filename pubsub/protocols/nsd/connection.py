@@ -136,6 +136,9 @@ class NsdConnection(Connection):
 
     def _may_publish(self, sources: list[Source]) -> bool:
         """Return whether nothing has to be done for the identities before."""
+        is_shared = self._identities.is_shared
+        if not is_shared and self.listener.settings["identity-password"] == NO_PASSWORD:
+            return True
         names = [source.identity for source in sources]
         return may_name(self, names) and self._identities.are_open(names)
 
@@ -198,7 +201,7 @@ class NsdConnection(Connection):
             if not is_prepared and self._prepare(request, line, in_base64):
                 return
             if isinstance(request, Subscribe | Unsubscribe | Get):
-                self._check_owner(request)
+                check_owner(self, self._identities.owner(request.identity))
             if isinstance(request, Get):
                 self._get(request, in_base64)
             else:
@@ -216,10 +219,6 @@ class NsdConnection(Connection):
             response = refusal_of(refused)
         self.reply(wrap(response, in_base64))
 
-    def _check_owner(self, request: Request) -> None:
-        if self.listener.settings["identity-password"] != NO_PASSWORD:
-            check_owner(self, self._identities.owner(request.identity))
-
     def _carry_out(self, request: Request, in_base64: bool) -> None:
         """Carry out a request other than Get, and reply."""
         topic = self._requests.carry_out(self, request)
@@ -233,7 +232,7 @@ class NsdConnection(Connection):
         else:
             # It is to be kept here at least as well as at the other brokers.
             stored = stored_in(self.listener.store, topic.durability or Durability.ASYNC)
-            shared = partial(moves.when_written, request.identity)
+            shared = partial(moves.when_written, request)
             self.reply_when(all_of([stored, shared]), success, wrap(NOT_SHARED, in_base64))
 
     @property

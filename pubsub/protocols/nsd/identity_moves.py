@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from pubsub.broker.identity_sharing import ClaimedIdentity, IdentityClaim, IdentityContent
 from pubsub.errors import BackplaneAway, Refused
 from pubsub.protocols.nsd.codec import Get, Open, Publish, Request, Subscribe
-from pubsub.protocols.nsd.identity_proof import NO_PASSWORD, check_owner, owner_of
+from pubsub.protocols.nsd.identity_proof import check_owner, owner_of
 from pubsub.protocols.nsd.message_list import ListStart
 from pubsub.protocols.nsd.moved_identity import MovedIdentity
 
@@ -193,8 +193,7 @@ class IdentityMoves:
 
     def _check(self, client: Connection, name: str, content: IdentityContent) -> None:
         """Raise Refused if the client may not have an identity of another broker."""
-        if client.listener.settings["identity-password"] != NO_PASSWORD:
-            check_owner(client, content.owner)
+        check_owner(client, content.owner)
         self._check_room(client, name)
 
     async def _claim(self, claim: IdentityClaim) -> None:
@@ -299,6 +298,11 @@ class IdentityMoves:
                 return found + moved.shift, True
         return self._end + moved.shift, False
 
-    def when_written(self, name: str, call: Callable[[str | None], None]) -> None:
-        """See ``IdentitySharing``."""
-        self._sharing.when_written(name, call)
+    def when_written(self, request: Request, call: Callable[[str | None], None]) -> None:
+        """See ``IdentitySharing``, for the change that ``request`` has made."""
+        name = request.identity
+        if isinstance(request, Subscribe) and self._identities.here(name) is None:
+            # Another broker has taken it in this moment.
+            call(BackplaneAway.reason)
+        else:
+            self._sharing.when_written(name, call)

@@ -58,7 +58,8 @@ def owner_of(connection: Connection, name: str) -> str:
 
 def check_owner(connection: Connection, owner: str) -> None:
     """Raise WrongPassword unless the client may use the subscriptions of ``owner``, if any."""
-    if owner and connection.identity.name != owner:
+    is_used = connection.listener.settings["identity-password"] != NO_PASSWORD
+    if owner and is_used and connection.identity.name != owner:
         raise WrongPassword
 
 
