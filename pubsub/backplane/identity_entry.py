@@ -8,15 +8,19 @@ of the values.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from pubsub.backplane.entry_format import (
+    MalformedEntry,
+    decode_members,
+    decode_position,
+    encode_members,
+)
 from pubsub.backplane.number_points import NumberPoint
-from pubsub.backplane.shared_position import MalformedPosition, SharedPosition, of_json
-from pubsub.backplane.topic_entry import MalformedEntry
+from pubsub.backplane.shared_position import SharedPosition
 from pubsub.broker.identity_sharing import FormerNumbers, IdentityContent
 
 _VERSION = 1
@@ -95,7 +99,7 @@ class WantedIdentity(NamedTuple):
 def encode_identity(entry: IdentityEntry) -> bytes:
     """Return the value."""
     content = entry.content
-    members: dict[str, object] = {"v": _VERSION, "log": entry.log}
+    members: dict[str, object] = {"log": entry.log}
     optional: dict[str, object] = {
         "opened": content.opened,
         "owner": content.owner,
@@ -109,12 +113,12 @@ def encode_identity(entry: IdentityEntry) -> bytes:
         members["top"] = entry.top
     if entry.known is not None:
         members["known"] = [entry.known.number, entry.known.position.as_json()]
-    return _encode(members)
+    return encode_members(_VERSION, members)
 
 
 def decode_identity(value: bytes) -> IdentityEntry:
     """Return the entry; raises MalformedEntry."""
-    found = _decode(value)
+    found = decode_members(value, _VERSION, _MAX_VALUE)
     log, owner, channels = found.get("log"), found.get("owner", ""), found.get("channels", [])
     if not isinstance(log, str) or not isinstance(owner, str) or not _are_texts(channels):
         raise MalformedEntry
@@ -126,62 +130,48 @@ def decode_identity(value: bytes) -> IdentityEntry:
     known = None
     if "known" in found:
         number, position = _list(found["known"], 2)
-        known = KnownNumber(_number(number), _position(position))
+        known = KnownNumber(_number(number), decode_position(position))
     return IdentityEntry(log, content, top, known, ended)
 
 
 def encode_points(entry: PointsEntry) -> bytes:
     """Return the value."""
     points = [[one.offset, one.position.as_json()] for one in entry.points]
-    return _encode({"v": _VERSION, "points": points, "stopped": entry.stopped})
+    return encode_members(_VERSION, {"points": points, "stopped": entry.stopped})
 
 
 def decode_points(value: bytes) -> PointsEntry:
     """Return the entry; raises MalformedEntry."""
-    found = _decode(value)
+    found = decode_members(value, _VERSION, _MAX_VALUE)
     points = []
     for one in _list(found.get("points")):
         offset, position = _list(one, 2)
-        points.append(NumberPoint(_number(offset), _position(position)))
+        points.append(NumberPoint(_number(offset), decode_position(position)))
     return PointsEntry(tuple(points), found.get("stopped") is True)
 
 
 def encode_limit(offset: int) -> bytes:
     """Return the value of a limit."""
-    return _encode({"v": _VERSION, "limit": offset})
+    return encode_members(_VERSION, {"limit": offset})
 
 
 def decode_limit(value: bytes) -> int:
     """Return the limit; raises MalformedEntry."""
-    return _number(_decode(value).get("limit"))
+    return _number(decode_members(value, _VERSION, _MAX_VALUE).get("limit"))
 
 
 def encode_claim(wanted: WantedIdentity) -> bytes:
     """Return the value of a request."""
-    return _encode({"v": _VERSION, **wanted._asdict()})
+    return encode_members(_VERSION, wanted._asdict())
 
 
 def decode_claim(value: bytes) -> WantedIdentity:
     """Return the request; raises MalformedEntry."""
-    found = _decode(value)
+    found = decode_members(value, _VERSION, _MAX_VALUE)
     name = found.get("name")
     if not isinstance(name, str):
         raise MalformedEntry
     return WantedIdentity(name, _number(found.get("after"), -_LIMIT))
-
-
-def _encode(members: Mapping[str, object]) -> bytes:
-    return json.dumps(members, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def _decode(value: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(value) if len(value) <= _MAX_VALUE else None
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or found.get("v") != _VERSION:
-        raise MalformedEntry
-    return found
 
 
 def _former(found: object) -> FormerNumbers:
@@ -205,10 +195,3 @@ def _number(found: object, least: int = 0) -> int:
     if type(found) is not int or not least <= found < _LIMIT:
         raise MalformedEntry
     return found
-
-
-def _position(found: object) -> SharedPosition:
-    try:
-        return of_json(found)
-    except MalformedPosition:
-        raise MalformedEntry from None

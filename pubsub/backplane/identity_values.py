@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
 
+from pubsub.backplane.entry_format import MalformedEntry
 from pubsub.backplane.identity_entry import (
     IdentityEntry,
     decode_identity,
@@ -15,7 +16,6 @@ from pubsub.backplane.identity_entry import (
     identity_key,
 )
 from pubsub.backplane.outdated import Outdated
-from pubsub.backplane.topic_entry import MalformedEntry
 from pubsub.errors import BackplaneAway, HistoryUnavailable
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 
+from pubsub.backplane.entry_format import MalformedEntry
 from pubsub.backplane.identity_entry import (
     PointsEntry,
     decode_limit,
@@ -26,7 +27,6 @@ from pubsub.backplane.identity_entry import (
 )
 from pubsub.backplane.number_points import NumberPoint, NumberPoints, position_at
 from pubsub.backplane.outdated import Outdated
-from pubsub.backplane.topic_entry import MalformedEntry
 from pubsub.errors import BackplaneAway
 
 if TYPE_CHECKING:

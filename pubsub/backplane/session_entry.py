@@ -7,14 +7,17 @@ that broker for a session. ``docs/scaling.md`` has the members of the values.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
 
-from pubsub.backplane.shared_position import MalformedPosition, SharedPosition, of_json
-from pubsub.backplane.topic_entry import MalformedEntry
+from pubsub.backplane.entry_format import (
+    MalformedEntry,
+    decode_members,
+    decode_position,
+    encode_members,
+)
+from pubsub.backplane.shared_position import SharedPosition
 
 _VERSION = 1
 MAX_VALUE = 128 * 1024
@@ -79,7 +82,7 @@ class BrokerEntry:
 
 def encode_session(entry: SessionEntry) -> bytes:
     """Return the value."""
-    members: dict[str, object] = {"v": _VERSION, "run": entry.run}
+    members: dict[str, object] = {"run": entry.run}
     if entry.live:
         members["live"] = list(entry.live)
     if entry.behind:
@@ -90,19 +93,19 @@ def encode_session(entry: SessionEntry) -> bytes:
     for name, is_set in (("lost", entry.lost), ("ended", entry.ended)):
         if is_set:
             members[name] = True
-    return _encode(members)
+    return encode_members(_VERSION, members)
 
 
 def decode_session(value: bytes) -> SessionEntry:
     """Return the entry; raises MalformedEntry."""
-    found = _decode(value)
+    found = decode_members(value, _VERSION, MAX_VALUE)
     live, behind, notes = found.get("live", []), found.get("behind", {}), found.get("notes", {})
     at = found.get("at", [])
     if not isinstance(live, list) or not isinstance(at, list):
         raise MalformedEntry
     if not isinstance(behind, dict) or not isinstance(notes, dict):
         raise MalformedEntry
-    positions = tuple(map(_position, at))
+    positions = tuple(map(decode_position, at))
     numbers = all(type(one) is int and 0 <= one < len(positions) for one in behind.values())
     if not numbers or not all(isinstance(one, str) for one in (*live, *notes.values())):
         raise MalformedEntry
@@ -115,34 +118,13 @@ def decode_session(value: bytes) -> SessionEntry:
 
 def encode_broker(entry: BrokerEntry) -> bytes:
     """Return the value."""
-    members: dict[str, object] = {"v": _VERSION, "at": entry.position.as_json()}
+    members: dict[str, object] = {"at": entry.position.as_json()}
     if entry.stopped:
         members["stopped"] = True
-    return _encode(members)
+    return encode_members(_VERSION, members)
 
 
 def decode_broker(value: bytes) -> BrokerEntry:
     """Return the entry; raises MalformedEntry."""
-    found = _decode(value)
-    return BrokerEntry(_position(found.get("at")), found.get("stopped") is True)
-
-
-def _encode(members: Mapping[str, object]) -> bytes:
-    return json.dumps(members, separators=(",", ":")).encode()
-
-
-def _decode(value: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(value) if len(value) <= MAX_VALUE else None
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or found.get("v") != _VERSION:
-        raise MalformedEntry
-    return found
-
-
-def _position(found: object) -> SharedPosition:
-    try:
-        return of_json(found)
-    except MalformedPosition:
-        raise MalformedEntry from None
+    found = decode_members(value, _VERSION, MAX_VALUE)
+    return BrokerEntry(decode_position(found.get("at")), found.get("stopped") is True)

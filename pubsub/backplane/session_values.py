@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
 
+from pubsub.backplane.entry_format import MalformedEntry
 from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.session_entry import (
     MAX_VALUE,
@@ -18,7 +19,6 @@ from pubsub.backplane.session_entry import (
     encode_session,
     session_key,
 )
-from pubsub.backplane.topic_entry import MalformedEntry
 from pubsub.errors import BackplaneAway, HistoryUnavailable
 
 if TYPE_CHECKING:

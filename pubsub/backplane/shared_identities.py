@@ -17,6 +17,7 @@ from twisted.internet.defer import Deferred, DeferredSemaphore, ensureDeferred
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
+from pubsub.backplane.entry_format import MalformedEntry
 from pubsub.backplane.identity_claims import IdentityClaims
 from pubsub.backplane.identity_entry import (
     IdentityEntry,
@@ -31,7 +32,6 @@ from pubsub.backplane.log_numbers import LogNumbers
 from pubsub.backplane.name_locks import NameLocks
 from pubsub.backplane.session_positions import SessionPositions
 from pubsub.backplane.shared_state import in_time
-from pubsub.backplane.topic_entry import MalformedEntry
 from pubsub.broker.identity_sharing import IdentityClaim, IdentityContent
 from pubsub.errors import BackplaneAway
 

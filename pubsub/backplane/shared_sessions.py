@@ -23,6 +23,7 @@ from twisted.internet.defer import Deferred, DeferredSemaphore, ensureDeferred
 from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import Logger
 
+from pubsub.backplane.entry_format import MalformedEntry
 from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.session_entry import (
     BrokerEntry,
@@ -35,7 +36,6 @@ from pubsub.backplane.session_positions import SessionPositions
 from pubsub.backplane.session_taking import SessionTaking
 from pubsub.backplane.session_values import SessionValues, failed
 from pubsub.backplane.shared_state import in_time
-from pubsub.backplane.topic_entry import MalformedEntry
 from pubsub.errors import BackplaneAway, HistoryUnavailable
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pubsub.backplane import state_format
+from pubsub.backplane.entry_format import MalformedEntry
 from pubsub.backplane.exclusive_topics import ExclusiveTopics
 from pubsub.backplane.name_locks import NameLocks
 from pubsub.backplane.outdated import Outdated
@@ -27,7 +28,6 @@ from pubsub.backplane.topic_changes import InThread, TopicChanges
 from pubsub.backplane.topic_entry import (
     CLOSED,
     UNUSED,
-    MalformedEntry,
     TopicEntry,
     decode,
     topic_of,

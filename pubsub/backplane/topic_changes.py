@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from pubsub.backplane.entry_format import MalformedEntry
 from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.topic_entry import (
     CLOSED,
     DELETED,
-    MalformedEntry,
     TopicEntry,
     decode,
 )

@@ -8,11 +8,11 @@ that a broker that was away ends it too.
 from __future__ import annotations
 
 import binascii
-import json
 from base64 import b64decode, b64encode
 from dataclasses import dataclass
 from typing import Any
 
+from pubsub.backplane.entry_format import MalformedEntry, decode_members, encode_members
 from pubsub.backplane.subjects import ROOT, name_of, subject_of
 
 _PREFIX = "t."
@@ -21,10 +21,6 @@ _VERSION = 1
 _MAX_VALUE = 4096
 DELETED, UNUSED, CLOSED = "deleted", "unused", "closed"
 _ENDS = ("", DELETED, UNUSED, CLOSED)
-
-
-class MalformedEntry(Exception):
-    """A value that no broker of this version has written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +58,7 @@ def topic_of(key: str) -> str | None:
 
 def encode(entry: TopicEntry) -> bytes:
     """Return the value."""
-    members: dict[str, object] = {"v": _VERSION, "id": entry.id}
+    members: dict[str, object] = {"id": entry.id}
     if entry.end:
         members["end"] = entry.end
     if entry.sync:
@@ -72,17 +68,12 @@ def encode(entry: TopicEntry) -> bytes:
             members[name] = b64encode(data).decode()
     if entry.owner:
         members["owner"] = entry.owner
-    return json.dumps(members, separators=(",", ":")).encode()
+    return encode_members(_VERSION, members)
 
 
 def decode(value: bytes) -> TopicEntry:
     """Return the entry; raises MalformedEntry."""
-    try:
-        found = json.loads(value) if len(value) <= _MAX_VALUE else None
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or found.get("v") != _VERSION:
-        raise MalformedEntry
+    found = decode_members(value, _VERSION, _MAX_VALUE)
     entry = TopicEntry(
         _text(found, "id"),
         found.get("sync") is True,

@@ -6,12 +6,12 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pubsub.backplane.entry_format import MalformedEntry
 from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.shared_state import StateEntry
 from pubsub.backplane.topic_entry import (
     DELETED,
     UNUSED,
-    MalformedEntry,
     TopicEntry,
     decode,
     key_of,

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.backplane.entry_format import MalformedEntry
 from pubsub.backplane.identity_entry import (
     IdentityEntry,
     KnownNumber,
@@ -31,7 +32,6 @@ from pubsub.backplane.identity_entry import (
 from pubsub.backplane.number_points import NumberPoint, NumberPoints, position_at
 from pubsub.backplane.shared_position import SharedPosition
 from pubsub.backplane.state_format import is_followed
-from pubsub.backplane.topic_entry import MalformedEntry
 from pubsub.broker.identity_sharing import FormerNumbers, IdentityContent, channel_bytes
 
 AT = SharedPosition(3, {"x": {1: 7}})
