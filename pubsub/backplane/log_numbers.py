@@ -30,6 +30,8 @@ from pubsub.backplane.outdated import Outdated
 from pubsub.errors import BackplaneAway
 
 if TYPE_CHECKING:
+    from twisted.python.failure import Failure
+
     from pubsub.backplane.session_positions import SessionPositions
     from pubsub.backplane.shared_state import ISharedState, StateEntry
     from pubsub.broker.identity_sharing import FormerNumbers
@@ -102,7 +104,11 @@ class LogNumbers:
             done.callback(None)
         else:
             self._ready.append(done)
-        return self._bounded(done)
+        return self._bounded(done).addErrback(self._too_late, done)
+
+    def _too_late(self, failure: Failure, done: Deferred[None]) -> Failure:
+        self._ready.remove(done)
+        return failure
 
     def reported(self, entry: StateEntry) -> None:
         """The shared state has reported the limit of this log."""

@@ -141,7 +141,13 @@ class SharedIdentities(Service):
             done.callback(True)
             return done
         self._reached.append(done)
-        return done.addTimeout(_REACHED, self._clock, lambda result, seconds: False)
+        done.addTimeout(_REACHED, self._clock, lambda result, seconds: False)
+        return done.addBoth(self._no_longer, done)
+
+    def _no_longer(self, is_there: bool, done: Deferred[bool]) -> bool:
+        if done in self._reached:
+            self._reached.remove(done)
+        return is_there
 
     def look(self, name: str) -> Deferred[IdentityContent | None]:
         """See ``IdentitySharing``."""
@@ -201,7 +207,7 @@ class SharedIdentities(Service):
         self._values.when_written(name, call)
 
     def ended(self, name: str, content: IdentityContent) -> None:
-        """See ``IdentitySharing``. If the engine is away, the identity is known to be here."""
+        """See ``IdentitySharing``. While the engine is away, other brokers keep it."""
         if self._values.is_current(name):
             revision = self._values.drop(name, None)
             entry = IdentityEntry(self._numbers.log, content, ended=True)
