@@ -145,7 +145,9 @@ class NsdPublisher(Publisher):
     def load(self) -> None:
         with Nsd.to(self._broker) as client:
             identity = f"sync/{self.name}"
-            client.do("Open", identity)
+            if client.ask("Open", identity) != {"_class": "SuccessResponse"}:
+                assert self._record.may_fail, "an identity could not be opened"
+                return
             while True:
                 payloads = [payload[:900] for payload in self.make()]
                 self.sending(payloads)
