@@ -270,7 +270,7 @@ class SharedPositions:
         return position.stream <= self.reading()[0] or self.covers(position)
 
     def when_reached(self, position: SharedPosition, seconds: float) -> Deferred[bool]:
-        """Return whether ``position`` is reached within so many seconds."""
+        """Return whether ``position`` is reached within this number of seconds."""
         if self.reached(position):
             return succeed(True)
         done: Deferred[bool] = Deferred(self._forget)

@@ -103,7 +103,7 @@ class SpoolGate:
         self._stalled = False
 
     def update(self, nbytes: int) -> None:
-        """So many bytes wait for the stream."""
+        """This number of bytes waits for the stream."""
         if nbytes <= self._limit // 2:
             self.release()
         elif nbytes > self._limit and not self.gate.shut and not self._stalled:

@@ -131,7 +131,7 @@ class History(Protocol):
         """Read the messages from ``start`` to before ``stop``, of ``topics`` (None: all topics).
 
         If the range begins before the first message that is left, ExpiredBefore comes first. A
-        DamagedRange comes in the place of its messages. ``epoch`` is as in ``check``.
+        DamagedRange takes the place of its messages. ``epoch`` is as in ``check``.
         """
 
     def cuts(self, start: int, stop: int) -> list[int]:

@@ -59,7 +59,7 @@ class Worker:
                 self._reactor.callFromThread(failed, Failure())
             else:
                 self._reactor.callFromThread(done, result)
-                # A thread that waits for the next call must not keep it alive.
+                # A thread that waits for the next call must not keep the last one alive.
                 del result
             del given, call, done, failed
 

@@ -156,9 +156,7 @@ class Iceberg:
             with suppress(CommitFailedException), catalog_errors(self.name):
                 self._append(table, files, query, batch)
                 return True
-        raise StorageError(
-            f"{self.name}: other writers change the table again and again; run the job again"
-        )
+        raise StorageError(f"{self.name}: other writers keep changing the table; run the job again")
 
     def _append(self, table: Table, files: Sequence[WrittenFile], query: str, batch: int) -> None:
         url = IcebergFiles.of(table).url
