@@ -38,7 +38,7 @@ _OriginMessages = tuple[int, int, int, int, int]
 
 
 class ReaderSharing(Protocol):
-    """Shares the positions of readers, who are known by owner and name; see ``SharedReaders``."""
+    """Shares the positions of readers, identified by owner and name; see ``SharedReaders``."""
 
     def report(self, reader: tuple[str | None, str], place: int | SharedPosition | None) -> None:
         """Share the offset or position of ``reader`` soon; None if it was deleted."""

@@ -60,7 +60,7 @@ class UnsentMessages:
         return self._waiters.settled
 
     def end(self) -> None:
-        """Let nothing wait any more: the broker ends."""
+        """End all waiting: the broker ends."""
         self._waiters.end()
 
     # Replication

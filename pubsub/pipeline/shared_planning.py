@@ -117,7 +117,7 @@ class SharedStreaming(SharedPlanning, StreamReader):
         try:
             return super().reportLatestOffset()
         except OtherBroker:
-            # The lag was to be measured from offsets of a broker that has left.
+            # The lag would have been measured from offsets of a broker that is no longer available.
             self._forget_offsets()
             return {}
 

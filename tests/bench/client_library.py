@@ -66,7 +66,7 @@ async def _publish(client: Client, plan: RunPlan, until: float, total: asyncio.F
     batches = 1
     await client.publish_many(_TOPIC, payloads)
     while time.perf_counter() < until:
-        # A queue with room lets a publisher go on without end.
+        # A queue with room lets a publisher continue without end.
         await asyncio.sleep(0)
         await client.publish_many(_TOPIC, payloads)
         batches += 1

@@ -49,7 +49,7 @@ class Times:
         self.wall.now()
 
     def set(self, seconds: float) -> None:
-        """Somebody sets the system's clock forward, or back."""
+        """Set the system's clock forward, or back."""
         self.system += seconds
         self.wall.now()
 

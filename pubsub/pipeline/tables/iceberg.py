@@ -309,7 +309,7 @@ def _values(table: Table, file: DataFile) -> Values:
 
 
 def _groups(table: Table) -> Iterator[list[_Listed]]:
-    """Yield groups of neighbours of a partition that fill a file, or are many enough.
+    """Yield groups of adjacent files of a partition that fill a file, or have enough files.
 
     Files of others are not merged. Nor is a table with deleted rows, as these are in other files.
     """
