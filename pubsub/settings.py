@@ -177,7 +177,7 @@ def _file(value: object) -> str:
     directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
     if not directory:
         raise ValueError(
-            f"{path}: $CREDENTIALS_DIRECTORY is not set; it is in services of systemd that have "
+            f"{path}: $CREDENTIALS_DIRECTORY is not set; systemd sets it for services with "
             "LoadCredential"
         )
     return directory + path[match.end() :]

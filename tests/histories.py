@@ -30,7 +30,7 @@ START = 1_700_000_000_000_000
 
 
 class BatchWriter(ABC):
-    """Writes batches to a history that goes on at the offset ``next``."""
+    """Writes batches to a history that continues at the offset ``next``."""
 
     next: int
     start: int

@@ -69,7 +69,7 @@ class ChannelExit:
         self._departure.on(event)
 
     def drained(self) -> None:
-        """The transport has sent all it had."""
+        """The transport has sent all its bytes."""
         if self._departure is not None:
             self._departure.on(Event.DRAINED)
 

@@ -93,7 +93,7 @@ class DashboardFiles:
         name = request.path[len(PREFIX) :].decode(errors="replace")
         found = self._files.get(name)
         if found is None or name == _PAGE:
-            raise ApiError(NOT_FOUND, "not-found", "the dashboard has no such file; it is at /")
+            raise ApiError(NOT_FOUND, "not-found", "the dashboard has no such file; open /")
         _send(request, found)
 
 

@@ -45,7 +45,7 @@ class HistoryRange:
     topics: frozenset[str] | None
     skip_expired: bool
     between: Between | None = None
-    """Tells which of these messages are in the range, if not all of them are."""
+    """Returns which of these messages are in the range, if not all of them are."""
 
 
 @implementer(IPushProducer)

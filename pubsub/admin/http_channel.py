@@ -267,7 +267,7 @@ class Channel(HTTPChannel):
         super().pauseProducing()
 
     def resumeProducing(self) -> None:
-        """The transport has sent all it had."""
+        """The transport has sent all its bytes."""
         self.output_full = False
         self._unsent.set(0)
         super().resumeProducing()

@@ -218,7 +218,7 @@ class PublishHandler:
         """Return the messages of the body; raises ApiError or MemoryExhausted."""
         content_type = request.requestHeaders.getRawHeaders("content-type", [""])[-1]
         if request.requestHeaders.hasHeader("content-encoding"):
-            message = "Content-Encoding is not supported; send the body as it is"
+            message = "Content-Encoding is not supported; send the body uncompressed"
             raise ApiError(UNSUPPORTED, "compressed", message)
         body = request.body.read()
         if content_type.partition(";")[0].strip().lower() != JSONL:

@@ -1,6 +1,6 @@
 """The metrics of the broker: their names, and the figures from which their samples are taken.
 
-The names are an interface: dashboards and alert rules of others rest on them.
+The names are an interface: dashboards and alert rules of users depend on them.
 ``docs/metrics.md`` has the table that is made of these declarations.
 """
 

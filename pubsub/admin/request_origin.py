@@ -2,7 +2,7 @@
 
 A web page can make a browser send requests to a broker that only the browser's user can reach. The
 browser names the page's site in ``Origin``. With DNS rebinding the page's own name resolves to the
-broker's address, so that there is no foreign origin; then ``Host`` has that name. Names that nobody
+broker's address, so that there is no foreign origin; then ``Host`` has that name. Names that no one
 else can make resolve to the broker are its addresses, localhost and the computer's name.
 """
 

@@ -33,7 +33,7 @@ SETTINGS: tuple[Setting, ...] = (
         "max-streams",
         integer(1, 10_000),
         32,
-        "streams of the history at a time; a client may read as many as it leaves to others",
+        "streams of the history at a time; a client may read as many as it leaves free",
     ),
     Setting(
         "max-message", SIZE, "1M", "bytes of a request that publishes, and of a WebSocket message"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class SharedCommits:
-    """Asks the other brokers before a batch is committed here, and tells them afterwards."""
+    """Asks the other brokers before a batch is committed here, and notifies them afterwards."""
 
     def __init__(self, store: IStore, committed: CommittedBatches) -> None:
         self._store = store
@@ -31,7 +31,7 @@ class SharedCommits:
         return None if positions is None else positions.batches
 
     def restore(self) -> None:
-        """Tell the others what became of the batches that were reserved before a restart."""
+        """Report the outcome of the batches that were reserved before a restart."""
         if self._batches is not None:
             self._batches.resume(self._last)
 
@@ -81,7 +81,7 @@ class SharedCommits:
             raise
 
     def stored(self, query: QueryKey, batch: int, shared: bool) -> None:
-        """The batch is on disk: tell the others."""
+        """The batch is on disk: notify the others."""
         if shared and self._batches is not None:
             self._batches.settle(query, batch, True)
 

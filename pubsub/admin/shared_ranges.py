@@ -161,7 +161,7 @@ class SharedRanges:
         except MalformedPosition as error:
             raise invalid(f"{name}: {error}") from None
         if not await positions.when_reached(position, _TIMEOUT):
-            message = "this broker has not got the messages before the position; ask another one"
+            message = "this broker does not have the messages before the position; ask another one"
             raise ApiError(UNAVAILABLE, "not-reached", message)
         return position
 

@@ -302,7 +302,7 @@ class StagingHandler:
 
     async def _stored(self) -> None:
         if not await all_stored(self._store):
-            message = "the batch is not on disk yet; repeat the commit to learn when it is"
+            message = "the batch is not on disk yet; repeat the commit to find out when it is"
             raise ApiError(UNAVAILABLE, HistoryUnavailable.reason, message)
 
 

@@ -1,7 +1,7 @@
 """The status once a second, to any number of clients that follow it.
 
 It is made and encoded once a second for all of them, and sent to one client a step. A
-client that has not taken the last one is left out, so that nothing piles up for it.
+client that has not taken the last one is left out, so that no status queues for it.
 """
 
 from __future__ import annotations

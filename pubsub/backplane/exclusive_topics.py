@@ -163,7 +163,7 @@ class ExclusiveTopics:
         count = self._released - before
         if count:
             log.warn(
-                "backplane: a broker has gone without closing its exclusive topics; {count} of "
+                "backplane: a broker has ended without closing its exclusive topics; {count} of "
                 "them are free",
                 count=count,
             )

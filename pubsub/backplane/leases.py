@@ -1,4 +1,4 @@
-"""``Leases``: signs of life of brokers. They tell whose exclusive topics are free.
+"""``Leases``: signs of life of brokers, which show whose exclusive topics are free.
 
 A broker with exclusive topics has a lease: a value of the shared state with a number that it
 changes again and again. Another broker that has seen no change for most of the lease's time asks

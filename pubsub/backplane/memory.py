@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class MemoryEngine:
-    """Passes messages on between the backplanes that are open. ``away`` is why it does not."""
+    """Forwards messages between open backplanes. ``away`` is the reason why it does not."""
 
     def __init__(self, limit: int = 1024**2) -> None:
         self.limit = limit

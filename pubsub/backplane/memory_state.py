@@ -85,7 +85,7 @@ class MemoryState:
         return {"state_changes": self._changes}
 
     def tell(self, entry: StateEntry) -> None:
-        """Tell about ``entry`` after this tick."""
+        """Report ``entry`` after this tick."""
         if self._watchers:
             if not self._untold:
                 self._later(self._tell)

@@ -101,7 +101,7 @@ class MemoryStream:
             self.join()
 
     def close(self) -> None:
-        """Disconnect without a word, as a process that is killed."""
+        """Disconnect without notice, as a process that is killed."""
         self._log.readers.remove(self)
         self._waiting = None
 

@@ -1,4 +1,4 @@
-"""``MissingMessages``: messages of the shared history that this log never got. Sans-IO.
+"""``MissingMessages``: messages of the shared history that this log does not have. Sans-IO.
 
 The stream removes its oldest messages, so a broker that was away for too long, or that is new, goes
 on behind them. Messages that an origin had published before the first one after such a gap may
@@ -53,7 +53,7 @@ class MissingMessages:
                 self._gaps[origin] = MissingBefore(*_VALUE.unpack(value))
 
     def expect(self, origins: Iterable[str]) -> None:
-        """Messages of the stream are gone that were not read, of these origins or of others."""
+        """The stream removed messages before they were read, of these origins or of others."""
         for origin in (*origins, _ANY):
             self._open.add(origin)
             self._put(MISSING, origin, self._packed(origin) + _MARK)

@@ -186,8 +186,8 @@ class NatsBackplane:
         self._stall_timer = None
         self._stalled = True
         log.warn(
-            "backplane: the engine has been too slow for {seconds:g} s; publishers are held no "
-            "longer, and messages for other brokers are dropped until it has caught up",
+            "backplane: the engine has been too slow for {seconds:g} s; publishers are no "
+            "longer held, and messages for other brokers are dropped until it has caught up",
             seconds=_STALLED,
         )
         self.gate.open()

@@ -104,7 +104,7 @@ class NatsConnection:
         self._overflow: Counter[str] = Counter()
 
     def start(self, seconds: float) -> None:
-        """Connect; wait for so long until it is known whether the engine can be used."""
+        """Connect; wait up to this time until it is known whether the engine can be used."""
         self._loop = TappedLoop(self._reactor, self._after_pass, self._arrived)
         self._loop.set_exception_handler(unhandled)
         self._keeping = self._loop.create_task(self._keep_connected())
@@ -358,7 +358,7 @@ class NatsConnection:
             self._work.clear()
 
     def _answered(self) -> None:
-        """Go on: the engine has all that was sent."""
+        """Continue: the engine has all sent messages."""
         self._unanswered = 0
         self._report_sent()
         messages: list[Outbound] = []

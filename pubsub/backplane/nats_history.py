@@ -98,7 +98,7 @@ class StreamSession:
                 raise
             except APIError as error:
                 raise Unusable(
-                    f"it does not make the stream {STREAM!r}: {error.description}; check "
+                    f"it does not create the stream {STREAM!r}: {error.description}; check "
                     "backplane-replicas, backplane-history-bytes and the limits of the account"
                 ) from None
         _check(info.config, self._options.configuration())

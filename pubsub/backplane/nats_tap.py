@@ -1,4 +1,4 @@
-"""A tap between nats-py and its connection: live messages do not pass through nats-py.
+"""A tap between nats-py and its connection: live messages bypass nats-py.
 
 nats-py connects, subscribes, answers pings and speaks with JetStream. It copies each message
 several times and wakes a task or two for it, which costs more than the rest of the path of a

@@ -57,13 +57,13 @@ class Watcher(Protocol):
         """There is still something; called by ``take``."""
 
     def sent(self, nbytes: int) -> None:
-        """So many bytes wait no longer."""
+        """This number of bytes waits no longer."""
 
     def lost(self, counts: Counter[str]) -> None:
-        """So many messages, by topic, were not sent."""
+        """These numbers of messages, by topic, were not sent."""
 
     def overflowed(self, counts: Counter[str]) -> None:
-        """So many messages, by topic, arrived and were dropped, as too much waited already."""
+        """These numbers of messages, by topic, arrived and were dropped: too many were waiting."""
 
 
 def together(messages: Sequence[Outbound], limit: int) -> list[tuple[str, list[bytes], int]]:

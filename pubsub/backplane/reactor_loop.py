@@ -47,7 +47,7 @@ class ReactorLoop(asyncio.SelectorEventLoop):
         self._events = _WakeDescriptor(selector.fileno(), self.run_pass)
 
     def begin(self, seconds: float) -> None:
-        """Run at once until ``stop`` is called, for so long at most; then inside the reactor."""
+        """Run at once until ``stop`` is called or the time is over; then inside the reactor."""
         limit = self.call_later(seconds, self.stop)
         with _outside_of_loops():
             self.run_forever()

@@ -139,7 +139,7 @@ class _FieldReader:
         self._stop = stop
 
     def skip(self, number: int) -> int:
-        """Return where the next bytes begin, of which there are so many."""
+        """Return where the next bytes begin, of which this number is taken."""
         start, self.at = self.at, self.at + number
         if self.at > self._stop:
             raise MalformedRecord("the record is cut off")

@@ -114,13 +114,13 @@ class SessionTaking:
         return (None, 0) if found is None else (decode_broker(found.value), found.revision)
 
     def _note_silent(self, run: str, revision: int) -> None:
-        """Ask the broker ``run`` no more before it gives a sign of life."""
+        """Do not ask the broker ``run`` again before it gives a sign of life."""
         self._silent[run] = revision
         while len(self._silent) > _SILENT:
             del self._silent[next(iter(self._silent))]
 
     async def _request(self, run: str, key: str, seconds: int) -> None:
-        """Tell the broker ``run`` that its session is wanted here."""
+        """Request the session from the broker ``run``."""
         request, revision = request_key(run, key), 0
         for _ in range(2):
             try:

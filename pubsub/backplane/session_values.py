@@ -35,7 +35,7 @@ _TOGETHER = 32
 # Seconds that values outlive the resume window while the client is connected, after half of which
 # they are written again; and how many are looked at in a tick.
 LASTING, _LOOKED_AT = 24 * 3600, 100
-# Bytes from which on a value is written once in so many seconds at most.
+# Bytes from which on a value is written at most once in this number of seconds.
 _LARGE, _PAUSE = 4096, 1.0
 # Estimated bytes of a session that is shared, for the memory budget.
 _BYTES = 640
@@ -142,7 +142,7 @@ class SessionValues:
             self.drop(key)
 
     def drop(self, key: str) -> SharedClient | None:
-        """Share a session no more; return its client."""
+        """Stop sharing a session; return its client."""
         one = self.shared.pop(key, None)
         if one is None:
             return None

@@ -1,9 +1,10 @@
 """``SharedBatches``: a batch that is committed exactly once is known to all brokers.
 
-Before a broker publishes a batch it reserves the batch in the shared state, and then notes that it
-has published it. So a commit that is repeated at another broker publishes nothing again. If the
-broker that has reserved the batch is away, nobody knows whether it has published it: then it is
-waited for. It notes in its own history what it has reserved, and finds that out when it is back.
+Before a broker publishes a batch it reserves the batch in the shared state, and afterwards records
+there that it has published it. So a commit that is repeated at another broker publishes nothing
+again. If the broker that has reserved the batch is unavailable, the outcome is unknown, and a
+commit waits for it. It notes in its own history what it has reserved, and finds that out when it is
+back.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ RESERVED_BATCHES = "reserved-batches"
 _VERSION = 1
 _PAUSE = 2.0
 _ATTEMPTS = 8
-# For so long the last batch of a query is known to all brokers.
+# The time for which the last batch of a query is known to all brokers.
 _KEPT = 30 * 24 * 3600
 
 

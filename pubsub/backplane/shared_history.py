@@ -182,7 +182,7 @@ class SharedHistory:
                 self._waiting = None
 
     async def _pass(self, gate: PublisherGate) -> None:
-        """Wait until ``gate`` is open, and go on in a later tick than the call that opens it."""
+        """Wait until ``gate`` is open, and continue in a later tick than the call that opens it."""
         while gate.shut:
             await self._wait(opened(gate))
             await self._wait(deferLater(self._clock, 0))
@@ -220,7 +220,7 @@ class SharedHistory:
         if self._progress.arrive(sequence):
             log.warn(
                 "backplane: the stream has removed messages that this broker had not read; its "
-                "history goes on after them"
+                "history continues after them"
             )
             self.positions.missing.expect(self._progress.reached)
         self._last = max(self._last, sequence)
@@ -260,9 +260,7 @@ class SharedHistory:
         if mine and part.term == before.term and part.number > before.number + 1:
             raise StreamAway("the engine has lost a message")
         if sender is not None and part.term > sender.term:
-            raise StreamAway(
-                "another broker sends as this one; remove the copy of the history that it uses"
-            )
+            raise StreamAway("another broker uses a copy of this broker's history; remove the copy")
         record = self._progress.take(self.origin, part)
         if record is None:
             return

@@ -29,7 +29,7 @@ class MalformedPosition(ValueError):
 
 
 class UnknownPosition(Exception):
-    """This broker has not got the run of a position; another one may have."""
+    """This broker does not have the run of a position; another one may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def _run(text: str) -> int:
 
 def _number(value: object) -> int:
     if type(value) is not int or not 0 <= value < _LIMIT:
-        raise MalformedPosition("expected numbers from 0 on")
+        raise MalformedPosition("expected numbers of 0 or more")
     return value
 
 

@@ -38,7 +38,7 @@ _OriginMessages = tuple[int, int, int, int, int]
 
 
 class ReaderSharing(Protocol):
-    """Shares the positions of readers, who are known by owner and name; see ``SharedReaders``."""
+    """Shares the positions of readers, identified by owner and name; see ``SharedReaders``."""
 
     def report(self, reader: tuple[str | None, str], place: int | SharedPosition | None) -> None:
         """Share the offset or position of ``reader`` soon; None if it was deleted."""
@@ -270,7 +270,7 @@ class SharedPositions:
         return position.stream <= self.reading()[0] or self.covers(position)
 
     def when_reached(self, position: SharedPosition, seconds: float) -> Deferred[bool]:
-        """Return whether ``position`` is reached within so many seconds."""
+        """Return whether ``position`` is reached within this number of seconds."""
         if self.reached(position):
             return succeed(True)
         done: Deferred[bool] = Deferred(self._forget)

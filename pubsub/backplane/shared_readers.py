@@ -30,7 +30,7 @@ Name = tuple[str | None, str]
 _VERSION = 1
 _PAUSE = 2.0
 _ATTEMPTS = 8
-# For so long it is known that a reader was deleted.
+# The time for which the deletion of a reader is remembered.
 _REMEMBERED = 30 * 24 * 3600
 
 

@@ -1,10 +1,10 @@
 """``SharedSessions``: sessions that another broker can resume.
 
-Each session is a value of the shared state. Those of clients that are not behind have no positions
-of their own: one value of their broker says how far all of them have been given messages, and it is
-written only after the values of all sessions that were not as far. So a broker with a million
-clients writes one value twice a second, at any rate of delivery, and a broker that is killed leaves
-behind values that lose nothing.
+Each session is a value of the shared state. Sessions of clients that are not behind have no
+positions of their own: one value of their broker has the position up to which all of them have
+received messages, and it is written only after the values of all sessions that were behind it. So a
+broker with a million clients writes one value twice a second, at any rate of delivery, and a broker
+that is killed leaves behind values that lose nothing.
 
 A broker that needs a session which is connected elsewhere requests it, and waits for a short time:
 one that has been killed does not answer. Then it takes the session on condition that no other

@@ -236,7 +236,7 @@ class SharedTopics(Service):
         return topic.idle_since is None or topic.in_use or topic in self._keys
 
     async def _end(self, name: str) -> None:
-        """End the topic and all that is here of it; the shared state says so already."""
+        """End the topic and its state here; the shared state already records the end."""
         async with self._locks.of(name):
             self._entries.forget(name)
             topic = self._topics.get(name)

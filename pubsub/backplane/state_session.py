@@ -115,7 +115,7 @@ class StateSession:
                 raise
             except APIError as error:
                 raise Unusable(
-                    f"it does not make the bucket {BUCKET!r}: {error.description}; "
+                    f"it does not create the bucket {BUCKET!r}: {error.description}; "
                     "check backplane-replicas and the limits of the account"
                 ) from None
         _check(info.config)

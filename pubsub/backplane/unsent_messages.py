@@ -60,7 +60,7 @@ class UnsentMessages:
         return self._waiters.settled
 
     def end(self) -> None:
-        """Let nothing wait any more: the broker ends."""
+        """End all waiting: the broker ends."""
         self._waiters.end()
 
     # Replication
@@ -103,7 +103,7 @@ class SpoolGate:
         self._stalled = False
 
     def update(self, nbytes: int) -> None:
-        """So many bytes wait for the stream."""
+        """This number of bytes waits for the stream."""
         if nbytes <= self._limit // 2:
             self.release()
         elif nbytes > self._limit and not self.gate.shut and not self._stalled:

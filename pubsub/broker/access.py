@@ -59,7 +59,7 @@ class Decider(Protocol):
 
 
 class View:
-    """The rights of clients on a listener that have the same ones; their ``AccessRules`` share it.
+    """The rights of clients on a listener with equal rights; their ``AccessRules`` share it.
 
     ``deciders`` has a Decider for each action. ``grant`` are the patterns of topics whose queue key
     is not asked for; those that begin with RESERVED open reserved topics. ``open_reserved`` if the

@@ -27,7 +27,7 @@ class AccessRequest:
 
 @dataclass(frozen=True, slots=True)
 class RuleStep:
-    """A rule, and its ``part`` in the decision: DECIDES, LATER, or why it is not about it."""
+    """A rule, and its ``part`` in the decision: DECIDES, LATER, or why it does not match."""
 
     rule: AccessRule
     part: str

@@ -33,7 +33,7 @@ _matcher = lru_cache(1024)(matcher)
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """The clients that a rule is about: those that meet all conditions that are not empty.
+    """The clients that a rule matches: those that meet all conditions that are not empty.
 
     ``identities`` are patterns of names, ``groups`` names of groups. ``networks`` are IP networks,
     or UNIX. ``proofs`` are those of ``Identity``. ``listeners`` are patterns of protocols' names.

@@ -1,4 +1,4 @@
-"""The queue and the counts of a slow subscriber, or of one that is waited for."""
+"""The queue and the counts of a subscriber that is slow, or whose drain a caller waits for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QueueEntry = tuple[bytes, int, "DeliverySource", int]
 
 
 class Backlog:
-    """The state that an outbox needs only while its subscriber is slow or is waited for."""
+    """The state that an outbox needs only while its subscriber is slow or a caller waits for it."""
 
     __slots__ = (
         "blocking", "charged", "cursor", "drained", "evicted", "inflight", "last_writes", "since",

@@ -76,7 +76,7 @@ class Counters:
 
     @property
     def drops(self) -> Counter[tuple[str, str, str]]:
-        """Messages dropped, by client (OTHERS for those of long ago), topic and reason."""
+        """Messages dropped, by client (OTHERS for clients of long ago), topic and reason."""
         found = Counter(self._recent_drops)
         found.update({(OTHERS, *key): count for key, count in self._other_drops.items()})
         return found
@@ -117,7 +117,7 @@ class Counters:
         recent.move_to_end(key)
 
     def _forget(self, key: tuple[str, str, str], count: int) -> None:
-        """Count drops of the client that has had none for the longest with those of others."""
+        """Count the drops of the client with the oldest last drop together with those of others."""
         _client, topic, reason = key
         if (topic, reason) not in self._other_drops and len(self._other_drops) >= _MAX_KINDS:
             topic = OTHERS

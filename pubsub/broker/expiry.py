@@ -2,7 +2,7 @@
 
 A topic expires when it has been unused for some time and holds nothing: no message in the
 history and no queue key. An identity is a name under which a protocol keeps a client's state; it
-expires when no request has named it for some time and its own topic holds no message.
+expires when no request has named it for some time and its own topic has no message.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class Forwarding(Protocol):
     """Shut while too many bytes wait for the way to the other brokers."""
 
     def published(self, topics: Sequence[Topic], batch: Batch) -> None:
-        """Pass on messages that a client of this broker has published; never raises."""
+        """Forward messages that a client of this broker has published; never raises."""
 
     def wanted(self, topic: Topic) -> None:
         """A client of this broker reads ``topic``; called for each reader."""

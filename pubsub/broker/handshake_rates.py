@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 BURST_SECONDS = 10.0
-"""An address may do the handshakes of so many seconds at once, such as after a restart."""
+"""An address may do the handshakes of this many seconds at once, such as after a restart."""
 ADDRESSES = 10_000
 """Addresses that are counted. The one that was seen least recently is forgotten for another."""
 

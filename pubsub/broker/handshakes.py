@@ -41,7 +41,7 @@ class Handshakes:
         self._check()
 
     def begin(self, connection: Shaking) -> None:
-        """The time of ``connection`` begins now, unless it has begun before."""
+        """Begin the time of ``connection``, unless it has begun already."""
         if self._seconds and connection not in self._begun:
             self._begun[connection] = self._clock.seconds()
             if self._timer is None:

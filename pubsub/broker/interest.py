@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class TopicInterest:
-    """Tells the host of a topic, or other brokers, when its first reader comes and its last leaves.
+    """Notifies the host of a topic, or other brokers, of its first reader and its last one's end.
 
     A topic is read by its subscribers and by readers that have no outbox.
     """

@@ -13,8 +13,8 @@ SETTINGS: tuple[Setting, ...] = (
         "allow-anonymous",
         ALLOW_ANONYMOUS,
         AUTO_ANONYMOUS,
-        "whether clients are served that prove no identity; auto: those of this machine, and a "
-        "listener that others can reach does not start",
+        "serve clients that prove no identity; auto: those of this machine, and a listener that "
+        "other machines can reach does not start",
     ),
     Setting("allow-publish", PATTERNS, "*", "topics that clients may publish to"),
     Setting("allow-subscribe", PATTERNS, "*", "topics that clients may read"),
@@ -40,14 +40,14 @@ SETTINGS: tuple[Setting, ...] = (
         "frame-seconds",
         SECONDS,
         20,
-        "seconds for a frame to arrive, and one more for each 64 KiB of it; 0: no limit",
+        "seconds for a frame to arrive, plus one for each 64 KiB of it; 0: no limit",
     ),
     Setting("handshake-seconds", SECONDS, 10, "seconds for a handshake; 0: no limit"),
     Setting(
         "handshake-rate",
         COUNT,
         100,
-        "TLS and CURVE handshakes/s of one address, those of ten seconds at once; 0: no limit",
+        "TLS and CURVE handshakes/s of one address, ten times as many at once; 0: no limit",
     ),
     *TLS_SETTINGS,
 )

@@ -81,7 +81,7 @@ class MemoryBudget:
 
     @property
     def work_limit(self) -> int:
-        """The most that the work on one request may take: half of the unreserved bytes."""
+        """The largest amount for the work on one request: half of the unreserved bytes."""
         return max(self.limit - self._aside, 0) // 2 if self.limit else maxsize
 
     @contextmanager
@@ -92,7 +92,7 @@ class MemoryBudget:
         """
         if self.limit and self.used + nbytes > self.limit - self.work_limit // 2:
             raise MemoryExhausted(
-                f"the request needs {nbytes} bytes of memory for a moment; {self.used} of "
+                f"the request needs {nbytes} bytes of memory temporarily; {self.used} of "
                 f"{self.limit} are in use"
             )
         self.add(nbytes)

@@ -214,7 +214,8 @@ class Outbox(OutboxQueue):
         return True
 
     def _is_too_much(self, waiting: int, source: DeliverySource) -> bool:
-        """Return whether to let go of the subscriber rather than queue ``waiting`` bytes."""
+        """Return whether to free the queue of the subscriber rather than queue ``waiting``
+        bytes."""
         if self._router.memory.full:
             return waiting > HOLDER_MARK
         if waiting <= self.policy.high_water_mark:
@@ -232,7 +233,7 @@ class Outbox(OutboxQueue):
         return now - since > self.policy.seconds
 
     def give_up_overdue(self) -> None:
-        """Let go of a subscriber that is overdue, or evict it."""
+        """Free the queue of a subscriber that is overdue, or evict it."""
         if self.policy.action != AUTO:
             self.evict(f"slow consumer: behind for {self.policy.seconds:g} s")
         elif self.cursor is None:
@@ -321,7 +322,7 @@ class Outbox(OutboxQueue):
         return unsent
 
     def unsent(self) -> dict[Topic, Position]:
-        """Return where each topic continues of which not everything is written."""
+        """Return where each topic continues that has messages which are not written."""
         self._router.complete(self, with_changes=False)
         cursor = self.cursor
         offsets: dict[Topic, Position] = {}

@@ -28,7 +28,7 @@ MAX_PASSWORD = 1024
 # The parameters for servers with little memory that OWASP recommends: 19 MiB, two passes.
 _MEMORY_KIB, _PASSES, _LANES = 19 * 1024, 2, 1
 _SALT, _HASH = 16, 32
-# The most that a file may require: 256 MiB, so that a verification takes less than a second.
+# The limit of the memory of a hash: 256 MiB, so that a verification takes less than a second.
 _MAX_MEMORY_KIB, _MAX_PASSES = 256 * 1024, 16
 _READABLE_BY_OTHERS = 0o077
 _HASHED = re.compile(

@@ -110,7 +110,7 @@ class PasswordVerifier:
         self._hashes: Mapping[str, str] | None = None
         self._nobody = ""
         self._key = secrets.token_bytes(32)
-        # When each password that was right is forgotten, the oldest first.
+        # When each correct password is forgotten, the oldest first.
         self._remembered: OrderedDict[bytes, float] = OrderedDict()
         self._verifications: dict[bytes, _Verification] = {}
         # Those of each address, in the order of the turns.
@@ -148,7 +148,7 @@ class PasswordVerifier:
         self._remembered.clear()
 
     def stop(self) -> None:
-        """The broker stops: nothing more is verified."""
+        """The broker stops, and verifies no further password."""
         self._stopped = True
         self._verifications.clear()
         self._sources.clear()

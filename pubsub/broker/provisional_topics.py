@@ -1,4 +1,4 @@
-"""The topics of messages that are published all together or not at all."""
+"""The topics of messages that are published together or not at all."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Router:
     first _TIMED ticks of each second, and of one of _SAMPLE after them.
     """
 
-    # A dictionary of so many attributes would be slower.
+    # A dictionary of this many attributes would be slower.
     __slots__ = (
         "_late_bytes", "_mixes", "_order", "_pending", "_scheduled", "_since",
         "_sliced", "_subscribing", "_timed", "at_tick_end", "behind", "counters", "delivering",
@@ -315,7 +315,7 @@ class Router:
             self.dropped(outbox, source, "disconnected", count)
 
     def sweep(self) -> None:
-        """Give up the subscribers that have been slow for longer than their policy allows."""
+        """Act on the subscribers that have been slow for longer than their policy allows."""
         now = self.seconds()
         for outbox in [outbox for outbox in self.slow if outbox.overdue(now)]:
             outbox.give_up_overdue()

@@ -1,8 +1,8 @@
 """Publishing in slices: a batch of very many runs takes several ticks, and is atomic all the same.
 
-All that can refuse the batch is looked at before it begins. From then on it is published whatever
-happens, in ticks of ``UNITS`` units of some 5 µs, and its outcome is that of the commit of the
-history that it is in. Messages of others are delivered at once meanwhile, and are in the same
+All conditions that can refuse the batch are checked before it begins. After that it is published
+whatever happens, in ticks of ``UNITS`` units of some 5 µs, and its outcome is that of the commit of
+the history that it is in. Messages of others are delivered at once meanwhile, and are in the same
 commit. One batch at a time is published; the next one waits for its turn.
 """
 

@@ -1,4 +1,4 @@
-"""Routing in slices: batches for so many audiences that one tick is too short for them.
+"""Routing in slices: batches whose audiences are too many for one tick.
 
 Making an audience takes some 20 µs and encoding for it some 5 µs, so a read that brings messages of
 many topics to a thousand subscribers, each with topics of its own, takes several ticks. Such a
@@ -214,7 +214,7 @@ class SlicedRouting:
                 self._fan_out.at_tick_end(self._go_on)
 
     def _run(self, units: int) -> None:
-        """Do as many steps as ``units`` allow."""
+        """Do the steps that ``units`` allow."""
         self._left = units
         if self._is_running:
             # Handing over has ended a client, and that has led here again.

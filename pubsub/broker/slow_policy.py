@@ -14,7 +14,7 @@ class SlowPolicy:
     """A listener's policy: an action, and limits in bytes and seconds.
 
     - ``auto``: above the high-water mark, or after ``seconds`` as a slow subscriber, the
-      subscriber is let go of: its queue is freed, and it continues from the history
+      subscriber's queue is freed, and it continues from the history
       (see ``Cursor``). Messages of topics that are not stored are dropped while it does, and above
       ``nbytes``. It is evicted after ``catch_up_seconds`` (zero: never).
     - ``pause``: above the high-water mark its topics hold their publishers until the queue is sent.

@@ -151,7 +151,7 @@ class Subscribing:
         finally:
             self._router.exclude(outbox)
             self._router.hand_over()
-            # A flush can evict the subscriber, which ends the subscription, or let go of it.
+            # A flush can evict the subscriber, which ends the subscription, or free its queue.
             if topic in outbox.subscriptions:
                 topic.groups.setdefault(group.encoding, group).add(outbox)
 

@@ -24,7 +24,7 @@ TLS_SETTINGS: tuple[Setting, ...] = (
         "tls-cert",
         FILE,
         "",
-        "a file in PEM with the certificate, and those between it and the authority; the "
+        "a file in PEM with the certificate, and those up to the authority; the "
         "listener then serves TLS",
     ),
     Setting("tls-key", FILE, "", "a file in PEM with the private key; default: tls-cert has it"),
@@ -32,7 +32,7 @@ TLS_SETTINGS: tuple[Setting, ...] = (
         "tls-ca",
         FILE,
         "",
-        "a file in PEM with the authorities whose certificates of clients are accepted",
+        "a file in PEM with the authorities of clients' certificates",
     ),
     Setting(
         "tls-client",
@@ -44,7 +44,7 @@ TLS_SETTINGS: tuple[Setting, ...] = (
         "tls-identity",
         choice("cn", "dns", "email", "uri"),
         "cn",
-        "the name in a client's certificate that access rules are about: the common name, or the "
+        "the name in a client's certificate for access rules: the common name, or the "
         "first alternative name of a kind",
     ),
     Setting("tls-min", Kind("1.2|1.3", _version), "1.2", "the oldest version of TLS"),

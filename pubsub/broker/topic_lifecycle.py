@@ -117,7 +117,7 @@ class TopicLifecycle:
     def delete(self, topic: Topic) -> Work:
         """End ``topic`` after its subscribers have been notified in their protocols' terms.
 
-        Nobody may subscribe to it or read it meanwhile.
+        No client may subscribe to it or read it meanwhile.
         """
         self._queue_keys.drop(topic.name)
         self._queue_keys.exclusive.add(topic.name)

@@ -37,7 +37,7 @@ _SLOW, _FAST = 3, 1
 
 
 class MixedAudience(Targets["Recipient"]):
-    """Subscribers that want the same of several topics; ``wanted`` has the topics' indexes.
+    """Subscribers of the same ones of several topics; ``wanted`` has the topics' indexes.
 
     ``encodings`` has the encoding of each of these, in ascending order; ``number`` is that of all
     topics.

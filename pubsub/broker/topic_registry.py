@@ -139,7 +139,7 @@ class TopicRegistry:
     def create_provisional(self, name: str) -> Topic:
         """Return the topic of this name, creating it without a host if there is none.
 
-        Raises as ``create``. Whoever calls this calls ``keep`` or ``withdraw`` later.
+        Raises as ``create``. The caller has to call ``keep`` or ``withdraw`` later.
         """
         count = self._provisional.get(name, int(name not in self._by_name) - 1)
         topic = self.get(name) or self.create(name, hosted=False)

@@ -162,7 +162,7 @@ class Recipient(Protocol):
         """Return whether the subscriber has been slow for longer than its policy allows."""
 
     def give_up_overdue(self) -> None:
-        """Let go of a subscriber that is overdue, or evict it."""
+        """Free the queue of a subscriber that is overdue, or evict it."""
 
 
 class SubscriberGroup(Targets["Recipient"]):

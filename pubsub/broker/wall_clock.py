@@ -5,7 +5,7 @@ set in either direction, and these rules limit the effect:
 
 - A timestamp is never smaller than the one before it, nor than the last stored one. While the
   system's clock is behind, timestamps stand still.
-- A jump forward of more than JUMP seconds counts once it has lasted LASTING seconds. Until then the
+- A jump forward of more than JUMP seconds is accepted after LASTING seconds. Until then the
   time advances with the monotonic clock.
 - A restart changes nothing about this, as long as the computer has not been started again: the
   difference of the two clocks is remembered. Without it, nothing shows whether the clock is right.
@@ -46,7 +46,7 @@ class Ticks(Protocol):
 
 
 class UnknownTicks:
-    """The ticks of a clock that does not tell them."""
+    """The ticks of a clock that does not report them."""
 
     number = 0
 
@@ -174,7 +174,7 @@ class WallClock:
             self.jumps += 1
             log.warn(
                 "clock: the system's clock jumped forward by {seconds:.0f} s; "
-                "this counts if it lasts {lasting:.0f} s",
+                "it is accepted if it lasts {lasting:.0f} s",
                 seconds=ahead,
                 lasting=LASTING,
             )
@@ -197,12 +197,12 @@ class WallClock:
             return
         if ahead <= JUMP:
             log.warn(
-                "clock: the jump forward ended after {seconds:.0f} s and did not count",
+                "clock: the jump forward ended after {seconds:.0f} s and was not accepted",
                 seconds=elapsed - self._jump_began,
             )
             return
         log.warn(
-            "clock: the jump forward by {seconds:.0f} s has lasted {lasting:.0f} s and counts now",
+            "clock: the jump forward by {seconds:.0f} s has lasted {lasting:.0f} s and is accepted",
             seconds=ahead,
             lasting=LASTING,
         )

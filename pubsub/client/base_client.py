@@ -81,8 +81,9 @@ class Client:
         """Publish a message; text is sent as UTF-8.
 
         Returns when the message is queued, or with ``confirm`` when the broker has confirmed it:
-        then the level that was reached. A ``Level`` as ``confirm`` is the least that will do; True
-        is the one that the topic's durability requires, if that is known. Raises ClientError.
+        then the level that was reached. A ``Level`` as ``confirm`` is the required minimum; True
+        stands for the level that the topic's durability requires, if that is known. Raises
+        ClientError.
         """
         columns = Columns.one(_bytes(payload))
         return await self._publish(topic, columns, confirm, sender, headers)
@@ -196,7 +197,7 @@ class Client:
         return ticket.result  # type: ignore[return-value]
 
     async def flush(self) -> None:
-        """Return when nothing that was published waits or is unconfirmed. Raises OutcomeUnknown."""
+        """Return when no published message is queued or unconfirmed. Raises OutcomeUnknown."""
         driver = self._links.publishing
         if driver is None:
             return
@@ -228,7 +229,7 @@ class Client:
         """
         self._check_open()
         if not topics and not prefixes:
-            raise NotExpressible("a subscription has at least one topic or prefix")
+            raise NotExpressible("a subscription needs at least one topic or prefix")
         wire, target = self._wire_for(start)
         for topic in topics:
             check_topic(wire, topic)
@@ -258,7 +259,7 @@ class Client:
         if start is None or self._wire.traits.history:
             return self._wire, options.target
         if start < 0:
-            raise NotExpressible("start is an offset from 0")
+            raise NotExpressible("start must be an offset of 0 or more")
         if options.api is None:
             raise HistoryNeeded(
                 f"{self._wire.name} has no history; for start= name the broker's HTTP API with "

@@ -61,7 +61,7 @@ def read_options(
     ``parameters`` are those of the protocol, as in the URL.
     """
     if timeout <= 0 or queue_bytes <= 0 or feed_bytes <= 0:
-        raise InvalidUrl("timeout, queue_bytes and feed_bytes are more than 0")
+        raise InvalidUrl("timeout, queue_bytes and feed_bytes must be greater than 0")
     target = parse_url(url, parameters)
     tls = TlsOptions(tls_ca, tls_cert, tls_key)
     tls.check()

@@ -84,7 +84,7 @@ class Feed:
         self._changed()
 
     def gap(self, reason: str) -> Gap:
-        """Return that messages may be missing after those that were put so far."""
+        """Return a Gap: messages may be missing after those that were put so far."""
         topics = tuple(one.name + ("*" if one.prefix else "") for one in self.interests)
         return Gap(topics, reason, self._last_offset, self._last_timestamp)
 
@@ -95,7 +95,7 @@ class Feed:
             self.accepted.succeed(None)
 
     def end(self, error: ClientError | None) -> None:
-        """Nothing more will be put; ``error`` is raised after the queued items."""
+        """End the input; ``error`` is raised after the queued items."""
         if not self.ended:
             self.ended, self.error = True, error
             self.accepted.fail(error or ClientClosed("the subscription was closed"))

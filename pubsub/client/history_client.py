@@ -45,7 +45,7 @@ __all__ = [
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 5.0
 _TOKEN_PATTERN = re.compile(r"[A-Za-z0-9._~+/=-]+")
-# Readers in a response, the most that there may be.
+# Readers in a response, the maximum.
 _ROWS = 1000
 _BOUNDS = frozenset(HistoryBounds.__dataclass_fields__)
 # HTTP statuses that can change when the request is repeated.
@@ -105,7 +105,7 @@ class HistoryClient:
         given = {"timestamp": timestamp, "at": at, "from": begin, "skip_expired": skip}
         query = {name: value for name, value in given.items() if value is not None}
         found = self._json("GET", "/v1/bounds", query)
-        # A later broker may have more to say.
+        # A later version of the broker may add members.
         return HistoryBounds(**{name: found[name] for name in found if name in _BOUNDS})
 
     def topics(

@@ -49,7 +49,7 @@ class HistoryBounds:
 
 @dataclass(frozen=True, slots=True)
 class CommitLimits:
-    """The most bytes that the broker accepts: of a batch with all its parts, and of a message."""
+    """The broker's limits in bytes: of a batch with all its parts, and of a message."""
 
     batch_bytes: int
     message_bytes: int

@@ -168,7 +168,7 @@ class HttpSubscriber(HttpConnection):
             events.append(SubscriptionEnded(interest, "it may not be read any more"))
 
     def _add(self, row: Any, payload: bytes | None, events: list[WireEvent]) -> None:
-        # All members are read before the first is kept: a malformed row leaves the run whole.
+        # All members are read before the first is kept, so a malformed row does not change the run.
         topic, timestamp, offset = str(row["topic"]), int(row["timestamp"]), int(row["offset"])
         sender = base64.b64decode(row["key"])
         headers = {str(one["key"]): _value(one) for one in row.get("headers", ())}

@@ -18,8 +18,8 @@ sends ``take_output``, and calls ``tick`` at ``deadline``.
 
 In addition, ``close`` leads from every state to CLOSING, or to CLOSED if there is no connection;
 and CONNECTING and OPENING lead to IDLE, with an error for all that waits, if the broker rejects the
-client for good, or if ``proved`` is not set: a first attempt that fails is an error of the caller,
-later ones are repeated.
+client permanently, or if ``proved`` is not set: a first attempt that fails is an error of the
+caller, later ones are repeated.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class Link(ABC):
 
     @abstractmethod
     def failed(self, error: ClientError) -> None:
-        """No connection will follow unless one is requested: all that waits fails."""
+        """No connection will follow unless one is requested: all waiting calls fail."""
 
     @abstractmethod
     def closed(self) -> None:

@@ -19,7 +19,7 @@ class Timing:
     first_pause: float = 0.1
     longest_pause: float = 10.0
     settled: float = 5.0
-    """A connection that lasted so long makes the next pause a first one."""
+    """After a connection of at least this duration, the next pause is a first one."""
     goodbye: float = 2.0
     """For the last bytes of a link that is closed."""
 

@@ -2,8 +2,8 @@
 
 A message is queued, then in flight: given to the connection, but not confirmed yet. When the
 connection ends, queued messages wait for the next one. Those in flight may or may not have been
-published: they are not sent again, because that could publish them twice. Who asked for their
-confirmation gets OutcomeUnknown; the others are reported as ``Uncertain``.
+published: they are not sent again, because that could publish them twice. Calls that wait for their
+confirmation get OutcomeUnknown; the others are reported as ``Uncertain``.
 
 Every message is confirmed, also without a request, so that the link knows the messages in flight.
 Messages without a request are confirmed together: those that are sent while a confirmation is
@@ -120,7 +120,7 @@ class PublishingLink(Link):
 
     @property
     def ripe(self) -> bool:
-        """True if so much is queued that it need not wait for more."""
+        """True if enough is queued to be sent without waiting for more."""
         return self._queued_bytes >= _RIPE_BYTES
 
     @property

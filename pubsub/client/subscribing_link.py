@@ -150,7 +150,7 @@ class SubscribingLink(Link):
         self._tell_reconnected()
 
     def _tell_reconnected(self) -> None:
-        """Tell it once the broker has replied to all subscriptions."""
+        """Report the reconnection once the broker has replied to all subscriptions."""
         notice = self._reconnected
         if notice is not None and not self._repeated:
             self._reconnected = None

@@ -75,7 +75,7 @@ class TopicDurability:
         return ticket
 
     def close(self) -> None:
-        """Give all questions up."""
+        """Give up all queries."""
         for query in list(self._asked.values()):
             query.end()
 
@@ -176,7 +176,7 @@ class _Received:
 
 def _read(raw: bytes) -> tuple[int, str | None]:
     """Return the status and the durability of a reply; 0 and None if it is none."""
-    # Imported here, as most programs ask no such query and start sooner without it.
+    # Imported here, because most programs make no such query and start sooner without it.
     from http.client import HTTPException, HTTPResponse
 
     response = HTTPResponse(_Received(raw))  # type: ignore[arg-type]

@@ -71,7 +71,7 @@ def explain(
     as_json: bool,
     **client: object,
 ) -> None:
-    """Show which access rule decides about a request, and why the rules before it do not.
+    """Show which access rule decides about a request, and why earlier rules do not match.
 
     The rules are those of the configuration file, with those that stand for the settings
     allow-publish, allow-subscribe and grant of each listener. No broker is needed.

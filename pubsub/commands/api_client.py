@@ -88,7 +88,7 @@ class Api:
         with self._request("GET", path, query) as response:
             while line := self._read(response, True):
                 if not line.endswith(b"\n"):
-                    raise self._cut_off("the last line is not whole")
+                    raise self._cut_off("the last line is incomplete")
                 yield json.loads(line)
             if response.length:
                 raise self._cut_off(f"{response.length} bytes are missing")

@@ -87,7 +87,7 @@ def advice(where: Destination) -> Iterator[None]:
 def subscribe(
     client: Client, topics: Sequence[str], start: int | None, events: bool = False
 ) -> Subscription:
-    """Subscribe to ``topics``; one that ends in ``*`` stands for all names that begin so."""
+    """Subscribe to ``topics``; one that ends in ``*`` stands for all names with this prefix."""
     names = [topic for topic in topics if not topic.endswith("*")]
     prefixes = [topic[:-1] for topic in topics if topic.endswith("*")]
     return client.subscribe(*names, prefixes=prefixes, start=start, events=events)

@@ -45,8 +45,8 @@ def _metadata_errors(store: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise StartError(
-            f"history: {store}: metadata.db cannot be used: {error}; pubsub history repair makes "
-            "it again"
+            f"history: {store}: metadata.db cannot be used: {error}; rebuild it with pubsub "
+            "history repair"
         ) from None
 
 
@@ -78,7 +78,7 @@ def check(store: Path) -> int:
 @history.command("repair")
 @_store
 def repair(store: Path) -> None:
-    """Make missing metadata and indexes again from the segments.
+    """Rebuild missing metadata and indexes from the segments.
 
     Files that cannot be read are put aside. No broker may be running.
     """
@@ -112,7 +112,7 @@ def backup(path: Path, store: Path) -> None:
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @_store
 def restore(directory: Path, store: Path) -> None:
-    """Put the backup in DIR in the place of a history."""
+    """Copy the backup in DIR to the directory of a history."""
     from pubsub.store.log_backup import copy_log
 
     with _metadata_errors(store):

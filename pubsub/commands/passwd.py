@@ -48,7 +48,7 @@ def _set(path: Path, user: str) -> None:
     from pubsub.broker.password_file import check_user, hash_password
 
     check_user(user)
-    # Found out before the password is asked for.
+    # Checked before the prompt for the password.
     _read(path, missing_ok=True)
     hashed = hash_password(_ask())
     with _locked(path):

@@ -39,7 +39,7 @@ class JobCommand(click.Command):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:  # fmt: skip
-        """See click.Command. The arguments are not looked at."""
+        """See click.Command. The arguments are not parsed."""
         context = click.Context(self, info_name=info_name, parent=parent)
         context.args = args
         return context

@@ -79,8 +79,8 @@ def replay(
         raise click.UsageError("give either --into TOPIC or --output FILE", context)
     if into in topics or (into is not None and not topics):
         raise click.UsageError(
-            "name the topics to replay, without that of --into: it would be read while it is "
-            "written", context,
+            "name the topics to replay, without the topic of --into, which would be read while "
+            "it is written", context,
         )  # fmt: skip
     if as_json and output == "-":
         raise click.UsageError("--json and --output - exclude each other; name a file", context)

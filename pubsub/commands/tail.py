@@ -20,7 +20,7 @@ from pubsub.commands.sub import SubscribePlan, format_options, subscribe
     "--lines", "-n", type=click.IntRange(0), default=10, show_default=True, metavar="N",
     help="Print the last N messages.",
 )  # fmt: skip
-@click.option("--follow", "-f", is_flag=True, help="Go on with messages as they come.")
+@click.option("--follow", "-f", is_flag=True, help="Continue with new messages.")
 @destination_options
 @click.pass_context
 def tail(

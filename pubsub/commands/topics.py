@@ -132,11 +132,11 @@ def delete(context: click.Context, names: tuple[str, ...], yes: bool) -> int:
 
 
 def _agreed(names: Sequence[str]) -> bool:
-    """Raises ConfigurationError if there is no terminal to ask at."""
+    """Raises ConfigurationError if there is no terminal for the confirmation."""
     what = names[0] if len(names) == 1 else f"{len(names)} topics"
     if not sys.stdin.isatty():
         raise ConfigurationError(
-            f"{what}: not deleted, because there is no terminal to ask at; repeat it with --yes"
+            f"{what}: not deleted, as there is no terminal for a confirmation; repeat it with --yes"
         )
     return click.confirm(f"Delete {what} and all messages?", err=True)
 

@@ -1,4 +1,4 @@
-"""Admits messages to a batch: as many as the limits permit, of each stretch in proportion."""
+"""Admits messages to a batch: up to the limits, of each stretch in proportion."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """``BrokerList``: brokers that share one history, of which one at a time plans the ranges.
 
-Offsets are those of the broker that plans. They show how much there is to read, and where to
-divide it; the ranges lie between shared positions, which are the same at all brokers. When the
-broker that plans cannot be reached, the next one does so, and offsets are looked up again.
+Offsets are those of the broker that plans. They show the amount to read, and where to divide it;
+the ranges lie between shared positions, which are the same at all brokers. When the broker that
+plans cannot be reached, the next one does so, and offsets are looked up again.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The hook (``DataSourceReader.pushFilters``) keeps its state from one query of a DataFrame to the
 next: a query without a filter would get the rows of the query before. So the condition is an option
 of the source, fixed when the frame is made. The source reads a superset of the rows that satisfy
-it: a part that is not understood narrows nothing, and Spark applies the condition to the rows.
+it: a part that is not understood does not narrow it, and Spark applies the condition to the rows.
 """
 
 from __future__ import annotations

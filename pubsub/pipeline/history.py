@@ -72,7 +72,7 @@ class ExpiredBefore:
 
 
 class OtherBroker(PubSubError):
-    """Offsets of the broker where a batch is planned are of no use any more; plan it again.
+    """Offsets of the broker where a batch is planned have become invalid; plan it again.
 
     ``error`` is the failure of that broker.
     """
@@ -131,11 +131,11 @@ class History(Protocol):
         """Read the messages from ``start`` to before ``stop``, of ``topics`` (None: all topics).
 
         If the range begins before the first message that is left, ExpiredBefore comes first. A
-        DamagedRange comes in the place of its messages. ``epoch`` is as in ``check``.
+        DamagedRange takes the place of its messages. ``epoch`` is as in ``check``.
         """
 
     def cuts(self, start: int, stop: int) -> list[int]:
-        """Return offsets between ``start`` and ``stop``, in order, that are good to divide it at.
+        """Return offsets between ``start`` and ``stop``, in order, at which to divide the range.
 
         No part of the history is read twice for two ranges that meet there.
         """

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 _OBSERVATION = "arrivals"
-# Above this number of windows in a batch, neighbouring windows are counted together.
+# Above this number of windows in a batch, adjacent windows are counted together.
 _MAX_WINDOWS = 5000
 
 ReportLate = Callable[[dict[int, int], str, int], None]

@@ -82,14 +82,14 @@ def _check_shared(options: SourceOptions) -> None:
     chosen = set(options.topics or ()).union(*(options.assigned or {}).values())
     if any(name.startswith(RESERVED) for name in chosen):
         raise ConfigurationError(
-            f"option subscribe: topics that begin with {RESERVED} are of each broker; read them in "
-            "a query of their own"
+            f"option subscribe: topics that begin with {RESERVED} belong to each broker; read "
+            "them in a separate query"
         )
     for name, start in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
         if any(place not in (EARLIEST, LATEST) for place in _places(start)):
             raise ConfigurationError(
-                f"option {name}: an offset is of one broker, but those in option url share a "
-                "history; use earliest, latest or a time"
+                f"option {name}: an offset belongs to one broker, but those in option url share "
+                "a history; use earliest, latest or a time"
             )
 
 

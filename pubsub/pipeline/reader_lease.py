@@ -1,7 +1,6 @@
 """The lease of a query's reader name: two running queries cannot have the same ``readerName``.
 
-A lease that a killed process has left behind ends within seconds, and a query that is started
-again waits for that.
+The lease of a killed process ends within seconds, and a restarted query waits for that.
 """
 
 from __future__ import annotations

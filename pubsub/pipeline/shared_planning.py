@@ -1,7 +1,7 @@
 """The readers of the source for brokers that share a history.
 
 One broker at a time plans; the tasks are spread over all of them. Positions are shared positions,
-so another broker can go on at any time. See ``pubsub/pipeline/broker_list.py``.
+so another broker can continue at any time. See ``pubsub/pipeline/broker_list.py``.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class SharedStreaming(SharedPlanning, StreamReader):
         try:
             return super().reportLatestOffset()
         except OtherBroker:
-            # The lag was to be measured from offsets of a broker that has left.
+            # The lag would have been measured from offsets of a broker that is no longer available.
             self._forget_offsets()
             return {}
 

@@ -1,4 +1,4 @@
-"""Exactly-once writing to brokers that share a history, any of which may be away.
+"""Exactly-once writing to brokers that share a history, any of which may be unavailable.
 
 The tasks of a batch stage their parts at the first broker that answers, and the driver commits
 them there. If that broker goes away meanwhile, the others know whether the batch was published. If
@@ -64,7 +64,7 @@ class SharedBatch:
 
 
 class _BatchCommit:
-    """Commits a batch at the broker that has its parts, or finds out what became of it."""
+    """Commits a batch at the broker that has its parts, or determines its outcome."""
 
     def __init__(self, batch: SharedBatch, parts: Sequence[str], homes: Sequence[str]) -> None:
         self._batch = batch

@@ -1,4 +1,4 @@
-"""The publisher of a sink's task: its rows go through the client library, and none is forgotten."""
+"""The publisher of a sink's task: it sends rows through the client library and confirms each."""
 
 from __future__ import annotations
 

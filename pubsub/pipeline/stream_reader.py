@@ -316,7 +316,7 @@ class StreamReader(SourceReader, DataSourceStreamReader, SupportsTriggerAvailabl
         if not self._options.shared and any(one.shared is not None for one in found.values()):
             raise ConfigurationError(
                 "the checkpoint is of brokers that share a history; name at least two of them in "
-                "option url, of which one may be away"
+                "option url, of which one may be unavailable"
             )
         return found
 

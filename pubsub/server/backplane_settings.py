@@ -71,14 +71,14 @@ SETTINGS: tuple[Setting, ...] = (
         "backplane-bytes",
         SIZE,
         "16M",
-        "bytes that may wait for NATS, and as many that may wait for the broker; counted to "
+        "bytes that may wait for NATS, and as many that may wait for the broker; both count in "
         "max-memory",
     ),
     Setting(
         "backplane-replicas",
         integer(1, 5),
         1,
-        "servers of NATS that keep the shared state, if the broker is the first to make it",
+        "servers of NATS that keep the shared state; only the first broker uses the setting",
     ),
     Setting(
         "backplane-lease",
@@ -102,13 +102,13 @@ SETTINGS: tuple[Setting, ...] = (
         "backplane-history-age",
         AGE,
         "7d",
-        "age at which messages leave the stream: how long a broker may be away",
+        "age at which messages leave the stream: how long a broker may be disconnected",
     ),
     Setting(
         "backplane-spool-bytes",
         SIZE,
         "1G",
-        "bytes of messages that may wait in a broker's history until NATS is there; more are "
+        "bytes of messages that may wait for NATS in a broker's history; further messages are "
         "refused",
     ),
 )

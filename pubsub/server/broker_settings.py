@@ -44,13 +44,13 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
         "history",
         Kind("MESSAGES[,BYTES]", _history),
         "1000000,256M",
-        "messages and bytes that --store memory keeps; 0: none",
+        "messages and bytes kept with --store memory; 0: none",
     ),
     Setting(
         "store",
         STORE,
         "log",
-        "the history: in a directory that outlives the broker, or in memory",
+        "where the history is: in a directory, or in memory until the broker ends",
     ),
     Setting(
         "durability",
@@ -63,7 +63,7 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
         "retention",
         RETENTION,
         "*=age:7d,bytes:10G",
-        "how long messages are kept in the file; the first matching pattern applies",
+        "limits of the stored messages; the first matching pattern applies",
     ),
     Setting(
         "commit-interval",
@@ -76,7 +76,7 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
         "compression",
         choice("off", "zstd"),
         "off",
-        "compression of segments of the history that get no more messages, in the background",
+        "compression of complete segments of the history, in the background",
     ),
     Setting(
         "admin-port",
@@ -102,7 +102,7 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
         "token-deny-file",
         FILE,
         "",
-        "a file with the ids (jti) and subjects of tokens that are not accepted any more",
+        "a file with the ids (jti) and subjects of revoked tokens",
     ),
     Setting("allow-weak-secret", BOOLEAN, False, "accept secrets of fewer than 32 bytes"),
     Setting(
@@ -112,7 +112,7 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
         "a file with users and the hashes of their passwords, written by `pubsub passwd`",
     ),
     Setting("audit-log", TEXT, "", "a file for the audit log; default: the log"),
-    Setting("audit-size", SIZE, "16M", "bytes after which a new file of the audit log is begun"),
+    Setting("audit-size", SIZE, "16M", "largest size of a file of the audit log"),
     Setting("events", BOOLEAN, False, "publish events about clients on the topic $SYS/events"),
     Setting("otel", BOOLEAN, False, "export spans of publishes and commits (OpenTelemetry)"),
     *BACKPLANE_SETTINGS,
@@ -128,8 +128,8 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
         "identity-expiry",
         SECONDS,
         0,
-        "seconds after which an identity of nsd ends that no request names and whose channel "
-        "holds no message; 0: never",
+        "seconds without a request after which an identity of nsd ends if its channel has no "
+        "message; 0: never",
     ),
     Setting("max-sessions", COUNT, 100_000, "largest number of sessions, live and resumable"),
     Setting(
@@ -140,9 +140,9 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
         "log-level",
         LOG_LEVEL,
         "info",
-        "levels of the log, of all of it or by namespace, such as store=debug,warn",
+        "levels of the log, for all modules or by module, such as store=debug,warn",
     ),
     Setting("stop-timeout", SECONDS, 10, "seconds that a stopping broker waits for its clients"),
-    Setting("tuning", BOOLEAN, True, "use the tricks of docs/tuning.md; off: slower, nothing else"),
+    Setting("tuning", BOOLEAN, True, "use the tricks of docs/tuning.md; off: only slower"),
 )
 """The settings of the whole process."""

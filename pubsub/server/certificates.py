@@ -51,14 +51,14 @@ class CertificateWatch(Service):
         self._timer: IDelayedCall | None = None
 
     def startService(self) -> None:
-        """Log, and begin to look."""
+        """Log the certificates, and begin the daily check."""
         super().startService()  # type: ignore[no-untyped-call]
         for listener, tls in self._served():
             log.info("{protocol}: TLS with the {tls}", protocol=listener.protocol, tls=tls)
         self._look()
 
     def stopService(self) -> None:
-        """Look no more."""
+        """End the daily check."""
         super().stopService()  # type: ignore[no-untyped-call]
         timer, self._timer = self._timer, None
         if timer is not None:

@@ -28,7 +28,7 @@ def use_monotonic_timers(reactor: IReactorTime) -> None:
     if not isinstance(reactor, ReactorBase) or getattr(reactor, _MARK, False):
         return
     if not all(hasattr(reactor, name) for name in _TIMERS):
-        log.warn("clock: timers follow the system's clock, as this Twisted keeps them elsewhere")
+        log.warn("clock: timers follow the system's clock, as this Twisted has them elsewhere")
         return
     seconds: Callable[[], float] = time.monotonic
     shift = time.monotonic() - reactor.seconds()

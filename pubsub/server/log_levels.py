@@ -38,7 +38,7 @@ def _names(namespace: str) -> list[str]:
     """Return the full names that ``namespace`` stands for."""
     found = [prefix + namespace for prefix in _PREFIXES if _exists(prefix + namespace)]
     if not found:
-        raise ValueError(f"no module is called {namespace!r}; names are such as store and cafe")
+        raise ValueError(f"no module is called {namespace!r}; use a name such as store or cafe")
     return [*found, LEGACY] if namespace == "twisted" else found
 
 

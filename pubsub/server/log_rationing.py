@@ -1,4 +1,4 @@
-"""Lines of the log that repeat are rationed, so that clients cannot fill a disk with them.
+"""The rationing of repeated log lines, so that clients cannot fill a disk with them.
 
 Of each kind of line, that is of one format and one namespace, ``LINES`` are written in ``SECONDS``;
 then one line has the number of the others. Lines with ``unlimited``, those of the level debug,

@@ -1,7 +1,7 @@
 """The log of the process under twistd: its format, its levels, and where it goes.
 
 Of twistd's own options ``--logger`` replaces all of this, and ``--logfile``, ``--syslog`` and
-``--prefix`` say where the lines go. Without them they go to standard output with ``--nodaemon``,
+``--prefix`` select the destination. Without them they go to standard output with ``--nodaemon``,
 and else to twistd.log.
 """
 

@@ -15,7 +15,7 @@ from pubsub.plugin import ADMIN
 
 
 class Effect(StrEnum):
-    """From when on a setting counts that has changed; the text is that of the documentation."""
+    """The time at which a changed setting takes effect; the text is that of the documentation."""
 
     NOW = "at once"
     """For connections that are open as well."""

@@ -1,4 +1,4 @@
-"""Tells the service manager about the state of the process, as sd_notify(3) and sd_watchdog do.
+"""Reports the state of the process to the service manager, as sd_notify(3) and sd_watchdog do.
 
 The protocol is a datagram of lines ``NAME=VALUE`` to the UNIX socket in ``$NOTIFY_SOCKET``. Without
 that variable nothing is sent.

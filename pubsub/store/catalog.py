@@ -1,7 +1,7 @@
 """The catalog of a log: its segments in order, and the messages in them that are hidden.
 
 The broker's threads and other processes read through it. It is changed by replacing a tuple, so
-that a reader works on the segments that there were when it began.
+that a reader works on the segments that existed when it began.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Catalog:
             return found
 
     def forget_patterns(self) -> None:
-        """Look for the horizon of each topic again: there are other horizons."""
+        """Determine the horizon of each topic again, because the horizons have changed."""
         self._horizon_of = {}
 
     def visible(self, topics: Iterable[str], before: int) -> frozenset[str]:

@@ -53,7 +53,7 @@ class CommitGroup:
         return bool(self.runs or self.puts or self.ends)
 
     def hold(self, offset: int) -> None:
-        """Put all that is added from ``offset`` on into one record, until ``release``."""
+        """Put all additions from ``offset`` on into one record, until ``release``."""
         self.held = offset
         self._before = dict(self.puts)
 

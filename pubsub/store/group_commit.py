@@ -127,7 +127,7 @@ class GroupCommit:
     # Callbacks
 
     def when_written(self, call: Callable[[bool], None]) -> None:
-        """Call ``call`` with True when everything so far is written, with False if that fails."""
+        """Call ``call`` with True when all input so far is written, with False if that fails."""
         if self.failing is not None:
             call(False)
         elif self._group:
@@ -139,7 +139,7 @@ class GroupCommit:
             call(True)
 
     def when_synced(self, call: Callable[[bool], None]) -> None:
-        """Call ``call`` with True when everything so far is on disk, with False if that fails."""
+        """Call ``call`` with True when all input so far is on disk, with False if that fails."""
         if self.failing is not None:
             call(False)
         elif self._group:

@@ -40,7 +40,7 @@ def copy_log(source: Path, target: Path) -> tuple[int, int]:
         raise StartError(f"{target} exists and is not an empty directory; choose another name")
     new = target.with_name(target.name + ".new")
     if new.exists():
-        raise StartError(f"{new} is left of a copy that was interrupted; remove it first")
+        raise StartError(f"{new} is left from an interrupted copy; remove it first")
     view = LogView(source)
     try:
         new.mkdir(mode=0o700, parents=True)
@@ -69,8 +69,7 @@ def _copy(view: LogView, new: Path) -> Catalog:
         except (_Changed, FileNotFoundError):
             continue
     raise StartError(
-        "the broker rewrote or removed segments all the time, so that no copy was consistent; "
-        "try again"
+        "the broker kept rewriting or removing segments, so no copy was consistent; try again"
     )
 
 
@@ -150,7 +149,7 @@ def _copy_growing(directory: LogDirectory, new: Path, segment: Segment) -> None:
         while left:
             data = given.read(min(left, 1024**2))
             if not data:
-                raise StartError(f"{segment.name} was cut while it was copied")
+                raise StartError(f"{segment.name} became shorter while it was copied")
             copy.write(data)
             left -= len(data)
         copy.write(b"".join(closed))

@@ -131,7 +131,7 @@ class LogDirectory:
             return
 
     def rename(self, name: str, new: str) -> None:
-        """Give a file another name, in the place of another file."""
+        """Rename a file, and replace another file by it."""
         os.rename(name, new, src_dir_fd=self.file, dst_dir_fd=self.file)
 
     def sync(self) -> None:
@@ -173,7 +173,7 @@ class LogDirectory:
             self.remove(RESERVE)
 
     def use_reserve(self) -> bool:
-        """Give the reserve back to the file system; return whether there was one."""
+        """Free the space of the reserve; return whether there was one."""
         if not self.size(RESERVE):
             return False
         self.remove(RESERVE)

@@ -44,7 +44,7 @@ def write_note(file: int, log_id: bytes, offset: int) -> None:
 
 
 def read_note(directory: LogDirectory, log_id: bytes) -> int:
-    """Return the end of the log as the last process noted it; 0 if it is not known."""
+    """Return the end of the log that the last process recorded; 0 if it is not known."""
     if directory.size(POSITION) is None:
         return 0
     file = directory.open(POSITION, os.O_RDONLY)

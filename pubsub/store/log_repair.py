@@ -1,6 +1,5 @@
-"""Repair of a log: makes its files again from the segments, and reports losses.
-
-Nothing that can be read is removed. Files that cannot be used get another name.
+"""Repair of a log: rebuilds its files from the segments, and reports losses. No readable data is
+removed. Files that cannot be used get another name.
 """
 
 from __future__ import annotations

@@ -253,7 +253,7 @@ def open_metadata(directory: LogDirectory, read_only: bool = True) -> Metadata:
     path = directory.path / METADATA
     if not directory.size(METADATA):
         raise StartError(
-            f"history: {path} is missing or empty: restore it from a backup, or make it again from "
+            f"history: {path} is missing or empty: restore it from a backup, or rebuild it from "
             "the segments with pubsub history repair"
         )
     return Metadata(path, read_only)

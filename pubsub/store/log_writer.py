@@ -180,9 +180,7 @@ class LogWriter:
             self._seal(base)
             self._roll(base)
         if os.fstat(self._active().file).st_nlink == 0:
-            raise OSError(
-                errno.ESTALE, f"{self._directory.path}: the segment that is written was removed"
-            )
+            raise OSError(errno.ESTALE, f"{self._directory.path}: the newest segment was removed")
         if stop > self._ceiling:
             self._raise_ceiling(beyond=stop)
         resolved = [

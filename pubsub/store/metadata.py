@@ -153,7 +153,7 @@ class Metadata:
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         if application != APPLICATION:
             raise StartError(
-                f"history: {path} is not the metadata of a history: restore it, or make it again "
+                f"history: {path} is not the metadata of a history: restore it, or rebuild it "
                 "from the segments with pubsub history repair"
             )
         if version > VERSION:

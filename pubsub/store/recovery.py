@@ -1,8 +1,8 @@
 """Opening a log: finds its files, its end, and offsets that are missing.
 
-A log that was closed ends where it says. If the process was killed, everything that it had written
-is there, and the log continues behind it. If the machine lost power, messages that were written and
-not synced may be gone though readers have seen them; the log continues at the ceiling, and the
+A log that was closed ends at its recorded end. If the process was killed, all written data is
+intact, and the log continues after it. If the machine lost power, messages that were written and
+not synced may be lost although readers have seen them; the log continues at the ceiling, and the
 offsets in between are reported as lost.
 """
 
@@ -86,7 +86,7 @@ def _open_metadata(directory: LogDirectory, names: Sequence[str]) -> Metadata:
     if not size and (names or directory.size(POSITION)):
         raise StartError(
             f"history: {path} is {'missing' if size is None else 'empty'}, and {directory.path} "
-            "has a history: restore the file from a backup, or make it again from the segments "
+            "has a history: restore the file from a backup, or rebuild it from the segments "
             "with pubsub history repair"
         )
     if size is None:
@@ -96,7 +96,7 @@ def _open_metadata(directory: LogDirectory, names: Sequence[str]) -> Metadata:
         newest = metadata.state().newest
     except sqlite3.DatabaseError as error:
         raise StartError(
-            f"history: cannot use {path}: {error}; restore it from a backup, or make it again "
+            f"history: cannot use {path}: {error}; restore it from a backup, or rebuild it "
             "from the segments with pubsub history repair"
         ) from None
     if not names and newest[1] > 0:

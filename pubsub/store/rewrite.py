@@ -25,7 +25,7 @@ from pubsub.store.segment_index import LOST, Grain, IndexEntry, SegmentIndex
 # A segment is rewritten if it has more records than this, and they are smaller on average.
 _RECORDS = 64
 _RECORD_BYTES = 32 * 1024
-# Neighbours smaller than this are joined when there are as many as _NEIGHBOURS.
+# Adjacent segments smaller than this are joined when there are _NEIGHBOURS of them.
 _SMALL_SEGMENT = 8 * 1024**2
 _NEIGHBOURS = 8
 # Indexes that one step looks at.
@@ -123,7 +123,7 @@ class RewritePlan:
         return []
 
     def _dead(self, sealed: Sequence[Segment]) -> list[Segment]:
-        """Look at the next segments for one of which most has expired."""
+        """Look for a segment most of which has expired among the next ones."""
         after = [one for one in sealed if one.base >= self._cursor]
         for segment in after[:_EXAMINED]:
             self._cursor = segment.stop

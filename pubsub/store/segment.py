@@ -163,7 +163,7 @@ class Segment:
             return self._index
 
     def release(self) -> None:
-        """Give back the index and the descriptor of a segment that was not read for a while."""
+        """Release the index and the descriptor of a segment that was not read for a while."""
         with self._lock:
             if self.sealed:
                 self._index = None

@@ -62,7 +62,7 @@ def migrate_missing(source: Path | None, target: Path) -> None:
 
 
 def log_progress(reached: int, first: int, stop: int) -> None:
-    """Log how far a migration is."""
+    """Log the progress of a migration."""
     log.info(
         "history: migrating, offset {reached} of {first} to {stop}",
         reached=reached,

@@ -62,7 +62,7 @@ class Worker:
                 self._reactor.callFromThread(self._handle, failed, Failure())
             else:
                 self._reactor.callFromThread(self._handle, done, result)
-                # A thread that waits for the next call must not keep it alive.
+                # A thread that waits for the next call must not keep the last one alive.
                 del result
             del given, call, done, failed
 

@@ -11,7 +11,7 @@ from zope.interface import provider
 NO_DESCRIPTORS = "file-descriptors"
 """The reason of a connection that was closed because the process has too many open files."""
 NOT_ACCEPTED = "not-accepted"
-"""The reason of a connection that the system could not hand over, as for lack of memory."""
+"""The reason of a connection that the system could not accept, as for lack of memory."""
 
 
 def count_accept_errors(port: tcp.Port, refuse: Callable[[str, str], object]) -> None:

@@ -45,7 +45,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class NotResumed:
-    """The session is gone; the connection cannot be used, another may open a new session."""
+    """The session has ended; the connection cannot be used, another may open a new session."""
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class NotSubscribed:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionEnded:
-    """The broker has ended a subscription; ``interest`` is None if it did not say which."""
+    """The broker has ended a subscription; ``interest`` is None if it did not name it."""
 
     interest: Interest | None
     reason: str

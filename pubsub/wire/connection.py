@@ -220,7 +220,7 @@ class Connection(StreamClient):
             self.charge_unsent()
 
     def answered(self) -> None:
-        """A reply that was owed has been sent."""
+        """A pending reply has been sent."""
         if self._departure is not None:
             self._departure.settle()
 

@@ -106,7 +106,7 @@ class Departure:
         self._look(step)
 
     def settle(self) -> None:
-        """Something that was owed has been sent: continue if it was the last."""
+        """Pending output has been sent: continue if it was the last."""
         pending = self.undrained or self._leaver.owes_answers()
         if self._life.state is State.ANSWERING and not pending:
             self.on(Event.ANSWERED)

@@ -47,7 +47,7 @@ log = Logger()
 # dropped when thousands of clients connect, each of which costs a client a second.
 BACKLOG = 4096
 KEEPALIVE = {"TCP_KEEPIDLE": 120, "TCP_KEEPINTVL": 30, "TCP_KEEPCNT": 4}
-"""TCP keepalive: a probe after so many idle seconds, then at this interval, and how many."""
+"""TCP keepalive: the idle seconds before the first probe, the interval, and the number."""
 _PROXIED = re.compile(r"haproxy:")
 _UNIX = re.compile(r"(haproxy:)?unix:")
 _SSL = re.compile(r"(haproxy:)?ssl:")
@@ -281,7 +281,7 @@ def _set_options(listening: socket.socket) -> None:
     """Set options that the accepted sockets inherit."""
     # Writes are batched already.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # A peer that vanished without a word is noticed after four minutes, not in two hours.
+    # A peer that has vanished without closing is noticed after four minutes, not two hours.
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in KEEPALIVE.items():
         if hasattr(socket, name):

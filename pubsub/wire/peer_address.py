@@ -32,7 +32,7 @@ def address_text(address: object) -> str:
 def network_of(host: str) -> str:
     """The text that stands for one client among others: an IPv4 address, or 64 bits of an IPv6.
 
-    Whoever has an IPv6 address usually has 2**64 of them.
+    The owner of an IPv6 address usually has 2**64 of them.
     """
     if ":" not in host:
         return host

@@ -85,7 +85,7 @@ class ReplyingConnection(Protocol):
         """Send the bytes of one reply or more."""
 
     def answered(self) -> None:
-        """Nothing waits any more."""
+        """No reply waits any more."""
 
 
 class Reply:

@@ -176,7 +176,7 @@ class StreamClient(Identified, Protocol):
         self._transport_charge.set(nbytes)
 
     def resumeProducing(self) -> None:
-        """The transport has sent all it had."""
+        """The transport has sent all its bytes."""
         self.output_full = False
         self._uncharge_transport()
         if self._departure is not None:

@@ -28,9 +28,9 @@ PER_BATCH = 910
 SIZE = 64
 _SECONDS = 900
 _WARM, _COUNTED = 40, 160
-# The broker's timestamp is in milliseconds, in which so many batches arrive.
+# The broker's timestamp is in milliseconds; this number of batches arrives in one.
 _ALIKE = 16
-# So many batches are confirmed together.
+# This number of batches is confirmed together.
 _TOGETHER = 4
 _SOCKET_BYTES = 4 << 20
 _WIRE = CafeWire()
@@ -66,7 +66,7 @@ class Peer:
             self._received += size
 
     def confirm(self, published: int) -> None:
-        """Reply to the pings behind so many messages, if these have arrived."""
+        """Reply to the pings after this number of messages, if these have arrived."""
         pings = (self._received - published * _PUBLICATION) // len(_PING)
         if pings > self._answered:
             self._socket.send(_PONG * (pings - self._answered))

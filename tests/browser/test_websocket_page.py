@@ -1,4 +1,4 @@
-"""The page of docs/websocket.md in a browser: subscribe, publish, go on after a restart."""
+"""The page of docs/websocket.md in a browser: subscribe, publish, continue after a restart."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def decoded(protocol: str, data: bytes, from_client: bool) -> Iterator[Fields]:
 def check_binary(
     protocol: str, streams: Sequence[Sequence[Segment]], counts: Sequence[int]
 ) -> None:
-    """Compare recorded streams, which have at least so many frames of the broker."""
+    """Compare recorded streams, which have at least this number of frames of the broker."""
     for segments, units, least in zip(streams, shown(protocol, streams), counts, strict=True):
         for from_client, own in zip((True, False), sides(units), strict=True):
             data = side(segments, from_client)

@@ -138,7 +138,7 @@ def test_three_brokers_at_three_nodes(
     subscribers = [Cafe.subscriber(one) for one in brokers[1:]]
     for subscriber in subscribers:
         shared(publisher, subscriber)
-    # A node ends; its broker goes on at another one.
+    # A node ends; its broker continues at another one.
     nodes[1].process.kill()
     brokers[1].wait_line(CONNECTED, 2)
     shared(publisher, subscribers[0])

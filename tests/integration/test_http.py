@@ -315,7 +315,7 @@ def test_reading_resumes_after_a_broken_connection(durable: Broker) -> None:
 
 @contextmanager
 def breaking(port: int, nbytes: int) -> Iterator[tuple[int, list[int]]]:
-    """Yield a relay to a port that breaks each connection after so many bytes of replies."""
+    """Yield a relay to a port that breaks each connection after this number of reply bytes."""
     connections: list[int] = []
 
     def carry(near: socket.socket) -> None:

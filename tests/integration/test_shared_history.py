@@ -131,7 +131,7 @@ class Load:
             return
 
     def wait(self, more: int) -> None:
-        """Wait until so many more were acknowledged."""
+        """Wait until this number of further messages was acknowledged."""
         goal = len(self.done) + more
         until(lambda: len(self.done) >= goal or not self._thread.is_alive())
 
@@ -289,7 +289,7 @@ def test_positions_hold_at_every_broker(start: Start, server: NatsServer, tmp_pa
     assert rest[0] == rest[1]
     everything = sorted([f"{name}{number}" for number in range(20) for name in "ab"])
     assert sorted(parts[0] + rest[1]) == everything
-    # A reader goes on at the other broker after its own was killed.
+    # A reader continues at the other broker after its own was killed.
     body = json.dumps({"offset": 17}).encode()
     url = f"http://{HOST}:{first.broker.port('admin')}/v1/readers/me"
     urllib.request.urlopen(urllib.request.Request(url, body, method="PUT")).close()

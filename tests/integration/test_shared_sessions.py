@@ -1,4 +1,4 @@
-"""Clients of a broker that is killed or stopped under load go on at another one."""
+"""Clients of a broker that is killed or stopped under load continue at another one."""
 
 from __future__ import annotations
 

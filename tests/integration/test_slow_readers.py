@@ -31,7 +31,7 @@ def numbers(frames: list[Frame]) -> list[int]:
 
 
 def read_numbers(client: Cafe, count: int) -> list[int]:
-    """Read so many MESSAGE frames and return their numbers."""
+    """Read this number of MESSAGE frames and return their numbers."""
     return [numbers([client.receive()])[0] for _ in range(count)]
 
 

@@ -162,7 +162,7 @@ class ReplicaCase(TestCase):
         await self.until(lambda: bool(done))
 
     async def has(self, node: Node, payloads: Sequence[bytes]) -> None:
-        """Wait until the history has so many messages; then it has these, in any order."""
+        """Wait until the history has as many messages, and assert that they are these."""
         while len(await node.payloads()) < len(payloads):
             await deferLater(reactor, 0.005)
         assert sorted(await node.payloads()) == sorted(payloads)

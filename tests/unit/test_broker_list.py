@@ -21,7 +21,7 @@ from tests.unit.raising import raised
 
 
 def position(sequence: int, stream: int = 1) -> str:
-    """Return a position with so many messages of one broker before it."""
+    """Return a position with this number of messages of one broker before it."""
     return json.dumps({"stream": stream, "next": {"a": {"1": sequence}}})
 
 
@@ -120,7 +120,7 @@ class BrokerListTests(SynchronousTestCase):
         assert {asked["skip"] for asked in self.other.asked} == {True}
 
     def test_positions_of_one_broker(self) -> None:
-        """A checkpoint of earlier versions goes on."""
+        """A checkpoint of earlier versions is continued."""
         since = PartitionPosition(10, "2-b")
         old = PartitionPosition(20, "2-b", behind=(Behind(15, frozenset("t")),), since=since)
         found = self.found.converted(old)

@@ -113,7 +113,7 @@ class OptionsTests(SynchronousTestCase):
 
     def test_limits_are_positive(self) -> None:
         for given in ({"timeout": 0}, {"queue_bytes": 0}, {"feed_bytes": -1}):
-            assert "more than 0" in str(raised(InvalidUrl, read_options, "nsd://h", **given))
+            assert "greater than 0" in str(raised(InvalidUrl, read_options, "nsd://h", **given))
 
     def test_the_token_is_not_shown(self) -> None:
         with patch.dict("os.environ", {"PUBSUB_API": "http://h:1"}):

@@ -99,7 +99,7 @@ class LatencyTests(SynchronousTestCase):
         for value in values:
             histogram.record(value)
         ordered = sorted(max(value, 0) for value in values)
-        # The least value that so many do not exceed.
+        # The least value that this number of values does not exceed.
         exact = ordered[max(-(-len(values) * percent // 100), 1).__int__() - 1]
         assert exact <= histogram.percentile(percent) <= max(exact * 1.04, exact + 1)
         assert histogram.percentile(100) == histogram.most == ordered[-1]

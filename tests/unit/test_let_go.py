@@ -1,4 +1,4 @@
-"""The policy auto: a subscriber that is too slow is let go of and continues from the history."""
+"""The policy auto: the queue of a slow subscriber is freed, and it continues from the history."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class LetGoCase(SynchronousTestCase):
         return {(topic, why): n for (_, topic, why), n in self.broker.counters.drops.items()}
 
     def stuck(self, *topics: Topic, policy: SlowPolicy = POLICY) -> Transport:
-        """Return a subscriber that does not read and has been let go of."""
+        """Return a subscriber that does not read, and whose queue was freed."""
         transport = self.subscriber(*topics, policy=policy)
         self.box(transport).pause()
         for number in range(4):

@@ -17,7 +17,7 @@ class LineTests(SynchronousTestCase):
     """nsd §2.1: lines of up to 4 MiB"""
 
     def line(self, size: int) -> bytes:
-        """Return an OpenRequest of so many bytes."""
+        """Return an OpenRequest of this number of bytes."""
         start = b'{"_class":"OpenRequest","identity":"ada","x":"'
         return start + b"x" * (size - len(start) - 2) + b'"}'
 

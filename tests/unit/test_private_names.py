@@ -45,7 +45,7 @@ class PrivateNameTests(SynchronousTestCase):
         assert reactor.seconds == before
         assert before is not time.monotonic
         assert lines == [
-            "clock: timers follow the system's clock, as this Twisted keeps them elsewhere"
+            "clock: timers follow the system's clock, as this Twisted has them elsewhere"
         ]
 
     def test_bytes_that_are_kept_elsewhere_are_not_counted(self) -> None:

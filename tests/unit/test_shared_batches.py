@@ -168,7 +168,7 @@ class BatchTests(ReplicaCase):
         self.states[here].leave()
         assert await self.commit(here, 0, part) == (503, "backplane-away")
         assert await self.commit(here, 0, part, shared=False) == (200, False)
-        # It is told when the engine is back.
+        # It is reported when the engine is back.
         assert await self.commit(here, 0) == (200, True)
         key = shared_batches._state_key(QUERY)
         assert key not in self.bucket.entries

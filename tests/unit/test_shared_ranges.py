@@ -75,7 +75,7 @@ class RangeTests(ReplicaCase):
         for low, high, begin, end in zip(cuts, cuts[1:], positions, positions[1:], strict=False):
             assert await self.read(here, begin, end) == payloads[low:high]
             assert sorted(await self.read(there, begin, end)) == sorted(payloads[low:high])
-        # A reader that has read up to a position here goes on there, and comes back.
+        # A reader that has read up to a position here continues there, and comes back.
         begin = positions[3]
         end = await self.position(there, f"at=20&from={quote(begin)}")
         some = await self.read(there, begin, end)

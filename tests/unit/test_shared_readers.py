@@ -1,4 +1,4 @@
-"""Readers that report to one broker and go on at another one."""
+"""Readers that report to one broker and continue at another one."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class SessionCase(ReplicaCase):
         return client
 
     async def taken(self, client: Client, count: int) -> list[bytes]:
-        """Return the payloads that ``client`` has got, once there are so many."""
+        """Return the payloads that ``client`` has got, once it has this number of them."""
         found: list[bytes] = []
         while len(found) < count:
             await self.pass_time(0.05)

@@ -1,4 +1,4 @@
-"""Tasks between two positions go on at other brokers, and have each message once."""
+"""Tasks between two positions continue at other brokers, and have each message once."""
 
 from __future__ import annotations
 

@@ -536,7 +536,7 @@ class AwayTests(SharedCase):
         assert client.take() == b""
         here.advance(6)
         assert client.take() == wire.error(CREATE, RATE_LIMITED)
-        # The connection goes on, and so do others that wait for the same topic.
+        # The connection continues, and so do others that wait for the same topic.
         del here.state.put
         client.send(wire.create(OWNER))
         assert client.take() == b""

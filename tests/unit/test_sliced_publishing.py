@@ -69,7 +69,7 @@ class TicksTests(SynchronousTestCase):
         self.done: list[int] = []
 
     def publication(self, steps: int, units: int = 1) -> PublishSteps:
-        """So many steps."""
+        """This number of steps."""
         for step in range(steps):
             self.done.append(step)
             yield units

@@ -224,7 +224,7 @@ class SubscriberTests(CopyCase):
 
 
 class RestartTests(CopyCase):
-    """The copy goes on after a restart"""
+    """The copy continues after a restart"""
 
     def test_of_this_broker(self) -> None:
         assert self.get(self.subscribe()) == names(0, 5)

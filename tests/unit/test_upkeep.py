@@ -335,7 +335,7 @@ class RemovalTests(LogCase):
         assert len(log.read()) == 4
         log.rest()
         assert log.read() == []
-        # One that began before the removal goes on.
+        # One that began before the removal continues.
         log.catalog.use(reader[0])
         assert reader[0].read(0, 4)
         assert self.removed_but_open()

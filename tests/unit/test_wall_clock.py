@@ -49,7 +49,7 @@ class Times:
         self.wall.now()
 
     def set(self, seconds: float) -> None:
-        """Somebody sets the system's clock forward, or back."""
+        """Set the system's clock forward, or back."""
         self.system += seconds
         self.wall.now()
 
@@ -313,8 +313,8 @@ class ReportTests(SynchronousTestCase):
         self.times.advance(1)
         self.times.advance(LASTING)
         assert self.lines == [
-            "clock: the system's clock jumped forward by 100 s; this counts if it lasts 600 s",
-            "clock: the jump forward by 100 s has lasted 600 s and counts now",
+            "clock: the system's clock jumped forward by 100 s; it is accepted if it lasts 600 s",
+            "clock: the jump forward by 100 s has lasted 600 s and is accepted",
         ]
 
     def test_a_jump_that_ends(self) -> None:
@@ -322,8 +322,8 @@ class ReportTests(SynchronousTestCase):
         self.times.advance(5)
         self.times.set(-100)
         assert self.lines == [
-            "clock: the system's clock jumped forward by 100 s; this counts if it lasts 600 s",
-            "clock: the jump forward ended after 5 s and did not count",
+            "clock: the system's clock jumped forward by 100 s; it is accepted if it lasts 600 s",
+            "clock: the jump forward ended after 5 s and was not accepted",
         ]
 
     def test_set_back(self) -> None:

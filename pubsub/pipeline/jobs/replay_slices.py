@@ -1,8 +1,8 @@
 """The slices and pieces of a replay: ranges of an archive in order, bounded by rows and bytes.
 
 Spark sorts one slice at a time, and the driver holds it. A piece of a slice is one commit at the
-broker. Slices and pieces follow from the archive and the limits alone, so that a replay that goes
-on numbers its pieces as before.
+broker. Slices and pieces follow from the archive and the limits alone, so that a replay that
+continues numbers its pieces as before.
 """
 
 from __future__ import annotations

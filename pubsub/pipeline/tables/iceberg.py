@@ -156,9 +156,7 @@ class Iceberg:
             with suppress(CommitFailedException), catalog_errors(self.name):
                 self._append(table, files, query, batch)
                 return True
-        raise StorageError(
-            f"{self.name}: other writers change the table again and again; run the job again"
-        )
+        raise StorageError(f"{self.name}: other writers keep changing the table; run the job again")
 
     def _append(self, table: Table, files: Sequence[WrittenFile], query: str, batch: int) -> None:
         url = IcebergFiles.of(table).url
@@ -311,7 +309,7 @@ def _values(table: Table, file: DataFile) -> Values:
 
 
 def _groups(table: Table) -> Iterator[list[_Listed]]:
-    """Yield groups of neighbours of a partition that fill a file, or are many enough.
+    """Yield groups of adjacent files of a partition that fill a file, or have enough files.
 
     Files of others are not merged. Nor is a table with deleted rows, as these are in other files.
     """

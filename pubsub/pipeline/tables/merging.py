@@ -12,7 +12,7 @@ _File = TypeVar("_File")
 
 
 def merge_groups(files: Iterable[_File], size_of: Callable[[_File], int]) -> list[list[_File]]:
-    """Return groups of neighbours that fill a file, or have enough files to be worth a merge.
+    """Return groups of adjacent files that fill a file, or have enough files to be worth a merge.
 
     ``size_of`` returns the bytes of a file.
     """

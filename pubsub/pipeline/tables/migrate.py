@@ -44,8 +44,8 @@ def migrate(where: str | Location) -> int:
     meanwhile, and a migration that was killed continues when it is called again. The old files stay
     for a week, for readers of older versions; on one file system they take no space.
 
-    Raises ConfigurationError if there is no Delta table, and PubSubError if other writers replace
-    the files again and again.
+    Raises ConfigurationError if there is no Delta table, and PubSubError if other writers keep
+    replacing the files.
     """
     location = Location.of(where)
     with storage_errors(location):

@@ -49,7 +49,7 @@ class ServedClient(Protocol):
         """Handle no input until ``resume_input``."""
 
     def resume_input(self) -> None:
-        """Handle the input that has waited."""
+        """Handle the input that was held back."""
 
     @property
     def access(self) -> AccessRules:

@@ -37,7 +37,7 @@ SETTINGS: tuple[Setting, ...] = (
         NO_PASSWORD,
         "whether the ClientID may or must be USER:PASSWORD, of the users in password-file",
     ),
-    Setting("channels", CHANNELS, "0-255", "channels offered, and the topics they stand for"),
+    Setting("channels", CHANNELS, "0-255", "channels of the listener, and their topics"),
     Setting(
         "udp",
         BOOLEAN,

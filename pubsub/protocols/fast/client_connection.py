@@ -144,7 +144,7 @@ class FastClientConnection(WireConnection):
     def _handle(self, packet: Packet, events: list[WireEvent]) -> bool:
         """Handle a packet; return whether the connection has ended."""
         if isinstance(packet, KeyUpdate):
-            # The subscription stays; a token with the new key is the business of the application.
+            # The subscription stays; the application has to get a token with the new key.
             return False
         if not isinstance(packet, Error):
             raise WireError(f"{type(packet).__name__} is not expected")

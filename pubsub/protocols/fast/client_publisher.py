@@ -1,8 +1,8 @@
 """fast's client that publishes, sans-IO (fast §3.1, §3.3; see ``client_connection.py``).
 
 A topic that does not exist is created, but CREATE would change the flags of one that does. So the
-first use of a topic asks whether it exists, and its messages are held back until that is known,
-together with everything after them, so that the order across topics is kept.
+first use of a topic queries whether it exists, and its messages are held back until the reply,
+together with all later ones, so that the order across topics is kept.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pubsub.wire.client_columns import FrameWriter
 from pubsub.wire.client_events import Confirmed, Level, WireEvent
 from pubsub.wire.client_wire import Headers, Sender
 
-# Topics that are known to exist; asking again does no harm.
+# Topics that are known to exist; a repeated query does no harm.
 _MAX_TOPICS = 65_536
 _EXISTS = ErrorCode.TOPIC_EXISTS
 
@@ -59,7 +59,7 @@ class KnownTopic:
 
 @dataclass(slots=True)
 class TopicBarrier(Barrier):
-    """The barrier behind the question whether ``topic`` exists, or behind its CREATE."""
+    """The barrier behind the query whether ``topic`` exists, or behind its CREATE."""
 
     topic: KnownTopic = field(kw_only=True)
     created: bool = False

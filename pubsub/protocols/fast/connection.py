@@ -130,7 +130,7 @@ class FastConnection(Connection):
         except Refused as refused:
             offending = TYPES[type(packet)]
             if isinstance(packet, Unsubscribe) and not topic_id and type(refused) is TopicNotFound:
-                # A client that asks whether everything before was handled: the answer is the ERROR.
+                # A client asks whether earlier requests were handled: the ERROR is the answer.
                 self._reply_error(self._error(offending, code_of(refused), topic_id))
             else:
                 self._refuse(offending, refused, topic_id)

@@ -1,8 +1,8 @@
 """nsd: publishes that differ in their bodies alone, and encoded batches for responses. Sans-IO.
 
-A client writes all its publishes to a channel alike. Once the same text around a body has been seen
-twice, the kernel finds such lines without parsing them. A body with a character that JSON escapes
-does not fit, so that the bytes between the quotes are the text.
+A client writes all its publishes to a channel in the same way. Once the same text around a body has
+been seen twice, the kernel finds such lines without parsing them. A body with a character that JSON
+escapes does not fit, so that the bytes between the quotes are the text.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ def may_name(connection: Connection, names: Iterable[str]) -> bool:
 def owner_of(connection: Connection, name: str) -> str:
     """Return the user that owns a new identity ``name``; empty if there is none.
 
-    A user has the own identity by its password. Where passwords are required, the identities that
-    it subscribes besides belong to it as well.
+    A user owns the identity of the same name by its password. Where passwords are required, other
+    identities that the user subscribes with belong to it as well.
     """
     listener = connection.listener
     required = listener.settings["identity-password"] == REQUIRED

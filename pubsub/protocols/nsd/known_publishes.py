@@ -1,4 +1,4 @@
-"""The publishes (nsd §3.2) that clients of a listener write alike, and their channels."""
+"""The publishes (nsd §3.2) that clients of a listener write in the same way, and their channels."""
 
 from __future__ import annotations
 

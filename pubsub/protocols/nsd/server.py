@@ -33,8 +33,8 @@ SETTINGS: tuple[Setting, ...] = (
         "whether requests may or must have the password of their identity, of the users in "
         "password-file",
     ),
-    Setting("max-body", integer(0, MAX_LINE), 1000, "characters a message's body may have"),
-    Setting("max-identities", integer(0, _BILLION), 100_000, "identities there may be"),
+    Setting("max-body", integer(0, MAX_LINE), 1000, "maximum characters of a message's body"),
+    Setting("max-identities", integer(0, _BILLION), 100_000, "maximum number of identities"),
     Setting(
         "max-subscriptions", integer(0, _BILLION), 10_000, "channels an identity may subscribe to"
     ),

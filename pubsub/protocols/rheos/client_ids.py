@@ -169,7 +169,7 @@ class Clients:
         yield from place.release()
 
     def _keep(self, client: ClientId) -> None:
-        """Keep a client without a connection, if it can come back to something."""
+        """Keep a client without a connection, if it has state to resume."""
         window = self._listener.sessions.window
         if client.topics and window:
             self._kept[client.id] = client

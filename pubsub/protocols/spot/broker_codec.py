@@ -40,7 +40,7 @@ class Confirmation:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read ``topic`` from ``offset`` of ``epoch`` on. Without an epoch, tell where to begin."""
+    """Read ``topic`` from ``offset`` of ``epoch`` on. Without an epoch, report where to begin."""
 
     topic: bytes
     epoch: bytes

@@ -13,7 +13,7 @@ from pubsub.wire.client_events import Level
 from pubsub.wire.client_side import ClientSide
 from pubsub.wire.client_wire import ClientWire, Role, Traits, UserLogin, WireConnection, WireOptions
 
-# Bytes of a random number in hex, which makes the identities of subscribers their own.
+# Bytes of a random number in hex, which makes the identities of subscribers unique.
 _NUMBER_BYTES = 8
 # RFC 37 allows 255; a subscriber adds a full stop and the number.
 _MAX_LOGIN = 255

@@ -37,7 +37,7 @@ _HEAD = len(_MESSAGE) + 8
 BOX_BYTES = _HEAD + 1 + _MAC
 """Bytes that a MESSAGE command has more than the body of its frame."""
 _INNER_MORE, _INNER_COMMAND = 1, 2
-# The most that one call opens or makes: boxes cost 4 µs each and 1.4 ns a byte, so about 5 ms.
+# The limit of the boxes of one call: they cost 4 µs each and 1.4 ns a byte, so about 5 ms.
 _BUDGET_BOXES, _BYTES_OF_A_BOX = 1000, 4096
 
 
@@ -94,7 +94,7 @@ class CurveServer:
         permanent = Box(self._client, self._pair.secret)
         permanent.open(data[114:], b"CurveZMQHELLO---" + nonce)
         self._nonce = int.from_bytes(nonce, "big")
-        # It need not be made from anything, as the connection remembers all that it would tell.
+        # Its content does not matter: the connection remembers the state that it would carry.
         self._cookie = secrets.token_bytes(_COOKIE)
         random = secrets.token_bytes(16)
         box = permanent.make(self._connection.public + self._cookie, b"WELCOME-" + random)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
     from pubsub.broker.memory_budget import MemoryBudget
 
-# Publications that are remembered, with prefixes of up to so many bytes, and the estimated bytes of
-# one, for the memory budget. Only with several routing ids is a prefix longer.
+# Publications that are remembered, the longest prefix of one in bytes, and its estimated bytes, for
+# the memory budget. Only with several routing ids is a prefix longer.
 _MAX_KNOWN = 4096
 _MAX_PREFIX = 640
 _PUBLICATION_BYTES = 1200

@@ -53,7 +53,7 @@ class HistoryPages:
         return topic if topic.hosted and topic.durability else None
 
     def _begin(self, request: Read, topic: Topic) -> None:
-        """Tell where the history begins and ends, behind all messages delivered before."""
+        """Report where the history begins and ends, after all messages delivered before."""
         connection = self._connection
         outbox = connection.open_outbox()
         connection.listener.router.complete(outbox)

@@ -31,7 +31,7 @@ class SocketRole(Protocol):
         """The transport has more than it can send now."""
 
     def resume(self) -> None:
-        """The transport has sent all it had."""
+        """The transport has sent all its bytes."""
 
     def routed_outboxes(self) -> Iterable[Outbox]:
         """Return the outboxes of the clients behind the connection."""

@@ -155,7 +155,7 @@ class RoutedClients:
                 client.outbox.pause()
 
     def resume(self) -> None:
-        """The transport has sent all it had."""
+        """The transport has sent all its bytes."""
         for client in tuple(self._clients.values()):
             if client.outbox is not None and not self._connection.output_full:
                 client.outbox.resume()

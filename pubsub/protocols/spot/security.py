@@ -156,8 +156,8 @@ SETTINGS: tuple[Setting, ...] = (
         "curve-clients",
         Kind("KEY=IDENTITY,...", _clients),
         "",
-        "the identity of each client's public key; *: of any other key, which names itself "
-        "without an identity",
+        "the identity of each client's public key; *: of any other key, which is its own name "
+        "if the identity is empty",
     ),
     Setting(
         "peer-curve-keys",

@@ -83,7 +83,7 @@ SETTINGS: tuple[Setting, ...] = (
         2,
         "seconds between two heartbeats; a peer that is silent for three times as long is gone",
     ),
-    Setting("max-message", SIZE, "1M", "bytes that one frame may have"),
+    Setting("max-message", SIZE, "1M", "maximum bytes of a frame"),
     Setting("max-subscriptions", integer(0, 10**9), 10_000, "subscriptions of a connection"),
     *SECURITY_SETTINGS,
 )

@@ -97,7 +97,7 @@ class TopicCopies:
         return done
 
     def notify(self, topic: Topic, reader: PageReader) -> None:
-        """There are new messages at the host: copy them, unless that is about to happen."""
+        """There are new messages at the host: copy them, unless an update is about to begin."""
         present = self._updates.get(topic)
         if present is None or not present[1]:
             self.update(topic, reader)

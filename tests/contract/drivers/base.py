@@ -87,7 +87,7 @@ class Driver:
     # Answers
 
     def accepted(self, answer: bytes, number: int = 1) -> None:
-        """Assert that ``answer`` accepts so many messages."""
+        """Assert that ``answer`` accepts this number of messages."""
         assert answer == b"", answer
 
     def subscribed(self, topic: str) -> bytes:
