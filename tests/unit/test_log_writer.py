@@ -391,9 +391,7 @@ class DirectoryTests(FaultCase):
         log = self.log()
         log.commit(numbered(0, 1), sync=True)
         (self.path / self.names()[-1]).unlink()
-        assert "newest segment was removed" in str(
-            raised(OSError, log.commit, numbered(1, 2))
-        )
+        assert "newest segment was removed" in str(raised(OSError, log.commit, numbered(1, 2)))
 
 
 @dataclass

@@ -468,7 +468,9 @@ class TroubleTests(ReplicaCase):
         here, there = await self.two_with_a_message()
         lines = logged(self)
         copy = self.node(here.crashed(scratch(self) / "history"))
-        await self.until(lambda: any("uses a copy of this broker's history" in line for line in lines))
+        await self.until(
+            lambda: any("uses a copy of this broker's history" in line for line in lines)
+        )
         await copy.stop()
         here.publish("t", b"1")
         await self.settled(here, there)
