@@ -15,7 +15,7 @@ from tests.integration.clients import Nsd
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocols.md"
 _FILES = re.compile(
-    r"Here\s+`([\w/]+\.py)`:\n\n(?:<!--.*?-->\n)?```python\n(.*?)^```", re.DOTALL | re.MULTILINE
+    r"`([\w/]+\.py)`:\n\n(?:<!--.*?-->\n)?```python\n(.*?)^```", re.DOTALL | re.MULTILINE
 )
 CLIENT = """
 import json, sys
