@@ -199,7 +199,7 @@ class IcebergTests(TestCase):
         with (
             before_commit(interfere),
             patch.object(iceberg, "_COMMIT_ATTEMPTS", 3),
-            pytest.raises(StorageError, match="other writers change the table"),
+            pytest.raises(StorageError, match="other writers keep changing the table"),
         ):
             self.fill(1)
         assert self.offsets() == [*range(16), 100, 101, 102]
