@@ -26,10 +26,10 @@ class Histogram:
         self._snapshots: deque[Sequence[int]] = deque([tuple(self.counts)], _MARKS)
         self._ticks = 0
 
-    def observe(self, seconds: float) -> None:
-        """Add a time."""
-        self.counts[bisect_left(BOUNDS, seconds)] += 1
-        self.total += seconds
+    def observe(self, seconds: float, count: int = 1) -> None:
+        """Add a time, ``count`` times."""
+        self.counts[bisect_left(BOUNDS, seconds)] += count
+        self.total += seconds * count
 
     @property
     def count(self) -> int:

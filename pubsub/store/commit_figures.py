@@ -8,6 +8,7 @@ from pubsub.broker.histogram import Histogram
 from pubsub.interfaces import CommitWatcher
 from pubsub.store.commit_group import CommitGroup
 from pubsub.store.stored_runs import first_offset_of, last_offset_of
+from pubsub.store.unsynced_groups import UnsyncedGroup
 
 
 class CommitFigures:
@@ -39,8 +40,7 @@ class CommitFigures:
             count = last_offset_of(group.runs[-1]) + 1 - first_offset_of(group.runs[0])
             self.watcher(count, group.nbytes, seconds)
 
-    def synced(self, groups: Sequence[CommitGroup], now: float) -> None:
+    def synced(self, groups: Sequence[UnsyncedGroup], now: float) -> None:
         """Count groups that are on disk."""
         for group in groups:
-            if group.runs:
-                self.sync_times.observe(now - group.since)
+            self.sync_times.observe(now - group.since, group.count)

@@ -9,6 +9,7 @@ some time after a write that was slow.
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -25,7 +26,7 @@ from pubsub.store.threads import Worker
 
 log = Logger()
 _Result = TypeVar("_Result")
-# After a write in the reactor thread that took longer than the first of these, the thread writes
+# After a write in the reactor thread that waited longer than the first of these, the thread writes
 # for the second, which is doubled up to the third if the next write here is slow again.
 _SLOW_SECONDS = 0.005
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 64.0
@@ -68,7 +69,7 @@ class CommitThreads:
         )
 
     def _write_here(self, group: CommitGroup) -> None:
-        before = self.seconds()
+        before = self._waited()
         # What is published because of this write is written by the thread, not by a nested call.
         self._writes_here = True
         try:
@@ -76,13 +77,20 @@ class CommitThreads:
         except BaseException:
             self.commits.write_failed(Failure())
         else:
-            self._took(self.seconds() - before)
+            self._took(self._waited() - before)
             self.commits.wrote()
         finally:
             self._writes_here = False
 
+    def _waited(self) -> float:
+        """Return a time in seconds that stands still while this thread runs.
+
+        A garbage collection in the middle of a write is no reason to leave it to another thread.
+        """
+        return self.seconds() - time.thread_time()
+
     def _took(self, seconds: float) -> None:
-        """Leave writes to the thread for a while if one here has taken long."""
+        """Leave writes to the thread for a while if one here has waited long."""
         if seconds <= _SLOW_SECONDS:
             self._pause = _PAUSE_SECONDS
             return

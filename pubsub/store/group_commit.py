@@ -33,7 +33,7 @@ from pubsub.store.commit_figures import CommitFigures
 from pubsub.store.commit_group import CommitGroup
 from pubsub.store.record import End, Put
 from pubsub.store.stored_runs import RunRecord, first_offset_of, last_offset_of, nbytes_of, run_of
-from pubsub.store.unsynced_groups import UnsyncedGroups
+from pubsub.store.unsynced_groups import UnsyncedGroup, UnsyncedGroups
 
 SYNC_BYTES = 8 * 1024**2
 """Bytes that are written and not synced, from which on a sync starts."""
@@ -251,7 +251,7 @@ class GroupCommit:
         self._go_on()
         self._settle()
 
-    def _call_synced(self, groups: Sequence[CommitGroup]) -> None:
+    def _call_synced(self, groups: Sequence[UnsyncedGroup]) -> None:
         """Call the functions that wait for these groups, which are on disk."""
         self.figures.synced(groups, self._effects.seconds())
         self._backlog -= sum(group.nbytes for group in groups)
@@ -291,12 +291,12 @@ class GroupCommit:
         # Publishers are not held for this time: they are refused when they publish again.
         self.gate.open()
         writing = [] if self._writing is None else [self._writing]
-        for group in [*self._unsynced, *writing, self._group]:
-            waiting = [*group.written, *group.synced]
+        waiting = self._unsynced.take_waiting()
+        for group in (*writing, self._group):
+            waiting += [*group.written, *group.synced]
             group.written, group.synced = [], []
-            for call in waiting:
-                call(False)
-        self._unsynced.awaited = False
+        for call in waiting:
+            call(False)
         if self._retry_timer is None and not self._closing:
             self._retry_timer = self._effects.call_later(RETRY_SECONDS, self._retry)
         self._settle()

@@ -19,12 +19,13 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 
 from pubsub.store.catalog import Catalog
+from pubsub.store.ceiling import Ceiling
 from pubsub.store.commit_group import CommitGroup
 from pubsub.store.log_directory import POSITION, LogDirectory
 from pubsub.store.log_files import SALT_BYTES, write_all, write_note, write_padded
 from pubsub.store.metadata import Metadata
 from pubsub.store.metadata_copy import MetadataCopy
-from pubsub.store.open_segment import OpenSegment, WrittenRecord
+from pubsub.store.open_segment import OpenSegment, WrittenRecords
 from pubsub.store.parcel import TopicCounts
 from pubsub.store.record import (
     CLOSED,
@@ -51,9 +52,6 @@ _SMALL = 64 * 1024
 _GROWTH = 256 * 1024
 # A group of at most so many bytes and runs is written in some microseconds.
 _QUICK_BYTES, _QUICK_RUNS = 16 * 1024, 64
-# The ceiling is this many offsets ahead, more if it had to be raised within a second.
-_AHEAD = 2**14
-_MOST_AHEAD = 2**26
 
 
 class LogWriter:
@@ -84,12 +82,11 @@ class LogWriter:
         self._offset = 0
         self._open: OpenSegment | None = None
         self._to_seal: list[OpenSegment] = []
-        self._unsynced: list[WrittenRecord] = []
+        self._unsynced: list[WrittenRecords] = []
+        self._newest: WrittenRecords | None = None
         self._copy = MetadataCopy(directory, metadata)
         self._names_changed = self._sync_failed = False
-        self._ceiling = 0
-        self._ahead = _AHEAD
-        self._raised = 0.0
+        self._ceiling = Ceiling()
         self._lock = Lock()
         self._sync_lock = Lock()
         self._note = -1
@@ -117,7 +114,8 @@ class LogWriter:
         be read as damaged.
         """
         self._epoch, self._sequence = epoch, sequence
-        self._offset = self._ceiling = offset
+        self._offset = offset
+        self._ceiling.set(offset)
         base = offset if lost is None else lost[0]
         self._roll(base)
         try:
@@ -143,13 +141,12 @@ class LogWriter:
     # Writing
 
     def is_quick(self, group: CommitGroup) -> bool:
-        """Return whether ``group`` is small, and written without a sync or a larger file."""
+        """Return whether ``group`` is small, and written without a sync or a new segment."""
         if group.puts or group.ends or group.nbytes > _QUICK_BYTES or len(group.runs) > _QUICK_RUNS:
             return False
         active, index = self._active(), self._active().index
         return (
-            last_offset_of(group.runs[-1]) < self._ceiling
-            and index.end + group.nbytes + _QUICK_BYTES <= active.allocated
+            last_offset_of(group.runs[-1]) < self._ceiling.on_disk
             and index.records < _SEGMENT_RECORDS
             and not active.segment.sealed
             and not self._sync_failed
@@ -181,8 +178,10 @@ class LogWriter:
             self._roll(base)
         if os.fstat(self._active().file).st_nlink == 0:
             raise OSError(errno.ESTALE, f"{self._directory.path}: the newest segment was removed")
-        if stop > self._ceiling:
+        if stop > self._ceiling.on_disk:
             self._raise_ceiling(beyond=stop)
+        else:
+            self._ceiling.raise_early(stop)
         resolved = [
             one._replace(value=one.value()) if isinstance(one, Put) and callable(one.value) else one
             for one in operations
@@ -193,7 +192,7 @@ class LogWriter:
 
     def _append(self, record: Record, topics: TopicCounts) -> None:
         active = self._active()
-        buffers, length = encode(record, active.segment.head.salt, self._epoch, self._ceiling)
+        buffers, length = encode(record, active.segment.head.salt, self._epoch, self._ceiling.next)
         position = active.index.end
         end = position + length
         if length <= _SMALL and end > active.allocated:
@@ -201,11 +200,15 @@ class LogWriter:
         else:
             write_all(active.file, buffers, position)
         active.allocated = max(active.allocated, end)
-        written = WrittenRecord(
-            active, position, buffers, record.base, record.operations, self._ceiling
-        )
         with self._lock:
-            self._unsynced.append(written)
+            newest, ceiling = self._newest, self._ceiling.next
+            if newest is not None and newest.takes(active) and not record.operations:
+                newest.add(position, buffers, ceiling)
+            else:
+                self._newest = WrittenRecords(
+                    active, position, buffers, record.base, record.operations, ceiling
+                )
+                self._unsynced.append(self._newest)
         if record.operations:
             # No entry extends beyond the end of a topic.
             active.index.close_entry()
@@ -214,18 +217,9 @@ class LogWriter:
 
     def _raise_ceiling(self, operations: Sequence[Operation] = (), beyond: int = 0) -> None:
         """Write a record with a higher ceiling, and sync."""
-        now = time.monotonic()
-        quick = now - self._raised < 1
-        self._ahead = min(self._ahead * 2, _MOST_AHEAD) if quick else _AHEAD
-        self._raised = now
-        before = self._ceiling
-        self._ceiling = max(beyond, self._offset) + self._ahead
-        try:
-            self._append(Record(self._offset, operations=operations), {})
-            self.sync()
-        except BaseException:
-            self._ceiling = before
-            raise
+        self._ceiling.raise_beyond(max(beyond, self._offset))
+        self._append(Record(self._offset, operations=operations), {})
+        self.sync()
 
     def _active(self) -> OpenSegment:
         assert self._open is not None
@@ -279,7 +273,7 @@ class LogWriter:
             if self._sync_failed:
                 self._write_again()
             with self._lock:
-                written = self._unsynced.copy()
+                written, self._newest = self._unsynced.copy(), None
                 to_seal = self._to_seal.copy()
                 names_changed, self._names_changed = self._names_changed, False
             try:
@@ -296,6 +290,8 @@ class LogWriter:
                 raise
             with self._lock:
                 del self._unsynced[: len(written)]
+                if written:
+                    self._ceiling.synced(written[-1].ceiling)
                 self._copy.add(written)
             for one in written:
                 one.buffers = []
@@ -311,11 +307,11 @@ class LogWriter:
         The operating system reports such a loss only once: the next sync succeeds nevertheless.
         """
         with self._lock:
-            written = self._unsynced.copy()
+            written, self._newest = self._unsynced.copy(), None
         for active in dict.fromkeys([one.segment for one in written]):
             write_all(active.file, [active.segment.head.encode()], 0)
         for one in written:
-            write_all(one.segment.file, one.buffers, one.position)
+            write_all(one.segment.file, one.buffers, one.start)
         self._sync_failed = False
 
     @property
@@ -338,7 +334,7 @@ class LogWriter:
         try:
             if self._active().segment.sealed:
                 self._roll(self._offset)
-            self._ceiling = self._offset
+            self._ceiling.set(self._offset)
             self._append(Record(self._offset, flags=CLOSED), {})
             self.sync(final=True)
         finally:

@@ -14,7 +14,7 @@ from twisted.logger import Logger
 from pubsub.store.log_directory import METADATA, LogDirectory
 from pubsub.store.log_files import write_index
 from pubsub.store.metadata import LogPlace, Metadata, SealedSegment
-from pubsub.store.open_segment import OpenSegment, WrittenRecord
+from pubsub.store.open_segment import OpenSegment, WrittenRecords
 
 log = Logger()
 
@@ -25,12 +25,12 @@ class MetadataCopy:
     def __init__(self, directory: LogDirectory, metadata: Metadata) -> None:
         self._directory = directory
         self._metadata = metadata
-        self.waiting: tuple[WrittenRecord, ...] = ()
-        """Synced records with operations that are not applied, and the last synced record."""
+        self.waiting: tuple[WrittenRecords, ...] = ()
+        """Synced records with operations that are not applied, and the last synced ones."""
         self.failing: str | None = None
         """The reason why the metadata cannot be written; None while it can."""
 
-    def add(self, written: Sequence[WrittenRecord]) -> None:
+    def add(self, written: Sequence[WrittenRecords]) -> None:
         """Take records that are on disk."""
         self.waiting += (*[one for one in written[:-1] if one.operations], *written[-1:])
 

@@ -9,6 +9,10 @@ from pubsub.store.record import Operation
 from pubsub.store.segment import Segment
 from pubsub.store.segment_index import SegmentIndex
 
+# A sync handles its records some at a time: thousands of objects would hold the interpreter for
+# milliseconds.
+_MOST_BUFFERS = 1000
+
 
 @dataclass(slots=True, eq=False)
 class OpenSegment:
@@ -25,15 +29,30 @@ class OpenSegment:
 
 
 @dataclass(slots=True, eq=False)
-class WrittenRecord:
-    """A record at ``position`` of a segment, until it is synced and its operations are applied.
+class WrittenRecords:
+    """Records of a segment that follow one another, until they are synced and applied.
 
-    ``ceiling`` is the offset on disk that all messages stay below once the record is synced.
+    They begin at ``start`` and are in ``buffers``; the last one is at ``position``. A record with
+    ``operations`` is alone; ``base`` is its first offset. ``ceiling`` is the offset on disk that
+    all messages stay below once the records are synced.
     """
 
     segment: OpenSegment
-    position: int
+    start: int
     buffers: list[bytes | memoryview]
     base: int
     operations: Sequence[Operation]
     ceiling: int
+    position: int = -1
+
+    def __post_init__(self) -> None:
+        self.position = self.start
+
+    def takes(self, segment: OpenSegment) -> bool:
+        """Return whether the next record of ``segment``, without operations, can be added."""
+        return self.segment is segment and not self.operations and len(self.buffers) < _MOST_BUFFERS
+
+    def add(self, position: int, buffers: Sequence[bytes | memoryview], ceiling: int) -> None:
+        """Add the record behind the last one."""
+        self.position, self.ceiling = position, ceiling
+        self.buffers += buffers

@@ -340,6 +340,26 @@ class CommitTests(CommitCase):
             self.disk.end_write()
         assert self.called == [True, True]
 
+    def test_thousands_of_groups_between_two_syncs(self) -> None:
+        for number in range(2000):
+            self.disk.at_once = True
+            self.add()
+            self.commits.when_written(self.called.append)
+            self.disk.tick()
+            self.disk.clock.advance(SYNC_SECONDS / 2000)
+            if number == 500:
+                # Its callback is not called for a sync that began before it.
+                self.commits.when_synced(self.called.append)
+                self.disk.end_sync()
+        assert self.called == [True] * 2001
+        # They are kept by the hundredth of a second.
+        assert 70 <= len(self.commits._unsynced._groups) <= 80
+        assert self.disk.syncing is None
+        self.disk.clock.advance(SYNC_SECONDS)
+        self.disk.end_sync()
+        assert not self.commits._unsynced
+        assert self.commits.figures.sync_times.count == self.commits.figures.commits == 2000
+
     def test_a_write_that_ends_at_once(self) -> None:
         for _ in range(2):
             self.add()

@@ -174,6 +174,37 @@ class FailureTests(FaultCase):
         log.kill()
         assert self.payloads() == [b"%d" % n for n in range(6)]
 
+    def test_thousands_of_records_lost_by_a_failed_sync(self) -> None:
+        log = self.log()
+        for number in range(3000):
+            log.commit(numbered(number, number + 1))
+        self.break_calls("fdatasync", error=errno.EIO)
+        raised(OSError, log.sync)
+        self.works()
+        log.commit(numbered(3000, 3001), sync=True)
+        log.kill()
+        assert self.payloads() == [b"%d" % n for n in range(3001)]
+
+    def test_no_message_waits_for_a_sync_of_the_ceiling(self) -> None:
+        log = self.log()
+        syncs: list[int] = []
+        real = os.fdatasync
+
+        def sync(file: int) -> None:
+            syncs.append(file)
+            real(file)
+
+        self.patch(os, "fdatasync", sync)
+        for number in range(40):
+            log.commit(numbered(number * 2000, (number + 1) * 2000))
+            if number % 2:
+                log.sync()
+        assert len(syncs) == 20
+        # Without syncs between them, the ceiling needs one.
+        for number in range(8):
+            log.commit(numbered(number * 100_000, (number + 1) * 100_000))
+        assert 20 < len(syncs) < 24
+
     def test_lost_writes_are_repeated_also_during_a_write_with_a_sync(self) -> None:
         log = self.log()
         log.commit(numbered(0, 3))
