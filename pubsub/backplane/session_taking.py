@@ -61,10 +61,11 @@ class SessionTaking:
         # The brokers that have not answered, with the revisions of their values then.
         self._silent: dict[str, int] = {}
 
-    async def take(self, key: str, seconds: int) -> TakenSession | None:
+    async def take(self, key: str, seconds: int, displace: bool = True) -> TakenSession | None:
         """Take the session of ``key``; None if there is none, or another broker was first.
 
-        A request for it is kept for ``seconds``. Raises BackplaneAway, HistoryUnavailable, or
+        Without ``displace``, one that is connected to a broker that answers is not taken. A request
+        for it is kept for ``seconds``. Raises BackplaneAway, HistoryUnavailable, or
         MalformedEntry.
         """
         for _ in range(_ATTEMPTS):
@@ -78,8 +79,11 @@ class SessionTaking:
             if not entry.lost:
                 broker, at = await self._broker(entry.run)
                 if broker is not None and not broker.stopped and self._silent.get(entry.run) != at:
-                    found = await self._ask(key, entry, seconds) or found
+                    found = await self._ask(key, found, seconds, displace) or found
+                    answered = found.revision != revision
                     entry, revision = decode_session(found.value), found.revision
+                    if answered and not (displace or entry.lost):
+                        return None
                     # The messages that it had delivered when the session was last written.
                     broker, at = await self._broker(entry.run)
                     if not entry.lost:
@@ -131,9 +135,14 @@ class SessionTaking:
                 # An earlier request, from here or elsewhere.
                 revision = before.revision
 
-    async def _ask(self, key: str, entry: SessionEntry, seconds: int) -> StateEntry | None:
-        """Ask for a session that is connected; return its value once it is not, or at the end."""
-        await self._request(entry.run, key, seconds)
+    async def _ask(
+        self, key: str, before: StateEntry, seconds: int, displace: bool
+    ) -> StateEntry | None:
+        """Ask for a session that is connected; return its value once it is not, or at the end.
+
+        Without ``displace``, its broker writes the value again, which is an answer as well.
+        """
+        await self._request(decode_session(before.value).run, key, seconds)
         until, pause = self._clock.seconds() + ANSWERED, _LOOK
         found: StateEntry | None = None
         while self._clock.seconds() < until:
@@ -141,6 +150,8 @@ class SessionTaking:
             pause = min(2 * pause, _LONGEST_LOOK)
             found = await self._get(session_key(key))
             if found is None or decode_session(found.value).lost:
+                break
+            if not displace and found.revision != before.revision:
                 break
         return found
 

@@ -100,6 +100,8 @@ class SessionValues:
         self.seconds = 1
         """For how long the value of a session without a connection is kept."""
         self.too_large = 0
+        self.placed: set[str] = set()
+        """Sessions with a connection whose values have positions, until they are looked at."""
         self._queue: dict[str, None] = {}
         # Those that could not be written, until the next tick.
         self._again: list[str] = []
@@ -144,6 +146,7 @@ class SessionValues:
     def drop(self, key: str) -> SharedClient | None:
         """Stop sharing a session; return its client."""
         one = self.shared.pop(key, None)
+        self.placed.discard(key)
         if one is None:
             return None
         self._memory.free(_BYTES)
@@ -163,6 +166,11 @@ class SessionValues:
         else:
             self._queue[key] = None
             self.pump()
+
+    def write_again(self, key: str) -> None:
+        """Write the session of ``key`` soon, even if it has not changed."""
+        self.shared[key].value = 0
+        self.change(key)
 
     def _settle(self, one: SharedValue) -> None:
         """Nothing of ``one`` is left to be written."""
@@ -258,14 +266,18 @@ class SessionValues:
                 seconds += 0 if lost else LASTING
                 entry = await self._positions.entry(self._run, content, lost)
             value = encode_session(entry)
-            if len(value) > MAX_VALUE:
+            nbytes = len(value)
+            if nbytes > MAX_VALUE:
                 self.too_large += 1
                 value = encode_session(SessionEntry(self._run, ended=True))
             now = self._clock.seconds()
             if hash(value) != one.value or now - one.written > LASTING / 2:
                 put = self._state.put(session_key(key), value, one.revision, seconds)
                 one.revision = await self._bounded(put)
-                one.value, one.written, one.nbytes = hash(value), now, len(value)
+                one.value, one.written, one.nbytes = hash(value), now, nbytes
+                self.placed.discard(key)
+                if entry.behind and not entry.lost and self.shared.get(key) is one:
+                    self.placed.add(key)
             one.behind = bool(entry.behind)
         except (BackplaneAway, HistoryUnavailable):
             return False

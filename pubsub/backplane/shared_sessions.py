@@ -79,7 +79,6 @@ class SharedSessions(Service):
         self._broker_written = -math.inf
         self._is_stopping = False
         self._stop_at = -1
-        self._were_behind: set[str] = set()
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = clock
         self._takes = DeferredSemaphore(_TAKES)
@@ -141,20 +140,25 @@ class SharedSessions(Service):
         content = client.content()
         return not content.live and all(at == self._stop_at for at in content.behind.values())
 
+    def has(self, key: str) -> bool:
+        """See ``SessionSharing``."""
+        one = self._values.shared.get(key)
+        return one is not None and one.client is not None
+
     def end(self, key: str) -> None:
         """See ``SessionSharing``."""
         self._values.end(key)
 
-    def take(self, key: str) -> Deferred[SessionContent | None]:
+    def take(self, key: str, displace: bool = True) -> Deferred[SessionContent | None]:
         """See ``SessionSharing``."""
-        return self._takes.run(lambda: ensureDeferred(self._take(key)))
+        return self._takes.run(lambda: ensureDeferred(self._take(key, displace)))
 
-    async def _take(self, key: str) -> SessionContent | None:
+    async def _take(self, key: str, displace: bool) -> SessionContent | None:
         values = self._values
         if not values.is_there or not self._sessions.window or key in values.shared:
             return None
         try:
-            found = await self._taking.take(key, self._values.seconds)
+            found = await self._taking.take(key, self._values.seconds, displace)
         except (BackplaneAway, HistoryUnavailable, MalformedEntry):
             return None
         except Exception:
@@ -202,6 +206,10 @@ class SharedSessions(Service):
         one = self._values.shared.get(key)
         if one is None or one.client is None:
             return
+        if not (one.client.is_lost or one.client.is_movable):
+            # Another revision says that it is connected here.
+            self._values.write_again(key)
+            return
         await self._broker.slices.finish(one.client.lose())
         await self._values.put_now(key)
         if self._values.shared.get(key) is one:
@@ -248,10 +256,10 @@ class SharedSessions(Service):
             if one is not None and (not one.behind or now - one.written >= _AGAIN):
                 one.behind = True
                 self._values.change(key)
-        before, self._were_behind = self._were_behind, behind
-        for key in before - behind:
-            if key in self._values.shared:
-                self._values.change(key)
+        caught_up = self._values.placed - behind
+        self._values.placed -= caught_up
+        for key in caught_up:
+            self._values.change(key)
 
     async def _put_broker(self, entry: BrokerEntry) -> None:
         value, now = encode_broker(entry), self._clock.seconds()

@@ -40,6 +40,10 @@ class SharedClient(Protocol):
     def is_lost(self) -> bool:
         """True while the client has no connection."""
 
+    @property
+    def is_movable(self) -> bool:
+        """False if no other broker may take the session while the client is connected."""
+
     def lose(self) -> Work:
         """Return the work of giving up the connection, as another broker resumes the session."""
 
@@ -65,13 +69,17 @@ class SessionSharing(Protocol):
     def share(self, key: str, client: SharedClient) -> None:
         """Share a session from now on, or its changes. This is done soon."""
 
+    def has(self, key: str) -> bool:
+        """Return whether this broker shares a session under ``key``."""
+
     def end(self, key: str) -> None:
         """The session has ended."""
 
-    def take(self, key: str) -> Deferred[SessionContent | None]:
+    def take(self, key: str, displace: bool = True) -> Deferred[SessionContent | None]:
         """Take a session over from another broker; None if there is none.
 
-        That has a deadline, and does not fail. ``share`` or ``end`` follows.
+        Without ``displace``, one that is connected there is not taken. That has a deadline, and
+        does not fail. ``share`` or ``end`` follows.
         """
 
     def leaving(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pubsub.broker.compact_map import EMPTY_MAP
@@ -43,7 +44,7 @@ class Session:
     to resume. ``charged`` are the bytes that both are charged with while the session is detached.
     ``pending`` are the messages that the client does not get unless it resumes the session. ``key``
     is that by which other brokers find it; empty if it is not shared. ``content`` returns the
-    state that they need while there is a connection.
+    state that they need; ``movable`` is false if they may not take it while there is a connection.
     """
 
     id: int
@@ -56,6 +57,11 @@ class Session:
     pending: PendingMessages | None = None
     key: str = ""
     content: Callable[[], SessionContent] = SessionContent
+    movable: bool = True
+
+
+def _offsets_of(session: Session) -> SessionContent:
+    return SessionContent((), {topic.name: at for topic, at in session.subscriptions.items()})
 
 
 class _Shared:
@@ -72,12 +78,14 @@ class _Shared:
         """See ``SharedClient``."""
         return self._session.owner is None
 
+    @property
+    def is_movable(self) -> bool:
+        """See ``SharedClient``."""
+        return self._session.movable
+
     def content(self) -> SessionContent:
         """See ``SharedClient``."""
-        session = self._session
-        if session.owner is not None:
-            return session.content()
-        return SessionContent((), {topic.name: at for topic, at in session.subscriptions.items()})
+        return self._session.content()
 
     def lose(self) -> Work:
         """See ``SharedClient``."""
@@ -87,9 +95,11 @@ class _Shared:
 
     def forget(self) -> Work:
         """See ``SharedClient``."""
-        yield from self.lose()
-        self._session.key = ""
-        self._registry.close(self._session)
+        session = self._session
+        session.key = ""
+        if session.movable or session.owner is None:
+            yield from self.lose()
+            self._registry.close(session)
 
 
 class SessionRegistry:
@@ -167,10 +177,16 @@ class SessionRegistry:
             raise SessionUnknown(f"no session {client!r} of this kind")
         return self._add(Session(number, kind, client, owner))
 
-    def share(self, session: Session, key: str, content: Callable[[], SessionContent]) -> None:
+    def share(
+        self,
+        session: Session,
+        key: str,
+        content: Callable[[], SessionContent],
+        movable: bool = True,
+    ) -> None:
         """Share ``session``, whose subscriptions are those of ``content`` from now on."""
         if self.sharing is not None:
-            session.key, session.content = key, content
+            session.key, session.content, session.movable = key, content, movable
             self.sharing.share(key, _Shared(self, session))
 
     def changed(self, session: Session) -> None:
@@ -207,10 +223,12 @@ class SessionRegistry:
         subscriptions: Mapping[Topic, Position],
         pending: PendingMessages | None = None,
         state_bytes: int = 0,
+        content: Callable[[], SessionContent] | None = None,
     ) -> None:
         """Keep a session whose connection is lost, to be resumed at these offsets.
 
-        ``state_bytes`` are the estimated bytes of its ``state``.
+        ``state_bytes`` are the estimated bytes of its ``state``. ``content`` returns what other
+        brokers need; by default that is the offsets.
         """
         session.pending = pending
         if not self.window:
@@ -224,7 +242,7 @@ class SessionRegistry:
         self.nbytes += session.charged
         self._detached[session] = self._seconds()
         self._absent[session.kind, session.client] = session
-        session.content = SessionContent
+        session.content = partial(_offsets_of, session) if content is None else content
         self.changed(session)
 
     def close(self, session: Session) -> None:

@@ -40,6 +40,11 @@ class SharedId:
         """See ``SharedClient``."""
         return not self._client.places
 
+    @property
+    def is_movable(self) -> bool:
+        """See ``SharedClient``."""
+        return True
+
     def content(self) -> SessionContent:
         """See ``SharedClient``."""
         client, live = self._client, []

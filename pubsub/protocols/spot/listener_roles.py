@@ -10,6 +10,7 @@ PUB, XPUB             topic, data                           one subscription to 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pubsub.broker.identity import CURVE, PASSWORD
@@ -27,7 +28,7 @@ from pubsub.protocols.spot.heads import topic_prefix
 from pubsub.protocols.spot.history_pages import HistoryPages
 from pubsub.protocols.spot.requests import Requests
 from pubsub.protocols.spot.routed_clients import RoutedClients
-from pubsub.protocols.spot.subscriptions import KeptSubscriptions, PrefixReaders, Subscriptions
+from pubsub.protocols.spot.subscriptions import PrefixReaders, Subscriptions
 from pubsub.protocols.spot.zmtp import Command
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
     from pubsub.broker.address_mixes import AddressMixes
     from pubsub.broker.outbox import Outbox
-    from pubsub.broker.sessions import Session
     from pubsub.kernel import Columns
+    from pubsub.protocols.spot.client_sessions import ClientSession
     from pubsub.protocols.spot.connection import ZmtpConnection
     from pubsub.protocols.spot.heads import Publication
 
@@ -133,16 +134,29 @@ class RouterSide(XSubSide):
         connection: ZmtpConnection,
         mixes: AddressMixes,
         prefix_readers: PrefixReaders,
-        session: Session | None = None,
     ) -> None:
         super().__init__(connection, mixes)
-        self._session = session
-        kept = None if session is None else session.state
-        assert kept is None or isinstance(kept, KeptSubscriptions)
-        self._requests = Requests(connection, prefix_readers, kept=kept)
+        self._session: ClientSession | None = None
+        self._requests = Requests(connection, prefix_readers)
         self._prefix_readers = prefix_readers
         self._routed: RoutedClients | None = None
         self._pages = HistoryPages(connection)
+
+    def begin(self, session: ClientSession | None) -> None:
+        """Use ``session``, with the subscriptions of the client's last connection."""
+        self._session = session
+        if session is None:
+            return
+        subscriptions, kept = self._requests.subscriptions, session.kept
+        subscriptions.changed = partial(session.changed, subscriptions)
+        if kept is not None:
+            # The program at the other end does not know that its connection is a new one.
+            subscriptions.restore(kept)
+            session.changed(subscriptions)
+
+    def shared_sessions(self) -> Iterable[str]:
+        """See ``Connection``."""
+        return () if self._session is None else self._session.shared_keys
 
     def message(self, frames: list[bytes]) -> Publish | None:
         """See ``Role``."""
@@ -189,17 +203,9 @@ class RouterSide(XSubSide):
         """See ``Role``."""
         if self._routed is not None:
             self._routed.close()
-        session, sessions = self._session, self._connection.listener.sessions
         subscriptions = self._requests.subscriptions
-        if session is not None:
-            outbox = self._connection.outbox
-            pending = None if outbox is None else outbox.pending()
-            kept = subscriptions.end() if sessions.keeps(session) else None
-            session.state = kept
-            if kept is None:
-                sessions.close(session)
-            else:
-                sessions.detach(session, kept.positions, pending, kept.nbytes)
+        if self._session is not None:
+            self._session.closed(subscriptions, self._connection.outbox)
         subscriptions.clear()
 
 

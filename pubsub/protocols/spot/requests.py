@@ -16,7 +16,7 @@ from pubsub.protocols.spot.codec import (
     Unsubscribe,
 )
 from pubsub.protocols.spot.heads import publish_prefix
-from pubsub.protocols.spot.subscriptions import KeptSubscriptions, PrefixReaders, Subscriptions
+from pubsub.protocols.spot.subscriptions import PrefixReaders, Subscriptions
 
 if TYPE_CHECKING:
     from pubsub.broker.slices import Work
@@ -29,8 +29,7 @@ _PAGE = 32
 class Requests:
     """Carries out the requests of one client.
 
-    ``prefix_of`` returns the frames before a topic's payloads. ``kept`` are the subscriptions of
-    the client's last connection.
+    ``prefix_of`` returns the frames before a topic's payloads.
     """
 
     def __init__(
@@ -38,13 +37,9 @@ class Requests:
         client: RequestingClient,
         prefix_readers: PrefixReaders,
         prefix_of: Callable[[bytes], bytes] = publish_prefix,
-        kept: KeptSubscriptions | None = None,
     ) -> None:
         self._client = client
-        self.subscriptions = Subscriptions(client, prefix_readers, prefix_of, kept)
-        if kept is not None:
-            # The program at the other end does not know that its connection is a new one.
-            self.subscriptions.restore(kept)
+        self.subscriptions = Subscriptions(client, prefix_readers, prefix_of)
 
     def carry_out(self, request: Subscribe | Unsubscribe | Query | QueryResponse) -> None:
         """Carry out a request; raises Refused."""

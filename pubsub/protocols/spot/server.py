@@ -14,6 +14,7 @@ from pubsub.broker.identity import PASSWORD, Identity
 from pubsub.broker.topics import Topic
 from pubsub.errors import ConfigurationError, PasswordsBusy, Refused
 from pubsub.protocols.spot.broker_codec import EPOCH, NODE
+from pubsub.protocols.spot.client_sessions import ClientSessions
 from pubsub.protocols.spot.cluster import PEERS, Cluster
 from pubsub.protocols.spot.connection import ZmtpConnection
 from pubsub.protocols.spot.heads import KnownPublications, Publication
@@ -39,11 +40,11 @@ from pubsub.wire.outgoing_tls import ClientFiles
 from pubsub.wire.peer_address import network_of
 
 if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
     from twisted.internet.interfaces import IAddress
 
     from pubsub.broker.listener import Listener
     from pubsub.broker.passwords import PasswordCheck
-    from pubsub.broker.sessions import Session
     from pubsub.protocols.spot.mechanisms import Login, Mechanism, Mechanisms
     from pubsub.protocols.spot.role import SocketRole
 
@@ -87,16 +88,6 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("max-subscriptions", integer(0, 10**9), 10_000, "subscriptions of a connection"),
     *SECURITY_SETTINGS,
 )
-
-
-class _IdentityOwner:
-    """The owner of any session: a second client with the same identity displaces nothing."""
-
-    def displaced(self) -> None:
-        """See ``SessionOwner``."""
-
-
-_IDENTITY_OWNER = _IdentityOwner()
 
 
 class SpotConnection(ZmtpConnection):
@@ -183,8 +174,9 @@ class SpotConnection(ZmtpConnection):
         self.encrypt()
         self.known = self._factory.known[ours]
         if ours == b"ROUTER":
-            factory = self._factory
-            return RouterSide(self, factory.mixes, factory.prefix_readers, self._session())
+            role = RouterSide(self, self._factory.mixes, self._factory.prefix_readers)
+            self._factory.sessions.open(self, role.begin)
+            return role
         if ours == b"XPUB":
             return XPubSide(self, self._factory.prefix_readers)
         if self.handshake.has_commands:
@@ -193,26 +185,21 @@ class SpotConnection(ZmtpConnection):
             self.reply(encode_message([b"\x01"]))
         return XSubSide(self, self._factory.mixes)
 
-    def _session(self) -> Session | None:
-        """Open or resume the peer's session; None for a peer without an identity (spot §3.5)."""
-        identity = self.handshake.metadata.get(b"identity", b"")
-        if not identity or self.is_node:
-            return None
-        sessions, kind = self.listener.sessions, self.listener.session_kind("spot")
-        if self.identity.name:
-            # Of the clients with this name; no other user has it.
-            kind = self.listener.session_kind("spot-named")
-            name = self.identity.name.encode()
-            identity = len(name).to_bytes(2, "big") + name + identity
-        session = sessions.absent(kind, identity)
-        if session is not None:
-            sessions.resume(session, _IDENTITY_OWNER)
-            return session
-        try:
-            return sessions.open(kind, identity, _IDENTITY_OWNER)
-        except Refused as refused:
-            self.refuse(refused.reason)
-            return None
+    def wait_for(self, done: Deferred[Any]) -> None:
+        """Handle no input before ``done`` fires, which has a deadline."""
+        self._paused = True
+        self.hold("session")
+        done.addBoth(self._waited)
+
+    def _waited(self, _: object) -> None:
+        if not self.closing:
+            self.release("session")
+            self._resume_input()
+
+    def shared_sessions(self) -> Iterable[str]:
+        """See ``Connection``."""
+        role = self._role
+        return role.shared_sessions() if isinstance(role, RouterSide) else ()
 
     def ended(self) -> None:
         """See ``Connection``."""
@@ -244,6 +231,7 @@ class SpotFactory(ConnectionFactory):
         self.prefix_readers = listener.shared(
             "spot-prefix-readers", lambda: PrefixReaders(listener.topics, listener.router)
         )
+        self.sessions = ClientSessions(listener)
         self.limits = FrameLimits(frame=listener.settings["max-message"])
         self._settings: Mapping[str, Any] = {}
         self._mechanisms: Mechanisms = {}

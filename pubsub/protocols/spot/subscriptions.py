@@ -66,15 +66,15 @@ SUBSCRIPTION_BYTES = 768
 
 @dataclass(frozen=True, slots=True)
 class KeptSubscriptions:
-    """The subscriptions of a client whose connection ended when the history ended at ``end``.
+    """The subscriptions of a client that continue at ``end``, the end of the history then.
 
-    ``positions`` has the offsets of topics that the client had not received up to there.
+    ``positions`` has those of topics that the client had not received up to there.
     """
 
     names: frozenset[str]
     prefixes: Prefixes
     positions: Mapping[Topic, Position]
-    end: int
+    end: Position
 
     @property
     def nbytes(self) -> int:
@@ -90,11 +90,10 @@ class KeptSubscriptions:
 
 
 class Subscriptions:
-    """The subscriptions of one client; ``prefix_of`` returns the frames before a
-    topic's payloads.
+    """The subscriptions of one client; ``prefix_of`` returns the frames before a topic's payloads.
 
-    ``kept`` are those of the client's last connection. A change of one takes as long as there are
-    topics with its prefix, and is made in slices (see ``ZmtpConnection.carry_out``).
+    A change of one takes as long as there are topics with its prefix, and is made in slices (see
+    ``ZmtpConnection.carry_out``).
     """
 
     def __init__(
@@ -102,7 +101,6 @@ class Subscriptions:
         connection: RequestingClient,
         prefix_readers: PrefixReaders,
         prefix_of: Callable[[bytes], bytes],
-        kept: KeptSubscriptions | None = None,
     ) -> None:
         self._connection = connection
         self._listener = connection.listener
@@ -110,12 +108,12 @@ class Subscriptions:
         self._prefix_of = prefix_of
         self._names: set[str] = set()
         self._prefixes = Prefixes()
-        self._kept = kept
+        self._kept: KeptSubscriptions | None = None
         # Bytes charged to the memory budget.
         self._charged = 0
-        if kept is not None:
-            self._charge(kept.nbytes + TOPIC_BYTES * len(kept.positions))
         self._restoring = False
+        self.changed: Callable[[], None] = lambda: None
+        """Called after each change of the subscriptions."""
 
     def __len__(self) -> int:
         return len(self._names) + len(self._prefixes)
@@ -123,8 +121,9 @@ class Subscriptions:
     # Sessions
 
     def restore(self, kept: KeptSubscriptions) -> None:
-        """Subscribe to everything that the client had before."""
-        self._restoring = True
+        """Subscribe to everything that the client had at its last connection."""
+        self._kept, self._restoring = kept, True
+        self._charge(kept.nbytes + TOPIC_BYTES * len(kept.positions))
         # Nothing is delivered before all topics are known, as they have one order.
         self._connection.open_outbox().hold()
         self._connection.carry_out(self._restore_all(kept))
@@ -143,6 +142,7 @@ class Subscriptions:
                 return
         self._restoring = False
         self._connection.open_outbox().release()
+        self.changed()
 
     def _restore(self, subscribe: Callable[[], None]) -> None:
         try:
@@ -150,28 +150,36 @@ class Subscriptions:
         except Refused as refused:
             self._connection.refuse(refused.reason)
 
+    @property
+    def are_restored(self) -> bool:
+        """False while not all of ``restore`` is done: nothing is delivered until then."""
+        return not self._restoring
+
+    def kept(self) -> KeptSubscriptions | None:
+        """Return the present state; None if there are no subscriptions."""
+        kept = self._kept if self._restoring else None
+        if not (self._names or self._prefixes or kept):
+            return None
+        if kept is not None:
+            # Subscriptions that are not restored yet are kept unchanged.
+            names = kept.names | self._names
+            prefixes = Prefixes({*kept.prefixes, *self._prefixes})
+            return KeptSubscriptions(names, prefixes, kept.positions, kept.end)
+        outbox = self._connection.outbox
+        unsent = {} if outbox is None else outbox.unsent()
+        behind = {topic: at for topic, at in unsent.items() if self._covers(topic)}
+        end = self._listener.store.next_offset
+        return KeptSubscriptions(frozenset(self._names), self._prefixes, behind, end)
+
     def end(self) -> KeptSubscriptions | None:
         """End all deliveries; return the state that the client's next connection restores.
 
         None if there are no subscriptions.
         """
-        kept = self._kept if self._restoring else None
-        if not (self._names or self._prefixes or kept):
-            return None
-        outbox = self._connection.outbox
-        end: int = self._listener.store.next_offset
-        if kept is None:
-            unsent = {} if outbox is None else outbox.shut_and_get_unsent()
-            behind = {topic: at for topic, at in unsent.items() if self._covers(topic)}
-            return KeptSubscriptions(frozenset(self._names), self._prefixes, behind, end)
-        positions = {} if outbox is None else outbox.shut_and_get_offsets()
-        # Subscriptions that are not restored yet are kept unchanged.
-        return KeptSubscriptions(
-            kept.names | self._names,
-            Prefixes({*kept.prefixes, *self._prefixes}),
-            {**kept.positions, **positions},
-            kept.end,
-        )
+        kept, outbox = self.kept(), self._connection.outbox
+        if kept is not None and outbox is not None:
+            outbox.shut(None)
+        return kept
 
     def clear(self) -> None:
         """The connection has ended. Its outbox leaves the topics by itself."""
@@ -206,6 +214,7 @@ class Subscriptions:
         if is_new:
             self._names.add(name)
             self._charge(SUBSCRIPTION_BYTES)
+            self.changed()
 
     def discard(self, raw: bytes) -> None:
         """Unsubscribe from the topic of this name, unless a prefix covers it."""
@@ -216,6 +225,7 @@ class Subscriptions:
             topics = self._listener.topics
             if name in topics:
                 self._unsubscribe(topics.named(name))
+            self.changed()
 
     def _check_limit(self) -> None:
         limit: int = self._listener.settings["max-subscriptions"]
@@ -242,6 +252,7 @@ class Subscriptions:
         self._prefixes.add(prefix)
         self._prefix_readers.add(prefix, self)
         self._charge(SUBSCRIPTION_BYTES)
+        self.changed()
 
     def _join_all(self, prefix: bytes) -> Work:
         for topic in self._listener.topics.with_prefix(prefix):
@@ -257,6 +268,7 @@ class Subscriptions:
             self._charge(-SUBSCRIPTION_BYTES)
             if not self._prefixes.cover(prefix):
                 self._connection.carry_out(self._leave_all(prefix))
+            self.changed()
 
     def _leave_all(self, prefix: bytes) -> Work:
         """Unsubscribe from the topics with ``prefix`` that no other subscription covers."""
