@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.integration.broker import TIMEOUT, Start
+from tests.integration.broker import HOST, TIMEOUT, Start
 from tests.integration.clients import MESSAGE, Cafe
 from tests.integration.nats_server import NatsServer
 from tests.integration.test_rheos import SUBSCRIBE, Rheos
 from tests.integration.test_sessions import resuming
 from tests.integration.test_shared_history import Load, Place, same, settle, until
+from tests.unit.brokers import QUERY, ready, subscribe
 
 NAMES = (b"here", b"there")
 BOB = bytes.fromhex("00b0b00000b0b00000b0b00000b0b000")
@@ -76,9 +78,48 @@ def rheos_reader(place: Place) -> Reader:
     return reader
 
 
+def spot_reader(place: Place, subscribes: bool) -> Reader:
+    """Return a DEALER of spot with an identity."""
+    sock = socket.create_connection((HOST, place.broker.port("spot")), TIMEOUT)
+    stream = sock.makefile("rb")
+    requests = [subscribe(b"here"), subscribe(b"th*")] if subscribes else []
+    sock.sendall(ready(b"DEALER", b"bob") + b"".join(requests) + QUERY)
+
+    def frame() -> tuple[int, bytes]:
+        head = stream.read(2)
+        if len(head) < 2:
+            raise EOFError
+        return head[0], stream.read(head[1])
+
+    def one() -> bytes:
+        while True:
+            frames = [frame()]
+            while frames[-1][0] & 1:
+                frames.append(frame())
+            if frames[0][0] & 4:
+                continue
+            if frames[1][1] != b"\x01":
+                answered.set()
+                continue
+            return frames[-1][1]
+
+    answered = threading.Event()
+    stream.read(64)
+    reader = Reader(sock, one)
+    # The requests before it are carried out.
+    assert answered.wait(TIMEOUT)
+    return reader
+
+
 def both(start: Start, server: NatsServer, tmp_path: Path) -> tuple[Place, Place]:
     here, there = (
-        Place(start, server.url, tmp_path / name.decode(), *PROTOCOLS, protocols=("cafe", "rheos"))
+        Place(
+            start,
+            server.url,
+            tmp_path / name.decode(),
+            *PROTOCOLS,
+            protocols=("cafe", "rheos", "spot"),
+        )
         for name in NAMES
     )
     settle(here, there)
@@ -128,7 +169,7 @@ def move_under_load(
 
     Returns the loads, the bodies that each client had before, and the clients.
     """
-    readers = [cafe_reader(here, b"bob"), rheos_reader(here)]
+    readers = [cafe_reader(here, b"bob"), rheos_reader(here), spot_reader(here, subscribes=True)]
     session = readers[0].client.session
     loads = [Load(here), Load(there)]
     for load in loads:
@@ -136,7 +177,11 @@ def move_under_load(
     end()
     loads[0].end()
     before = [one.end() for one in readers]
-    again = [cafe_reader(there, resuming(session), b""), rheos_reader(there)]
+    again = [
+        cafe_reader(there, resuming(session), b""),
+        rheos_reader(there),
+        spot_reader(there, subscribes=False),
+    ]
     loads[1].wait(300)
     return loads, before, again
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import deferLater
+
 from pubsub.broker.session_sharing import SessionContent
 from pubsub.protocols.spot.client_sessions import kept_of
 from tests.unit.brokers import publish, ready, subscribe, unsubscribe
@@ -154,6 +157,18 @@ class MoveTests(SpotCase):
         self.lose(await self.join(here, b"bob", subscribe(b"t")))
         here.publish("t", b"0")
         await self.settled(here, there)
+        sharing = there.broker.sessions.sharing
+        assert sharing is not None
+        take = sharing.take
+
+        def slow(key: str, displace: bool = True) -> Deferred[SessionContent | None]:
+            # As over a network; the Deferred has been called, and waits for another one.
+            begun: Deferred[None] = succeed(None)
+            return begun.addCallback(
+                lambda _: deferLater(there.house.clock, 0.5, take, key, displace)
+            )
+
+        self.patch(sharing, "take", slow)
         again = await self.join(there, b"bob", unsubscribe(b"t"), subscribe(b"u"))
         here.publish("t", b"1")
         there.publish("u", b"2")
@@ -161,6 +176,11 @@ class MoveTests(SpotCase):
         data = again.take()
         assert data.endswith(publish(b"u", b"2"))
         assert publish(b"t", b"1") not in data
+        # The change is shared as well.
+        self.lose(again)
+        there.publish("u", b"3")
+        await self.settled(here, there)
+        await self.got(await self.join(here, b"bob"), publish(b"u", b"3"))
 
 
 class FailureTests(SpotCase):

@@ -188,8 +188,11 @@ class ClientSessions:
         """Continue a session of another broker, if there is one."""
         sharing = self._listener.sessions.sharing
         assert sharing is not None
+        is_here = False
 
         def taken(content: SessionContent | None) -> None:
+            nonlocal is_here
+            is_here = True
             if not connection.closing:
                 begin(self._begin_session(connection, identified, content))
             elif content is not None:
@@ -197,7 +200,7 @@ class ClientSessions:
                 self._leave(connection, identified, content)
 
         done = sharing.take(identified.key, displace=False).addCallback(taken)
-        if not done.called:
+        if not is_here:
             connection.wait_for(done)
 
     def _begin_session(
