@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pubsub.broker.session_sharing import SessionContent, known_topics
 from pubsub.errors import Refused
@@ -18,11 +18,14 @@ from pubsub.protocols.spot.prefixes import Prefixes
 from pubsub.protocols.spot.subscriptions import KeptSubscriptions, Subscriptions
 
 if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
+    from pubsub.broker.identity import Identity
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.sessions import Session
     from pubsub.broker.topics import Topic
-    from pubsub.protocols.spot.server import SpotConnection
+    from pubsub.protocols.spot.zmtp_handshake import Handshake
 
 # Has the position of all topics of a session that have none of their own; no topic's name is empty.
 _OTHERS = ""
@@ -63,7 +66,31 @@ def kept_of(content: SessionContent, make: Callable[[str], Topic]) -> KeptSubscr
         return None
 
 
-class _Identified(NamedTuple):
+class _Connection(Protocol):
+    """The connection of a client."""
+
+    handshake: Handshake
+
+    @property
+    def identity(self) -> Identity:
+        """The name that the client has proved."""
+
+    @property
+    def is_node(self) -> bool:
+        """True if the client is a broker of this kind."""
+
+    @property
+    def closing(self) -> bool:
+        """True if no more requests are carried out."""
+
+    def refuse(self, reason: str) -> None:
+        """Count a refused request."""
+
+    def wait_for(self, done: Deferred[Any]) -> None:
+        """Handle no input before ``done`` fires."""
+
+
+class _NamedClient(NamedTuple):
     """The client of a connection: ``client`` is its name among those of one ``kind``."""
 
     kind: Hashable
@@ -145,28 +172,26 @@ class ClientSessions:
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
 
-    def open(
-        self, connection: SpotConnection, begin: Callable[[ClientSession | None], None]
-    ) -> None:
+    def open(self, connection: _Connection, begin: Callable[[ClientSession | None], None]) -> None:
         """Call ``begin`` with the session of a client, maybe later; None if it has none.
 
         Other input of the client waits until then.
         """
-        identified = self._identify(connection)
-        if identified is None:
+        named = self._identify(connection)
+        if named is None:
             begin(None)
             return
         sessions = self._listener.sessions
-        session = sessions.absent(identified.kind, identified.client)
+        session = sessions.absent(named.kind, named.client)
         if session is not None:
             sessions.resume(session, _IDENTITY_OWNER)
-            begin(ClientSession(self._listener, session, identified.key))
-        elif sessions.sharing is None or sessions.sharing.has(identified.key):
-            begin(self._begin_session(connection, identified, None))
+            begin(ClientSession(self._listener, session, named.key))
+        elif sessions.sharing is None or sessions.sharing.has(named.key):
+            begin(self._begin_session(connection, named, None))
         else:
-            self._take(connection, identified, begin)
+            self._take(connection, named, begin)
 
-    def _identify(self, connection: SpotConnection) -> _Identified | None:
+    def _identify(self, connection: _Connection) -> _NamedClient | None:
         listener = self._listener
         identity = connection.handshake.metadata.get(b"identity", b"")
         if not identity or connection.is_node:
@@ -177,12 +202,12 @@ class ClientSessions:
             kind, identity = "spot-named", len(name).to_bytes(2, "big") + name + identity
         sharing = listener.sessions.sharing
         key = "" if sharing is None else sharing.key(listener, kind.encode(), identity)
-        return _Identified(listener.session_kind(kind), identity, key)
+        return _NamedClient(listener.session_kind(kind), identity, key)
 
     def _take(
         self,
-        connection: SpotConnection,
-        identified: _Identified,
+        connection: _Connection,
+        named: _NamedClient,
         begin: Callable[[ClientSession | None], None],
     ) -> None:
         """Continue a session of another broker, if there is one."""
@@ -194,17 +219,17 @@ class ClientSessions:
             nonlocal is_here
             is_here = True
             if not connection.closing:
-                begin(self._begin_session(connection, identified, content))
+                begin(self._begin_session(connection, named, content))
             elif content is not None:
                 # The client has left meanwhile, and may come back.
-                self._leave(connection, identified, content)
+                self._leave(connection, named, content)
 
-        done = sharing.take(identified.key, displace=False).addCallback(taken)
+        done = sharing.take(named.key, displace=False).addCallback(taken)
         if not is_here:
             connection.wait_for(done)
 
     def _begin_session(
-        self, connection: SpotConnection, identified: _Identified, content: SessionContent | None
+        self, connection: _Connection, named: _NamedClient, content: SessionContent | None
     ) -> ClientSession | None:
         """Return a new session, with the ``content`` of one of another broker."""
         listener, sessions = self._listener, self._listener.sessions
@@ -212,25 +237,23 @@ class ClientSessions:
         if content is not None:
             kept = kept_of(content, lambda name: listener.topics.create(name, hosted=False))
         try:
-            session = sessions.open(identified.kind, identified.client, _IDENTITY_OWNER)
+            session = sessions.open(named.kind, named.client, _IDENTITY_OWNER)
         except Refused as refused:
             connection.refuse(refused.reason)
             session = None
         if content is not None and sessions.sharing is not None:
             if session is None or kept is None:
-                sessions.sharing.end(identified.key)
+                sessions.sharing.end(named.key)
             else:
                 content = content_of(kept)
-                sessions.share(session, identified.key, lambda: content, movable=False)
+                sessions.share(session, named.key, lambda: content, movable=False)
         if session is None:
             return None
         session.state = kept
-        return ClientSession(listener, session, identified.key)
+        return ClientSession(listener, session, named.key)
 
-    def _leave(
-        self, connection: SpotConnection, identified: _Identified, content: SessionContent
-    ) -> None:
+    def _leave(self, connection: _Connection, named: _NamedClient, content: SessionContent) -> None:
         """Keep a session that was another broker's for a client that has left again."""
-        opened = self._begin_session(connection, identified, content)
+        opened = self._begin_session(connection, named, content)
         if opened is not None:
             opened.keep()
