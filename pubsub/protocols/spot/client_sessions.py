@@ -66,7 +66,7 @@ def kept_of(content: SessionContent, make: Callable[[str], Topic]) -> KeptSubscr
         return None
 
 
-class _Connection(Protocol):
+class _SessionClient(Protocol):
     """The connection of a client."""
 
     handshake: Handshake
@@ -172,7 +172,9 @@ class ClientSessions:
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
 
-    def open(self, connection: _Connection, begin: Callable[[ClientSession | None], None]) -> None:
+    def open(
+        self, connection: _SessionClient, begin: Callable[[ClientSession | None], None]
+    ) -> None:
         """Call ``begin`` with the session of a client, maybe later; None if it has none.
 
         Other input of the client waits until then.
@@ -191,7 +193,7 @@ class ClientSessions:
         else:
             self._take(connection, named, begin)
 
-    def _identify(self, connection: _Connection) -> _NamedClient | None:
+    def _identify(self, connection: _SessionClient) -> _NamedClient | None:
         listener = self._listener
         identity = connection.handshake.metadata.get(b"identity", b"")
         if not identity or connection.is_node:
@@ -206,7 +208,7 @@ class ClientSessions:
 
     def _take(
         self,
-        connection: _Connection,
+        connection: _SessionClient,
         named: _NamedClient,
         begin: Callable[[ClientSession | None], None],
     ) -> None:
@@ -229,7 +231,7 @@ class ClientSessions:
             connection.wait_for(done)
 
     def _begin_session(
-        self, connection: _Connection, named: _NamedClient, content: SessionContent | None
+        self, connection: _SessionClient, named: _NamedClient, content: SessionContent | None
     ) -> ClientSession | None:
         """Return a new session, with the ``content`` of one of another broker."""
         listener, sessions = self._listener, self._listener.sessions
@@ -252,7 +254,9 @@ class ClientSessions:
         session.state = kept
         return ClientSession(listener, session, named.key)
 
-    def _leave(self, connection: _Connection, named: _NamedClient, content: SessionContent) -> None:
+    def _leave(
+        self, connection: _SessionClient, named: _NamedClient, content: SessionContent
+    ) -> None:
         """Keep a session that was another broker's for a client that has left again."""
         opened = self._begin_session(connection, named, content)
         if opened is not None:
