@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from _pytest import unittest as pytest_unittest
+from twisted.trial import _synctest
 
 from pubsub.build_info import build_kind
 from tests.integration.broker import Start, brokers
@@ -29,6 +30,9 @@ def pytest_collection_finish() -> None:
     gc.enable()
     # pytest looks for the version of Twisted, in the files of the package, at each test.
     pytest_unittest._get_twisted_version = cache(pytest_unittest._get_twisted_version)
+    # trial forgets the warnings of all 3,000 modules before each test. Python does so anyway when
+    # the filters change, as they do before each test.
+    _synctest._setWarningRegistryToNone = lambda modules: None
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ class SessionCase(ReplicaCase):
         for _ in range(round(seconds / 0.05)):
             for node in self.nodes:
                 node.house.clock.advance(0.05)
-            await deferLater(reactor, 0.002)
+            await deferLater(reactor, 0.0005)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         while not condition():
