@@ -92,7 +92,7 @@ class EmbeddedBroker(Service):
         self._config = config
         # Made now, so that endpoints with mistakes are refused before the program starts.
         self._broker, self._live = _make(config)
-        # Whether it may have been stopped, after which it cannot start again; whether it listens.
+        # Whether it may have been stopped, so that it cannot start again; whether it listens.
         self._spent = False
         self._opened = False
         self._stopping: Deferred[None] | None = None

@@ -35,7 +35,7 @@ class AsyncioRuntime(Runtime):
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        # glibc has the system map the memory of each read anew, which costs more than a small read
+        # glibc has the system map the memory again for each read, which costs more than a small read
         # does, until the program has freed a block of this size once.
         bytes(_READ_BYTES)
 

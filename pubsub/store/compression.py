@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zstandard
 
-# The library's default, at which it packs some hundred MB a second.
+# The library's default, which compresses some hundred MB a second.
 _LEVEL = 3
 # A frame must be smaller than this part of the data, as reading it costs time.
 _PART = 0.9

@@ -35,7 +35,7 @@ from tests.bench.wires.cafe import ACK_SIZE, CafeWire
 _SECONDS = 900
 STEP = 50e-6
 FORMS = ("counted", "uncounted")
-# Seconds to wait for what is on its way.
+# Seconds to wait for messages on their way.
 _WAIT = 0.02
 TICK, MARK = b"t", b"m"
 # Long copies are of many bytes an instruction, not one, as valgrind would count them.

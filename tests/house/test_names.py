@@ -23,7 +23,7 @@ SAME_CLASSES = {
     "Packet": {"dissector", "protocols"},
     # A batch of the history, or the messages that it lacks.
     "BatchOrGap": {"client", "pipeline", "store"},
-    # The same things, in components that import nothing of each other.
+    # The same things, in components that do not import each other.
     "Figures": {"admin", "backplane", "broker"},
     "Headers": {"broker", "wire"},
     "Learn": {"kernel", "wire"},

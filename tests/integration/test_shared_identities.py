@@ -20,7 +20,7 @@ NAMES = ("here", "there")
 
 
 class Poller:
-    """Polls under an identity at one broker until that ends, or it is told to."""
+    """Polls under an identity at one broker until its connection ends, or until ``end``."""
 
     def __init__(self, place: Place, identity: str, after: int = 0) -> None:
         self.identity, self.after = identity, after

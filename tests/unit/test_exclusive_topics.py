@@ -169,7 +169,7 @@ class PartitionTests(LeaseCase):
         here.state.leave()
         self.after(LEASE * 1.2)
         assert self.own(there, raw=OTHER) == b""
-        # Nothing has told this broker yet, and nobody else reads what is published here.
+        # This broker does not know it yet, and no other broker reads the messages published here.
         owner.send(wire.publish(OWNER, b"x"))
         assert owner.take() == wire.message(b"x")
         here.state.come_back()
@@ -215,7 +215,7 @@ class PartitionTests(LeaseCase):
         here.state.leave()
         self.after(LEASE * 1.2)
         here.state.come_back()
-        # It has not been told yet.
+        # It does not know it yet.
         assert self.own(here) == b""
         assert self.entry("news").owner == here.leases.id
         self.after(LEASE * 2)

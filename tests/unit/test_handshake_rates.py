@@ -68,7 +68,7 @@ class RateTests(SynchronousTestCase):
             self.rates.admit(f"net {number}", 0.1)
             assert self.rates.admit(HERE, 0.1) is (number == 0)
         assert len(self.rates) == ADDRESSES
-        # The one that goes on is remembered.
+        # The one that continues is remembered.
         assert not self.rates.admit(HERE, 0.1)
 
 

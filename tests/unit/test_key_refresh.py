@@ -22,7 +22,7 @@ REFRESH = 300
 
 
 class Issuer:
-    """An issuer whose set of keys the broker fetches; each fetch ends when the test says so."""
+    """An issuer whose set of keys the broker fetches; the test ends each fetch."""
 
     def __init__(self) -> None:
         self.private: dict[str, Ed25519PrivateKey] = {}

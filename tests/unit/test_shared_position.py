@@ -221,7 +221,7 @@ class LogTests(ReplicaCase):
     async def read(self, node: Node, position: SharedPosition) -> list[bytes]:
         """Return the payloads beyond ``position``."""
         found = await node.history.positions.find(position, strict=False)
-        # A page from the file ends at what is committed.
+        # A page from the file ends with the last committed message.
         await self.written(node)
         page = await node.store.read(found.start, None, 10**6, fresh=True)
         payloads = []

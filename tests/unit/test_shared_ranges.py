@@ -118,7 +118,7 @@ class RangeTests(ReplicaCase):
             here.publish("t", b"h%d" % number)
             await self.settled(here)
         begin, middle = await self.position(here, "at=0"), await self.position(here)
-        # The engine removes what it has, and a broker comes too late for it.
+        # The engine removes its messages before a broker has read them.
         self.log.remove(len(self.log.messages))
         there = self.node()
         await self.until(lambda: there.figure("connected") == 1)

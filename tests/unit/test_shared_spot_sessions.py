@@ -96,7 +96,7 @@ class MoveTests(SpotCase):
         await self.settled(here, there)
         again = await self.join(there, b"bob")
         assert again.take() == b""
-        # It begins anew here.
+        # It begins again here.
         again.send(subscribe(b"t"))
         await self.pass_time(1)
         here.publish("t", b"1")

@@ -208,7 +208,7 @@ class TopicTests(SharedCase):
         assert reader.take() == OVER
         assert self.entry("news").end == "deleted"
         assert self.bucket.seconds[key_of("news")] == 30 * 24 * 3600
-        # Another topic of this name has nothing of it.
+        # Another topic of this name has none of its messages.
         assert there.client(wire.create(OTHER)).take() == b""
         self.settle()
         assert here.client(wire.subscribe(OTHER)).take() == b""

@@ -397,7 +397,7 @@ class KeyTests(SlicedCase):
         self.publish()
         self.bench.turn()
         assert not self.reported
-        # All of what was published before is for the one that changes first, and nothing later.
+        # All earlier messages are for the one that changes first, and no later ones.
         early = members[0]
         self.unsubscribe(early, "b")
         assert early.data == b"a2\nb2\nk end\n"

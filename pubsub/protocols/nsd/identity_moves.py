@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 log = Logger()
 _LARGEST = 2**60
-# Ends of lists that other brokers are told when this one stops.
+# Ends of lists that this broker shares when it stops.
 _GIVEN = 256
 
 
