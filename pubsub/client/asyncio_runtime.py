@@ -35,8 +35,8 @@ class AsyncioRuntime(Runtime):
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        # glibc has the system map the memory again for each read, which costs more than a small read
-        # does, until the program has freed a block of this size once.
+        # Until the program has freed a block of this size once, glibc maps the memory of each read
+        # again, which costs more than a small read.
         bytes(_READ_BYTES)
 
     now = staticmethod(monotonic)
