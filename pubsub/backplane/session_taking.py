@@ -72,26 +72,12 @@ class SessionTaking:
             found = await self._get(session_key(key))
             if found is None:
                 return None
+            released = await self._released(key, found, seconds, displace)
+            if released is None:
+                return None
+            found, broker = released
             entry, revision = decode_session(found.value), found.revision
-            if entry.ended or (entry.run == self._run and not entry.lost):
-                return None
-            broker = None
-            if not entry.lost:
-                broker, at = await self._broker(entry.run)
-                if broker is not None and not broker.stopped and self._silent.get(entry.run) != at:
-                    found = await self._ask(key, found, seconds, displace) or found
-                    answered = found.revision != revision
-                    entry, revision = decode_session(found.value), found.revision
-                    if answered and not (displace or entry.lost):
-                        return None
-                    # The messages that it had delivered when the session was last written.
-                    broker, at = await self._broker(entry.run)
-                    if not entry.lost:
-                        self._note_silent(entry.run, at)
-            if broker is None and not entry.lost:
-                # Its time is over.
-                return None
-            position = None if broker is None or entry.lost else broker.position
+            position = None if broker is None else broker.position
             content = await self._positions.content(entry, position)
             mine = replace(entry, run=self._run, lost=False)
             if position is not None:
@@ -108,6 +94,35 @@ class SessionTaking:
                     await self._request(entry.run, key, seconds)
             return TakenSession(content, revision)
         return None
+
+    async def _released(
+        self, key: str, found: StateEntry, seconds: int, displace: bool
+    ) -> tuple[StateEntry, BrokerEntry | None] | None:
+        """Return the value of a session that can be taken now, and its broker's if it is connected.
+
+        ``found`` is the value before. None if it cannot be taken.
+        """
+        entry = decode_session(found.value)
+        if entry.ended or entry.lost:
+            return None if entry.ended else (found, None)
+        broker, at = await self._broker(entry.run)
+        # If it is this broker, the answer to an earlier attempt was lost.
+        asks = broker is not None and not broker.stopped and entry.run != self._run
+        if asks and self._silent.get(entry.run) != at:
+            before = found.revision, at
+            found = await self._ask(key, found, seconds, displace) or found
+            entry = decode_session(found.value)
+            # The messages that it had delivered when the session was last written.
+            broker, at = await self._broker(entry.run)
+            if not entry.lost:
+                if not displace and (found.revision, at) != before:
+                    # It has answered, or it is late and lives.
+                    return None
+                self._note_silent(entry.run, at)
+        if entry.ended or (broker is None and not entry.lost):
+            # Its time is over.
+            return None
+        return found, None if entry.lost else broker
 
     async def _get(self, key: str) -> StateEntry | None:
         found: StateEntry | None = await self._bounded(self._state.get(key))

@@ -127,8 +127,11 @@ class SessionValues:
 
     def took(self, key: str, revision: int) -> None:
         """This broker has taken a session over; ``add`` or ``end`` follows."""
-        if key not in self.shared:
+        before = self.shared.get(key)
+        if before is None:
             self._memory.add(_BYTES)
+        else:
+            self._settle(before)
         one = self.shared[key] = SharedValue(None, revision)
         one.behind = True
 
@@ -167,10 +170,14 @@ class SessionValues:
             self._queue[key] = None
             self.pump()
 
-    def write_again(self, key: str) -> None:
-        """Write the session of ``key`` soon, even if it has not changed."""
-        self.shared[key].value = 0
-        self.change(key)
+    async def write_again(self, key: str) -> None:
+        """Write the session of ``key`` before all others, even if it has not changed."""
+        one = self.shared[key]
+        one.value = 0
+        if one.is_writing:
+            self.change(key)
+        else:
+            await self._write(key, one)
 
     def _settle(self, one: SharedValue) -> None:
         """Nothing of ``one`` is left to be written."""
@@ -290,11 +297,13 @@ class SessionValues:
     def _resolve(self, key: str, one: SharedValue, found: Outdated) -> bool:
         """The value is another one than this broker has written: return as ``_put`` does."""
         try:
-            run = self._run if found.value is None else decode_session(found.value).run
+            entry = None if found.value is None else decode_session(found.value)
         except MalformedEntry:
-            run = ""
-        if run == self._run:
-            # Its time was over, or an answer of the engine was lost.
+            entry = SessionEntry("")
+        new = entry is not None and entry.ended and not one.revision
+        if entry is None or entry.run == self._run or new:
+            # Its time was over, an answer of the engine was lost, or a session of this client
+            # ended elsewhere before this one began.
             one.revision = found.revision
             return False
         self._forget(key)

@@ -53,6 +53,8 @@ TICK = 0.5
 """Seconds between two values of this broker."""
 # Sessions that are being taken at a time.
 _TAKES = 256
+# Seconds after which a session is not taken that had to wait for others to be taken.
+_WAIT = 5.0
 # Seconds for a request, and between two values of a session that is behind.
 _TIMEOUT, _AGAIN = 2.0, 1.0
 _STOP_SECONDS = 10.0
@@ -82,6 +84,7 @@ class SharedSessions(Service):
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = clock
         self._takes = DeferredSemaphore(_TAKES)
+        self._taking_now: set[str] = set()
         self._taken = self._lost = 0
         self.also: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """Calls to make before the broker leaves, when all connections are closed."""
@@ -149,14 +152,25 @@ class SharedSessions(Service):
         """See ``SessionSharing``."""
         self._values.end(key)
 
-    def take(self, key: str, displace: bool = True) -> Deferred[SessionContent | None]:
+    def take(
+        self, key: str, displace: bool = True, wanted: Callable[[], bool] = lambda: True
+    ) -> Deferred[SessionContent | None]:
         """See ``SessionSharing``."""
-        return self._takes.run(lambda: ensureDeferred(self._take(key, displace)))
+        until = self._clock.seconds() + _WAIT
+
+        def begin() -> Deferred[SessionContent | None]:
+            if self._clock.seconds() > until or not wanted():
+                # Later, as thousands may follow.
+                return deferLater(self._clock, 0, lambda: None)
+            return ensureDeferred(self._take(key, displace))
+
+        return self._takes.run(begin)
 
     async def _take(self, key: str, displace: bool) -> SessionContent | None:
-        values = self._values
-        if not values.is_there or not self._sessions.window or key in values.shared:
+        values, window = self._values, self._sessions.window
+        if not values.is_there or not window or key in values.shared or key in self._taking_now:
             return None
+        self._taking_now.add(key)
         try:
             found = await self._taking.take(key, self._values.seconds, displace)
         except (BackplaneAway, HistoryUnavailable, MalformedEntry):
@@ -164,6 +178,8 @@ class SharedSessions(Service):
         except Exception:
             log.failure("a session cannot be taken over")
             return None
+        finally:
+            self._taking_now.discard(key)
         if found is None:
             return None
         values.took(key, found.revision)
@@ -208,7 +224,7 @@ class SharedSessions(Service):
             return
         if not (one.client.is_lost or one.client.is_movable):
             # Another revision says that it is connected here.
-            self._values.write_again(key)
+            await self._values.write_again(key)
             return
         await self._broker.slices.finish(one.client.lose())
         await self._values.put_now(key)

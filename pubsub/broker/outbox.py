@@ -311,16 +311,6 @@ class Outbox(OutboxQueue):
                 offsets[topic] = _earlier(offsets[topic], offset)
         return offsets
 
-    def shut_and_get_unsent(self) -> dict[Topic, Position]:
-        """Shut the outbox; return where each topic continues that is behind.
-
-        As ``shut_and_get_offsets`` without the topics that resume at the end of the history, of
-        which there may be many. Topics whose subscriptions have ended may be among them.
-        """
-        unsent = self.unsent()
-        self.shut(None)
-        return unsent
-
     def unsent(self) -> dict[Topic, Position]:
         """Return where each topic continues that has messages which are not written."""
         self._router.complete(self, with_changes=False)

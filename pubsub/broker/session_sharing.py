@@ -75,11 +75,14 @@ class SessionSharing(Protocol):
     def end(self, key: str) -> None:
         """The session has ended."""
 
-    def take(self, key: str, displace: bool = True) -> Deferred[SessionContent | None]:
+    def take(
+        self, key: str, displace: bool = True, wanted: Callable[[], bool] = lambda: True
+    ) -> Deferred[SessionContent | None]:
         """Take a session over from another broker; None if there is none.
 
-        Without ``displace``, one that is connected there is not taken. That has a deadline, and
-        does not fail. ``share`` or ``end`` follows.
+        Without ``displace``, one that is connected there is not taken. If others are taken first,
+        nothing is done unless it is still ``wanted`` then. That has a deadline, and does not fail.
+        ``share`` or ``end`` follows.
         """
 
     def leaving(self) -> None:

@@ -148,6 +148,7 @@ class LogWriter:
         return (
             last_offset_of(group.runs[-1]) < self._ceiling.on_disk
             and index.records < _SEGMENT_RECORDS
+            and index.end < SEGMENT_BYTES
             and not active.segment.sealed
             and not self._sync_failed
         )
@@ -267,7 +268,8 @@ class LogWriter:
     def sync(self, final: bool = False) -> None:
         """Wait until everything that was written is on disk, then apply the operations.
 
-        A ``final`` one also stores where the log ends.
+        A ``final`` one also stores where the log ends. After a failure no write may run when it is
+        called again: its record would not be among those that are written again.
         """
         with self._sync_lock:
             if self._sync_failed:

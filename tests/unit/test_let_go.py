@@ -461,4 +461,4 @@ class LossTests(LetGoCase):
         self.box(bob).pause()
         self.publish(self.sport, b"0")
         self.publish(self.news, b"1" + b"." * 2 * KIB)
-        assert self.box(bob).shut_and_get_unsent() == {self.sport: 0, self.news: 1}
+        assert self.box(bob).unsent() == {self.sport: 0, self.news: 1}

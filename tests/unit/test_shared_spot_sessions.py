@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from twisted.internet.defer import Deferred, succeed
+from typing import Any
+from unittest.mock import patch
+
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import deferLater
 
+from pubsub.backplane.shared_state import StateEntry
 from pubsub.broker.session_sharing import SessionContent
-from pubsub.protocols.spot.client_sessions import kept_of
+from pubsub.errors import BackplaneAway
+from pubsub.protocols.spot.identity_sessions import kept_of
 from tests.unit.brokers import publish, ready, subscribe, unsubscribe
 from tests.unit.streams import Client
 from tests.unit.test_shared_sessions import SessionCase, SessionNode
@@ -29,6 +34,17 @@ class SpotCase(SessionCase):
 
     def lose(self, client: Client) -> None:
         client.stream.lose()
+
+    def slow_down(self, node: SessionNode) -> None:
+        """Let the engine of ``node`` answer after half a second."""
+        get = node.state.get
+
+        def slow(key: str) -> Deferred[StateEntry | None]:
+            # The Deferred has been called, and waits for another one, as that of a coroutine.
+            begun: Deferred[None] = succeed(None)
+            return begun.addCallback(lambda _: deferLater(node.house.clock, 0.5, get, key))
+
+        self.patch(node.state, "get", slow)
 
     async def got(self, client: Client, *messages: bytes) -> None:
         """Check that ``client`` gets exactly these messages, in any order."""
@@ -101,6 +117,11 @@ class MoveTests(SpotCase):
         await self.pass_time(1)
         here.publish("t", b"1")
         await self.got(again, publish(b"t", b"1"))
+        # And continues at the first broker, which had ended the session before.
+        self.lose(again)
+        there.publish("t", b"2")
+        await self.settled(here, there)
+        await self.got(await self.join(here, b"bob"), publish(b"t", b"2"))
 
     async def test_a_client_with_the_same_identity_ends_no_connection(self) -> None:
         here, there = await self.two()
@@ -157,18 +178,7 @@ class MoveTests(SpotCase):
         self.lose(await self.join(here, b"bob", subscribe(b"t")))
         here.publish("t", b"0")
         await self.settled(here, there)
-        sharing = there.broker.sessions.sharing
-        assert sharing is not None
-        take = sharing.take
-
-        def slow(key: str, displace: bool = True) -> Deferred[SessionContent | None]:
-            # As over a network; the Deferred has been called, and waits for another one.
-            begun: Deferred[None] = succeed(None)
-            return begun.addCallback(
-                lambda _: deferLater(there.house.clock, 0.5, take, key, displace)
-            )
-
-        self.patch(sharing, "take", slow)
+        self.slow_down(there)
         again = await self.join(there, b"bob", unsubscribe(b"t"), subscribe(b"u"))
         here.publish("t", b"1")
         there.publish("u", b"2")
@@ -181,6 +191,86 @@ class MoveTests(SpotCase):
         there.publish("u", b"3")
         await self.settled(here, there)
         await self.got(await self.join(here, b"bob"), publish(b"u", b"3"))
+
+    async def test_a_client_that_leaves_and_returns_before_its_session_is_here(self) -> None:
+        here, there = await self.two()
+        self.lose(await self.join(here, b"bob", subscribe(b"t")))
+        here.publish("t", b"0")
+        await self.settled(here, there)
+        self.slow_down(there)
+        hasty = there.house.connect("spot")
+        hasty.stream.feed(ready(b"DEALER", b"bob"))
+        self.lose(hasty)
+        await self.got(await self.join(there, b"bob"), publish(b"t", b"0"))
+        assert len(there.broker.sessions) == 1
+        assert len(here.broker.sessions) == 0
+
+    async def test_takes_for_clients_that_have_left_are_not_made(self) -> None:
+        _, there = await self.two()
+        self.slow_down(there)
+        asked: list[str] = []
+        take = there.sessions._taking.take
+
+        def note(key: str, *given: Any) -> Any:
+            asked.append(key)
+            return take(key, *given)
+
+        self.patch(there.sessions._taking, "take", note)
+        for number in range(1000):
+            hasty = there.house.connect("spot")
+            hasty.stream.feed(ready(b"DEALER", b"%d" % number))
+            self.lose(hasty)
+        await self.pass_time(3)
+        assert len(asked) == 256
+        assert len(there.broker.sessions) == 0
+
+    async def test_thousands_of_subscriptions_are_restored_in_slices(self) -> None:
+        here, there = await self.two()
+        wanted = [b"p%d*" % number for number in range(1500)]
+        client = await self.join(here, b"bob", *map(subscribe, wanted), subscribe(b"t"))
+        shared: list[str] = []
+        share = there.sessions.share
+
+        def note(key: str, client: Any) -> None:
+            shared.append(key)
+            share(key, client)
+
+        self.patch(there.sessions, "share", note)
+        self.lose(client)
+        here.publish("p77-x", b"0")
+        await self.settled(here, there)
+        await self.got(await self.join(there, b"bob"), publish(b"p77-x", b"0"))
+        # Not for each subscription.
+        assert len(shared) < 5
+
+    async def test_a_large_session_that_was_just_written(self) -> None:
+        here, there = await self.two()
+        topics = [b"topic-%d" % number for number in range(1000)]
+        client = await self.join(here, b"bob", *map(subscribe, topics))
+        client.send(subscribe(b"t"))
+        await self.pass_time(0.1)
+        other = await self.join(there, b"bob")
+        here.publish("t", b"0")
+        await self.got(client, publish(b"t", b"0"))
+        self.lose(client)
+        self.lose(other)
+        here.publish("t", b"1")
+        await self.settled(here, there)
+        await self.got(await self.join(there, b"bob"), publish(b"t", b"1"))
+
+    async def test_a_session_is_shared_once_its_key_is_free(self) -> None:
+        here, there = await self.two()
+        first = await self.join(here, b"bob", subscribe(b"t"))
+        second = await self.join(there, b"bob", subscribe(b"u"))
+        first.send(unsubscribe(b"t"))
+        for _ in range(31):
+            second.protocol.sweep(there.house.clock.seconds())
+        await self.pass_time(1)
+        self.lose(second)
+        there.publish("u", b"0")
+        await self.settled(here, there)
+        self.lose(first)
+        await self.got(await self.join(here, b"bob"), publish(b"u", b"0"))
 
 
 class FailureTests(SpotCase):
@@ -236,6 +326,33 @@ class FailureTests(SpotCase):
         assert (await self.join(there, b"bob")).take() == b""
         here.publish("t", b"0")
         await self.got(await self.join(here, b"bob"), publish(b"t", b"0"))
+
+    async def test_a_broker_that_has_no_room(self) -> None:
+        here, there = await self.two()
+        self.lose(await self.join(here, b"bob", subscribe(b"t")))
+        here.publish("t", b"0")
+        await self.settled(here, there)
+        there.broker.sessions.limit = 0
+        assert (await self.join(there, b"bob")).take() == b""
+        # The session has stayed where it was.
+        await self.got(await self.join(here, b"bob"), publish(b"t", b"0"))
+
+    async def test_an_answer_of_the_engine_is_lost(self) -> None:
+        here, there = await self.two()
+        self.lose(await self.join(here, b"bob", subscribe(b"t")))
+        here.publish("t", b"0")
+        await self.settled(here, there)
+        put = there.state.put
+
+        def lost(*given: Any) -> Deferred[int]:
+            put(*given).addErrback(lambda _: None)
+            return fail(BackplaneAway("no answer"))
+
+        with patch.object(there.state, "put", lost):
+            hasty = await self.join(there, b"bob")
+            assert hasty.take() == b""
+        self.lose(hasty)
+        await self.got(await self.join(there, b"bob"), publish(b"t", b"0"))
 
     async def test_a_value_that_is_malformed(self) -> None:
         here, there = await self.two()

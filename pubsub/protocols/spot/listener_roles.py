@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from pubsub.broker.address_mixes import AddressMixes
     from pubsub.broker.outbox import Outbox
     from pubsub.kernel import Columns
-    from pubsub.protocols.spot.client_sessions import ClientSession
     from pubsub.protocols.spot.connection import ZmtpConnection
     from pubsub.protocols.spot.heads import Publication
+    from pubsub.protocols.spot.identity_sessions import ClientSession
 
 _SUBSCRIBE, _CANCEL = b"\x01", b"\x00"
 
@@ -153,6 +153,11 @@ class RouterSide(XSubSide):
             # The program at the other end does not know that its connection is a new one.
             subscriptions.restore(kept)
             session.changed(subscriptions)
+
+    def share_again(self) -> None:
+        """Share the session if that was not possible before."""
+        if self._session is not None:
+            self._session.share_again(self._requests.subscriptions)
 
     def shared_sessions(self) -> Iterable[str]:
         """See ``Connection``."""

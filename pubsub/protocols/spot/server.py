@@ -14,10 +14,10 @@ from pubsub.broker.identity import PASSWORD, Identity
 from pubsub.broker.topics import Topic
 from pubsub.errors import ConfigurationError, PasswordsBusy, Refused
 from pubsub.protocols.spot.broker_codec import EPOCH, NODE
-from pubsub.protocols.spot.client_sessions import ClientSessions
 from pubsub.protocols.spot.cluster import PEERS, Cluster
 from pubsub.protocols.spot.connection import ZmtpConnection
 from pubsub.protocols.spot.heads import KnownPublications, Publication
+from pubsub.protocols.spot.identity_sessions import ClientSessions
 from pubsub.protocols.spot.listener_roles import RouterSide, XPubSide, XSubSide
 from pubsub.protocols.spot.mechanisms import PlainServer
 from pubsub.protocols.spot.refusals import INVALID_SOCKET_TYPE, NOT_ADMITTED
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from pubsub.protocols.spot.role import SocketRole
 
 log = Logger()
+# Sweeps after which a session that another one prevented from being shared is tried again.
+_SHARE_TICKS = 30
 SETTINGS: tuple[Setting, ...] = (
     Setting("peers", PEERS, "", "a broker to share topics with; may be repeated", flag="peer"),
     Setting(
@@ -95,6 +97,9 @@ class SpotConnection(ZmtpConnection):
 
     _ticks_since_ping = 0
     _password_check: PasswordCheck | None = None
+    # No input is handled before the session is here.
+    _waits = False
+    _ticks_since_share = 0
     # The keys by which the client was admitted.
     _keys: Mapping[str, str] | None = None
 
@@ -187,14 +192,19 @@ class SpotConnection(ZmtpConnection):
 
     def wait_for(self, done: Deferred[Any]) -> None:
         """Handle no input before ``done`` fires, which has a deadline."""
-        self._paused = True
+        self._paused = self._waits = True
         self.hold("session")
         done.addBoth(self._waited)
 
     def _waited(self, _: object) -> None:
+        self._waits = False
         if not self.closing:
             self.release("session")
             self._resume_input()
+
+    def _resume_input(self) -> None:
+        if not self._waits:
+            super()._resume_input()
 
     def shared_sessions(self) -> Iterable[str]:
         """See ``Connection``."""
@@ -215,6 +225,10 @@ class SpotConnection(ZmtpConnection):
         changed = self._keys is not self.listener.settings["curve-clients"]
         if mechanism is not None and proved and changed and not self.closing:
             self._check_key_again(mechanism)
+        self._ticks_since_share += 1
+        if self._ticks_since_share >= _SHARE_TICKS and isinstance(self._role, RouterSide):
+            self._ticks_since_share = 0
+            self._role.share_again()
         self._ticks_since_ping += 1
         if self._ticks_since_ping < self.listener.settings["heartbeat"]:
             return

@@ -136,6 +136,7 @@ class Subscriptions:
                 return
         for prefix in kept.prefixes:
             self._restore(partial(self._begin_prefix, prefix))
+            yield
             if prefix in self._prefixes:
                 yield from self._join_all(prefix)
             if self._connection.closing:
@@ -155,16 +156,19 @@ class Subscriptions:
         """False while not all of ``restore`` is done: nothing is delivered until then."""
         return not self._restoring
 
+    @property
+    def is_empty(self) -> bool:
+        """True if there are no subscriptions."""
+        return not (self._names or self._prefixes or self._restoring)
+
     def kept(self) -> KeptSubscriptions | None:
         """Return the present state; None if there are no subscriptions."""
         kept = self._kept if self._restoring else None
         if not (self._names or self._prefixes or kept):
             return None
         if kept is not None:
-            # Subscriptions that are not restored yet are kept unchanged.
-            names = kept.names | self._names
-            prefixes = Prefixes({*kept.prefixes, *self._prefixes})
-            return KeptSubscriptions(names, prefixes, kept.positions, kept.end)
+            # Nothing has been delivered, and no request was handled.
+            return kept
         outbox = self._connection.outbox
         unsent = {} if outbox is None else outbox.unsent()
         behind = {topic: at for topic, at in unsent.items() if self._covers(topic)}
@@ -186,6 +190,11 @@ class Subscriptions:
         for prefix in self._prefixes:
             self._prefix_readers.discard(prefix, self)
         self._charge(-self._charged)
+
+    def _changed(self) -> None:
+        # Each change is not one of its own while all subscriptions are restored.
+        if not self._restoring:
+            self.changed()
 
     def _charge(self, nbytes: int) -> None:
         self._charged += nbytes
@@ -214,7 +223,7 @@ class Subscriptions:
         if is_new:
             self._names.add(name)
             self._charge(SUBSCRIPTION_BYTES)
-            self.changed()
+            self._changed()
 
     def discard(self, raw: bytes) -> None:
         """Unsubscribe from the topic of this name, unless a prefix covers it."""
@@ -225,7 +234,7 @@ class Subscriptions:
             topics = self._listener.topics
             if name in topics:
                 self._unsubscribe(topics.named(name))
-            self.changed()
+            self._changed()
 
     def _check_limit(self) -> None:
         limit: int = self._listener.settings["max-subscriptions"]
@@ -252,7 +261,7 @@ class Subscriptions:
         self._prefixes.add(prefix)
         self._prefix_readers.add(prefix, self)
         self._charge(SUBSCRIPTION_BYTES)
-        self.changed()
+        self._changed()
 
     def _join_all(self, prefix: bytes) -> Work:
         for topic in self._listener.topics.with_prefix(prefix):
@@ -268,7 +277,7 @@ class Subscriptions:
             self._charge(-SUBSCRIPTION_BYTES)
             if not self._prefixes.cover(prefix):
                 self._connection.carry_out(self._leave_all(prefix))
-            self.changed()
+            self._changed()
 
     def _leave_all(self, prefix: bytes) -> Work:
         """Unsubscribe from the topics with ``prefix`` that no other subscription covers."""

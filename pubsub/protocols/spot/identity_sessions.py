@@ -8,9 +8,11 @@ continues a session whose connection is lost, or whose broker does not answer.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from twisted.internet.defer import Deferred
 
 from pubsub.broker.session_sharing import SessionContent, known_topics
 from pubsub.errors import Refused
@@ -18,8 +20,6 @@ from pubsub.protocols.spot.prefixes import Prefixes
 from pubsub.protocols.spot.subscriptions import KeptSubscriptions, Subscriptions
 
 if TYPE_CHECKING:
-    from twisted.internet.defer import Deferred
-
     from pubsub.broker.identity import Identity
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
@@ -126,7 +126,7 @@ class ClientSession:
         sessions, session, sharing = self._sessions, self._session, self._sessions.sharing
         if sharing is None or not sessions.keeps(session):
             return
-        if subscriptions.kept() is None:
+        if subscriptions.is_empty:
             if session.key:
                 sharing.end(session.key)
                 session.key = ""
@@ -136,6 +136,17 @@ class ClientSession:
         elif not sharing.has(self._key):
             content = partial(_content_of_connected, subscriptions)
             sessions.share(session, self._key, content, movable=False)
+
+    def share_again(self, subscriptions: Subscriptions) -> None:
+        """Share the session if another one had the key before."""
+        if not self._session.key:
+            self.changed(subscriptions)
+
+    def continue_with(self, kept: KeptSubscriptions) -> None:
+        """Take the place of the session that had ``kept`` at another broker."""
+        self._session.state = kept
+        content = content_of(kept)
+        self._sessions.share(self._session, self._key, lambda: content, movable=False)
 
     def closed(self, subscriptions: Subscriptions, outbox: Outbox | None) -> None:
         """The connection has ended."""
@@ -150,7 +161,7 @@ class ClientSession:
             sessions.detach(session, kept.positions, pending, kept.nbytes, content)
 
     def keep(self) -> None:
-        """The client has left before its subscriptions were restored."""
+        """The client has left before the session began."""
         kept = self.kept
         if kept is None or not self._sessions.keeps(self._session):
             self._sessions.close(self._session)
@@ -171,6 +182,8 @@ class ClientSessions:
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
+        # By key, the clients that wait for a session.
+        self._taking: dict[str, list[_WaitingClient]] = {}
 
     def open(
         self, connection: _SessionClient, begin: Callable[[ClientSession | None], None]
@@ -189,7 +202,7 @@ class ClientSessions:
             sessions.resume(session, _IDENTITY_OWNER)
             begin(ClientSession(self._listener, session, named.key))
         elif sessions.sharing is None or sessions.sharing.has(named.key):
-            begin(self._begin_session(connection, named, None))
+            begin(self._open_new(connection, named))
         else:
             self._take(connection, named, begin)
 
@@ -213,51 +226,66 @@ class ClientSessions:
         begin: Callable[[ClientSession | None], None],
     ) -> None:
         """Continue a session of another broker, if there is one."""
-        sharing = self._listener.sessions.sharing
+        sharing, key = self._listener.sessions.sharing, named.key
         assert sharing is not None
-        is_here = False
+        # There is room for it here, or it stays at the other broker.
+        session = self._open_new(connection, named)
+        if session is None:
+            begin(None)
+            return
+        waiter = _WaitingClient(connection, session, begin, Deferred())
+        waiters = self._taking.setdefault(key, [])
+        waiters.append(waiter)
+        if len(waiters) == 1:
 
-        def taken(content: SessionContent | None) -> None:
-            nonlocal is_here
-            is_here = True
-            if not connection.closing:
-                begin(self._begin_session(connection, named, content))
-            elif content is not None:
-                # The client has left meanwhile, and may come back.
-                self._leave(connection, named, content)
+            def taken(content: SessionContent | None) -> None:
+                del self._taking[key]
+                self._give(key, waiters, content)
 
-        done = sharing.take(named.key, displace=False).addCallback(taken)
-        if not is_here:
-            connection.wait_for(done)
+            wanted = partial(_is_one_connected, waiters)
+            sharing.take(key, displace=False, wanted=wanted).addCallback(taken)
+        if not waiter.done.called:
+            connection.wait_for(waiter.done)
 
-    def _begin_session(
-        self, connection: _SessionClient, named: _NamedClient, content: SessionContent | None
-    ) -> ClientSession | None:
-        """Return a new session, with the ``content`` of one of another broker."""
-        listener, sessions = self._listener, self._listener.sessions
+    def _give(
+        self, key: str, waiters: Sequence[_WaitingClient], content: SessionContent | None
+    ) -> None:
+        """Begin the sessions of ``waiters``; one of them continues with ``content``."""
+        topics, sharing = self._listener.topics, self._listener.sessions.sharing
         kept = None
         if content is not None:
-            kept = kept_of(content, lambda name: listener.topics.create(name, hosted=False))
+            kept = kept_of(content, lambda name: topics.create(name, hosted=False))
+            if kept is None and sharing is not None:
+                sharing.end(key)
+        # If all have left meanwhile, the client may come back.
+        chosen = next((one for one in waiters if not one.connection.closing), waiters[0])
+        for one in waiters:
+            if one is chosen and kept is not None:
+                one.session.continue_with(kept)
+            if one.connection.closing:
+                one.session.keep()
+            else:
+                one.begin(one.session)
+            one.done.callback(None)
+
+    def _open_new(self, connection: _SessionClient, named: _NamedClient) -> ClientSession | None:
+        sessions = self._listener.sessions
         try:
             session = sessions.open(named.kind, named.client, _IDENTITY_OWNER)
         except Refused as refused:
             connection.refuse(refused.reason)
-            session = None
-        if content is not None and sessions.sharing is not None:
-            if session is None or kept is None:
-                sessions.sharing.end(named.key)
-            else:
-                content = content_of(kept)
-                sessions.share(session, named.key, lambda: content, movable=False)
-        if session is None:
             return None
-        session.state = kept
-        return ClientSession(listener, session, named.key)
+        return ClientSession(self._listener, session, named.key)
 
-    def _leave(
-        self, connection: _SessionClient, named: _NamedClient, content: SessionContent
-    ) -> None:
-        """Keep a session that was another broker's for a client that has left again."""
-        opened = self._begin_session(connection, named, content)
-        if opened is not None:
-            opened.keep()
+
+class _WaitingClient(NamedTuple):
+    """A client that waits until it is known whether another broker has its session."""
+
+    connection: _SessionClient
+    session: ClientSession
+    begin: Callable[[ClientSession | None], None]
+    done: Deferred[None]
+
+
+def _is_one_connected(waiters: Sequence[_WaitingClient]) -> bool:
+    return any(not one.connection.closing for one in waiters)
