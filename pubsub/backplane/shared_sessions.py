@@ -235,7 +235,8 @@ class SharedSessions(Service):
         """Another broker has the session."""
         client = self._values.drop(key)
         if client is not None:
-            self._lost += 1
+            if client.is_lost or client.is_movable:
+                self._lost += 1
             self._broker.slices.run(client.forget())
 
     # The value of this broker
