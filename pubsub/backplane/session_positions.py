@@ -22,8 +22,8 @@ SETTLED_AFTER = 10.0
 _DIFFERENT = 64
 
 
-class Given:
-    """See ``Taken``: the messages before ``position``, which another broker has given."""
+class DeliveredBefore:
+    """See ``DeliveredElsewhere``: the messages before ``position`` of another broker."""
 
     __slots__ = ("_clock", "_extent", "_is_settled", "_positions", "_run", "_until", "position")
 
@@ -41,12 +41,12 @@ class Given:
         self._is_settled = False
 
     def prefix(self, run: int, sequence: int, count: int) -> int:
-        """See ``Taken``."""
+        """See ``DeliveredElsewhere``."""
         return self._extent.leading(run or self._run, sequence, count)
 
     @property
     def is_settled(self) -> bool:
-        """See ``Taken``: this log has all of them, or does not get them soon."""
+        """See ``DeliveredElsewhere``: this log has all of them, or does not get them soon."""
         if not self._is_settled:
             late = self._clock.seconds() >= self._until
             self._is_settled = late or self._positions.covers(self.position)
@@ -75,7 +75,7 @@ class SessionPositions:
     async def shared(self, place: Position) -> SharedPosition:
         """Return the position of a client that continues at ``place`` here."""
         here = await self._positions.at(offset_of(place))
-        if isinstance(place, Resumption) and isinstance(place.taken, Given):
+        if isinstance(place, Resumption) and isinstance(place.taken, DeliveredBefore):
             try:
                 return self._positions.joined(here, place.taken.position)
             except UnknownPosition:
@@ -95,7 +95,7 @@ class SessionPositions:
     async def local(self, position: SharedPosition) -> Position:
         """Return where a client at ``position`` continues here."""
         found = await self._positions.find(position, strict=False)
-        given = Given(self._positions, position, found.extent, self._run, self._clock)
+        given = DeliveredBefore(self._positions, position, found.extent, self._run, self._clock)
         if found.start >= found.stop and given.is_settled:
             return found.start
         return Resumption(found.start, given)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 
-class Taken(Protocol):
+class DeliveredElsewhere(Protocol):
     """The messages that a subscriber was given at another broker."""
 
     def prefix(self, run: int, sequence: int, count: int) -> int:
@@ -28,7 +28,7 @@ class Resumption:
     """
 
     offset: int
-    taken: Taken
+    taken: DeliveredElsewhere
 
 
 Position: TypeAlias = int | Resumption

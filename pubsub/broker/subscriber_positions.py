@@ -9,7 +9,7 @@ from pubsub.broker.resumption import Resumption
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
-    from pubsub.broker.resumption import Position, Taken
+    from pubsub.broker.resumption import DeliveredElsewhere, Position
     from pubsub.broker.topics import Topic
 
 
@@ -24,7 +24,7 @@ class TopicPosition:
 
     __slots__ = ("passed", "pending", "start", "taken", "topic")
 
-    def __init__(self, topic: Topic, start: int, taken: Taken | None = None) -> None:
+    def __init__(self, topic: Topic, start: int, taken: DeliveredElsewhere | None = None) -> None:
         self.topic = topic
         self.taken = taken
         self.start = start
@@ -64,7 +64,7 @@ class SubscriberPositions:
         offset, taken = self.offset_of(topic), self.taken_of(topic)
         return offset if taken is None else Resumption(offset, taken)
 
-    def taken_of(self, topic: Topic) -> Taken | None:
+    def taken_of(self, topic: Topic) -> DeliveredElsewhere | None:
         """Return the messages of ``topic`` that are not delivered."""
         position = self._topics.get(topic)
         return None if position is None else position.taken

@@ -1,8 +1,7 @@
 """The durable history: a log of segments in a directory, written and read by threads.
 
-``group_commit.py`` decides when messages are written. The newest messages are in memory as well,
-whether they are written or not, as most readers read those; threads read the others from the
-segments.
+``commit_schedule.py`` decides when messages are written. Most readers read the newest messages,
+which are in memory as well, written or not; threads read the others from the segments.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from pubsub.errors import HistoryUnavailable, StartError
 from pubsub.interfaces import CommitWatcher, IStore, Value
 from pubsub.store.atomic_commits import AtomicCommits
 from pubsub.store.catalog import CACHE_BYTES, set_horizons
+from pubsub.store.commit_schedule import BACKLOG, CommitSchedule
 from pubsub.store.commit_threads import CommitThreads
 from pubsub.store.epochs import continuation, continues
 from pubsub.store.expired_messages import ExpiredMessages, grain_of, horizons_of
-from pubsub.store.group_commit import BACKLOG, GroupCommit
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_options import LogOptions, options_of
 from pubsub.store.log_writer import LogWriter
@@ -86,9 +85,10 @@ class LogStore:
     def _continue_at(self, offset: int) -> None:
         """Keep the messages from ``offset`` on in memory, and commit them."""
         self._log = RunLog(2**62, BACKLOG + RECENT, offset)
-        commits = GroupCommit(self._effects, self._options.interval, self._options.nbytes, offset)
+        effects, options = self._effects, self._options
+        commits = CommitSchedule(effects, options.interval, options.nbytes, offset)
         commits.figures.watcher = self._watcher
-        self._commits = self._effects.commits = commits
+        self._commits = effects.commits = commits
         self.gate = commits.gate
         self.atomic_commits = AtomicCommits(commits, self._log)
 

@@ -1,6 +1,6 @@
 """Writing the log: records are appended to the newest segment, and synced.
 
-``group_commit.py`` decides when. Writes run in one thread at a time, and so do syncs, but a sync
+``commit_schedule.py`` decides when. Writes run in one thread at a time, and so do syncs, but a sync
 may run beside a write. Written bytes that are not synced stay in memory: if a sync fails, the
 operating system may have dropped it, so it is written again before the next sync.
 

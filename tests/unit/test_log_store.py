@@ -13,9 +13,9 @@ import pytest
 
 from pubsub.broker.batch import Page
 from pubsub.errors import HistoryUnavailable, StartError
-from pubsub.store import group_commit, log_reader
+from pubsub.store import commit_schedule, log_reader
 from pubsub.store.block import decode_block
-from pubsub.store.group_commit import BACKLOG
+from pubsub.store.commit_schedule import BACKLOG
 from pubsub.store.log_directory import RESERVE, check_free
 from pubsub.store.log_store import LogStore
 from pubsub.store.metadata_copy import MetadataCopy
@@ -260,7 +260,7 @@ class FullTests(StoreCase):
     """A disk that cannot be written"""
 
     def setUp(self) -> None:
-        self.patch(group_commit, "RETRY_SECONDS", 0.02)
+        self.patch(commit_schedule, "RETRY_SECONDS", 0.02)
         super().setUp()
         self.real = os.pwritev
 

@@ -487,7 +487,7 @@ class RandomTests(FaultCase):
             try:
                 log.writer.write(group, sync)
             except OSError:
-                # As ``GroupCommit`` does.
+                # As ``CommitSchedule`` does.
                 sync = True
             else:
                 break

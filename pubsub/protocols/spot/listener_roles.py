@@ -28,7 +28,7 @@ from pubsub.protocols.spot.heads import topic_prefix
 from pubsub.protocols.spot.history_pages import HistoryPages
 from pubsub.protocols.spot.requests import Requests
 from pubsub.protocols.spot.routed_clients import RoutedClients
-from pubsub.protocols.spot.subscriptions import PrefixReaders, Subscriptions
+from pubsub.protocols.spot.subscriptions import PrefixSubscriptions, Subscriptions
 from pubsub.protocols.spot.zmtp import Command
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class RouterSide(XSubSide):
         self,
         connection: ZmtpConnection,
         mixes: AddressMixes,
-        prefix_readers: PrefixReaders,
+        prefix_readers: PrefixSubscriptions,
     ) -> None:
         super().__init__(connection, mixes)
         self._session: ClientSession | None = None
@@ -217,7 +217,7 @@ class RouterSide(XSubSide):
 class XPubSide:
     """The XPUB for SUB and XSUB sockets (spot §4.1)."""
 
-    def __init__(self, connection: ZmtpConnection, prefix_readers: PrefixReaders) -> None:
+    def __init__(self, connection: ZmtpConnection, prefix_readers: PrefixSubscriptions) -> None:
         self._subscriptions = Subscriptions(connection, prefix_readers, topic_prefix)
 
     def command(self, command: Command) -> None:

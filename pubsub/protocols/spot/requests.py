@@ -16,7 +16,7 @@ from pubsub.protocols.spot.codec import (
     Unsubscribe,
 )
 from pubsub.protocols.spot.heads import publish_prefix
-from pubsub.protocols.spot.subscriptions import PrefixReaders, Subscriptions
+from pubsub.protocols.spot.subscriptions import PrefixSubscriptions, Subscriptions
 
 if TYPE_CHECKING:
     from pubsub.broker.slices import Work
@@ -35,7 +35,7 @@ class Requests:
     def __init__(
         self,
         client: RequestingClient,
-        prefix_readers: PrefixReaders,
+        prefix_readers: PrefixSubscriptions,
         prefix_of: Callable[[bytes], bytes] = publish_prefix,
     ) -> None:
         self._client = client

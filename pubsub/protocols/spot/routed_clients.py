@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pubsub.broker.topics import KeyChange, Topic
     from pubsub.protocols.spot.codec import Query, QueryResponse, Subscribe, Unsubscribe
     from pubsub.protocols.spot.connection import ZmtpConnection
-    from pubsub.protocols.spot.subscriptions import PrefixReaders
+    from pubsub.protocols.spot.subscriptions import PrefixSubscriptions
 
 
 class RoutedClient:
@@ -34,7 +34,7 @@ class RoutedClient:
     is_node = False
 
     def __init__(
-        self, connection: ZmtpConnection, route: bytes, prefix_readers: PrefixReaders
+        self, connection: ZmtpConnection, route: bytes, prefix_readers: PrefixSubscriptions
     ) -> None:
         self._connection = connection
         self._route = route
@@ -105,7 +105,7 @@ class RoutedClients:
     forgotten.
     """
 
-    def __init__(self, connection: ZmtpConnection, prefix_readers: PrefixReaders) -> None:
+    def __init__(self, connection: ZmtpConnection, prefix_readers: PrefixSubscriptions) -> None:
         self._connection = connection
         self._prefix_readers = prefix_readers
         self._clients: dict[bytes, RoutedClient] = {}

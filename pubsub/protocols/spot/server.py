@@ -23,7 +23,7 @@ from pubsub.protocols.spot.mechanisms import PlainServer
 from pubsub.protocols.spot.refusals import INVALID_SOCKET_TYPE, NOT_ADMITTED
 from pubsub.protocols.spot.security import SETTINGS as SECURITY_SETTINGS
 from pubsub.protocols.spot.security import check_peers, identity_of_key, server_mechanisms
-from pubsub.protocols.spot.subscriptions import PrefixReaders
+from pubsub.protocols.spot.subscriptions import PrefixSubscriptions
 from pubsub.protocols.spot.zmtp import (
     SERVER_TYPES,
     Command,
@@ -243,7 +243,7 @@ class SpotFactory(ConnectionFactory):
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
         self.prefix_readers = listener.shared(
-            "spot-prefix-readers", lambda: PrefixReaders(listener.topics, listener.router)
+            "spot-prefix-readers", lambda: PrefixSubscriptions(listener.topics, listener.router)
         )
         self.sessions = ClientSessions(listener)
         self.limits = FrameLimits(frame=listener.settings["max-message"])

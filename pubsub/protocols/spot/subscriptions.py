@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pubsub.protocols.spot.role import RequestingClient
 
 
-class PrefixReaders:
+class PrefixSubscriptions:
     """The subscriptions to prefixes, of all connections of a broker: new topics find them here.
 
     A new topic costs one look-up for each byte of its name, for any number of subscriptions.
@@ -99,7 +99,7 @@ class Subscriptions:
     def __init__(
         self,
         connection: RequestingClient,
-        prefix_readers: PrefixReaders,
+        prefix_readers: PrefixSubscriptions,
         prefix_of: Callable[[bytes], bytes],
     ) -> None:
         self._connection = connection

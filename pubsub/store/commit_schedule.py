@@ -1,4 +1,4 @@
-"""Group commits: when messages are written and synced, and the callbacks that wait. Sans-IO.
+"""The schedule of commits: when groups are written and synced; the callbacks that wait. Sans-IO.
 
 One group is collected while at most one is written, and at most one sync runs beside that.
 
@@ -43,7 +43,7 @@ SYNC_SECONDS = 1.0
 RETRY_SECONDS = 0.5
 
 
-class GroupCommit:
+class CommitSchedule:
     """Commits after ``interval`` seconds or ``nbytes`` bytes. ``committed`` is the first offset."""
 
     def __init__(self, effects: Effects, interval: float, nbytes: int, committed: int) -> None:
