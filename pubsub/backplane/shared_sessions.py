@@ -54,7 +54,7 @@ TICK = 0.5
 # Sessions that are being taken at a time.
 _TAKES = 256
 # Seconds after which a session is not taken that had to wait for others to be taken.
-_WAIT = 5.0
+_WAIT = 60.0
 # Seconds for a request, and between two values of a session that is behind.
 _TIMEOUT, _AGAIN = 2.0, 1.0
 _STOP_SECONDS = 10.0
