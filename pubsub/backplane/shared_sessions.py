@@ -53,7 +53,7 @@ TICK = 0.5
 """Seconds between two values of this broker."""
 # Sessions that are being taken at a time.
 _TAKES = 256
-# Seconds after which a session is not taken that had to wait for others to be taken.
+# Seconds for which the taking of a session may wait for others.
 _WAIT = 60.0
 # Seconds for a request, and between two values of a session that is behind.
 _TIMEOUT, _AGAIN = 2.0, 1.0

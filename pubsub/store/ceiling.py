@@ -6,6 +6,7 @@ comes to mean another message.
 
 from __future__ import annotations
 
+import math
 import time
 
 # The ceiling is this many offsets ahead, more if they were used up within seconds.
@@ -19,7 +20,7 @@ class Ceiling:
     def __init__(self) -> None:
         self.on_disk = self.next = 0
         self._ahead = _AHEAD
-        self._raised = 0.0
+        self._raised = -math.inf
 
     def set(self, offset: int) -> None:
         """Begin or end at ``offset``."""

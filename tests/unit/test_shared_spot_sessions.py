@@ -224,7 +224,7 @@ class MoveTests(SpotCase):
         assert len(asked) == 256
         assert len(there.broker.sessions) == 0
 
-    async def test_thousands_of_subscriptions_are_restored_in_slices(self) -> None:
+    async def test_thousands_of_subscriptions_are_restored_as_one_change(self) -> None:
         here, there = await self.two()
         wanted = [b"p%d*" % number for number in range(1500)]
         client = await self.join(here, b"bob", *map(subscribe, wanted), subscribe(b"t"))

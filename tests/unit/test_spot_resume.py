@@ -141,6 +141,18 @@ class DealerTests(Resuming):
         self.say(names[300], b"3")
         assert last.take() == publish(names[300], b"3")
 
+    def test_many_prefixes_are_restored_in_slices(self) -> None:
+        prefixes = [subscribe(b"t%04d*" % number) for number in range(1000)]
+        reader = self.join(b"DEALER", b"bob", *prefixes)
+        self.house.pump(20)
+        self.lose(reader)
+        self.say(b"t0999-x", b"1")
+        again = self.house.connect("spot")
+        again.stream.feed(ready(b"DEALER", b"bob"))
+        assert len(self.house.broker.slices) == 1
+        self.house.pump(50)
+        assert again.take().endswith(publish(b"t0999-x", b"1"))
+
     def test_another_identity_does_not_get_the_session(self) -> None:
         reader = self.join(b"DEALER", b"bob", subscribe(b"t"))
         self.lose(reader)

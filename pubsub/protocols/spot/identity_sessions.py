@@ -20,6 +20,7 @@ from pubsub.protocols.spot.prefixes import Prefixes
 from pubsub.protocols.spot.subscriptions import KeptSubscriptions, Subscriptions
 
 if TYPE_CHECKING:
+    from pubsub.broker.backlog import PendingMessages
     from pubsub.broker.identity import Identity
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
@@ -130,12 +131,9 @@ class ClientSession:
             if session.key:
                 sharing.end(session.key)
                 session.key = ""
-        elif session.key:
-            session.content = partial(_content_of_connected, subscriptions)
-            sessions.changed(session)
-        elif not sharing.has(self._key):
+        elif session.key or not sharing.has(self._key):
             content = partial(_content_of_connected, subscriptions)
-            sessions.share(session, self._key, content, movable=False)
+            sessions.share(session, session.key or self._key, content, movable=False)
 
     def share_again(self, subscriptions: Subscriptions) -> None:
         """Share the session if another one had the key before."""
@@ -150,24 +148,22 @@ class ClientSession:
 
     def closed(self, subscriptions: Subscriptions, outbox: Outbox | None) -> None:
         """The connection has ended."""
-        sessions, session = self._sessions, self._session
         pending = None if outbox is None else outbox.pending()
-        kept = subscriptions.end() if sessions.keeps(session) else None
-        session.state = kept
-        if kept is None:
-            sessions.close(session)
-        else:
-            content = partial(content_of, kept)
-            sessions.detach(session, kept.positions, pending, kept.nbytes, content)
+        is_kept = self._sessions.keeps(self._session)
+        self._end(subscriptions.end() if is_kept else None, pending)
 
     def keep(self) -> None:
         """The client has left before the session began."""
-        kept = self.kept
-        if kept is None or not self._sessions.keeps(self._session):
-            self._sessions.close(self._session)
+        self._end(self.kept if self._sessions.keeps(self._session) else None)
+
+    def _end(self, kept: KeptSubscriptions | None, pending: PendingMessages | None = None) -> None:
+        session = self._session
+        session.state = kept
+        if kept is None:
+            self._sessions.close(session)
         else:
             content = partial(content_of, kept)
-            self._sessions.detach(self._session, kept.positions, None, kept.nbytes, content)
+            self._sessions.detach(session, kept.positions, pending, kept.nbytes, content)
 
 
 def _content_of_connected(subscriptions: Subscriptions) -> SessionContent:
