@@ -30,8 +30,9 @@ class ChannelFigures:
 
     def ended(self, outbox: Outbox) -> None:
         """Count the messages and bytes of a response that ends."""
-        self._messages_out += outbox.messages
-        self._bytes_out += outbox.nbytes
+        messages, nbytes = outbox.written
+        self._messages_out += messages
+        self._bytes_out += nbytes
 
     def with_outboxes(self, outboxes: Iterable[Outbox], leaving: bool) -> ConnectionFigures:
         """Return the figures together with those of the responses that are being sent."""

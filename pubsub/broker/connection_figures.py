@@ -45,12 +45,13 @@ def figures_of(
 ) -> ConnectionFigures:
     """Return the figures of a connection with this publisher and these outboxes."""
     boxes = tuple(outboxes)
+    sent = [box.written for box in boxes]
     return ConnectionFigures(
         subscriptions=sum([box.subscription_count for box in boxes]),
         messages_in=0 if publisher is None else publisher.messages,
         bytes_in=0 if publisher is None else publisher.nbytes,
-        messages_out=sum([box.messages for box in boxes]),
-        bytes_out=sum([box.nbytes for box in boxes]),
+        messages_out=sum([messages for messages, _ in sent]),
+        bytes_out=sum([nbytes for _, nbytes in sent]),
         queued_bytes=sum([max(box.queued, box.held) for box in boxes]),
         state=LEAVING if leaving else _state_of(boxes),
         behind=sum([box.behind for box in boxes]),

@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, Protocol
 
 from pubsub.broker.batch import Batch, Headers
 from pubsub.errors import HistoryUnavailable
-from pubsub.kernel import Tally
 
 if TYPE_CHECKING:
     from pubsub.broker.router import Router
     from pubsub.broker.topic_mix import TopicMix
     from pubsub.broker.topic_registry import TopicRegistry
     from pubsub.broker.topics import Topic
+    from pubsub.broker.traffic import PublisherTally
     from pubsub.interfaces import IStore
     from pubsub.kernel import Columns
 
-NOBODY = Tally()
-"""Takes the counts of messages whose publisher has no figures of its own."""
 # Mixes whose messages are counted together; others are settled before.
 _UNSETTLED = 16
 
@@ -55,11 +53,11 @@ class Dispatcher:
         sender: bytes,
         protocol: str,
         headers: Sequence[Headers] | None = None,
-        publisher: Tally = NOBODY,
+        publisher: PublisherTally | None = None,
     ) -> Batch:
         """Store and route messages whose publisher has been checked (see ``Publisher``).
 
-        They are also counted for ``publisher``. Messages of a topic with an ``upstream`` are
+        They are also counted for ``publisher``, which uses ``protocol``. Messages of a topic with an ``upstream`` are
         forwarded there instead. A topic that no broker hosts is claimed (see
         ``TopicRegistry.claim``). Raises TopicUnreachable or HistoryUnavailable; nothing has been
         published in that case.
@@ -71,13 +69,16 @@ class Dispatcher:
             if not topic.hosted:
                 self._topics.claim(topic)
             self._store_and_route(topic, batch)
-            columns.add_to((self._traffic[protocol].accepted, publisher, topic))
+            if publisher is None:
+                columns.add_to((self._traffic[protocol].accepted, topic))
+            else:
+                columns.add_to((publisher.accepted, publisher, topic))
             topic.last_timestamp = batch.timestamp
             if self._router.forwarding is not None:
                 self._router.forwarding.published((topic,), batch)
         else:
             topic.upstream.publish(topic, batch)
-            columns.add_to((self._traffic[protocol].accepted, publisher))
+            self._count(columns, protocol, publisher)
         self._sequence += columns.count
         return batch
 
@@ -88,11 +89,11 @@ class Dispatcher:
         sender: bytes,
         protocol: str,
         headers: Sequence[Headers] | None = None,
-        publisher: Tally = NOBODY,
+        publisher: PublisherTally | None = None,
     ) -> Batch:
         """Store and route messages of several topics, which this broker hosts.
 
-        They are also counted for ``publisher``. All of the topics are stored, or none of them.
+        They are also counted for ``publisher``, which uses ``protocol``. All of the topics are stored, or none of them.
         Raises HistoryUnavailable; nothing has been published in that case.
         """
         batch = self._batch(mix.names, columns, sender, protocol, headers)
@@ -110,7 +111,7 @@ class Dispatcher:
         if self._router.forwarding is not None:
             self._router.forwarding.published(mix.topics, batch)
         self._sequence += columns.count
-        columns.add_to((self._traffic[protocol].accepted, publisher))
+        self._count(columns, protocol, publisher)
         return batch
 
     def copy(
@@ -218,6 +219,13 @@ class Dispatcher:
                 topic.count(part.count, part.nbytes, part.timestamp)
                 if topic.groups or topic.behind:
                     self._router.route(topic, part)
+
+    def _count(self, columns: Columns, protocol: str, publisher: PublisherTally | None) -> None:
+        """Count messages, but not for their topics."""
+        if publisher is None:
+            columns.add_to((self._traffic[protocol].accepted,))
+        else:
+            columns.add_to((publisher.accepted, publisher))
 
     def settle(self) -> None:
         """Bring the figures of the topics up to date, which mixed reads do not for each read."""

@@ -81,7 +81,7 @@ class Outbox(OutboxQueue):
         """Do as ``deliver`` and ``flush`` together, if no other messages wait in this tick."""
         if not self._ready:
             # The router has counted it for all outboxes; here only the flush knows.
-            add_to_each((self,), -count, -len(data), (self.traffic.written,))
+            add_to_each((self,), -count, -len(data), self.traffic.queued)
             self.deliver(data, count, source, offset)
             return
         self._consumer.write(data)

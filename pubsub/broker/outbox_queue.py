@@ -29,9 +29,9 @@ HOLDER_MARK = 64 * 1024
 class OutboxQueue(Tally):
     """The base of ``Outbox``: queueing and writing.
 
-    ``messages`` and ``nbytes`` were written to the transport; the bytes are those of messages as
-    frames. The queue is a base class and not a part that the outbox holds, because each delivery
-    would cost one more call, and each subscriber one more object.
+    ``messages`` and ``nbytes`` are ``written``, without those that are not settled. The queue is a
+    base class and not a part that the outbox holds, because each delivery would cost one more call,
+    and each subscriber one more object.
     """
 
     __slots__ = (
@@ -74,6 +74,12 @@ class OutboxQueue(Tally):
         # True if nothing is queued and writing is possible; tested for every message.
         self._ready = True
 
+    @property
+    def written(self) -> tuple[int, int]:
+        """Messages that were written to the transport, and their bytes as frames."""
+        self.traffic.settle()
+        return self.messages, self.nbytes
+
     def enqueue(self, data: bytes, count: int, source: DeliverySource, offset: int) -> None:
         """Queue as ``deliver`` does, but without limit, for a caller that waits for the drain."""
         self._ready = False
@@ -105,7 +111,7 @@ class OutboxQueue(Tally):
         number = entries[0][1] if len(entries) == 1 else sum([one[1] for one in entries])
         # There is none in requests to the host of a topic, which are queued among the messages.
         if number:
-            add_to_each((self,), number, nbytes, (self.traffic.written,))
+            add_to_each((self,), number, nbytes, self.traffic.queued)
 
     def send(self, data: bytes) -> None:
         """Write control frames after earlier deliveries, but not behind a backlog."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pubsub.broker.batch import MAX_SENDER, message_sizes, messages_nbytes
+from pubsub.broker.traffic import PublisherTally
 from pubsub.errors import HistoryUnavailable, RateLimited, SenderTooLong
-from pubsub.kernel import Tally
 
 if TYPE_CHECKING:
     from pubsub.broker.access import AccessRules
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pubsub.broker.router import Router
     from pubsub.broker.topic_mix import TopicMix
     from pubsub.broker.topics import Topic
+    from pubsub.broker.traffic import Traffic
     from pubsub.interfaces import IStore
     from pubsub.kernel import Columns
 
@@ -30,6 +31,9 @@ class PublishingRules(Protocol):
     memory: MemoryBudget
     store: IStore
     router: Router
+
+    @property
+    def traffic(self) -> Traffic: ...
 
 
 class PublishingConnection(Protocol):
@@ -46,7 +50,7 @@ class PublishingConnection(Protocol):
     def release(self, reason: object) -> None: ...
 
 
-class Publisher(Tally):
+class Publisher(PublisherTally):
     """Publishes for one connection, as ``sender``, by the listener's ``rules``.
 
     ``connection`` is held while a topic that it publishes to is blocked by a slow subscriber, while
@@ -75,7 +79,7 @@ class Publisher(Tally):
         connection: PublishingConnection | None,
         sender: bytes,
     ) -> None:
-        super().__init__()
+        super().__init__(rules.traffic.accepted)
         self.sender = sender
         self._rules = rules
         self._dispatcher = dispatcher

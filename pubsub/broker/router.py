@@ -10,8 +10,7 @@ messages one by one, in the order in which they were published.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, cycle, repeat
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pubsub.broker.audience import WRITE_BYTES, Audience, Share, joined
@@ -26,7 +25,6 @@ from pubsub.broker.rechecking import Rechecking
 from pubsub.broker.sliced_routing import SlicedRouting
 from pubsub.broker.subscribing import Subscribing
 from pubsub.broker.topic_mix import TopicMix
-from pubsub.kernel import add_to_each
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
@@ -39,7 +37,7 @@ _FEW_AUDIENCES = 16
 # Outboxes that are written to in a tick. A write takes some 10 µs.
 _WRITES = 300
 # Flushes that are timed in each second, and of how many one is after that.
-_TIMED, _SAMPLE = 100, 16
+_TIMED, _SAMPLE = 100, 64
 
 
 class Router:
@@ -56,7 +54,7 @@ class Router:
     # A dictionary of this many attributes would be slower.
     __slots__ = (
         "_late_bytes", "_mixes", "_order", "_pending", "_scheduled", "_since",
-        "_sliced", "_subscribing", "_timed", "at_tick_end", "behind", "counters", "delivering",
+        "_sliced", "_subscribing", "_timed", "_unsettled", "_untimed", "at_tick_end", "behind", "counters", "delivering",
         "dirty", "end", "excluding", "fall_behind", "flush_times", "forget", "forwarding",
         "gate", "go_live", "leave_behind", "leave_history", "leave_prefix", "memory",
         "read_history", "read_prefix", "recheck", "recheck_all", "recheck_each",
@@ -76,9 +74,10 @@ class Router:
         self.seconds = seconds
         self.at_tick_end = at_tick_end
         self.flush_times = Histogram()
-        # Whether the next flush is timed.
-        self._timed = _timed_flushes()
-        self._since: float | None = None
+        # Flushes that are left until one is timed, and that have been timed in this second.
+        self._untimed = self._timed = 0
+        self._since = 0.0
+        self._unsettled = counters.traffic.unsettled
         self._scheduled = False
         self._pending: list[Audience] = []
         self._order = 0
@@ -175,9 +174,12 @@ class Router:
         """Flush at the end of the reactor tick."""
         if not self._scheduled:
             self._scheduled = True
-            if next(self._timed):
+            if self._untimed:
+                self._untimed -= 1
+                self.at_tick_end(self.flush)
+            else:
                 self._since = self.seconds()
-            self.at_tick_end(self.flush)
+                self.at_tick_end(self._timed_flush)
 
     def flush(self) -> None:
         """Send everything that was routed in this tick."""
@@ -190,19 +192,20 @@ class Router:
             self._count_late(self._pending)
             self._pending = []
             pending, audience.pending = audience.pending, []
-            targets = audience.targets
+            targets, unsettled = audience.targets, self._unsettled
             for _order, data, count, offset, source in joined(pending):
-                if targets:
-                    # Of one protocol, as all have the same encoding.
-                    add_to_each(targets, count, len(data), targets[0].traffic.delivered)
+                # Of one protocol, as all have the same encoding.
+                if targets is unsettled.targets:
+                    unsettled.messages += count
+                    unsettled.nbytes += len(data)
+                else:
+                    unsettled.start(targets, count, len(data))
                 for recipient in targets:
                     recipient.deliver_now(data, count, source, offset)
         else:
             self.hand_over()
         self.delivering = False
         self._write()
-        if self._since is not None:
-            self._time_flush(self._since)
 
     def _write(self) -> None:
         """Write to outboxes that have messages: to some of them if they are many.
@@ -229,14 +232,19 @@ class Router:
                 sum([len(delivery[1]) for delivery in audience.pending]) for audience in audiences
             )
 
-    def _time_flush(self, since: float) -> None:
-        self.flush_times.observe(self.seconds() - since)
-        self._since = None
+    def _timed_flush(self) -> None:
+        self.flush()
+        self.flush_times.observe(self.seconds() - self._since)
+        self._timed += 1
+        if self._timed >= _TIMED:
+            self._untimed = _SAMPLE - 1
 
     def mark_second(self) -> None:
         """A second has passed, for ``flush_times``."""
         self.flush_times.second_passed()
-        self._timed = _timed_flushes()
+        # Its outboxes may have been shut since.
+        self._unsettled.start(None, 0, 0)
+        self._untimed = self._timed = 0
 
     def hand_over(self) -> None:
         """Deliver the messages of the audiences to the outboxes, in the order of publishing."""
@@ -336,10 +344,6 @@ class Router:
                     outbox.traffic,
                 )
         return source.without(lost) if isinstance(source, Share) else source
-
-
-def _timed_flushes() -> Iterator[bool]:
-    return chain(repeat(True, _TIMED), cycle([True] + [False] * (_SAMPLE - 1)))
 
 
 def _order_of(entry: tuple[Sequence[Recipient], QueuedDelivery]) -> int:

@@ -113,7 +113,7 @@ class Recipient(Protocol):
     subscriptions: Mapping[Topic, Encoding]
     """The topics that are delivered live."""
     messages: int
-    """Messages that were written to the transport."""
+    """Messages that were written to the transport, without those that are not settled."""
     nbytes: int
     """The bytes of these messages as frames."""
     traffic: Traffic

@@ -30,7 +30,7 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 
 from pubsub.broker.batch import Headers
-from pubsub.broker.dispatcher import NOBODY, Dispatcher
+from pubsub.broker.dispatcher import Dispatcher
 from pubsub.build_info import version
 from pubsub.errors import ConfigurationError
 
@@ -45,8 +45,9 @@ if TYPE_CHECKING:
     from pubsub.broker.topic_mix import TopicMix
     from pubsub.broker.topic_registry import TopicRegistry
     from pubsub.broker.topics import Topic
+    from pubsub.broker.traffic import PublisherTally
     from pubsub.interfaces import IStore
-    from pubsub.kernel import Columns, Tally
+    from pubsub.kernel import Columns
 
 # Messages of a batch whose headers are looked at, links of a span, and publishes that wait for
 # their commit: further ones are not linked.
@@ -102,7 +103,7 @@ class TracedDispatcher(Dispatcher):
         sender: bytes,
         protocol: str,
         headers: Sequence[Headers] | None = None,
-        publisher: Tally = NOBODY,
+        publisher: PublisherTally | None = None,
     ) -> Batch:
         """See ``Dispatcher``."""
         with self._span((topic.name,), columns, protocol, headers) as context:
@@ -118,7 +119,7 @@ class TracedDispatcher(Dispatcher):
         sender: bytes,
         protocol: str,
         headers: Sequence[Headers] | None = None,
-        publisher: Tally = NOBODY,
+        publisher: PublisherTally | None = None,
     ) -> Batch:
         """See ``Dispatcher``."""
         with self._span(mix.names, columns, protocol, headers) as context:

@@ -19,7 +19,10 @@ Removal = tuple[str, str]
 
 _OF_TOPICS = (
     (
-        """            columns.add_to((self._traffic[protocol].accepted, publisher, topic))
+        """            if publisher is None:
+                columns.add_to((self._traffic[protocol].accepted, topic))
+            else:
+                columns.add_to((publisher.accepted, publisher, topic))
             topic.last_timestamp = batch.timestamp
 """,
         "",
@@ -41,13 +44,13 @@ REMOVED: Mapping[str, Sequence[Removal]] = {
     "pubsub.broker.dispatcher": [
         *_OF_TOPICS,
         (
-            "        columns.add_to((self._traffic[protocol].accepted, publisher))\n        ret",
+            "        self._count(columns, protocol, publisher)\n        ret",
             "        ret",
         ),
     ],
     "pubsub.broker.outbox": [
         (
-            "            add_to_each((self,), -count, -len(data), (self.traffic.written,))\n",
+            "            add_to_each((self,), -count, -len(data), self.traffic.queued)\n",
             "",
         ),
     ],
@@ -56,21 +59,22 @@ REMOVED: Mapping[str, Sequence[Removal]] = {
     ],
     "pubsub.broker.router": [
         (
-            """            if next(self._timed):
+            """            if self._untimed:
+                self._untimed -= 1
+                self.at_tick_end(self.flush)
+            else:
                 self._since = self.seconds()
+                self.at_tick_end(self._timed_flush)
 """,
-            "",
+            "            self.at_tick_end(self.flush)\n",
         ),
         (
-            """        if self._since is not None:
-            self._time_flush(self._since)
-""",
-            "",
-        ),
-        (
-            """                if targets:
-                    # Of one protocol, as all have the same encoding.
-                    add_to_each(targets, count, len(data), targets[0].traffic.delivered)
+            """                # Of one protocol, as all have the same encoding.
+                if targets is unsettled.targets:
+                    unsettled.messages += count
+                    unsettled.nbytes += len(data)
+                else:
+                    unsettled.start(targets, count, len(data))
 """,
             "",
         ),

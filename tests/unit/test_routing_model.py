@@ -219,7 +219,7 @@ class World:
             outbox, size = member.transport.outbox, len(member.transport.data)
             assert outbox is not None
             number = bisect_right(list(accumulate(map(len, member.expected))), size)
-            assert (outbox.messages, outbox.nbytes) == (number, size)
+            assert outbox.written == (number, size)
             messages, nbytes = messages + number, nbytes + size
         total = self.bench.counters.traffic["toy"].written
         assert (total.messages, total.nbytes) == (messages, nbytes)

@@ -141,10 +141,9 @@ class OutboxCase(SynchronousTestCase):
         """Every message that a transport has is counted once, for its outbox and protocol."""
         for transport in transports:
             box = box_of(transport)
-            assert box.messages == transport.data.count(b"\n")
-            assert box.nbytes == len(transport.data)
-        assert self.traffic.written.messages == sum(box_of(t).messages for t in transports)
-        assert self.traffic.written.nbytes == sum(box_of(t).nbytes for t in transports)
+            assert box.written == (transport.data.count(b"\n"), len(transport.data))
+        assert self.traffic.written.messages == sum(box_of(t).written[0] for t in transports)
+        assert self.traffic.written.nbytes == sum(box_of(t).written[1] for t in transports)
 
 
 class DeliveryTests(OutboxCase):
@@ -173,7 +172,7 @@ class DeliveryTests(OutboxCase):
         box_of(slow).pause()
         self.publish(b"a")
         self.bench.turn()
-        assert box_of(slow).messages == 0
+        assert box_of(slow).written == (0, 0)
         self.assert_all_counted(slow, fast)
         slow.drain()
         self.assert_all_counted(slow, fast)
@@ -259,7 +258,7 @@ class FlushTimeTests(OutboxCase):
 
     def test_many_flushes_a_second_are_sampled(self) -> None:
         self.subscriber()
-        for _ in range(100 + 32):
+        for _ in range(100 + 128):
             self.publish(b"a")
             self.bench.turn()
         assert self.bench.router.flush_times.count == 102

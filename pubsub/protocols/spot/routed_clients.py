@@ -94,7 +94,7 @@ class RoutedClient:
         self.requests.subscriptions.clear()
         if self.outbox is not None:
             self.outbox.shut("disconnected")
-            self._connection.add_sent(self.outbox.messages, self.outbox.nbytes)
+            self._connection.add_sent(*self.outbox.written)
 
 
 class RoutedClients:
