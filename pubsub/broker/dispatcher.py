@@ -57,8 +57,8 @@ class Dispatcher:
     ) -> Batch:
         """Store and route messages whose publisher has been checked (see ``Publisher``).
 
-        They are also counted for ``publisher``, which uses ``protocol``. Messages of a topic with an ``upstream`` are
-        forwarded there instead. A topic that no broker hosts is claimed (see
+        They are also counted for ``publisher``, which uses ``protocol``. Messages of a topic with
+        an ``upstream`` are forwarded there instead. A topic that no broker hosts is claimed (see
         ``TopicRegistry.claim``). Raises TopicUnreachable or HistoryUnavailable; nothing has been
         published in that case.
         """
@@ -93,8 +93,8 @@ class Dispatcher:
     ) -> Batch:
         """Store and route messages of several topics, which this broker hosts.
 
-        They are also counted for ``publisher``, which uses ``protocol``. All of the topics are stored, or none of them.
-        Raises HistoryUnavailable; nothing has been published in that case.
+        They are also counted for ``publisher``, which uses ``protocol``. All of the topics are
+        stored, or none of them. Raises HistoryUnavailable; nothing has been published in that case.
         """
         batch = self._batch(mix.names, columns, sender, protocol, headers)
         if self._topics.expire:

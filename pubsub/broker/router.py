@@ -53,11 +53,11 @@ class Router:
 
     # A dictionary of this many attributes would be slower.
     __slots__ = (
-        "_late_bytes", "_mixes", "_order", "_pending", "_scheduled", "_since",
-        "_sliced", "_subscribing", "_timed", "_unsettled", "_untimed", "at_tick_end", "behind", "counters", "delivering",
-        "dirty", "end", "excluding", "fall_behind", "flush_times", "forget", "forwarding",
-        "gate", "go_live", "leave_behind", "leave_history", "leave_prefix", "memory",
-        "read_history", "read_prefix", "recheck", "recheck_all", "recheck_each",
+        "_late_bytes", "_mixes", "_order", "_pending", "_scheduled", "_since", "_sliced",
+        "_subscribing", "_timed", "_unsettled", "_untimed", "at_tick_end", "behind", "counters",
+        "delivering", "dirty", "end", "excluding", "fall_behind", "flush_times", "forget",
+        "forwarding", "gate", "go_live", "leave_behind", "leave_history", "leave_prefix",
+        "memory", "read_history", "read_prefix", "recheck", "recheck_all", "recheck_each",
         "recheck_subscriber", "seconds", "slow", "subscribe", "unsubscribe", "waiting",
     )  # fmt: skip
 

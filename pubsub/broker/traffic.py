@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from pubsub.kernel import Tally, add_to_each
 
-if TYPE_CHECKING:
-    from pubsub.broker.topics import Recipient
+
+class CountedOutbox(Protocol):
+    """An outbox: a tally of what was written to it, and the ``traffic`` of its protocol."""
+
+    messages: int
+    nbytes: int
+    traffic: Traffic
 
 
 class UnsettledDeliveries:
@@ -21,12 +26,12 @@ class UnsettledDeliveries:
     __slots__ = ("messages", "nbytes", "targets")
 
     def __init__(self) -> None:
-        self.targets: tuple[Recipient, ...] | None = None
+        self.targets: tuple[CountedOutbox, ...] | None = None
         """The outboxes, which are of one protocol."""
         self.messages = self.nbytes = 0
-        """What was written to each of them; the bytes are those of messages as frames."""
+        """The messages that were written to each of them, and their bytes as frames."""
 
-    def start(self, targets: tuple[Recipient, ...] | None, messages: int, nbytes: int) -> None:
+    def start(self, targets: tuple[CountedOutbox, ...] | None, messages: int, nbytes: int) -> None:
         """Settle, and go on with other outboxes, to which so many messages are written."""
         self.settle()
         self.targets, self.messages, self.nbytes = targets, messages, nbytes
@@ -52,10 +57,10 @@ class PublisherTally(Tally):
 class Traffic:
     """The totals of the connections of one protocol since the start of the broker.
 
-    ``accepted`` are messages of publishers and the bytes of their payloads. ``dropped`` are messages
-    that its subscribers did not get. ``delivered`` are the tallies of what is written at once:
-    that of ``written``, and that of all protocols; ``queued`` is the tally of what is written
-    later, which counts as delivered before.
+    ``accepted`` are messages of publishers and the bytes of their payloads. ``dropped`` are
+    messages that its subscribers did not get. Messages that are written when they are delivered are
+    counted in the tallies ``delivered``: that of ``written``, and that of all protocols; those that
+    are written later only in ``queued``, the first of them.
     """
 
     __slots__ = ("_unsettled", "accepted", "delivered", "dropped", "protocol", "queued")

@@ -1,9 +1,10 @@
 """Brokers at a nats-server, beside one broker alone: the costs of the way between them.
 
 The publishers are clients of the first broker, the subscribers of the others in turn. Topics have
-durability `none`. The figures are deliveries a second, with all processes on the same machine, and
-for each second of processor time of the busiest broker, with all of its threads; `part` compares
-the latter with one broker alone. nats-server's own processor time is not counted to any broker.
+durability `none`, except with a history. The figures are deliveries a second, with all processes on
+the same machine, and for each second of processor time of the busiest broker, with all of its
+threads; `part` compares the latter with one broker alone. nats-server's own processor time is not
+counted to any broker.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tests.bench import BenchError
 from tests.bench.broker import Broker, twistd_broker
 from tests.bench.generator import Load
 from tests.bench.measure import Accounting, no_collection
-from tests.bench.plan import RunPlan, Topology, make_plan
+from tests.bench.plan import MIB, RunPlan, Topology, make_plan
 from tests.bench.wires import WIRES
 from tests.integration.nats_server import NatsServer, nats_server
 
@@ -33,7 +34,11 @@ TOPOLOGIES = (Topology(1, 1), Topology(1, 10), Topology(10, 10, 10))
 WARM_UP = 1.0
 # Seconds for the server to have the subscriptions.
 _SUBSCRIPTIONS = 20.0
-NONE = "--durability=*=none"
+# What a publisher may have on its way through three processes. With the 256 KiB of one broker's
+# benchmarks, each of them waits for the others most of the time.
+WINDOW_BYTES = MIB
+NONE, OWN, SHARED = "none", "own", "shared"
+HISTORIES = (NONE, OWN, SHARED)
 TWISTD = Path(sys.executable).with_name("twistd")
 
 
@@ -46,28 +51,44 @@ class Run:
     accounting: Accounting
 
 
-def measure_alone(plan: RunPlan, seconds: float) -> Run:
+def measure_alone(plan: RunPlan, seconds: float, history: str = NONE) -> Run:
     """Measure one broker."""
-    with twistd_broker(TWISTD, WIRE, [NONE], _cores()[0]) as broker:
-        load = Load(broker.address, WIRE, plan)
-        return _measure(load, [broker], seconds)
+    with _directory() as directory:
+        options = _history_options(history, directory)
+        with twistd_broker(TWISTD, WIRE, options, _cores()[0]) as broker:
+            load = Load(broker.address, WIRE, plan)
+            return _measure(load, [broker], seconds)
 
 
-def measure_shared(plan: RunPlan, seconds: float, number: int = 2) -> Run:
+def measure_shared(plan: RunPlan, seconds: float, number: int = 2, history: str = NONE) -> Run:
     """Measure ``number`` brokers with a server between them."""
     with ExitStack() as stack:
-        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-backplane-"))
+        directory = stack.enter_context(_directory())
         server = stack.enter_context(nats_server(Path(directory), "-m", "-1"))
-        options = [NONE, f"--backplane={server.url}"]
+        common = [f"--backplane={server.url}"]
+        if history == SHARED:
+            common.append("--backplane-history=shared")
         cores = _cores()
-        first, second, *others = brokers = [
-            stack.enter_context(twistd_broker(TWISTD, WIRE, options, cores[place % len(cores)]))
-            for place in range(number)
-        ]
+        brokers = []
+        for place in range(number):
+            options = [*common, *_history_options(history, f"{directory}/{place}")]
+            core = cores[place % len(cores)]
+            brokers.append(stack.enter_context(twistd_broker(TWISTD, WIRE, options, core)))
+        first, second, *others = brokers
         addresses = [one.address for one in others]
         load = Load(second.address, WIRE, plan, first.address, others=addresses)
-        _await_subscriptions(server, _subscriptions(plan.topology, number - 1))
+        # Brokers with a shared history read the whole stream instead.
+        if history != SHARED:
+            _await_subscriptions(server, _subscriptions(plan.topology, number - 1))
         return _measure(load, brokers, seconds)
+
+
+def _directory() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="bench-backplane-")
+
+
+def _history_options(history: str, directory: str) -> list[str]:
+    return ["--durability=*=none"] if history == NONE else [f"--store=log:{directory}/history"]
 
 
 def _subscriptions(topology: Topology, brokers: int) -> int:
@@ -130,6 +151,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--topology", type=Topology.parse, action="append")
+    parser.add_argument("--window", type=int, default=WINDOW_BYTES, metavar="BYTES")
+    parser.add_argument("--history", choices=HISTORIES, default=NONE)
     parser.add_argument("--brokers", type=_number, nargs="+", default=[2], metavar="N")
     options = parser.parse_args(arguments)
     print("| load | brokers | deliveries/s | /CPU s of the busiest | part |")
@@ -137,12 +160,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     clean = True
     try:
         for topology in options.topology or TOPOLOGIES:
-            plan = make_plan(WIRE, topology, PAYLOAD)
+            plan = make_plan(WIRE, topology, PAYLOAD, window_bytes=options.window)
             for _ in range(options.rounds):
-                alone = measure_alone(plan, options.seconds)
+                alone = measure_alone(plan, options.seconds, options.history)
                 clean &= _report(topology, 1, alone, alone)
                 for number in options.brokers:
-                    run = measure_shared(plan, options.seconds, number)
+                    run = measure_shared(plan, options.seconds, number, options.history)
                     clean &= _report(topology, number, run, alone)
     except (BenchError, subprocess.SubprocessError) as error:
         print(f"backplane: {error}", file=sys.stderr)

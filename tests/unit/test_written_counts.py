@@ -68,6 +68,23 @@ class WrittenTests(SynchronousTestCase):
         self.check()
         assert self.written(slow) == [2]
 
+    def test_of_the_same_ones_in_several_ticks(self) -> None:
+        both = self.subscriber(), self.subscriber()
+        for payload in (b"a", b"bc", b"def"):
+            self.publish(payload)
+            self.bench.turn()
+        assert self.written(*both) == [3, 3]
+        self.check()
+
+    def test_no_outbox_is_kept_for_the_counts(self) -> None:
+        gone = self.subscriber()
+        self.publish(b"a")
+        self.bench.turn()
+        box_of(gone).shut("disconnected")
+        self.bench.router.mark_second()
+        assert self.bench.counters.traffic.unsettled.targets is None
+        self.check()
+
     def test_of_one_that_a_write_pauses(self) -> None:
         slow, other = self.subscriber(), self.subscriber()
         slow.room = 1
