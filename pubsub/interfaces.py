@@ -330,8 +330,8 @@ class ConnectedClient(Protocol):
 
     mark: int
     """See ``Marked``."""
-    is_session: bool
-    """True for a connection that a client has opened: such are listed (see ``ListedSession``)."""
+    is_listed: bool
+    """True for a connection that a client has opened (see ``ListedConnection``)."""
 
     def dismiss(self, reason: str) -> None:
         """Close in order, as an administrator requested; at once if it is closing already."""

@@ -126,7 +126,7 @@ class WireProtocol:
         return None if find_spec(name) is None else import_module(name)
 
 
-ADMIN = WireProtocol("admin", 7080, "HTTP: the history, and writing to it", "pubsub.admin")
+ADMIN = WireProtocol("admin", 7080, "HTTP: the history, and writing to it", "pubsub.http_api")
 """The HTTP API. It is configured and served like a protocol, but has a table and a port setting of
 its own and is not among the installed protocols."""
 

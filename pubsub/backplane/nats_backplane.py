@@ -13,7 +13,7 @@ from zope.interface import implementer
 
 from pubsub.backplane.coverage import Coverage
 from pubsub.backplane.nats_connection import NatsConnection
-from pubsub.backplane.nats_history import NatsStream, StreamSession
+from pubsub.backplane.nats_history import HistoryStream, NatsStream
 from pubsub.backplane.nats_state import NatsState
 from pubsub.backplane.nats_work import Change, Outbound
 from pubsub.backplane.subjects import subject_of, subject_of_prefix
@@ -61,7 +61,7 @@ class NatsBackplane:
         self.history: NatsStream | None = None
         """The stream of shared histories, if there is one."""
         if history is not None:
-            session = self._connection.history = StreamSession(history)
+            session = self._connection.history = HistoryStream(history)
             self.history = NatsStream(session, self._connection.run, lambda: self.limit)
         self.state = NatsState(self._connection)
         self._receive: Callable[[Envelopes], object] = lambda envelopes: None

@@ -37,14 +37,14 @@ from pubsub.backplane.nats_work import (
     reported,
     together,
 )
-from pubsub.backplane.state_session import StateSession
+from pubsub.backplane.state_bucket import StateBucket
 from pubsub.backplane.subjects import name_of
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
 
-    from pubsub.backplane.nats_history import StreamSession
+    from pubsub.backplane.nats_history import HistoryStream
 
 log = Logger()
 OLDEST = (2, 12)
@@ -76,8 +76,8 @@ class NatsConnection:
         self._reactor = reactor
         # Calls of the watcher, which wait for the end of a pass of the loop.
         self._calls: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
-        self.history: StreamSession | None = None
-        self.state = StateSession(options.replicas, self._call, lambda: self._last_error)
+        self.history: HistoryStream | None = None
+        self.state = StateBucket(options.replicas, self._call, lambda: self._last_error)
         # Made in `start`, as the process may fork before.
         self._loop: TappedLoop
         self._keeping: asyncio.Task[None]

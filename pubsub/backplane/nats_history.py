@@ -1,6 +1,6 @@
 """The stream of shared histories in JetStream.
 
-``NatsStream`` is the broker's side. ``StreamSession`` runs on nats-py's event loop, and uses the
+``NatsStream`` is the broker's side. ``HistoryStream`` runs on nats-py's event loop, and uses the
 connection of the moment.
 """
 
@@ -73,7 +73,7 @@ class StreamOptions:
         )
 
 
-class StreamSession:
+class HistoryStream:
     """The stream as nats-py's loop sees it. ``client`` is the connection, None while there is none.
 
     A reader is a pull consumer that the engine forgets when it is unused.
@@ -253,7 +253,7 @@ class NatsStream:
 
     def __init__(
         self,
-        session: StreamSession,
+        session: HistoryStream,
         run: Callable[[Callable[[], Coroutine[Any, Any, Any]]], Deferred[Any]],
         limit: Callable[[], int],
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pubsub.broker.fan_out import FanOut
+    from pubsub.broker.message_router import MessageRouter
     from pubsub.broker.topics import Topic
 
 
@@ -15,7 +15,7 @@ class TopicInterest:
     A topic is read by its subscribers and by readers that have no outbox.
     """
 
-    def __init__(self, router: FanOut) -> None:
+    def __init__(self, router: MessageRouter) -> None:
         self._router = router
 
     def read_history(self, topic: Topic) -> None:

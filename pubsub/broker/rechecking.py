@@ -13,7 +13,7 @@ from twisted.logger import Logger
 from pubsub.broker.marks import log_fields
 
 if TYPE_CHECKING:
-    from pubsub.broker.fan_out import FanOut
+    from pubsub.broker.message_router import MessageRouter
     from pubsub.broker.slices import Work
     from pubsub.broker.subscribing import Subscribing
     from pubsub.broker.topics import KeyChange, Recipient, Topic
@@ -26,7 +26,7 @@ _TOPICS = 32
 class Rechecking:
     """Asks subscribers whether their subscriptions may continue, and ends those that may not."""
 
-    def __init__(self, router: FanOut, subscribing: Subscribing) -> None:
+    def __init__(self, router: MessageRouter, subscribing: Subscribing) -> None:
         self._router = router
         self._subscribing = subscribing
 

@@ -25,7 +25,7 @@ from pubsub.broker.audience import WRITE_BYTES, Audience, Share
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
     from pubsub.broker.encoders import BatchEncoder
-    from pubsub.broker.fan_out import FanOut
+    from pubsub.broker.message_router import MessageRouter
     from pubsub.broker.topic_mix import TopicMix
     from pubsub.broker.topics import DeliverySource, QueuedDelivery, Recipient, Topic
 
@@ -94,13 +94,13 @@ class _Changing:
 
 
 class SlicedRouting:
-    """Batches and changes that wait for ``fan_out``; ``waiting`` is true while there is one.
+    """Batches and changes that wait for ``router``; ``waiting`` is true while there is one.
 
     No outbox is delivered to in a step, only when the fan-out hands over.
     """
 
-    def __init__(self, fan_out: FanOut) -> None:
-        self._fan_out = fan_out
+    def __init__(self, router: MessageRouter) -> None:
+        self._router = router
         self.waiting: deque[_WaitingBatch | _Changing] = deque()
         # Recipients that are being changed, and changes that are made but not reported.
         self._changing: set[Recipient] = set()
@@ -116,8 +116,8 @@ class SlicedRouting:
 
     def put(self, batch: Batch, topic: Topic | None = None, mix: TopicMix | None = None) -> None:
         """Route ``batch`` of ``topic`` or ``mix`` after the batches that wait."""
-        fan_out = self._fan_out
-        if fan_out.gate.shut:
+        router = self._router
+        if router.gate.shut:
             self._late_bytes += batch.nbytes
         self._append(_WaitingBatch(batch, topic, mix))
         if self._late_bytes > _LATE_BYTES:
@@ -141,12 +141,12 @@ class SlicedRouting:
         then()
 
     def _append(self, one: _WaitingBatch | _Changing) -> None:
-        self._fan_out.gate.close()
-        self._fan_out.memory.add(_nbytes(one))
+        self._router.gate.close()
+        self._router.memory.add(_nbytes(one))
         self.waiting.append(one)
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._fan_out.at_tick_end(self._go_on)
+            self._router.at_tick_end(self._go_on)
 
     def complete(self, recipient: Recipient, with_changes: bool) -> None:
         """Collect the messages that wait for ``recipient``: it needs no others of these batches.
@@ -175,12 +175,12 @@ class SlicedRouting:
 
     def _collect_all(self, collected: list[tuple[Audience, Batch, DeliverySource]]) -> None:
         for audience, batch, source in collected:
-            self._fan_out.collect(audience, batch, source)
+            self._router.collect(audience, batch, source)
 
     def _change(self, one: _Changing, recipient: Recipient) -> None:
         one.done.add(recipient)
         # Messages that were published before are delivered before.
-        self._fan_out.hand_over()
+        self._router.hand_over()
         self._changing.add(recipient)
         try:
             one.change(recipient)
@@ -206,12 +206,12 @@ class SlicedRouting:
         self._is_scheduled = False
         try:
             self._run(_UNITS)
-            self._fan_out.flush()
+            self._router.flush()
             self.report()
         finally:
             if (self.waiting or self._made) and not self._is_scheduled:
                 self._is_scheduled = True
-                self._fan_out.at_tick_end(self._go_on)
+                self._router.at_tick_end(self._go_on)
 
     def _run(self, units: int) -> None:
         """Do the steps that ``units`` allow."""
@@ -235,7 +235,7 @@ class SlicedRouting:
     def _end_first(self) -> None:
         self._steps = None
         one = self.waiting.popleft()
-        self._fan_out.memory.free(_nbytes(one))
+        self._router.memory.free(_nbytes(one))
         if isinstance(one, _Changing):
             self._made.append(one.then)
         if not self.waiting:
@@ -261,7 +261,7 @@ class SlicedRouting:
             return
         if mix.current is None:
             # The messages of the audiences are not for the subscribers that join them.
-            self._fan_out.hand_over()
+            self._router.hand_over()
             yield from mix.prepare()
         totals = batch.columns.totals()
         for audience in mix.prepared():
@@ -275,7 +275,7 @@ class SlicedRouting:
             audience = _Rest(audience.encoder, tuple(targets))
         if targets:
             one.done.update(targets)
-            self._fan_out.collect(audience, one.batch, source)
+            self._router.collect(audience, one.batch, source)
 
 
 def _nbytes(one: _WaitingBatch | _Changing) -> int:

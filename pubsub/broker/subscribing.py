@@ -14,8 +14,8 @@ from pubsub.broker.compact_map import EMPTY_MAP, with_item, without_item
 from pubsub.broker.topics import SubscriberGroup
 
 if TYPE_CHECKING:
-    from pubsub.broker.fan_out import FanOut
     from pubsub.broker.interest import TopicInterest
+    from pubsub.broker.message_router import MessageRouter
     from pubsub.broker.resumption import Position
     from pubsub.broker.slices import Slices, Work
     from pubsub.broker.topics import Recipient, Topic
@@ -33,7 +33,7 @@ class Subscribing:
     in slices.
     """
 
-    def __init__(self, router: FanOut, interest: TopicInterest, slices: Slices) -> None:
+    def __init__(self, router: MessageRouter, interest: TopicInterest, slices: Slices) -> None:
         self.number = 0
         self.behind: set[Topic] = set()
         self.gone: set[Recipient] = set()

@@ -6,30 +6,30 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pubsub.broker.connection_figures import CATCHING_UP, PAUSED
-from pubsub.management.sessions import session_row, sessions_after
+from pubsub.management.connections import connection_row, connections_after
 
 if TYPE_CHECKING:
     from pubsub.broker.client_registry import ClientRegistry
     from pubsub.broker.cursors import Cursors
     from pubsub.broker.router import Router
+    from pubsub.management.connections import ListedConnection
     from pubsub.management.listing import Row
-    from pubsub.management.sessions import ListedSession
 
 
 def slow_sessions(
     clients: ClientRegistry, router: Router, cursors: Cursors, mark: str
-) -> Iterator[ListedSession | None]:
+) -> Iterator[ListedConnection | None]:
     """Yield the sessions behind ``mark``, unless there is no slow subscriber at all.
 
     Not kept in an order of their own, as they become slow and are not slow any more all the time.
     """
     if router.slow or cursors.number:
-        yield from sessions_after(clients, mark)
+        yield from connections_after(clients, mark)
 
 
-def slow_row(session: ListedSession | None) -> Row | None:
+def slow_row(session: ListedConnection | None) -> Row | None:
     """Return the row of a slow subscriber; None for another session."""
     if session is None or not any(box.paused or box.cursor for box in session.outboxes()):
         return None
-    row = session_row(session)
+    row = connection_row(session)
     return row if row["state"] in (CATCHING_UP, PAUSED) else None

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pubsub.broker.connection_figures import CATCHING_UP, LIVE, PAUSED
 from pubsub.broker.marks import mark_text
-from pubsub.management.sessions import session_of, sessions_after
+from pubsub.management.connections import connection_of, connections_after
 
 if TYPE_CHECKING:
     from pubsub.broker.client_registry import ClientRegistry
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.topic_registry import TopicRegistry
     from pubsub.broker.topics import Topic
+    from pubsub.management.connections import ListedConnection
     from pubsub.management.listing import Row
-    from pubsub.management.sessions import ListedSession
 
 # Subscriptions of a session that are sorted at once; of more, the topics are walked in their order.
 _SORTED = 256
@@ -25,7 +25,7 @@ _MARK_LENGTH = 16
 class ListedSubscription(NamedTuple):
     """A topic that a session has subscribed to, through this outbox."""
 
-    session: ListedSession
+    session: ListedConnection
     topic: Topic
     outbox: Outbox
 
@@ -56,17 +56,17 @@ class SubscriptionList:
                 behind = name if mark_text(session.mark) == at else ""
                 yield from self._of_session(session, behind, topic)
 
-    def _sessions(self, at: str, mark: str | None) -> Iterator[ListedSession | None]:
+    def _sessions(self, at: str, mark: str | None) -> Iterator[ListedConnection | None]:
         if mark is not None:
             if mark >= at:
-                yield session_of(self._clients, mark)
+                yield connection_of(self._clients, mark)
             return
         if at:
-            yield session_of(self._clients, at)
-        yield from sessions_after(self._clients, at)
+            yield connection_of(self._clients, at)
+        yield from connections_after(self._clients, at)
 
     def _of_session(
-        self, session: ListedSession, behind: str, only: str | None
+        self, session: ListedConnection, behind: str, only: str | None
     ) -> Iterator[ListedSubscription | None]:
         for outbox in session.outboxes():
             if only is not None:

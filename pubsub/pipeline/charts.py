@@ -14,7 +14,7 @@ _COLOURS = 8
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 _PAGE = resources.files("pubsub.pipeline") / "report_page"
 # The library of the charts and the functions around it are those of the dashboard.
-_DASHBOARD = resources.files("pubsub.admin") / "dashboard"
+_DASHBOARD = resources.files("pubsub.http_api") / "dashboard"
 _UPLOT = _DASHBOARD / "vendor" / "uplot"
 _EXPORT = "export { uPlot as default };"
 

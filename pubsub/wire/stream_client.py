@@ -62,7 +62,7 @@ class StreamClient(Identified, Protocol):
     """True from the start of the end on: nothing more is sent."""
     end_reason = "left"
     """The reason for the end of the connection, for events; ``left`` if the client closed it."""
-    is_session = True
+    is_listed = True
     mark = 0
     """The number of the connection (see ``Marked``)."""
     # Messages that were sent without an outbox, and their bytes as frames.
@@ -108,7 +108,7 @@ class StreamClient(Identified, Protocol):
 
     @property
     def accepted_by(self) -> object:
-        """See ``Client``."""
+        """See ``ConnectedClient``."""
         return self.listener
 
     @property
@@ -250,7 +250,7 @@ class StreamClient(Identified, Protocol):
         departure.on(Event.DRAIN)
 
     def dismiss(self, reason: str) -> None:
-        """See ``Client``."""
+        """See ``ConnectedClient``."""
         if self._departure is not None:
             self.abort(reason)
             return

@@ -57,8 +57,8 @@ def ratios_of(rounds: int, reference: Sequence[str] = tuple(WITHOUT)) -> dict[st
 
 def scrape_times(repetitions: int = 200) -> tuple[float, float]:
     """Return the seconds of a snapshot and of the text, medians."""
-    from pubsub.admin.metric_family import read
-    from pubsub.admin.metrics_exposition import render
+    from pubsub.http_api.metric_family import read
+    from pubsub.http_api.metrics_exposition import render
     from tests.unit.streams import House
 
     statistics = House({"cafe": {}, "nsd": {}, "rheos": {}, "spot": {}}).broker.statistics

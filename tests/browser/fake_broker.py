@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from pubsub.admin.dashboard_files import POLICY
+from pubsub.http_api.dashboard_files import POLICY
 from tests.browser.fake_rows import PROTOCOLS, Row, lists, micros, status
 
-DASHBOARD = Path(__file__).parents[2] / "pubsub" / "admin" / "dashboard"
+DASHBOARD = Path(__file__).parents[2] / "pubsub" / "http_api" / "dashboard"
 TYPES = {
     ".css": "text/css",
     ".html": "text/html",

@@ -14,10 +14,10 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.defer import maybeDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.admin.server import SETTINGS as OWN
-from pubsub.admin.server import AdminFactory
 from pubsub.broker.access_table import ACTIONS, AccessRule, AccessTable, Who
 from pubsub.broker.listener_settings import SETTINGS
+from pubsub.http_api.server import SETTINGS as OWN
+from pubsub.http_api.server import AdminFactory
 from pubsub.settings import read_all
 from tests.contract.drivers import DRIVERS, TOPIC, Driver
 from tests.contract.drivers.fast import Fast

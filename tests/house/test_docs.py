@@ -10,8 +10,8 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.admin.endpoints import ENDPOINTS
 from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
+from pubsub.http_api.endpoints import ENDPOINTS
 from pubsub.plugin import ADMIN, installed_protocols
 from pubsub.server.access_settings import ACCESS_KEYS
 from pubsub.server.broker_settings import BROKER_SETTINGS

@@ -24,7 +24,7 @@ SAME_CLASSES = {
     # A batch of the history, or the messages that it lacks.
     "BatchOrGap": {"client", "pipeline", "store"},
     # The same things, in components that do not import each other.
-    "Figures": {"admin", "backplane", "broker"},
+    "Figures": {"http_api", "backplane", "broker"},
     "Headers": {"broker", "wire"},
     "Learn": {"kernel", "wire"},
     # A plugin of twistd has its options under this name.
@@ -34,7 +34,7 @@ SAME_CLASSES = {
 SAME_FILES = {
     # Each protocol has one, and so has HTTP, or the base class of all of them.
     "connection.py": {"wire", "protocols"},
-    "server.py": {"admin", "protocols"},
+    "server.py": {"http_api", "protocols"},
     # The refusals of a protocol are replies; these are rows for operators.
     "refusals.py": {"management", "protocols"},
     "subscriptions.py": {"management", "protocols"},

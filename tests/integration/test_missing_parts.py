@@ -30,7 +30,7 @@ sys.exit(main(["pipeline", "archive", "--to=x"]))
 _WITHOUT_ARROW = """
 import sys
 sys.modules["pyarrow"] = None
-import pubsub.admin.server
+import pubsub.http_api.server
 """
 _BROKER = """
 import sys

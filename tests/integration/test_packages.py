@@ -32,7 +32,7 @@ LITTER = (
     "history.log/00000000.log",
     "pubsub/.env",
     "pubsub/pubsub.key",
-    "pubsub/admin/dashboard/node_modules.tar",
+    "pubsub/http_api/dashboard/node_modules.tar",
     "twisted/plugins/other.py",
     "docs/notes.txt",
     "tests/secret.pem",

@@ -17,7 +17,7 @@ from pubsub.backplane.memory_state import MemoryBucket, MemoryState
 from pubsub.backplane.nats_backplane import NatsBackplane
 from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.shared_state import ISharedState, StateEntry
-from pubsub.backplane.state_session import BUCKET
+from pubsub.backplane.state_bucket import BUCKET
 from pubsub.errors import BackplaneAway, StartError
 from tests.integration.nats_server import NatsServer, nats_server
 from tests.integration.test_backplane_engine import Loop

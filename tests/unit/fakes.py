@@ -161,7 +161,7 @@ class Big:
 class Guest:
     """A ``Client`` of the broker."""
 
-    is_session = False
+    is_listed = False
 
     accepted_by: object = None
 

@@ -10,8 +10,8 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from pubsub.admin.websocket_frames import SUBPROTOCOL
 from pubsub.client.http_wire import HttpWire
+from pubsub.http_api.websocket_frames import SUBPROTOCOL
 from pubsub.wire.client_events import Opened, WireEvent
 from pubsub.wire.client_wire import Role, WireConnection, WireOptions
 from tests.unit.web import WebHouse

@@ -26,7 +26,7 @@ class RecordingClient:
     async def publish_many(
         self, topic: str, payloads: Sequence[bytes], *, sender: bytes | None = None
     ) -> None:
-        """See ``Client``."""
+        """See ``ConnectedClient``."""
         self.published.append((topic, list(payloads), sender))
 
     def call(self, work: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
@@ -38,10 +38,10 @@ class RecordingClient:
         raise AssertionError("the work waits")
 
     def flush(self) -> None:
-        """See ``Client``."""
+        """See ``ConnectedClient``."""
         if self._reply is not None:
             self.options["on_event"](self._reply)
 
     def close(self, flush: bool = True) -> None:
-        """See ``Client``."""
+        """See ``ConnectedClient``."""
         self.closed = True

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.unit.web import Answer, WebHouse
 
-DASHBOARD = Path(__file__).parents[2] / "pubsub" / "admin" / "dashboard"
+DASHBOARD = Path(__file__).parents[2] / "pubsub" / "http_api" / "dashboard"
 VENDORED = DASHBOARD / "vendor"
 BROWSER = "text/html,application/xhtml+xml,*/*;q=0.8"
 _IMPORT = re.compile(r'from "([^"]+)"')

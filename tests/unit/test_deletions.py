@@ -8,12 +8,12 @@ from twisted.internet.address import IPv4Address, UNIXAddress
 from twisted.internet.defer import maybeDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.admin.server import SETTINGS as OWN
-from pubsub.admin.server import AdminFactory
 from pubsub.broker.durability import Durability
 from pubsub.broker.limits import CONNECTION_BYTES
 from pubsub.broker.listener_settings import SETTINGS
 from pubsub.broker.topic_lifecycle import TOPICS
+from pubsub.http_api.server import SETTINGS as OWN
+from pubsub.http_api.server import AdminFactory
 from pubsub.protocols.nsd.identities import IDENTITY_BYTES, SUBSCRIPTION_BYTES, SUBSCRIPTIONS, TABLE
 from pubsub.protocols.rheos.server import PARENTS
 from pubsub.settings import read_all

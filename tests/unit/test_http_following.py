@@ -7,8 +7,8 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.admin.live_response import HEARTBEAT_SECONDS
 from pubsub.broker.durability import Durability
+from pubsub.http_api.live_response import HEARTBEAT_SECONDS
 from pubsub.store.memory_store import MemoryStore
 from pubsub.wire.departure import LINGER
 from tests.unit.web import WebClient, WebHouse

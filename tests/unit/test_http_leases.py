@@ -6,7 +6,7 @@ from unittest.mock import Mock, call
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.admin.reader_leases import LEASE_BYTES, LEASE_SECONDS
+from pubsub.http_api.reader_leases import LEASE_BYTES, LEASE_SECONDS
 from tests.unit.web import Answer, WebHouse
 
 

@@ -7,10 +7,10 @@ from urllib.parse import quote
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.admin.live_response import RESPONSE_BYTES
 from pubsub.broker import sliced_routing
 from pubsub.broker.marks import mark_text
 from pubsub.broker.master_secrets import SecretRing
+from pubsub.http_api.live_response import RESPONSE_BYTES
 from tests.unit.fakes import START, Bench, Lines
 from tests.unit.streams import ROOM
 from tests.unit.web import WebHouse

@@ -6,9 +6,9 @@ import json
 from typing import Any
 from unittest.mock import patch
 
-from pubsub.admin import committed_batches
-from pubsub.admin.committed_batches import COMMITS, UNOWNED_COMMITS
-from pubsub.admin.reader_positions import READERS
+from pubsub.http_api import committed_batches
+from pubsub.http_api.committed_batches import COMMITS, UNOWNED_COMMITS
+from pubsub.http_api.reader_positions import READERS
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.test_http_writing import WritingCase, table
 from tests.unit.web import Answer, WebHouse, stream_of

@@ -8,9 +8,9 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.admin.flow_control import WAIT_SECONDS
-from pubsub.admin.message_body import MAX_MESSAGES
 from pubsub.broker.durability import Durability
+from pubsub.http_api.flow_control import WAIT_SECONDS
+from pubsub.http_api.message_body import MAX_MESSAGES
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import Held
 from tests.unit.web import Answer, WebHouse

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.admin.follow_formats import EventEncoding, LinesEncoding
-from pubsub.admin.message_body import message_of
-from pubsub.admin.message_rows import rows_of
-from pubsub.admin.websocket_frames import FrameEncoding
 from pubsub.broker.batch import Batch, message_id
+from pubsub.http_api.follow_formats import EventEncoding, LinesEncoding
+from pubsub.http_api.message_body import message_of
+from pubsub.http_api.message_rows import rows_of
+from pubsub.http_api.websocket_frames import FrameEncoding
 from pubsub.kernel import Columns
 from pubsub.store.epochs import continuation, continues
 

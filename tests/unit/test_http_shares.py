@@ -8,9 +8,9 @@ import pyarrow as pa
 from twisted.internet.defer import maybeDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.admin import part_registry
-from pubsub.admin.stream_places import STREAM_BYTES
 from pubsub.broker.limits import CONNECTION_BYTES
+from pubsub.http_api import part_registry
+from pubsub.http_api.stream_places import STREAM_BYTES
 from tests.unit.test_http_streams import ALL, BIG, Threads, big_house
 from tests.unit.test_http_writing import HEADERS, WritingCase, table
 from tests.unit.web import WebClient, WebHouse, stream_of

@@ -13,9 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.admin import staged_parts
-from pubsub.admin.api_error import ApiError
-from pubsub.admin.staged_parts import PublishableRun, read_rows, summarize
+from pubsub.http_api import staged_parts
+from pubsub.http_api.api_error import ApiError
+from pubsub.http_api.staged_parts import PublishableRun, read_rows, summarize
 from tests.profiles import examples
 from tests.unit.test_http_streams import Threads
 from tests.unit.test_http_writing import HEADERS, WritingCase, table

@@ -8,7 +8,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.admin.request_body import Body
+from pubsub.http_api.request_body import Body
 from pubsub.store.memory_store import MemoryStore
 from pubsub.wire.departure import LINGER
 from tests.unit.web import WebClient, WebHouse

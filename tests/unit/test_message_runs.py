@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.admin.stream_formats import batches_of
 from pubsub.broker.batch import Batch, message_id
+from pubsub.http_api.stream_formats import batches_of
 from pubsub.store.memory_store import MemoryStore
 from pubsub.store.record import Operation, Put
 from pubsub.store.run_log import RunLog

@@ -9,8 +9,8 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.admin.metric_families import FAMILIES
-from pubsub.admin.metric_family import HISTOGRAM
+from pubsub.http_api.metric_families import FAMILIES
+from pubsub.http_api.metric_family import HISTOGRAM
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "pubsub/monitoring"

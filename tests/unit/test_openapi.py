@@ -8,10 +8,10 @@ from typing import Any
 from openapi_spec_validator import validate
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.admin.dashboard_files import PREFIX as DASHBOARD
-from pubsub.admin.endpoints import ENDPOINTS, JSON, Endpoint
-from pubsub.admin.routes import route_of
 from pubsub.broker.master_secrets import SecretRing
+from pubsub.http_api.dashboard_files import PREFIX as DASHBOARD
+from pubsub.http_api.endpoints import ENDPOINTS, JSON, Endpoint
+from pubsub.http_api.routes import route_of
 from tests.unit.web import WebHouse
 
 _UNKNOWN = re.compile(r"unknown parameter 'nonsense'; expected (.*)")

@@ -156,7 +156,7 @@ class MakeTests(CommandCase):
         assert len(raw) <= 255
 
     def test_the_command_that_the_dashboard_names(self) -> None:
-        dialog = Path(pubsub.__file__).parent / "admin/dashboard/app/token_dialog.js"
+        dialog = Path(pubsub.__file__).parent / "http_api/dashboard/app/token_dialog.js"
         shown = re.search('"pubsub token make (.*?)"', dialog.read_text())
         assert shown is not None
         arguments = shown[1].replace("FILE", self.secret).split()

@@ -9,11 +9,11 @@ from twisted.internet import reactor
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import maybeDeferred
 
-from pubsub.admin.server import AdminFactory
 from pubsub.backplane import shared_batches
 from pubsub.backplane.memory_state import MemoryBucket, MemoryState
 from pubsub.backplane.shared_batches import BegunElsewhere, CommittedElsewhere, SharedBatches
 from pubsub.errors import BackplaneAway
+from pubsub.http_api.server import AdminFactory
 from tests.unit.replicas import Node, ReplicaCase, at_tick_end
 from tests.unit.test_http_writing import table
 from tests.unit.web import Answer, WebClient, WebHouse, admin_settings, stream_of

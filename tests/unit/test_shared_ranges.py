@@ -11,10 +11,10 @@ from twisted.internet import reactor
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import maybeDeferred
 
-from pubsub.admin import shared_ranges
-from pubsub.admin.server import AdminFactory
 from pubsub.backplane import position_index
 from pubsub.backplane.shared_position import SharedPosition, decode
+from pubsub.http_api import shared_ranges
+from pubsub.http_api.server import AdminFactory
 from pubsub.kernel import Columns
 from pubsub.store.shared_store import SharedStore
 from tests.unit.fakes import scratch

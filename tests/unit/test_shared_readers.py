@@ -6,11 +6,11 @@ from twisted.internet import reactor
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import maybeDeferred
 
-from pubsub.admin.server import AdminFactory
 from pubsub.backplane import shared_readers
 from pubsub.backplane.memory_state import MemoryBucket, MemoryState
 from pubsub.backplane.shared_position import SharedPosition, decode
 from pubsub.backplane.shared_readers import SharedReaders
+from pubsub.http_api.server import AdminFactory
 from tests.unit.replicas import Node, ReplicaCase, at_tick_end
 from tests.unit.web import Answer, WebClient, admin_settings
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.admin.websocket_frames import SUBPROTOCOL
 from pubsub.broker.access_table import AccessTable
 from pubsub.broker.durability import Durability
 from pubsub.broker.master_secrets import DenyList, SecretRing
+from pubsub.http_api.websocket_frames import SUBPROTOCOL
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.test_access_table import rule
 from tests.unit.test_http_publishing import Slow

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.admin.live_response import HEARTBEAT_SECONDS
+from pubsub.http_api.live_response import HEARTBEAT_SECONDS
 from pubsub.store.memory_store import MemoryStore
 from pubsub.wire.departure import LINGER
 from tests.unit.fakes import Held

@@ -15,11 +15,11 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IPushProducer, ITCPTransport
 from twisted.internet.task import Clock
 
-from pubsub.admin.server import SETTINGS as OWN
-from pubsub.admin.server import AdminFactory
 from pubsub.broker.batch import Headers
 from pubsub.broker.listener_settings import SETTINGS
 from pubsub.broker.master_secrets import SecretRing
+from pubsub.http_api.server import SETTINGS as OWN
+from pubsub.http_api.server import AdminFactory
 from pubsub.interfaces import IStore
 from pubsub.kernel import Columns
 from pubsub.settings import read_all

@@ -21,7 +21,7 @@ from pubsub.protocols.cafe.codec import (
     needed,
 )
 from pubsub.protocols.cafe.conversation import Conversations
-from pubsub.protocols.cafe.datagram_peer import CafePeer, SocketAddress
+from pubsub.protocols.cafe.datagram_client import DatagramClient, SocketAddress
 from pubsub.protocols.cafe.handshake import shown
 from pubsub.protocols.cafe.refusals import code_of, error
 
@@ -37,7 +37,7 @@ class CafeDatagrams(DatagramProtocol):
     """Serves all UDP clients of a listener; one ``Client`` of the broker for all of them."""
 
     noisy = False
-    is_session = False
+    is_listed = False
     mark = 0
     _closing = False
 
@@ -47,7 +47,7 @@ class CafeDatagrams(DatagramProtocol):
             listener.settings["channels"], listener.topics, MAX_DATAGRAM - MESSAGE_OVERHEAD
         )
         self._conversations = Conversations(listener, self._channels)
-        self._peers: dict[SocketAddress, CafePeer] = {}
+        self._peers: dict[SocketAddress, DatagramClient] = {}
         # Those by which the peers are trusted.
         self._settings = listener.settings
 
@@ -84,7 +84,7 @@ class CafeDatagrams(DatagramProtocol):
         peer.heard = self.listener.clock.seconds()
         self.handle(peer, datagram)
 
-    def handle(self, peer: CafePeer, datagram: bytes) -> None:
+    def handle(self, peer: DatagramClient, datagram: bytes) -> None:
         """Handle the frames of a datagram of ``peer``, or keep them if it has to wait."""
         if peer.closing:
             return
@@ -100,7 +100,7 @@ class CafeDatagrams(DatagramProtocol):
         elif done < len(datagram) and not peer.closing:
             peer.fail("truncated-datagram", error(ErrorCode.MALFORMED_MESSAGE), datagram[done:])
 
-    def _admit(self, datagram: bytes, addr: SocketAddress) -> CafePeer | None:
+    def _admit(self, datagram: bytes, addr: SocketAddress) -> DatagramClient | None:
         """A peer for an unknown address that begins with a handshake, if the limits allow it."""
         answer = self._handshake_error(datagram)
         if answer is None:
@@ -110,7 +110,7 @@ class CafeDatagrams(DatagramProtocol):
                 self.listener.refuse(refused.reason, addr[0])
                 answer = error(code_of(refused))
             else:
-                peer = self._peers[addr] = CafePeer(self, addr)
+                peer = self._peers[addr] = DatagramClient(self, addr)
                 self.listener.clients.add(peer)
                 return peer
         else:
@@ -140,11 +140,11 @@ class CafeDatagrams(DatagramProtocol):
             return False
         return True
 
-    def ended(self, peer: CafePeer, keep: bool) -> None:
+    def ended(self, peer: DatagramClient, keep: bool) -> None:
         """End the session of ``peer``, or keep it if it can be resumed."""
         self._conversations.ended(peer, keep)
 
-    def forget(self, peer: CafePeer) -> None:
+    def forget(self, peer: DatagramClient) -> None:
         """Remove ``peer``, which has closed."""
         if self._peers.pop(peer.address, None) is not None:
             self.listener.clients.discard(peer)
@@ -154,7 +154,7 @@ class CafeDatagrams(DatagramProtocol):
 
     @property
     def accepted_by(self) -> object:
-        """See ``Client``."""
+        """See ``ConnectedClient``."""
         return self.listener
 
     def drain(self) -> None:
@@ -164,7 +164,7 @@ class CafeDatagrams(DatagramProtocol):
         self._close_port()
 
     def abort(self, reason: str) -> None:
-        """See ``Client``."""
+        """See ``ConnectedClient``."""
         self._close_port()
 
     def _close_port(self) -> None:
@@ -186,4 +186,4 @@ class CafeDatagrams(DatagramProtocol):
         return idle if only_listens else min(idle, silent)
 
     def dismiss(self, reason: str) -> None:
-        """See ``Client``: it is in no list."""
+        """See ``ConnectedClient``: it is in no list."""

@@ -42,8 +42,8 @@ from pubsub.protocols.fast.heads import Source
 from pubsub.protocols.fast.listener_state import ListenerState
 from pubsub.protocols.fast.refusals import code_of
 from pubsub.protocols.fast.subscriptions import Subscriptions
-from pubsub.wire.agreement import Agreement
 from pubsub.wire.connection import Connection, ConnectionFactory
+from pubsub.wire.pending_change import PendingChange
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
@@ -61,7 +61,7 @@ class FastConnection(Connection):
     # Larger than in other protocols, because a token before each message takes space.
     read_bytes = 256 * 1024
     _waits_for_token = False
-    _agreement: Agreement | None = None
+    _pending_change: PendingChange | None = None
     # An ERROR was sent, and nothing has been received since.
     _error_is_last = False
     _subscriptions: Subscriptions | None = None
@@ -80,7 +80,7 @@ class FastConnection(Connection):
 
     @property
     def _waits_for_change(self) -> bool:
-        return self._agreement is not None and self._agreement.pending
+        return self._pending_change is not None and self._pending_change.pending
 
     def connectionMade(self) -> None:
         """See ``Connection``."""
@@ -279,7 +279,7 @@ class FastConnection(Connection):
         """Handle no further packet until ``done`` fires."""
         if done is not None:
             offending = TYPES[type(packet)]
-            self._agreement = Agreement(
+            self._pending_change = PendingChange(
                 self, done, lambda refused: self._refuse(offending, refused, topic_id)
             )
 

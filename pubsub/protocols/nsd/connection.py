@@ -312,7 +312,7 @@ class NsdConnection(Connection):
         self.answered()
 
     def sweep(self, now: float) -> None:
-        """See ``Client``. A client that waits for a response need not send."""
+        """See ``ConnectedClient``. A client that waits for a response need not send."""
         if self._message_list is None:
             super().sweep(now)
 

@@ -9,7 +9,7 @@ Where the transport proves identities, an id belongs to the identity that was fi
 with it, for as long as the id is known. Senders are shown by their ids, so ids are not secret.
 
 An id may have thousands of subscriptions, and one read may name hundreds of ids. So subscriptions
-move one by one, in slices: each is at one place at any time, and gets there within some ticks.
+move one by one, in slices: each has one destination at any time, and gets there within some ticks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pubsub.errors import LimitReached, NotAuthorized
-from pubsub.protocols.rheos.place import ClientId
+from pubsub.protocols.rheos.message_destination import ClientId
 
 if TYPE_CHECKING:
     from pubsub.broker.access import AccessRules
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pubsub.broker.slices import Work
     from pubsub.broker.topics import Topic
     from pubsub.kernel import Columns
-    from pubsub.protocols.rheos.place import IdSharing, Place
+    from pubsub.protocols.rheos.message_destination import IdSharing, MessageDestination
 
 # Estimated cost of a client id and of one of its subscriptions, for the memory budget.
 CLIENT_BYTES = 768
@@ -63,60 +63,60 @@ class Clients:
 
     # Connections
 
-    def use(self, client_id: bytes, place: Place) -> ClientId:
-        """Return the client for an id used at ``place``.
+    def use(self, client_id: bytes, destination: MessageDestination) -> ClientId:
+        """Return the client for an id used at ``destination``.
 
         Its subscriptions are to be moved there (see ``move``). Raises NotAuthorized if the id is
         another's, LimitReached or MemoryExhausted.
         """
         client = self._clients.get(client_id) or self._make(client_id)
-        self._claim(client, place)
+        self._claim(client, destination)
         if client.expiry is not None:
             client.expiry.cancel()
             client.expiry = None
             del self._kept[client_id]
-        client.places.append(place)
-        place.clients[client_id] = client
+        client.destinations.append(destination)
+        destination.clients[client_id] = client
         return client
 
-    def _claim(self, client: ClientId, place: Place) -> None:
-        """Check that ``client`` may be used at ``place``.
+    def _claim(self, client: ClientId, destination: MessageDestination) -> None:
+        """Check that ``client`` may be used at ``destination``.
 
         The first identity that is proved takes the id from anonymous clients.
         """
-        owner = place.owner
+        owner = destination.owner
         if client.owner == owner:
             return
         if client.owner is not None:
             raise NotAuthorized(client.sender.decode())
         client.owner = owner
-        others, client.places = client.places, []
+        others, client.destinations = client.destinations, []
         for other in others:
             del other.clients[client.id]
 
-    def leave(self, clients: Iterable[ClientId], place: Place) -> Work:
-        """The connection of ``place`` has ended: return the work that is left to do.
+    def leave(self, clients: Iterable[ClientId], destination: MessageDestination) -> Work:
+        """The connection of ``destination`` has ended: return the work that is left to do.
 
         The subscriptions move to the connections before it, where there are any.
         """
-        place.closed = True
+        destination.closed = True
         clients, moving = list(clients), []
         if self.shared.enabled:
-            self._note_starts(clients, place)
+            self._note_starts(clients, destination)
         for client in clients:
-            client.places.remove(place)
-            if client.places:
+            client.destinations.remove(destination)
+            if client.destinations:
                 moving.append(client)
             else:
                 self._keep(client)
-        return self._leave(moving, place)
+        return self._leave(moving, destination)
 
-    def _note_starts(self, clients: Iterable[ClientId], place: Place) -> None:
-        """Note where the subscriptions at ``place``, which is closed, continue."""
-        starts = place.shut()
+    def _note_starts(self, clients: Iterable[ClientId], destination: MessageDestination) -> None:
+        """Note where the subscriptions at ``destination``, which is closed, continue."""
+        starts = destination.shut()
         for client in clients:
             for topic, at in client.topics.items():
-                if at is place and topic in starts:
+                if at is destination and topic in starts:
                     client.starts[topic] = starts[topic]
 
     def lose(self, client: ClientId, keep: bool = True) -> Work:
@@ -124,10 +124,10 @@ class Clients:
 
         It is forgotten unless the broker is to ``keep`` it.
         """
-        places, client.places = client.places, []
-        for place in places:
-            place.clients.pop(client.id, None)
-            place.known_ids.discard(client.id)
+        destinations, client.destinations = client.destinations, []
+        for destination in destinations:
+            destination.clients.pop(client.id, None)
+            destination.known_ids.discard(client.id)
         for topic in tuple(client.topics):
             at = client.topics.get(topic)
             if at is not None:
@@ -137,13 +137,13 @@ class Clients:
                     client.starts[topic] = end if found is None else found
                 client.topics[topic] = None
             yield
-        if client.places:
+        if client.destinations:
             return
         if not keep:
             self.drop_kept(client)
             if self._clients.get(client.id) is client:
                 self._drop(client)
-        elif places:
+        elif destinations:
             self._keep(client)
 
     def drop_kept(self, client: ClientId) -> None:
@@ -164,9 +164,9 @@ class Clients:
         self._keep(client)
         return client
 
-    def _leave(self, moving: Iterable[ClientId], place: Place) -> Work:
+    def _leave(self, moving: Iterable[ClientId], destination: MessageDestination) -> Work:
         yield from self.move(moving)
-        yield from place.release()
+        yield from destination.release()
 
     def _keep(self, client: ClientId) -> None:
         """Keep a client without a connection, if it has state to resume."""
@@ -210,28 +210,28 @@ class Clients:
 
     def _move(self, client: ClientId, topic: Topic) -> None:
         """Move a subscription to the latest connection, if the rules still permit it."""
-        # Messages published before are for the place until now. This can evict a slow subscriber,
-        # and so end connections of this same client.
+        # Messages published before are for the destination until now. This can evict a slow
+        # subscriber, and so end connections of this same client.
         self._listener.router.flush()
         if topic not in client.topics:
             return
-        place = client.topics[topic]
-        if place is not None and place.closed:
-            place = client.topics[topic] = None
-        if client.places and client.places[-1] is place:
+        destination = client.topics[topic]
+        if destination is not None and destination.closed:
+            destination = client.topics[topic] = None
+        if client.destinations and client.destinations[-1] is destination:
             return
         start: Position | None = client.starts.pop(topic, None)
-        if place is not None:
+        if destination is not None:
             client.topics[topic] = None
-            start = place.discard(client, topic)
+            start = destination.discard(client, topic)
         if not self._listener.topics.holds(topic):
             self._forget(client, topic)
-        elif client.places and not client.places[-1].access.may_subscribe(topic.name):
+        elif client.destinations and not client.destinations[-1].access.may_subscribe(topic.name):
             self._listener.refuse("revoked", client.sender.decode())
             self._forget(client, topic)
-        elif client.places:
-            client.topics[topic] = client.places[-1]
-            client.places[-1].add(client, topic, start)
+        elif client.destinations:
+            client.topics[topic] = client.destinations[-1]
+            client.destinations[-1].add(client, topic, start)
 
     # Subscriptions
 
@@ -248,9 +248,9 @@ class Clients:
             self.shared.changed(client)
         self._move(client, topic)
 
-    def revoked(self, place: Place, topic: Topic) -> None:
-        """End the subscriptions to ``topic`` at ``place``, which are no longer permitted."""
-        for client in place.clear(topic):
+    def revoked(self, destination: MessageDestination, topic: Topic) -> None:
+        """End the subscriptions to ``topic`` at ``destination``, which are no longer permitted."""
+        for client in destination.clear(topic):
             client.topics[topic] = None
             self._forget(client, topic)
 
@@ -258,10 +258,10 @@ class Clients:
         self, client: ClientId, publisher: Publisher, topic: Topic, columns: Columns
     ) -> Batch:
         """Publish to all subscribers but ``client`` itself; see ``Publisher.publish``."""
-        place = client.topics.get(topic)
-        if place is None or place.closed:
+        destination = client.topics.get(topic)
+        if destination is None or destination.closed:
             return publisher.publish(topic, columns, sender=client.sender)
-        with place.excluding(client, topic):
+        with destination.excluding(client, topic):
             return publisher.publish(topic, columns, sender=client.sender)
 
     def _make_room(self, client: ClientId) -> None:
@@ -279,10 +279,10 @@ class Clients:
             raise LimitReached("subscriptions")
 
     def _forget(self, client: ClientId, topic: Topic) -> None:
-        place = client.topics.pop(topic)
+        destination = client.topics.pop(topic)
         client.starts.pop(topic, None)
-        if place is not None and not place.closed:
-            place.discard(client, topic)
+        if destination is not None and not destination.closed:
+            destination.discard(client, topic)
         self._listener.memory.free(SUBSCRIPTION_BYTES)
         if client.key:
             self.shared.changed(client)

@@ -30,7 +30,7 @@ from pubsub.protocols.rheos.codec import (
 from pubsub.protocols.rheos.delivery import ResponseEncoding, client_name, encoding_of
 from pubsub.protocols.rheos.heads import Source, learn_publish, unseal
 from pubsub.protocols.rheos.layout_hints import LayoutHints
-from pubsub.protocols.rheos.place import ClientId, Place
+from pubsub.protocols.rheos.message_destination import ClientId, MessageDestination
 from pubsub.protocols.rheos.refusals import reason_of
 from pubsub.protocols.rheos.shared_ids import SharedIds
 from pubsub.settings import Setting, choice, integer
@@ -86,7 +86,7 @@ class RheosConnection(Connection):
     def __init__(self, listener: Listener, server: RheosFactory) -> None:
         super().__init__(listener)
         self._server = server
-        self._place = Place(listener, self, server.encoding)
+        self._destination = MessageDestination(listener, self, server.encoding)
 
     @property
     def label(self) -> str:
@@ -145,7 +145,7 @@ class RheosConnection(Connection):
 
     def _look_up(self, ids: Iterable[bytes]) -> bool:
         """Look for unknown ids at other brokers; return whether further requests wait."""
-        found = self._server.shared_ids.look_up(ids, self._place)
+        found = self._server.shared_ids.look_up(ids, self._destination)
         if found is None or found.called:
             return False
         self._looking = True
@@ -160,18 +160,18 @@ class RheosConnection(Connection):
 
     def shared_sessions(self) -> Iterable[str]:
         """Return the keys of the sessions whose messages are delivered here."""
-        return [client.key for client in self._place.clients.values() if client.key]
+        return [client.key for client in self._destination.clients.values() if client.key]
 
     def _client(self, client_id: bytes) -> ClientId:
         """Return the client of a request; raises the errors of ``Clients.use``."""
         self._latest = client_id
-        clients = self._place.clients
+        clients = self._destination.clients
         client = clients.get(client_id)
         if client is not None:
             return client
         if len(clients) >= self.listener.settings["max-ids"]:
             raise LimitReached("client ids of a connection")
-        client = self._server.clients.use(client_id, self._place)
+        client = self._server.clients.use(client_id, self._destination)
         if client.topics:
             self._move_here(client)
             if self.closing:
@@ -238,7 +238,7 @@ class RheosConnection(Connection):
         """Publish messages of one client to several topics; False if that is not possible."""
         ids = {source.client_id for source in columns.addresses}
         mixed = self._server.mixes.find(columns) if len(ids) == 1 else None
-        client = None if mixed is None else self._place.clients.get(ids.pop())
+        client = None if mixed is None else self._destination.clients.get(ids.pop())
         if mixed is None or client is None or self._publisher is None:
             return False
         mix = mixed[0]
@@ -289,19 +289,19 @@ class RheosConnection(Connection):
 
     def revoked(self, topic: Topic) -> None:
         """See ``Connection``; the protocol has no message for it."""
-        self._server.clients.revoked(self._place, topic)
+        self._server.clients.revoked(self._destination, topic)
 
     def receives(self, topic: Topic, batch: Batch) -> bool:
         """See ``Subscriber``: a client does not receive its own messages (rheos §5.4)."""
-        return self._place.receives(topic, batch)
+        return self._destination.receives(topic, batch)
 
     def ended(self) -> None:
         """See ``Connection``."""
         if self._moving is not None:
             self._moving.stop()
         self._arriving = []
-        clients, self._place.clients = self._place.clients, {}
-        self.listener.slices.run(self._server.clients.leave(clients.values(), self._place))
+        clients, self._destination.clients = self._destination.clients, {}
+        self.listener.slices.run(self._server.clients.leave(clients.values(), self._destination))
         if self.outbox is not None and not self.outbox.closed:
             self.outbox.shut("disconnected")
 

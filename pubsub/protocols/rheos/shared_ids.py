@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pubsub.broker.slices import Work
     from pubsub.broker.topics import Topic
     from pubsub.protocols.rheos.client_ids import Clients
-    from pubsub.protocols.rheos.place import ClientId, Place
+    from pubsub.protocols.rheos.message_destination import ClientId, MessageDestination
 
 # Ids that are looked for at a time for one connection.
 _TOGETHER = 64
@@ -38,7 +38,7 @@ class SharedId:
     @property
     def is_lost(self) -> bool:
         """See ``SharedClient``."""
-        return not self._client.places
+        return not self._client.destinations
 
     @property
     def is_movable(self) -> bool:
@@ -49,16 +49,16 @@ class SharedId:
         """See ``SharedClient``."""
         client, live = self._client, []
         behind: dict[str, Position] = {}
-        unsent: dict[Place, dict[Topic, Position]] = {}
-        for topic, place in client.topics.items():
-            if place is None or place.closed:
+        unsent: dict[MessageDestination, dict[Topic, Position]] = {}
+        for topic, destination in client.topics.items():
+            if destination is None or destination.closed:
                 start = client.starts.get(topic)
                 if start is not None:
                     behind[topic.name] = start
                     continue
-            elif place not in unsent:
-                unsent[place] = place.unsent()
-            found = unsent.get(place, {}).get(topic) if place is not None else None
+            elif destination not in unsent:
+                unsent[destination] = destination.unsent()
+            found = unsent.get(destination, {}).get(topic) if destination is not None else None
             if found is None:
                 live.append(topic.name)
             else:
@@ -116,19 +116,21 @@ class SharedIds:
             sharing.end(client.key)
         client.key = ""
 
-    def look_up(self, ids: Iterable[bytes], place: Place) -> Deferred[Any] | None:
-        """Look for some of ``ids``, which are used at ``place``; None if all are known.
+    def look_up(
+        self, ids: Iterable[bytes], destination: MessageDestination
+    ) -> Deferred[Any] | None:
+        """Look for some of ``ids``, which are used at ``destination``; None if all are known.
 
         Fires when those of them that other brokers have are here.
         """
         if not self.enabled:
             return None
-        unknown = [one for one in dict.fromkeys(ids) if one not in place.known_ids]
+        unknown = [one for one in dict.fromkeys(ids) if one not in destination.known_ids]
         unknown = [one for one in unknown if one not in self._clients][:_TOGETHER]
         if not unknown:
             return None
-        place.known_ids.update(unknown)
-        return DeferredList([self._take(one, place.owner) for one in unknown])
+        destination.known_ids.update(unknown)
+        return DeferredList([self._take(one, destination.owner) for one in unknown])
 
     def _take(self, client_id: bytes, owner: tuple[str, str] | None) -> Deferred[None]:
         sharing = self._listener.sessions.sharing

@@ -303,7 +303,7 @@ class ZmtpConnection(Connection):
         return (*super().outboxes(), *routed)
 
     def sweep(self, now: float) -> None:
-        """See ``Client``. A peer that announced a time to live must keep it (RFC 37)."""
+        """See ``ConnectedClient``. A peer that announced a time to live must keep it (RFC 37)."""
         super().sweep(now)
         self._silent_ticks += 1
         if self._hold_reasons or self.closing:

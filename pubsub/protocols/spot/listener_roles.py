@@ -58,16 +58,16 @@ class XSubSide:
         self._confirmations = HostConfirmations(connection) if connection.is_node else None
 
     def command(self, command: Command) -> None:
-        """See ``Role``: no command has a meaning here."""
+        """See ``SocketRole``: no command has a meaning here."""
 
     def message(self, frames: list[bytes]) -> Publish | None:
-        """See ``Role``."""
+        """See ``SocketRole``."""
         if len(frames) != 2:
             raise SpotError
         return Publish(*frames)
 
     def receive(self, columns: Columns) -> None:
-        """See ``Role``: there is no reply; refusals are counted (spot §5.1)."""
+        """See ``SocketRole``: there is no reply; refusals are counted (spot §5.1)."""
         if len(columns.addresses) == 1:
             self._publish(columns.addresses[0], columns)
         elif not self._publish_mixed(columns):
@@ -107,17 +107,17 @@ class XSubSide:
                 self._connection.refuse(RateLimited.reason, over_limit, name)
 
     def pause(self) -> None:
-        """See ``Role``."""
+        """See ``SocketRole``."""
 
     def resume(self) -> None:
-        """See ``Role``."""
+        """See ``SocketRole``."""
 
     def routed_outboxes(self) -> Iterable[Outbox]:
-        """See ``Role``."""
+        """See ``SocketRole``."""
         return ()
 
     def closed(self) -> None:
-        """See ``Role``."""
+        """See ``SocketRole``."""
 
 
 def _proved_name(connection: ZmtpConnection) -> bytes:
@@ -164,7 +164,7 @@ class RouterSide(XSubSide):
         return () if self._session is None else self._session.shared_keys
 
     def message(self, frames: list[bytes]) -> Publish | None:
-        """See ``Role``."""
+        """See ``SocketRole``."""
         if self._confirmations is not None:
             command = decode_broker_command(frames)
             if isinstance(command, Confirm):
@@ -191,21 +191,21 @@ class RouterSide(XSubSide):
         return None
 
     def pause(self) -> None:
-        """See ``Role``."""
+        """See ``SocketRole``."""
         if self._routed is not None:
             self._routed.pause()
 
     def resume(self) -> None:
-        """See ``Role``."""
+        """See ``SocketRole``."""
         if self._routed is not None:
             self._routed.resume()
 
     def routed_outboxes(self) -> Iterable[Outbox]:
-        """See ``Role``."""
+        """See ``SocketRole``."""
         return () if self._routed is None else self._routed.outboxes()
 
     def closed(self) -> None:
-        """See ``Role``."""
+        """See ``SocketRole``."""
         if self._routed is not None:
             self._routed.close()
         subscriptions = self._requests.subscriptions
@@ -221,14 +221,14 @@ class XPubSide:
         self._subscriptions = Subscriptions(connection, prefix_readers, topic_prefix)
 
     def command(self, command: Command) -> None:
-        """See ``Role``: subscriptions of peers with ZMTP 3.1."""
+        """See ``SocketRole``: subscriptions of peers with ZMTP 3.1."""
         if command.name == b"SUBSCRIBE":
             self._subscriptions.add_prefix(command.data)
         elif command.name == b"CANCEL":
             self._subscriptions.discard_prefix(command.data)
 
     def message(self, frames: list[bytes]) -> Publish | None:
-        """See ``Role``: subscriptions of older peers."""
+        """See ``SocketRole``: subscriptions of older peers."""
         first = frames[0]
         if len(frames) != 1 or not first.startswith((_SUBSCRIBE, _CANCEL)):
             raise SpotError
@@ -239,18 +239,18 @@ class XPubSide:
         return None
 
     def receive(self, columns: Columns) -> None:
-        """See ``Role``: these peers do not publish."""
+        """See ``SocketRole``: these peers do not publish."""
 
     def pause(self) -> None:
-        """See ``Role``."""
+        """See ``SocketRole``."""
 
     def resume(self) -> None:
-        """See ``Role``."""
+        """See ``SocketRole``."""
 
     def routed_outboxes(self) -> Iterable[Outbox]:
-        """See ``Role``."""
+        """See ``SocketRole``."""
         return ()
 
     def closed(self) -> None:
-        """See ``Role``."""
+        """See ``SocketRole``."""
         self._subscriptions.clear()

@@ -17,7 +17,7 @@ from pubsub.errors import TopicUnreachable
 from pubsub.protocols.spot.outgoing_connection import OutgoingConnection
 from pubsub.protocols.spot.peer_connection import PeerConnection
 from pubsub.protocols.spot.peer_url import parse_peer
-from pubsub.protocols.spot.publisher_connection import ProgramConnection
+from pubsub.protocols.spot.program_connection import ProgramConnection
 from pubsub.protocols.spot.topic_copies import PageReader, TopicCopies
 from pubsub.wire.outgoing_tls import ClientFiles, TlsEndpoint
 

@@ -63,7 +63,7 @@ class PeerEvents(Protocol):
 class OutgoingConnection(ZmtpConnection):
     """The base of the connections to peers; ``socket_type`` is this side's."""
 
-    is_session = False
+    is_listed = False
     socket_type: bytes
     is_open = False
     handshake_refused = False
@@ -93,7 +93,7 @@ class OutgoingConnection(ZmtpConnection):
 
     @property
     def accepted_by(self) -> object:
-        """See ``Client``."""
+        """See ``ConnectedClient``."""
         return None
 
     def connectionMade(self) -> None:
@@ -117,7 +117,7 @@ class OutgoingConnection(ZmtpConnection):
         return self.handshake.socket_type in PUBLISHERS and not self.is_node
 
     def sweep(self, now: float) -> None:
-        """See ``Client``: heartbeats that are due."""
+        """See ``ConnectedClient``: heartbeats that are due."""
         super().sweep(now)
         if self.closing or not self.is_open:
             return

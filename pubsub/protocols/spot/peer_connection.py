@@ -280,7 +280,7 @@ class PeerConnection(OutgoingConnection):
     # Housekeeping
 
     def sweep(self, now: float) -> None:
-        """See ``Client``: heartbeats and queries that are due."""
+        """See ``ConnectedClient``: heartbeats and queries that are due."""
         super().sweep(now)
         if self.closing or not self.is_open:
             return

@@ -218,7 +218,7 @@ class SpotConnection(ZmtpConnection):
         super().ended()
 
     def sweep(self, now: float) -> None:
-        """See ``Client``. A broker that is held from reading gets heartbeats from here."""
+        """See ``ConnectedClient``. A broker that is held from reading gets heartbeats from here."""
         super().sweep(now)
         mechanism = self.handshake.mechanism
         proved = mechanism is not None and mechanism.client_key and self.handshake.done

@@ -15,9 +15,9 @@ from twisted.internet.defer import maybeDeferred
 from twisted.internet.interfaces import IPushProducer, ITCPTransport
 from twisted.internet.task import Clock
 
-from pubsub.admin.server import SETTINGS as ADMIN_SETTINGS
-from pubsub.admin.server import AdminFactory
 from pubsub.broker.listener_settings import SETTINGS
+from pubsub.http_api.server import SETTINGS as ADMIN_SETTINGS
+from pubsub.http_api.server import AdminFactory
 from pubsub.settings import read_all
 from tests.bench.requests.site import Held
 from tests.unit.fakes import START

@@ -1,0 +1,109 @@
+"""Messages as followers get them: events of a stream (server-sent events), or lines of JSON.
+
+Each item for a follower is a chunk of HTTP's chunked coding, so that all followers of a topic
+share the bytes, and the transport sends them as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from sys import maxsize
+from typing import TYPE_CHECKING
+
+from pubsub.http_api.message_rows import rows_of
+
+if TYPE_CHECKING:
+    from pubsub.broker.batch import Batch
+
+EVENT_STREAM = "text/event-stream"
+RETRY_MILLISECONDS = 1000
+"""Milliseconds after which a client of events reconnects."""
+
+
+def chunk(data: bytes) -> bytes:
+    """Return ``data``, which is not empty, as a chunk (RFC 9112, section 7.1)."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+class _ChunkEncoding(ABC):
+    """The base of both encodings: the messages of a batch are one chunk."""
+
+    __slots__ = ()
+
+    @property
+    def limit(self) -> int:
+        return maxsize
+
+    def encode(self, batch: Batch) -> bytes:
+        """See ``RunEncoding``."""
+        return chunk(self.messages(batch))
+
+    @abstractmethod
+    def messages(self, batch: Batch) -> bytes:
+        """Return the messages of a batch of one topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinesEncoding(_ChunkEncoding):
+    """See ``RunEncoding``: a line for each message."""
+
+    headers: bool
+    run: int
+
+    content_type = "application/x-ndjson"
+
+    def messages(self, batch: Batch) -> bytes:
+        return "".join([row + "\n" for row in rows_of(batch, self.run, self.headers)]).encode()
+
+    def begin(self, offset: int) -> bytes:
+        """Return the first bytes of a response; ``offset`` is that of its first message."""
+        return chunk(b"\n")
+
+    def heartbeat(self, offset: int | None) -> bytes:
+        """Return a sign of life; the next message has this offset at least, if it is known."""
+        return chunk(b"\n")
+
+    def notice(self, name: str, **members: object) -> bytes:
+        """Return the bytes of a notice."""
+        return json.dumps({name: members}).encode() + b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class EventEncoding(_ChunkEncoding):
+    """See ``RunEncoding``: an event for each message (HTML, section 9.2, server-sent events).
+
+    The id of an event is the position after it, as ``epoch:offset``: a client that reconnects sends
+    it as Last-Event-ID.
+    """
+
+    headers: bool
+    run: int
+    epoch: str
+
+    content_type = EVENT_STREAM
+
+    def messages(self, batch: Batch) -> bytes:
+        rows = rows_of(batch, self.run, self.headers)
+        events = [
+            f"id: {self.epoch}:{position}\ndata: {row}\n\n"
+            for position, row in enumerate(rows, batch.offset + 1)
+        ]
+        return "".join(events).encode()
+
+    def begin(self, offset: int) -> bytes:
+        """See ``LinesEncoding``."""
+        return chunk(f"retry: {RETRY_MILLISECONDS}\nid: {self.epoch}:{offset}\n\n".encode())
+
+    def heartbeat(self, offset: int | None) -> bytes:
+        """See ``LinesEncoding``: an id without data sets the position and causes no event."""
+        id = "" if offset is None else f"id: {self.epoch}:{offset}\n"
+        return chunk(f": \n{id}\n".encode())
+
+    def notice(self, name: str, **members: object) -> bytes:
+        """See ``LinesEncoding``."""
+        return f"event: {name}\ndata: {json.dumps(members)}\n\n".encode()
+
+
+FollowEncoding = LinesEncoding | EventEncoding

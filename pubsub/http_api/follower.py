@@ -1,0 +1,191 @@
+"""A follower: a response without an end, of messages in lines or events.
+
+It ends in order if the broker stops, if the client closes its half, or if nothing may be read any
+more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import Deferred
+
+from pubsub.broker.provisional_topics import ProvisionalTopics
+from pubsub.http_api.follow_formats import chunk
+from pubsub.http_api.live_response import (
+    HEARTBEAT_SECONDS,
+    RESPONSE_BYTES,
+    TOPIC_BYTES,
+    LiveResponse,
+)
+
+if TYPE_CHECKING:
+    from pubsub.broker.listener import Listener
+    from pubsub.broker.slices import Work
+    from pubsub.broker.topics import KeyChange, Topic
+    from pubsub.http_api.api_request import ApiRequest
+    from pubsub.http_api.follow_formats import FollowEncoding
+    from pubsub.http_api.follow_start import HistoryGap
+    from pubsub.http_api.request_access import RequestAccess
+
+
+class Follower(LiveResponse):
+    """The subscriptions of one request.
+
+    It is created when the request has been checked; ``run`` ends with the response. With ``past``
+    it reads messages that were published before, which needs other rights.
+    """
+
+    def __init__(
+        self,
+        listener: Listener,
+        request: ApiRequest,
+        access: RequestAccess,
+        names: tuple[str, ...],
+        encoding: FollowEncoding,
+        past: bool,
+    ) -> None:
+        self._access = access
+        self._names = names
+        self._encoding = encoding
+        self._past = past
+        # Reserved first, so that nothing has to be undone if there is no memory.
+        self._held = RESPONSE_BYTES + TOPIC_BYTES * len(names)
+        listener.memory.reserve(self._held)
+        super().__init__(listener, request)
+        self._topics = ProvisionalTopics(listener.topics, listener.router)
+        self._followed: set[Topic] = set()
+        self._ended = False
+        self._ending: str | None = None
+        self._done: Deferred[None] = Deferred()
+
+    async def run(self, start: int, gap: HistoryGap | None) -> None:
+        """Follow from the offset ``start`` on, until the response has ended.
+
+        ``gap`` is reported first. Raises the errors of the creation of a topic; nothing has been
+        sent then.
+        """
+        slices = self._listener.slices
+        try:
+            await slices.finish(self._topics.add(self._names))
+            if self._request.client_left:
+                return
+            self._begin(start, gap)
+            await slices.finish(self._subscribe(start))
+            await self._done
+        finally:
+            self._release("disconnected")
+            slices.run(self._topics.withdraw())
+
+    def _begin(self, start: int, gap: HistoryGap | None) -> None:
+        # Sends the headers; chunks are written to the transport from now on.
+        self._request.write(b"")
+        self.take_channel()
+        if self.channel.leaving:
+            self.drain(self.channel.end_reason)
+        self._outbox.send(self._encoding.begin(start))
+        if gap is not None:
+            self.report_gap(*gap)
+
+    def _subscribe(self, start: int) -> Work:
+        router = self._listener.router
+        for topic in self._topics:
+            if self._ended:
+                return
+            self._followed.add(topic)
+            router.subscribe(self._outbox, topic, self._encoding, start)
+            yield
+
+    # Notices besides messages
+
+    def report_gap(self, start: int, stop: int, reason: str) -> None:
+        """Tell the client that messages from offset ``start`` to before ``stop`` are missing."""
+        self._tell("gap", start=start, stop=stop, reason=reason)
+
+    def _tell(self, name: str, **members: object) -> None:
+        if not self._ended:
+            self._outbox.send(chunk(self._encoding.notice(name, **members)))
+
+    # As a subscriber
+
+    def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
+        """See ``Subscriber``."""
+        if self._ended or self._may_follow(topic.name):
+            return not self._ended
+        self._listener.refuse("revoked", self.label, topic=topic.name, connection=self.channel)
+        self._tell("revoked", topic=topic.name)
+        self._followed.discard(topic)
+        if not self._followed:
+            # The caller ends the subscription before that.
+            self._listener.at_tick_end(lambda: self._finish("revoked"))
+        return False
+
+    def _may_follow(self, name: str) -> bool:
+        access = self._access
+        allowed = access.may_read(name) if self._past else access.may_follow(name)
+        return allowed and access.token_is_valid
+
+    # As a long response
+
+    def sweep(self, now: float) -> None:
+        """See ``LongResponse``: send a sign of life, end with the token."""
+        if not self._access.token_is_valid:
+            self._listener.refuse("bad-token", self.label, connection=self.channel)
+            self._finish("token-expired")
+        elif now - self._beat >= HEARTBEAT_SECONDS:
+            self._beat = now
+            self._listener.router.complete(self._outbox)
+            self._listener.router.flush()
+            if self._outbox.drained:
+                # While it is behind, its position is that of the last message.
+                is_live = self._outbox.cursor is None
+                at = self._listener.store.next_offset if is_live else None
+                self._outbox.send(self._encoding.heartbeat(at))
+
+    def drain(self, reason: str) -> None:
+        """See ``LongResponse``: send the queued bytes, then end."""
+        self._end_in_order(reason)
+
+    def input_ended(self) -> None:
+        """See ``LongResponse``: the client is leaving, as on every other wire."""
+        self._end_in_order("half-closed")
+
+    def _end_in_order(self, reason: str) -> None:
+        if self._ending is None and not self._ended:
+            self._ending = reason
+            # The client also gets messages that were published before.
+            self._listener.router.complete(self._outbox)
+            self._listener.router.flush()
+            self._outbox.when_drained(lambda: self._finish(reason))
+
+    def data_received(self, data: bytes) -> None:
+        """See ``LongResponse``; requests that follow wait for the end of this one."""
+
+    def end(self) -> None:
+        """See ``LongResponse``."""
+        self._release("disconnected")
+        self._end_run()
+
+    # The end
+
+    def _finish(self, reason: str) -> None:
+        """Tell the client why the response ends, and end it."""
+        if self._ended:
+            return
+        self._tell("end", reason=reason)
+        self._release(reason)
+        self.channel.response_ended()
+        self._request.unregisterProducer()
+        self._request.finish()
+        self._end_run()
+
+    def _release(self, reason: str) -> None:
+        """End the subscriptions. Messages that were not sent are counted with ``reason``."""
+        if not self._ended:
+            self._ended = True
+            self._listener.memory.free(self._held)
+            self._outbox.shut(reason)
+
+    def _end_run(self) -> None:
+        if not self._done.called:
+            self._done.callback(None)

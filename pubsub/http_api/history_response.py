@@ -1,0 +1,198 @@
+"""A range of the history, sent to one client.
+
+A stream reads one parcel after another from the store and encodes each in a thread. One encoded
+parcel waits while the one before it is sent, so a client that does not read costs at most two
+parcels of memory, until it is disconnected as too slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IPushProducer
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from pubsub.broker.access import RESERVED
+from pubsub.broker.history_reads import read_history
+from pubsub.http_api.request_access import RequestAccess
+from pubsub.http_api.stream_formats import (
+    Format,
+)
+
+if TYPE_CHECKING:
+    from pubsub.broker.listener import Listener
+    from pubsub.http_api.api_request import ApiRequest
+    from pubsub.http_api.shared_ranges import Between
+    from pubsub.store.parcel import Parcel
+
+log = Logger()
+RunInThread = Callable[[Callable[[], Any]], "Deferred[Any]"]
+"""Runs a call in a thread; the Deferred fires with its result."""
+_PARCEL_BYTES = 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRange:
+    """A range of offsets; ``topics`` is None for all topics that the client may read."""
+
+    start: int
+    stop: int
+    topics: frozenset[str] | None
+    skip_expired: bool
+    between: Between | None = None
+    """Returns which of these messages are in the range, if not all of them are."""
+
+
+@implementer(IPushProducer)
+class HistoryResponse:
+    """One range that is being sent to one client."""
+
+    def __init__(
+        self,
+        listener: Listener,
+        run_in_thread: RunInThread,
+        request: ApiRequest,
+        access: RequestAccess,
+        requested: HistoryRange,
+        format: Format,
+    ) -> None:
+        self._listener = listener
+        self._run_in_thread = run_in_thread
+        self._request = request
+        self._channel = request.channel
+        self._access = access
+        self._range = requested
+        self._format = format
+        self.stalled_since: float | None = None
+        """When the transport had more than it could send; None while the client reads."""
+        self._ended = False
+        self._waiting: Deferred[None] | None = None
+        self._timeout: IDelayedCall | None = None
+
+    async def run(self) -> None:
+        """Send the whole range, or cut the connection so that the client notices."""
+        self._channel.cut = self._cut
+        self._request.notifyFinish().addErrback(lambda _: self._end())
+        self._request.registerProducer(self, True)
+        try:
+            await self._send()
+        except Exception:
+            if not self._ended:
+                log.failure(
+                    "http: a stream of the history failed", connection=self._channel.log_fields()
+                )
+                self._cut("internal error")
+        finally:
+            self._cancel_timeout()
+        if not self._ended:
+            self._channel.cut = None
+            self._request.unregisterProducer()
+            self._request.finish()
+
+    async def _send(self) -> None:
+        at, stop = self._range.start, self._range.stop
+        while at < stop and not self._ended:
+            topics = self._range.topics
+            parcel = await read_history(
+                self._listener.clock,
+                self._request,
+                partial(self._listener.store.read_parcel, at, stop, topics, _PARCEL_BYTES),
+            )
+            if self._ended or not self._may_continue(parcel, at):
+                return
+            at = parcel.stop
+            parcel = parcel.of(self._is_requested)
+            if parcel.blocks or parcel.damaged:
+                await self._write(partial(self._encode, parcel))
+        if not self._ended:
+            await self._write(self._format.end)
+
+    def _encode(self, parcel: Parcel) -> bytes:
+        between = self._range.between
+        return self._format.encode(parcel if between is None else between.of(parcel))
+
+    async def _write(self, make: Callable[[], bytes]) -> None:
+        # Encoded while the parcel before it is being sent.
+        data = await self._run_in_thread(make)
+        if self.stalled_since is not None and not self._ended:
+            self._waiting = Deferred()
+            await self._waiting
+        if data and not self._ended:
+            self._request.write(data)
+
+    def _is_requested(self, name: str) -> bool:
+        """Return whether this topic is read; reserved topics must be requested by name."""
+        if self._range.topics is None and name.startswith(RESERVED):
+            return False
+        return self._access.may_read(name)
+
+    def _may_continue(self, parcel: Parcel, at: int) -> bool:
+        """Return whether the next messages exist and may be read; cut the stream if not."""
+        if parcel.first > at and not self._range.skip_expired:
+            self._cut("the next messages have expired")
+        elif not self._access.token_is_valid:
+            self._cut("the token has expired")
+        elif self._range.topics and not all(map(self._access.may_read, self._range.topics)):
+            self._cut("permission to read a topic was withdrawn")
+        return not self._ended
+
+    # The client
+
+    def pauseProducing(self) -> None:
+        """See IPushProducer."""
+        if self.stalled_since is None and not self._ended:
+            self.stalled_since = self._listener.clock.seconds()
+            seconds = self._listener.slow.seconds
+            self._timeout = self._listener.clock.callLater(seconds, self._cut_slow)
+
+    def resumeProducing(self) -> None:
+        """See IPushProducer."""
+        self.stalled_since = None
+        self._cancel_timeout()
+        self._wake()
+
+    def stopProducing(self) -> None:
+        """See IPushProducer."""
+        self._end()
+
+    def displace(self) -> None:
+        """See ``Displaceable``."""
+        self._cut("the client does not read, and another stream needs the place")
+
+    def _cut_slow(self) -> None:
+        self._cut(f"the client has not read for {self._listener.slow.seconds:g} s")
+
+    def _cancel_timeout(self) -> None:
+        if self._timeout is not None and self._timeout.active():
+            self._timeout.cancel()
+        self._timeout = None
+
+    def _cut(self, reason: str) -> None:
+        """Abort the connection, so that the client does not take the stream for complete."""
+        if self._ended:
+            return
+        label = self._request.label
+        self._channel.count_refusal("stream-cut")
+        log.info(
+            "http: stream to {client} cut: {reason}",
+            client=label,
+            reason=reason,
+            connection=self._channel.log_fields(),
+        )
+        self._end()
+        self._channel.abort(reason)
+
+    def _end(self) -> None:
+        self._ended = True
+        self._cancel_timeout()
+        self._wake()
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.callback(None)

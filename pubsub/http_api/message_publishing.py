@@ -1,0 +1,235 @@
+"""Publishing over HTTP: messages of one topic, by the access of a request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from twisted.internet.defer import Deferred
+
+from pubsub.broker.batch import MAX_SENDER, messages_nbytes
+from pubsub.broker.provisional_topics import ProvisionalTopics
+from pubsub.errors import BadToken, RateLimited, SenderTooLong
+from pubsub.http_api.api_error import TOO_LARGE, UNAVAILABLE, UNSUPPORTED, ApiError
+from pubsub.http_api.flow_control import WAIT_SECONDS, wait_for_backpressure
+from pubsub.http_api.message_body import SubmittedMessages, many_messages, one_message
+from pubsub.http_api.parameters import (
+    MESSAGES,
+    TOPICS,
+    Parameters,
+    check_name,
+    invalid,
+    name_in_path,
+)
+from pubsub.http_api.request_access import RequestAccess, request_access
+from pubsub.http_api.stream_formats import JSONL
+from pubsub.wire.replies import UNCONFIRMED, Condition, all_of, confirmed_by_host, stored_in
+
+if TYPE_CHECKING:
+    from pubsub.broker.batch import Batch
+    from pubsub.broker.limits import RateLimiter
+    from pubsub.broker.listener import Listener
+    from pubsub.broker.topics import Topic
+    from pubsub.http_api.api_request import ApiRequest
+    from pubsub.http_api.history_response import RunInThread
+
+PROTOCOL = "http"
+"""The protocol of messages that were published over HTTP."""
+SENDER_HEADER = "pubsub-sender"
+HANDLED, STORED = "handled", "stored"
+"""Levels of a confirmation: the broker has accepted the messages; the history has them too."""
+# Estimated bytes of memory that a byte of lines of JSON takes while they are parsed.
+_PARSING_COST = 8
+# Bytes of lines that are parsed at once, rather than in a thread.
+_PARSED_AT_ONCE = 8 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Messages that were published, to the level that their topic's durability requires.
+
+    ``offset`` is that of the first one; None if they are not in this broker's history.
+    """
+
+    offset: int | None
+    messages: int
+    level: str
+
+    def members(self) -> dict[str, object]:
+        """Return the members of a reply."""
+        return {"offset": self.offset, "messages": self.messages, "level": self.level}
+
+
+class Submitted(NamedTuple):
+    """Messages that are published and perhaps not stored yet."""
+
+    topic: Topic
+    batch: Batch
+
+
+class MessagePublisher:
+    """Publishes for the clients of one listener."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+
+    async def publish(
+        self,
+        name: str,
+        messages: SubmittedMessages,
+        sender: bytes,
+        access: RequestAccess,
+        limiters: Sequence[RateLimiter],
+    ) -> Published:
+        """Publish messages; return when the durability of their topic is met.
+
+        Raises as ``submit`` and ``confirmed``.
+        """
+        return await self.confirmed(await self.submit(name, messages, sender, access, limiters))
+
+    async def submit(
+        self,
+        name: str,
+        messages: SubmittedMessages,
+        sender: bytes,
+        access: RequestAccess,
+        limiters: Sequence[RateLimiter],
+    ) -> Submitted:
+        """Publish messages, after a wait for backpressure.
+
+        A topic that does not exist is created. Either all messages are published or none. Raises
+        ApiError, RateLimited, SenderTooLong, HistoryUnavailable and the errors that the creation of
+        a topic raises; nothing has been published then.
+        """
+        topics = ProvisionalTopics(self._listener.topics, self._listener.router)
+        try:
+            self._check(name, sender, access)
+            for _ in topics.add((name,)):
+                pass
+            topic = topics[name]
+            await wait_for_backpressure(self._listener, (topic,))
+            if not self._listener.topics.holds(topic):
+                raise RateLimited("the topic was deleted meanwhile")
+            # A queue key may have been set or rotated in the meantime, and the token have ended.
+            self._check(name, sender, access)
+            self._take(messages, sender, limiters)
+            batch = self._listener.dispatcher.publish(
+                topic, messages.columns, sender, PROTOCOL, messages.headers
+            )
+        except BaseException:
+            for _ in topics.withdraw():
+                pass
+            raise
+        for _ in topics.keep():
+            pass
+        return Submitted(topic, batch)
+
+    @staticmethod
+    def _check(name: str, sender: bytes, access: RequestAccess) -> None:
+        if not access.token_is_valid:
+            raise BadToken("the token is not valid any more")
+        access.require_publish(name)
+        if len(sender) > MAX_SENDER:
+            raise SenderTooLong(len(sender))
+
+    @staticmethod
+    def _take(messages: SubmittedMessages, sender: bytes, limiters: Sequence[RateLimiter]) -> None:
+        """Charge the rate limits; raises RateLimited if one of them does not admit all."""
+        columns, headers = messages
+        for limiter in limiters:
+            if limiter.admissible(columns, sender, headers) < columns.count:
+                raise RateLimited("the rate limit is exceeded; send fewer messages, or send later")
+        nbytes = messages_nbytes(columns, sender, headers)
+        for limiter in limiters:
+            limiter.take(columns.count, nbytes)
+
+    async def confirmed(self, submitted: Submitted) -> Published:
+        """Wait until the messages are as durable as their topic requires.
+
+        Raises ApiError if that is not known: they have been published.
+        """
+        listener, (topic, batch) = self._listener, submitted
+        stored = stored_in(listener.store, topic.durability)
+        is_remote = topic.upstream is not None
+        condition = all_of([confirmed_by_host(topic), stored]) if is_remote else stored
+        failure = await _result(listener, condition)
+        if failure is not None:
+            message = "the messages are published; it is not known whether they are stored"
+            raise ApiError(UNAVAILABLE, failure, message)
+        if is_remote or not topic.durability:
+            return Published(None, batch.count, HANDLED)
+        level = STORED if listener.store.durable else HANDLED
+        return Published(batch.offset, batch.count, level)
+
+
+async def _result(listener: Listener, condition: Condition) -> str | None:
+    """Wait for ``condition``, for WAIT_SECONDS; return why it does not hold, or None."""
+    done: Deferred[str | None] = Deferred()
+
+    def report(failure: str | None) -> None:
+        if not done.called:
+            done.callback(failure)
+
+    condition(report)
+    timeout = listener.clock.callLater(WAIT_SECONDS, report, UNCONFIRMED)
+    failure = await done
+    if timeout.active():
+        timeout.cancel()
+    return failure
+
+
+class PublishHandler:
+    """The endpoint POST /v1/topics/NAME/messages."""
+
+    def __init__(
+        self, listener: Listener, publisher: MessagePublisher, run_in_thread: RunInThread
+    ) -> None:
+        self._listener = listener
+        self._publisher = publisher
+        self._run_in_thread = run_in_thread
+
+    async def post(self, request: ApiRequest) -> None:
+        """POST /v1/topics/NAME/messages"""
+        Parameters.of_url(request)
+        name = name_in_path(request, TOPICS, MESSAGES)
+        access = request_access(request, self._listener)
+        sender = self._sender(request, access)
+        # Before the body is parsed.
+        access.require_publish(name)
+        messages = await self._messages(request)
+        limiters = request.channel.limiters()
+        published = await self._publisher.publish(name, messages, sender, access, limiters)
+        request.count_published(published.messages, messages.columns.nbytes)
+        answer = {**published.members(), "epoch": self._listener.store.epoch}
+        request.answer(200, json.dumps(answer).encode() + b"\n")
+
+    @staticmethod
+    def _sender(request: ApiRequest, access: RequestAccess) -> bytes:
+        given = request.requestHeaders.getRawHeaders(SENDER_HEADER)
+        if given is None:
+            return (access.owner or "").encode()
+        if len(given) > 1:
+            raise invalid("Pubsub-Sender: expected one value")
+        return check_name("Pubsub-Sender", given[0]).encode()
+
+    async def _messages(self, request: ApiRequest) -> SubmittedMessages:
+        """Return the messages of the body; raises ApiError or MemoryExhausted."""
+        content_type = request.requestHeaders.getRawHeaders("content-type", [""])[-1]
+        if request.requestHeaders.hasHeader("content-encoding"):
+            message = "Content-Encoding is not supported; send the body uncompressed"
+            raise ApiError(UNSUPPORTED, "compressed", message)
+        body = request.body.read()
+        if content_type.partition(";")[0].strip().lower() != JSONL:
+            return one_message(body, request.requestHeaders)
+        needed = _PARSING_COST * len(body)
+        memory = self._listener.memory
+        if needed > memory.work_limit:
+            message = f"the request needs {needed} bytes of memory; send fewer messages at a time"
+            raise ApiError(TOO_LARGE, "too-large", message)
+        with memory.work(needed):
+            if len(body) <= _PARSED_AT_ONCE:
+                return many_messages(body)
+            parsed: SubmittedMessages = await self._run_in_thread(lambda: many_messages(body))
+            return parsed

@@ -1,0 +1,142 @@
+"""Parameters of a request: from the URL, or from a JSON object in the body."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import unquote_to_bytes
+
+from pubsub.http_api.api_error import BAD_REQUEST, NOT_FOUND, ApiError
+
+if TYPE_CHECKING:
+    from pubsub.http_api.api_request import ApiRequest
+
+MAX_NUMBER = 2**63 - 1
+_MAX_NAME = 255
+TOPICS, MESSAGES = b"/v1/topics/", b"/messages"
+"""The prefix of the path of a topic, and the suffix of that of its messages."""
+
+
+class Parameters:
+    """The parameters by name, checked when they are read; a parameter may be a list.
+
+    All methods raise ApiError for a value that does not fit.
+    """
+
+    def __init__(self, given: Mapping[str, object], known: Collection[str]) -> None:
+        for name in given:
+            if name not in known:
+                expected = ", ".join(sorted(known))
+                raise invalid(f"unknown parameter {name!r}; expected {expected}")
+        self._given = given
+
+    @classmethod
+    def of_url(cls, request: ApiRequest, *known: str) -> Parameters:
+        """Return the parameters of the URL."""
+        try:
+            given = {
+                name.decode(): [value.decode() for value in values]
+                for name, values in (request.args or {}).items()
+            }
+        except UnicodeDecodeError:
+            raise invalid("the URL's parameters are not UTF-8") from None
+        return cls(given, known)
+
+    @classmethod
+    def of_body(cls, request: ApiRequest, *known: str) -> Parameters:
+        """Return the members of the JSON object in the body."""
+        try:
+            given = json.loads(request.body.read())
+        except (ValueError, RecursionError):
+            given = None
+        if not isinstance(given, dict):
+            raise invalid("the body is not a JSON object")
+        return cls(given, known)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._given
+
+    def _single(self, name: str) -> object:
+        value = self._given.get(name)
+        if isinstance(value, list):
+            if len(value) != 1:
+                raise invalid(f"{name}: expected one value")
+            return value[0]
+        return value
+
+    def number(self, name: str, default: int | None = None, low: int = 0) -> int:
+        """Return a whole number, at least ``low``."""
+        value = self._single(name)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, str) and value.removeprefix("-").isdecimal() and len(value) < 20:
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= MAX_NUMBER:
+            raise invalid(f"{name}: expected a whole number, at least {low}")
+        return value
+
+    def is_word(self, name: str, word: str) -> bool:
+        """Return whether the value is ``word``."""
+        return self._single(name) == word
+
+    def flag(self, name: str) -> bool:
+        """Return a boolean; False by default."""
+        value = self._single(name)
+        if value in (None, False, "0", "false", ""):
+            return False
+        if value in (True, "1", "true"):
+            return True
+        raise invalid(f"{name}: expected 1 or 0")
+
+    def text(self, name: str, default: str | None = None, most: int = _MAX_NAME) -> str:
+        """Return text of 1 to ``most`` bytes."""
+        value = self._single(name)
+        if value is None and default is not None:
+            return default
+        return check_name(name, value, most)
+
+    def word(self, name: str, *words: str) -> str:
+        """Return one of ``words``, the first by default, which may be empty."""
+        value = self._single(name)
+        if value is None:
+            return words[0]
+        if value not in words:
+            raise invalid(f"{name}: expected {' or '.join(filter(None, words))}")
+        return str(value)
+
+    def texts(self, name: str) -> list[str]:
+        """Return a list of texts of 1 to 255 bytes; empty by default."""
+        value = self._given.get(name, [])
+        if not isinstance(value, list):
+            raise invalid(f"{name}: expected a list")
+        return [check_name(name, one) for one in value]
+
+
+def check_name(parameter: str, value: object, most: int = _MAX_NAME) -> str:
+    """Return ``value`` if it is text of 1 to ``most`` bytes of UTF-8; raises ApiError."""
+    if isinstance(value, str):
+        try:
+            if 1 <= len(value.encode()) <= most:
+                return value
+        except UnicodeEncodeError:
+            # A lone surrogate, which JSON can express and UTF-8 cannot.
+            pass
+    raise invalid(f"{parameter}: expected text of 1 to {most} bytes")
+
+
+def name_in_path(request: ApiRequest, prefix: bytes, suffix: bytes = b"") -> str:
+    """Return the name between these: one percent-encoded segment of the path."""
+    segment = request.path[len(prefix) :].removesuffix(suffix)
+    if b"/" in segment:
+        message = "name: expected one segment of the path; write %2F for a slash"
+        raise ApiError(NOT_FOUND, "not-found", message)
+    try:
+        return check_name("name", unquote_to_bytes(segment).decode())
+    except UnicodeDecodeError:
+        raise invalid("name: expected UTF-8") from None
+
+
+def invalid(message: str) -> ApiError:
+    """Return the error for an invalid request."""
+    return ApiError(BAD_REQUEST, "invalid-request", message)

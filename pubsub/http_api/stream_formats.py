@@ -1,0 +1,172 @@
+"""Formats of a history stream: an Arrow IPC stream, or a line of JSON for each message.
+
+All methods run in threads, one after another for each stream.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pubsub.http_api.api_error import NOT_IMPLEMENTED, ApiError
+from pubsub.http_api.message_rows import rows_of
+from pubsub.store.block import decode_block
+
+if TYPE_CHECKING:
+    from pubsub.broker.batch import Batch
+    from pubsub.http_api.follow_formats import FollowEncoding
+    from pubsub.http_api.follow_start import HistoryGap
+    from pubsub.store.parcel import Parcel
+
+ARROW, JSONL = "application/vnd.apache.arrow.stream", "application/x-ndjson"
+DAMAGED = "damaged"
+"""Key of a record batch's metadata with the damaged range of offsets, [start, stop]."""
+
+
+class Format(Protocol):
+    """Encodes one stream."""
+
+    content_type: str
+
+    def encode(self, parcel: Parcel) -> bytes:
+        """Return the messages of a parcel, then its damaged range."""
+
+    def end(self) -> bytes:
+        """Return the bytes that mark the complete end of the stream."""
+
+
+class JsonLines:
+    """Each message as an object; values that are not UTF-8 as base64."""
+
+    content_type = JSONL
+
+    def __init__(self, headers: bool) -> None:
+        self._headers = headers
+
+    def encode(self, parcel: Parcel) -> bytes:
+        """See Format."""
+        lines: list[str] = []
+        for batch in batches_of(parcel):
+            lines += rows_of(batch, batch.run, self._headers)
+        if parcel.damaged is not None:
+            lines.append(json.dumps({DAMAGED: parcel.damaged}))
+        return "".join([line + "\n" for line in lines]).encode()
+
+    def end(self) -> bytes:
+        """See Format: the end of the HTTP response is sufficient."""
+        return b""
+
+
+class StoredMessages:
+    """Messages as followers get them, in a response that ends.
+
+    ``gap`` is reported first, and damage at its place in the stream.
+    """
+
+    def __init__(self, encoding: FollowEncoding, start: int, gap: HistoryGap | None) -> None:
+        self.content_type = encoding.content_type
+        self._encoding = encoding
+        self._pieces = [] if gap is None else [encoding.notice("gap", **gap._asdict())]
+        self._at = start
+
+    def encode(self, parcel: Parcel) -> bytes:
+        """See Format."""
+        if parcel.first > self._at:
+            self._report(self._at, parcel.first, "expired")
+        for batch in batches_of(parcel):
+            self._pieces.append(self._encoding.messages(batch))
+        if parcel.damaged is not None:
+            self._report(*parcel.damaged, "damaged")
+        self._at = parcel.stop
+        return self.end()
+
+    def _report(self, start: int, stop: int, reason: str) -> None:
+        self._pieces.append(self._encoding.notice("gap", start=start, stop=stop, reason=reason))
+
+    def end(self) -> bytes:
+        """See Format: the end of the HTTP response is sufficient."""
+        pieces, self._pieces = self._pieces, []
+        return b"".join(pieces)
+
+
+def batches_of(parcel: Parcel) -> Iterator[Batch]:
+    """Yield the messages of a parcel in batches of one topic, with their run."""
+    for block, topics in parcel.blocks:
+        runs = chain.from_iterable(run.split() for run in decode_block(block, topics))
+        for run in runs:
+            if run.last >= parcel.start and run.offset < parcel.stop:
+                low, high = parcel.start - run.offset, parcel.stop - run.offset
+                batch = run.batch().slice(max(low, 0), min(high, run.count))
+                batch.run = block.run
+                yield batch
+
+
+class _Sink:
+    """A file that collects the bytes that are written to it."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._parts: list[Any] = []
+
+    def write(self, data: Any) -> int:
+        self._parts.append(data)
+        return len(data)
+
+    def flush(self) -> None: ...
+
+    def take(self) -> bytes:
+        """Return and remove the written bytes."""
+        parts, self._parts = self._parts, []
+        return b"".join(parts)
+
+
+class ArrowStream:
+    """Record batches; raises ApiError if the extra ``arrow`` is not installed."""
+
+    content_type = ARROW
+
+    def __init__(self, headers: bool, compression: str) -> None:
+        self._pyarrow = pyarrow = need_arrow()
+        from pubsub.store import arrow
+
+        self._arrow = arrow
+        self._headers = headers
+        self._sink = _Sink()
+        options = pyarrow.ipc.IpcWriteOptions(
+            compression=None if compression == "none" else compression
+        )
+        self._schema = arrow.schema(headers)
+        self._writer = pyarrow.ipc.new_stream(
+            pyarrow.PythonFile(self._sink, "w"), self._schema, options=options
+        )
+
+    def encode(self, parcel: Parcel) -> bytes:
+        """See Format."""
+        for batch in self._arrow.batches(parcel, self._headers):
+            self._writer.write_batch(batch)
+        if parcel.damaged is not None:
+            empty = self._pyarrow.RecordBatch.from_pylist([], schema=self._schema)
+            self._writer.write_batch(empty, {DAMAGED: json.dumps(parcel.damaged)})
+        return self._sink.take()
+
+    def end(self) -> bytes:
+        """See Format."""
+        self._writer.close()
+        return self._sink.take()
+
+
+def need_arrow() -> Any:
+    """Return pyarrow with its module ``ipc``; raises ApiError if it is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.ipc
+    except ImportError:
+        raise ApiError(
+            NOT_IMPLEMENTED,
+            "no-arrow",
+            "pyarrow is not installed here; install pubsub-broker[arrow] or request format=jsonl",
+        ) from None
+    return pyarrow

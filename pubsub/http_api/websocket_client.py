@@ -1,0 +1,339 @@
+"""One WebSocket: frames in and out, time limits, and the close.
+
+Requests are carried out one after another. While one waits for backpressure, and while the client
+does not read its replies, no more is read from it. The confirmation of a publish is sent when the
+message is stored; requests after it do not wait for that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import ensureDeferred
+from twisted.logger import Logger
+from websockets.frames import CloseCode, Opcode
+from websockets.protocol import OPEN, SERVER
+from websockets.protocol import Protocol as Frames
+
+from pubsub.errors import BadToken, HandshakeTimeout, Refused
+from pubsub.http_api.api_error import BAD_REQUEST, INTERNAL, ApiError
+from pubsub.http_api.live_response import HEARTBEAT_SECONDS, RESPONSE_BYTES, LiveResponse
+from pubsub.http_api.parameters import invalid
+from pubsub.http_api.request_access import RequestAccess, is_from_here
+from pubsub.http_api.websocket_close import BAD_TOKEN, TIMEOUT, close_code, close_reason
+from pubsub.http_api.websocket_frames import (
+    BadRequest,
+    frame,
+    id_of,
+    refusal,
+    reply,
+    request_of,
+    text,
+)
+from pubsub.http_api.websocket_requests import WebSocketRequests
+from pubsub.wire.read_buffer import arrival_seconds
+from pubsub.wire.unsent_bytes import TransportCharge
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Coroutine
+    from typing import Any
+
+    from pubsub.broker.topics import KeyChange, Topic
+    from pubsub.http_api.api_request import ApiRequest
+    from pubsub.http_api.message_publishing import Submitted
+    from pubsub.http_api.websocket_requests import RequestContext
+
+log = Logger()
+_PING = frame(0x89, b"")
+# Confirmations that a client may be owed before no more is read from it.
+_MAX_CONFIRMING = 256
+# Bytes of a read: a read of tiny frames is handled within milliseconds. A longer frame is read in
+# larger pieces.
+_READ_BYTES, _LONG_READ_BYTES = 4 * 1024, 64 * 1024
+
+
+class WebSocketClient(LiveResponse):
+    """The client of one WebSocket."""
+
+    def __init__(self, context: RequestContext, request: ApiRequest, quiet: logging.Logger) -> None:
+        listener = context.listener
+        listener.memory.reserve(RESPONSE_BYTES)
+        super().__init__(listener, request)
+        self._context = context
+        self._limit: int = listener.settings["max-message"]
+        self._frames = Frames(SERVER, state=OPEN, max_size=self._limit, logger=quiet)
+        anonymous = RequestAccess(
+            listener, request.channel.identity, is_local=is_from_here(request)
+        )
+        self._requests = WebSocketRequests(context, self._outbox, anonymous)
+        self._charge = TransportCharge(self.evict, listener.memory)
+        self._pieces: list[bytes] = []
+        self._is_binary = False
+        self._partial_since: float | None = None
+        self._waiting: deque[tuple[bytes, bool]] = deque()
+        self._holds: set[str] = set()
+        self._is_working = False
+        self._connected = self._ended = False
+        self._closing: tuple[int, str] | None = None
+        self._confirming = 0
+        self._latest = listener.clock.seconds()
+        self._pinged = False
+
+    def begin(self) -> None:
+        """The handshake of HTTP is done: the first message must be ``connect``."""
+        self.channel.upgraded = True
+        self.channel.stream.bufferSize = _READ_BYTES
+        self.take_channel()
+        self._listener.handshakes.begin(self)
+        if self.channel.leaving:
+            self.drain(self.channel.end_reason)
+
+    # Input
+
+    def data_received(self, data: bytes) -> None:
+        """See ``LongResponse``."""
+        if self._ended:
+            return
+        self._latest = self._listener.clock.seconds()
+        self._pinged = False
+        self._frames.receive_data(data)
+        for one in self._frames.events_received():
+            self._take(one.opcode, bytes(one.data), one.fin)  # type: ignore[union-attr]
+        self._measure()
+        self._work()
+        self._send_control()
+
+    def _take(self, opcode: Opcode, data: bytes, final: bool) -> None:
+        if opcode not in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
+            return
+        if opcode is not Opcode.CONT:
+            self._is_binary = opcode is Opcode.BINARY
+        self._pieces.append(data)
+        if final:
+            pieces, self._pieces = self._pieces, []
+            self._waiting.append((b"".join(pieces), self._is_binary))
+
+    def _measure(self) -> None:
+        """Charge the message that has not arrived in full, and the requests that wait."""
+        partial = len(self._frames.reader.buffer) + sum(map(len, self._pieces))
+        self._charge.set(partial + sum([len(data) for data, _ in self._waiting]))
+        if not partial:
+            self._partial_since = None
+        elif self._partial_since is None:
+            self._partial_since = self._latest
+        long = partial > _READ_BYTES
+        self.channel.stream.bufferSize = _LONG_READ_BYTES if long else _READ_BYTES
+
+    def _send_control(self) -> None:
+        """Send the frames that others require: pongs, and the close."""
+        for data in self._frames.data_to_send():
+            if data:
+                self._send(data)
+            else:
+                if self._frames.parser_exc is not None:
+                    self.channel.count_refusal("malformed")
+                self._finish()
+
+    def _send(self, data: bytes) -> None:
+        """Send a reply; a client that does not read them is not read from either."""
+        if self._ended:
+            return
+        self._outbox.send(data)
+        if self.channel.output_full:
+            self._hold("output")
+
+    # Flow control
+
+    def _hold(self, reason: str) -> None:
+        if not self._holds:
+            self.channel.stream.pauseProducing()
+        self._holds.add(reason)
+
+    def _release(self, reason: str) -> None:
+        if reason in self._holds:
+            self._holds.discard(reason)
+            if not self._holds and not self._ended:
+                self.channel.stream.resumeProducing()
+
+    def resumeProducing(self) -> None:
+        """See IPushProducer."""
+        super().resumeProducing()
+        self._release("output")
+
+    # Requests
+
+    def _work(self) -> None:
+        """Carry out the requests that wait, unless one is being carried out."""
+        if not self._is_working and self._waiting and not self._ended:
+            self._is_working = True
+            ensureDeferred(self._carry_out_all())
+            if self._is_working:
+                self._hold("working")
+
+    async def _carry_out_all(self) -> None:
+        while self._waiting and not self._ended:
+            await self._carry_out(*self._waiting.popleft())
+        self._is_working = False
+        self._measure()
+        self._release("working")
+
+    async def _carry_out(self, data: bytes, binary: bool) -> None:
+        id: object = None
+        try:
+            try:
+                members, payload = request_of(data, binary)
+                id = id_of(members)
+            except BadRequest as problem:
+                raise invalid(str(problem)) from None
+            op = members.pop("op", None)
+            if not self._connected and op != "connect":
+                raise ApiError(BAD_REQUEST, "not-connected", "the first request must be connect")
+            if op != "connect" and not self._requests.access.token_is_valid:
+                self._refuse(id, BadToken("the token is not valid any more"))
+                self.close(BAD_TOKEN, "the token has expired")
+                return
+            if op == "publish":
+                limiters = self.channel.limiters()
+                submitted = await self._requests.publish(members, payload, limiters)
+                self._begin_confirmation(self._confirm(id, submitted))
+                return
+            if payload is not None:
+                raise invalid("a binary frame is for the op publish only")
+            answer = await self._requests.carry_out(op, members)
+        except Exception as problem:
+            self._refuse(id, problem)
+            return
+        if not self._connected:
+            self._connected = True
+            self._listener.handshakes.done(self)
+        self._send(reply(id, answer))
+
+    def _begin_confirmation(self, confirmation: Coroutine[Any, Any, None]) -> None:
+        self._confirming += 1
+        if self._confirming >= _MAX_CONFIRMING:
+            self._hold("answers")
+        ensureDeferred(confirmation)
+
+    async def _confirm(self, id: object, submitted: Submitted) -> None:
+        """Answer a publish when it is confirmed."""
+        batch = submitted.batch
+        self._request.count_published(batch.count, batch.nbytes)
+        try:
+            published = await self._context.publisher.confirmed(submitted)
+        except Exception as problem:
+            self._refuse(id, problem)
+        else:
+            self._send(reply(id, published.members()))
+        self._confirming -= 1
+        self._release("answers")
+        self._close_if_done()
+
+    def _refuse(self, id: object, problem: Exception) -> None:
+        """Answer with an error; without a connect before, also close."""
+        if isinstance(problem, Refused):
+            problem = ApiError.from_refusal(problem)
+        if not isinstance(problem, ApiError):
+            log.failure("http: a request of a WebSocket failed", connection=self.log_fields())
+            message = "internal error; the broker's log has details"
+            problem = ApiError(INTERNAL, "internal", message)
+        self._request.count_refusal(problem)
+        self._send(refusal(id, problem))
+        if not self._connected:
+            self.close(close_code(problem), problem.code)
+
+    # As a subscriber
+
+    def report_gap(self, start: int, stop: int, reason: str) -> None:
+        """See ``LiveResponse``."""
+        self._tell("gap", start=start, stop=stop, reason=reason)
+
+    def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
+        """See ``Subscriber``."""
+        if self._requests.may_continue(topic):
+            return True
+        self._listener.refuse("revoked", self.label, topic=topic.name, connection=self.channel)
+        self._tell("revoked", topic=topic.name)
+        self._requests.forget(topic)
+        return False
+
+    def _tell(self, name: str, **members: object) -> None:
+        if not self._ended:
+            self._outbox.send(text({name: members}))
+
+    # Time
+
+    def handshake_overdue(self) -> None:
+        """See ``Shaking``."""
+        self.channel.count_refusal(HandshakeTimeout.reason)
+        self.close(TIMEOUT, HandshakeTimeout.reason)
+
+    def sweep(self, now: float) -> None:
+        """See ``LongResponse``: apply the time limits, and send a ping at intervals."""
+        listener = self._listener
+        if not self._requests.access.token_is_valid:
+            self.channel.count_refusal("bad-token")
+            self.close(BAD_TOKEN, "the token has expired")
+        elif self._holds:
+            # Nothing can arrive.
+            return
+        elif self._frame_is_overdue(now):
+            self.channel.count_refusal("timeout")
+            self.close(TIMEOUT, "a message took too long to arrive")
+        elif listener.idle_timeout and now - self._latest > listener.idle_timeout:
+            self.close(TIMEOUT, "idle")
+        elif now - self._beat >= HEARTBEAT_SECONDS and self._outbox.drained:
+            self._beat = now
+            if self._pinged:
+                self.evict("did not answer a ping")
+                return
+            self._pinged = True
+            self._outbox.send(_PING)
+
+    def _frame_is_overdue(self, now: float) -> bool:
+        seconds, since = self._listener.frame_seconds, self._partial_since
+        if not seconds or since is None:
+            return False
+        return now - since > arrival_seconds(seconds, self._charge.held)
+
+    # The end
+
+    def drain(self, reason: str) -> None:
+        """See ``LongResponse``: send pending replies and queued messages, then close."""
+        if self._closing is None and not self._ended:
+            self._closing = (CloseCode.GOING_AWAY, close_reason(reason))
+            self._hold("closing")
+            self._outbox.when_drained(self._close_if_done)
+
+    def _close_if_done(self) -> None:
+        if self._closing is not None and not self._confirming and self._outbox.drained:
+            self.close(*self._closing)
+
+    def input_ended(self) -> None:
+        """See ``LongResponse``: without a close before, the client is gone."""
+        self._finish()
+
+    def close(self, code: int, reason: str) -> None:
+        """Send the close, and end the session."""
+        if not self._ended:
+            self._frames.fail(code, reason)
+            self._send_control()
+
+    def end(self) -> None:
+        """See ``LongResponse``."""
+        if not self._ended:
+            self._ended = True
+            self._listener.handshakes.done(self)
+            self._charge.set(0)
+            self._waiting.clear()
+            self._pieces.clear()
+            self._outbox.shut("disconnected")
+            self._requests.end()
+            self._listener.memory.free(RESPONSE_BYTES)
+
+    def _finish(self) -> None:
+        if not self._ended:
+            self.end()
+            self._request.unregisterProducer()
+            self.channel.upgrade_ended()
