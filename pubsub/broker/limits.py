@@ -103,6 +103,12 @@ class RateLimiter:
         self._messages = TokenBucket(rate.messages, clock) if rate.messages else None
         self._bytes = TokenBucket(rate.bytes, clock) if rate.bytes else None
 
+    @property
+    def full(self) -> bool:
+        """Whether as many messages may pass as ever: none was charged lately."""
+        buckets = [bucket for bucket in (self._messages, self._bytes) if bucket is not None]
+        return all(bucket.available() >= bucket.burst for bucket in buckets)
+
     def admissible(
         self, columns: Columns, sender: bytes = b"", headers: Sequence[Headers] | None = None
     ) -> int:

@@ -55,6 +55,8 @@ class Readiness:
         self.backplane: Callable[[], str | None] = lambda: None
         """Returns why other brokers cannot be reached, if there are any; the own clients are
         served all the same."""
+        self.missing: Sequence[str] = ()
+        """Why listeners of the configuration could not be added, by the last reload."""
         self._store = store
         self._drainage = drainage
         self._service_of = service_of
@@ -77,3 +79,5 @@ class Readiness:
             if self.addresses(listener) == []:
                 text = f"{listener.event_protocol} does not listen on {listener.endpoint}"
                 yield Obstacle("listening", text)
+        for reason in self.missing:
+            yield Obstacle("listening", reason)

@@ -13,6 +13,7 @@ import click
 from pubsub.commands.bench_run import LEAST_BYTES, BenchRun, Load, Results
 from pubsub.commands.destination import Destination, destination, destination_options, split_user
 from pubsub.commands.latency_histogram import draw, duration
+from pubsub.commands.positive_number import PositiveNumber
 
 _BAR = 40
 _PERCENTILES = (50.0, 90.0, 99.0, 99.9)
@@ -33,7 +34,7 @@ _PERCENTILES = (50.0, 90.0, 99.0, 99.9)
               metavar="BYTES", help="Size of a message.")  # fmt: skip
 @click.option("--batch", "-b", type=click.IntRange(1), default=100, show_default=True,
               metavar="N", help="Messages that a publisher sends at once.")  # fmt: skip
-@click.option("--rate", "-r", type=click.FloatRange(0, min_open=True), metavar="N",
+@click.option("--rate", "-r", type=PositiveNumber(), metavar="N",
               help="Messages a second of all publishers (default: no limit).")  # fmt: skip
 @click.option("--confirm", "-c", is_flag=True, help="Wait for the confirmation of each batch.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")

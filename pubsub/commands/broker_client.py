@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,14 +26,16 @@ class CommandError(PubSubError):
 
 def run(work: Coroutine[Any, Any, _Result]) -> _Result:
     """Run ``work`` to its end, or to Ctrl-C. Raises CommandError."""
-    from pubsub.client import ClientError
+    # With Ctrl-C during the import, `work` has not begun.
+    with closing(work):
+        from pubsub.client import ClientError
 
-    # Notices are reported by the commands themselves.
-    _silence_log()
-    try:
-        return asyncio.run(work)
-    except ClientError as error:
-        raise CommandError(str(error)) from None
+        # Notices are reported by the commands themselves.
+        _silence_log()
+        try:
+            return asyncio.run(work)
+        except ClientError as error:
+            raise CommandError(str(error)) from None
 
 
 def _silence_log() -> None:

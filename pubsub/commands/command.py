@@ -10,6 +10,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -104,6 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Errors are one line on standard error.
     """
+    _open_standard_streams()
     try:
         code = _invoke(list(sys.argv[1:] if arguments is None else arguments))
         # There is none if the shell has closed it.
@@ -125,6 +127,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (PubSubError, ValueError) as error:
         return _report(str(error), FAILED)
     return code or 0
+
+
+def _open_standard_streams() -> None:
+    """Replace the streams that the shell has closed.
+
+    Otherwise the next file or socket that is opened has the descriptor of the stream.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # It stays open until the process ends.
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _invoke(arguments: list[str]) -> int | None:

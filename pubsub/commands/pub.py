@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from pubsub.commands.destination import Destination, destination, destination_options
+from pubsub.commands.positive_number import PositiveNumber
 
 _STDIN = 0
 
@@ -60,7 +61,7 @@ class _Header(click.ParamType[tuple[str, bytes]]):
     help="Publish the message N times, or N lines at the most.",
 )  # fmt: skip
 @click.option(
-    "--rate", "-r", type=click.FloatRange(0, min_open=True), metavar="N",
+    "--rate", "-r", type=PositiveNumber(), metavar="N",
     help="Publish N messages a second.",
 )  # fmt: skip
 @click.option("--confirm", "-c", is_flag=True, help="Wait until the broker has confirmed them.")
@@ -103,6 +104,7 @@ async def publish(where: Destination, publication: PublishPlan) -> tuple[int, in
     """Publish, and return how many messages were published, how many were refused or may not have
     been published, and the lowest level that was confirmed.
     """
+    from pubsub.client import OutcomeUnknown, Uncertain
     from pubsub.commands.broker_client import connected
     from pubsub.commands.notice_report import NoticeReport
     from pubsub.commands.pace import paced
@@ -110,13 +112,18 @@ async def publish(where: Destination, publication: PublishPlan) -> tuple[int, in
     given, levels, report = 0, set(), NoticeReport(quiet=True)
     async with connected(where, report) as client:
         async for payloads in paced(publication.payloads(), publication.rate):
-            level = await client.publish_many(
-                publication.topic,
-                payloads,
-                confirm=publication.confirm,
-                headers=publication.headers or None,
-            )
             given += len(payloads)
+            try:
+                level = await client.publish_many(
+                    publication.topic,
+                    payloads,
+                    confirm=publication.confirm,
+                    headers=publication.headers or None,
+                )
+            except OutcomeUnknown as error:
+                # The connection was lost. The client makes another one for the next messages.
+                report(Uncertain(len(payloads), str(error).partition("; ")[0]))
+                continue
             if level is not None:
                 levels.add(level)
     lowest = min(levels).name.lower() if levels else None

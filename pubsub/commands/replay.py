@@ -7,20 +7,25 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from pubsub.commands.destination import Destination, destination, destination_options
 from pubsub.commands.history_reading import StoredMessage
 from pubsub.commands.message_formats import NAMES, MessageFormatter, choose
+from pubsub.commands.positive_number import PositiveNumber
 from pubsub.commands.start_position import EARLIEST, LATEST, PositionType, StartPosition, offset_of
 from pubsub.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pubsub.client import Client
 
 _GROUP = 500
 Advance = Callable[[int], None]
@@ -57,7 +62,7 @@ class ReplayRange:
     help="How they are written.",
 )  # fmt: skip
 @click.option(
-    "--rate", "-r", type=click.FloatRange(0, min_open=True), metavar="N",
+    "--rate", "-r", type=PositiveNumber(), metavar="N",
     help="Publish N messages a second.",
 )  # fmt: skip
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
@@ -170,24 +175,52 @@ def _new_file(output: str) -> Iterator[BinaryIO]:
 async def publish_again(
     where: Destination, wanted: ReplayRange, into: str, rate: float | None, advance: Advance
 ) -> int:
-    """Publish the payloads on the topic ``into``, confirmed, and return their number."""
+    """Publish the payloads on the topic ``into``, confirmed, and return their number.
+
+    Raises CommandError for a message that the protocol cannot carry; those before it are published.
+    """
+    from pubsub.client import NotExpressible
     from pubsub.commands.broker_client import connected
     from pubsub.commands.notice_report import NoticeReport
     from pubsub.commands.pace import paced
 
     count = 0
+    offsets: deque[int] = deque()
 
     async def groups() -> AsyncIterator[list[bytes]]:
         messages = _messages(where, wanted, advance)
         # Reading blocks; the connection to the broker is kept meanwhile.
         while group := await asyncio.to_thread(lambda: list(islice(messages, _GROUP))):
+            offsets.extend(message.offset for message in group)
             yield [message.payload for message in group]
 
     async with connected(where, NoticeReport()) as client:
         async for payloads in paced(groups(), rate):
-            await client.publish_many(into, payloads, confirm=True)
+            try:
+                await client.publish_many(into, payloads, confirm=True)
+            except NotExpressible:
+                # Not one of them was sent. Those before the first that is too large can be.
+                await _publish_first(client, into, payloads, offsets)
             count += len(payloads)
+            for _ in payloads:
+                offsets.popleft()
     return count
+
+
+async def _publish_first(
+    client: Client, into: str, payloads: Sequence[bytes], offsets: Iterable[int]
+) -> None:
+    """Publish messages, which have these offsets, up to one that the protocol cannot carry."""
+    from pubsub.client import NotExpressible
+    from pubsub.commands.broker_client import CommandError
+
+    for payload, offset in zip(payloads, offsets, strict=False):
+        try:
+            await client.publish(into, payload, confirm=True)
+        except NotExpressible as error:
+            raise CommandError(
+                f"offset {offset}: {error}; go on with --from {offset + 1}"
+            ) from None
 
 
 @contextmanager

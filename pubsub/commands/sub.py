@@ -12,6 +12,7 @@ import click
 
 from pubsub.commands.destination import Destination, destination, destination_options
 from pubsub.commands.message_formats import NAMES, MessageFormatter, choose
+from pubsub.commands.positive_number import PositiveNumber
 from pubsub.commands.start_position import LATEST, PositionType, StartPosition
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def format_options(command: Any) -> Any:
     help="Where to begin: in the history, or with what is published from now on (latest).",
 )  # fmt: skip
 @click.option(
-    "--timeout", "-W", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
+    "--timeout", "-W", type=PositiveNumber(), metavar="SECONDS",
     help="End after this time, with exit code 124.",
 )  # fmt: skip
 @click.option("--quiet", "-q", is_flag=True, help="Do not report lost connections and messages.")

@@ -136,10 +136,17 @@ class MessagePublisher:
 
     @staticmethod
     def _take(messages: SubmittedMessages, sender: bytes, limiters: Sequence[RateLimiter]) -> None:
-        """Charge the rate limits; raises RateLimited if one of them does not admit all."""
+        """Charge the rate limits; raises RateLimited if one of them does not admit all.
+
+        Raises ApiError if it never will: the client is not told to send the same again.
+        """
         columns, headers = messages
         for limiter in limiters:
-            if limiter.admissible(columns, sender, headers) < columns.count:
+            admissible = limiter.admissible(columns, sender, headers)
+            if admissible < columns.count and limiter.full:
+                message = f"the rate limit admits {admissible} of {columns.count} messages at once"
+                raise ApiError(TOO_LARGE, "too-large", f"{message}; send fewer in a request")
+            if admissible < columns.count:
                 raise RateLimited("the rate limit is exceeded; send fewer messages, or send later")
         nbytes = messages_nbytes(columns, sender, headers)
         for limiter in limiters:
@@ -217,7 +224,8 @@ class PublishHandler:
     async def _messages(self, request: ApiRequest) -> SubmittedMessages:
         """Return the messages of the body; raises ApiError or MemoryExhausted."""
         content_type = request.requestHeaders.getRawHeaders("content-type", [""])[-1]
-        if request.requestHeaders.hasHeader("content-encoding"):
+        codings = request.requestHeaders.getRawHeaders("content-encoding", [])
+        if any(coding.strip().lower() != "identity" for coding in codings):
             message = "Content-Encoding is not supported; send the body uncompressed"
             raise ApiError(UNSUPPORTED, "compressed", message)
         body = request.body.read()

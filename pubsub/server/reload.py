@@ -141,11 +141,14 @@ class LiveConfiguration:
         closed.addErrback(lambda failure: log.failure("adding listeners failed", failure))
 
     def _add(self, coming: list[Prepared]) -> None:
+        missing = []
         for prepared in coming:
             try:
                 self._listeners.add(prepared)
             except StartError as error:
+                missing.append(str(error))
                 log.error("reload: {reason}; correct it and reload again", reason=error)
+        self._broker.readiness.missing = missing
 
     def _report(self, changes: Changes) -> None:
         for one in changes.settings:

@@ -8,6 +8,7 @@ import pty
 import signal
 import subprocess
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from tests.integration.broker import HOST, TIMEOUT, Start, listen
 from tests.integration.command import PUBSUB, error, output, run, settings, url
+from tests.waiting import until
 
 TOPIC = "cafe/7"
 
@@ -101,6 +103,8 @@ class TestPublishing:
         assert "NAME=VALUE" in error("pub", TOPIC, "x", "-H", "a", env=env, code=2)
         assert "exclude" in error("pub", TOPIC, "x", "--file=y", env=env, code=2)
         assert "usage: pubsub pub" in error("pub", env=env, code=2)
+        assert "expected a number" in error("pub", TOPIC, "x", "--rate=inf", env=env, code=2)
+        assert "expected a number" in error("sub", TOPIC, "--timeout=nan", env=env, code=2)
         assert "no client for 'gopher'" in error("pub", TOPIC, "x", "--url=gopher://h", env=env)
 
 
@@ -209,6 +213,58 @@ class TestTerminal:
         shown = self.shown(env, "replay", TOPIC, "--output", str(tmp_path / "out"))
         assert b"100%" in shown
         assert b"received" in self.shown(env, "bench", "-n", "2000")
+
+
+def test_the_broker_is_killed_while_confirmations_are_awaited(start: Start, tmp_path: Path) -> None:
+    store = f"--store=log:{tmp_path / 'history'}"
+    first = start(*listen("cafe"), "--admin-port=0", store)
+    port, env = first.port("cafe"), settings(url(first, "http"), tmp_path)
+    command = [PUBSUB, "pub", TOPIC, "--confirm", "--json", "--url", f"cafe://{HOST}:{port}"]
+    with subprocess.Popen(
+        command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        until(lambda: run("tail", TOPIC, env=env).stdout == b"one\n", "the message is stored")
+        first.kill()
+        start(f"--listen=cafe=tcp:{port}:interface={HOST}", store)
+        shown, errors = process.communicate(b"two\nthree\n", TIMEOUT)
+    found = json.loads(shown)
+    assert found["published"] + found["failed"] == 3, errors
+    assert found["published"] >= 1
+    assert process.returncode == (1 if found["failed"] else 0)
+    assert b"Traceback" not in errors
+
+
+def test_replay_up_to_a_message_that_is_too_large(start: Start, tmp_path: Path) -> None:
+    broker = start(*listen("cafe"), "--admin-port=0")
+    env = settings(url(broker, "http"), tmp_path)
+    output("pub", TOPIC, env=env, stdin=b"one\ntwo\n")
+    request = urllib.request.Request(
+        f"{url(broker, 'http')}/v1/topics/cafe%2F7/messages", bytes(1024 * 1024), method="POST"
+    )
+    with urllib.request.urlopen(request):
+        pass
+    output("pub", TOPIC, "three", env=env)
+    text = error("replay", TOPIC, "--into", "cafe/8", "--quiet", env=env)
+    assert "offset 2: " in text
+    assert "go on with --from 3" in text
+    assert output("tail", "cafe/8", env=env) == b"one\ntwo\n"
+    output("replay", TOPIC, "--into", "cafe/8", "--quiet", "--from", "3", env=env)
+    assert output("tail", "cafe/8", env=env) == b"one\ntwo\nthree\n"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-"])
+def test_a_standard_stream_is_closed(start: Start, tmp_path: Path, closed: str) -> None:
+    env = settings(url(start(*listen("cafe"), "--admin-port=0"), "http"), tmp_path)
+    for command in (f"pub {TOPIC}", "topics", f"tail {TOPIC}", "passwd users bob"):
+        done = subprocess.run(
+            ["sh", "-c", f"{PUBSUB} {command} {closed}"], env=env, cwd=tmp_path,
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT, check=False,
+        )  # fmt: skip
+        assert done.stderr.count(b"\n") <= 1, done.stderr
+        assert done.returncode == (1 if "passwd" in command else 0)
 
 
 @pytest.mark.parametrize("protocol", ["cafe", "nsd", "rheos", "spot", "http"])

@@ -178,6 +178,7 @@ class PublishTests(SynchronousTestCase):
     def test_a_compressed_body(self) -> None:
         answer = self.client.post(PATH, b"x", Content_Encoding="gzip")
         assert answer.error == (415, "compressed")
+        assert self.client.post(PATH, b"x", Content_Encoding="Identity").status == 200
 
     def test_the_client_leaves_with_half_a_body(self) -> None:
         self.client.send(f"POST {PATH} HTTP/1.1\r\nContent-Length: 9\r\n\r\nhello".encode())
@@ -310,9 +311,20 @@ class RefusalTests(SynchronousTestCase):
 
     def test_a_request_is_published_whole_or_not_at_all(self) -> None:
         body = b'{"value":"x"}\n' * 4
-        assert self.post(body=body, Content_Type=ND).error == (429, "rate-limited")
+        answer = self.post(body=body, Content_Type=ND)
+        # The limit never admits four messages at once.
+        assert answer.error == (413, "too-large")
+        assert "admits 3 of 4 messages at once" in answer.json["message"]
         assert self.house.store.next_offset == 0
         assert "a" not in self.house.broker.topics
+
+    def test_a_request_that_may_be_repeated_later(self) -> None:
+        client = self.house.connect()
+        assert client.post(PATH, b"x").status == 200
+        body = b'{"value":"x"}\n' * 3
+        assert client.post(PATH, body, Content_Type=ND).error == (429, "rate-limited")
+        self.house.pass_time(1)
+        assert client.post(PATH, body, Content_Type=ND).status == 200
 
     def test_rates_of_the_listener(self) -> None:
         house = WebHouse(listener_rate_messages=1)

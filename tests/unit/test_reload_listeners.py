@@ -107,9 +107,15 @@ class AdditionTests(ListenerCase):
             "reload: nsd: cannot listen on tcp:2:interface=127.0.0.1: Address already in use; "
             "correct it and reload again"
         )
+        obstacles = [
+            one.text for one in self.broker.readiness.obstacles() if one.kind == "listening"
+        ]
+        assert len(obstacles) == 1
+        assert obstacles[0] in line
         self.reactor.taken = set()
         self.apply(config(cafe(1), {"protocol": "nsd", "port": 2}, {"protocol": "nsd", "port": 3}))
         assert self.served() == ["cafe 1", "nsd 3", "nsd 2"]
+        assert not list(self.broker.readiness.obstacles())
 
     def test_a_listener_that_cannot_be_made_changes_nothing(self) -> None:
         new = config(cafe(1), {"protocol": "fast", "port": 2}, max_topics=5)

@@ -1,0 +1,24 @@
+"""``PositiveNumber``: a rate, or a time in seconds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import click
+
+
+class PositiveNumber(click.FloatRange):
+    """A finite number above 0."""
+
+    def __init__(self) -> None:
+        super().__init__(0, min_open=True)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """See ``click.ParamType``."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"expected a number, not {value}", param, ctx)
+        return number
