@@ -56,7 +56,7 @@ class Readiness:
         """Returns why other brokers cannot be reached, if there are any; the own clients are
         served all the same."""
         self.missing: Sequence[str] = ()
-        """Why listeners of the configuration could not be added, by the last reload."""
+        """The errors of the last reload, for each listener that could not be added."""
         self._store = store
         self._drainage = drainage
         self._service_of = service_of

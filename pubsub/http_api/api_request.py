@@ -14,6 +14,7 @@ from pubsub.broker.marks import Marked
 from pubsub.http_api.api_error import TOO_LARGE, VERSION, ApiError
 from pubsub.http_api.client_share import client_of
 from pubsub.http_api.request_body import Body
+from pubsub.http_api.request_target import origin_form
 from pubsub.wire.peer_address import address_text, host_of
 
 if TYPE_CHECKING:
@@ -152,6 +153,13 @@ class ApiRequest(Request):
         self.content = self.body = Body(shares, client, self._listener.memory)
         if length is not None and length > self._body_limit:
             self._refuse_body()
+
+    def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
+        """The request has arrived completely."""
+        path, host = origin_form(path)
+        if host is not None:
+            self.requestHeaders.setRawHeaders(b"host", [host])
+        super().requestReceived(command, path, version)
 
     def handleContentChunk(self, data: bytes) -> None:
         """Append a piece of the body, within its limit."""

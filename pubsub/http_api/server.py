@@ -17,6 +17,7 @@ from pubsub.http_api.http_channel import Channel
 from pubsub.http_api.message_publishing import PROTOCOL
 from pubsub.http_api.request_origin import SETTINGS as ORIGIN_SETTINGS
 from pubsub.http_api.request_origin import RequestOrigin
+from pubsub.http_api.request_target import origin_form
 from pubsub.http_api.routes import Routes, is_messages
 from pubsub.http_api.shares import Shares
 from pubsub.settings import SECONDS, SIZE, Setting, integer
@@ -90,7 +91,7 @@ class AdminFactory(Factory):
 
     def body_limit(self, method: bytes, target: bytes) -> tuple[int, Shares]:
         """See ``ApiServer``."""
-        path = target.partition(b"?")[0]
+        path = origin_form(target)[0].partition(b"?")[0]
         if method == b"POST" and path == b"/v1/stage":
             return self.listener.settings["max-batch"], self.staged_shares
         if method == b"POST" and is_messages(path):

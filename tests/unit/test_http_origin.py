@@ -6,7 +6,7 @@ from socket import gethostname
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.unit.web import WebHouse
+from tests.unit.web import Answer, WebHouse
 
 BOUNDS = b"GET /v1/bounds HTTP/1.1\r\n"
 
@@ -53,6 +53,18 @@ class HostTests(SynchronousTestCase):
         client = self.house.connect()
         client.send(BOUNDS + b"Host: localhost\r\nHost: evil.example\r\n\r\n")
         assert client.answer().error == (400, "invalid-request")
+
+    def test_a_target_in_absolute_form_names_the_host(self) -> None:
+        def answer(target: bytes, host: bytes = b"evil.example") -> Answer:
+            client = self.house.connect()
+            client.send(b"GET " + target + b" HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
+            return client.answer()
+
+        assert answer(b"http://localhost:7080/v1/bounds").status == 200
+        assert answer(b"HTTPS://localhost/v1/topics?limit=1").status == 200
+        assert b"pubsub" in answer(b"http://localhost").body
+        assert answer(b"http://evil.example/v1/bounds", b"localhost").error == (403, "host")
+        assert answer(b"http:///v1/bounds", b"localhost").error == (403, "host")
 
     def test_none(self) -> None:
         client = self.house.connect()
