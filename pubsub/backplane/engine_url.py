@@ -5,10 +5,10 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from pubsub.broker.setting_files import read_file
 from pubsub.errors import ConfigurationError
 from pubsub.settings import Kind
 
@@ -131,7 +131,9 @@ def engine_options(settings: Mapping[str, Any]) -> EngineOptions | None:
         raise ConfigurationError("backplane-key: needs backplane-cert")
     for name, path in (("creds", options.credentials), ("ca", options.ca),
                        ("cert", options.certificate), ("key", options.key)):  # fmt: skip
-        _check_readable(f"backplane-{name}", path)
+        if path:
+            # Only to report what nats-py would report without the name of the setting.
+            read_file(f"backplane-{name}", path)
     try:
         options.tls()
     except (OSError, ValueError) as error:
@@ -139,14 +141,3 @@ def engine_options(settings: Mapping[str, Any]) -> EngineOptions | None:
             f"backplane-ca, backplane-cert: the files cannot be used for TLS: {error}"
         ) from None
     return options
-
-
-def _check_readable(name: str, path: str) -> None:
-    if not path:
-        return
-    try:
-        Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigurationError(
-            f"{name}: {path}: {error.strerror}; name a file that the broker can read"
-        ) from None

@@ -6,7 +6,6 @@ programs write it too. Empty lines and lines that begin with ``#`` are ignored.
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 from base64 import b64encode
@@ -15,12 +14,10 @@ from collections.abc import Mapping
 
 from cryptography.exceptions import InvalidKey
 from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
-from twisted.logger import Logger
 
+from pubsub.broker.setting_files import read_file, warn_if_readable
 from pubsub.errors import ConfigurationError
-from pubsub.settings import is_credential
 
-log = Logger()
 MAX_USER = 255
 """Bytes of the longest name."""
 MAX_PASSWORD = 1024
@@ -30,7 +27,6 @@ _MEMORY_KIB, _PASSES, _LANES = 19 * 1024, 2, 1
 _SALT, _HASH = 16, 32
 # The limit of the memory of a hash: 256 MiB, so that a verification takes less than a second.
 _MAX_MEMORY_KIB, _MAX_PASSES = 256 * 1024, 16
-_READABLE_BY_OTHERS = 0o077
 _HASHED = re.compile(
     r"\$argon2id\$v=19\$m=(?P<m>\d{1,7}),t=(?P<t>\d{1,3}),p=(?P<p>\d{1,2})"
     r"\$[A-Za-z0-9+/]{11,88}\$[A-Za-z0-9+/]{22,88}"
@@ -81,15 +77,10 @@ def read_password_file(path: str) -> dict[str, str]:
     Logs a warning if other users of the system can read it. Raises ConfigurationError.
     """
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        mode = os.stat(path).st_mode
-    except OSError as error:
-        raise ConfigurationError(f"password-file: {path}: {error.strerror}") from None
+        text = read_file("password-file", path).decode()
     except UnicodeDecodeError:
         raise ConfigurationError(f"password-file: {path}: the file is not UTF-8") from None
-    if mode & _READABLE_BY_OTHERS and not is_credential(path):
-        log.warn("password-file: {path} can be read by others; chmod 600 it", path=path)
+    warn_if_readable("password-file", path)
     return parse_password_file(text, f"password-file: {path}")
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 from datetime import UTC, datetime
 from math import inf
 
@@ -15,19 +13,16 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from jwt import PyJWK
 from jwt.exceptions import PyJWTError
-from twisted.logger import Logger
 
 from pubsub.broker.master_secrets import PUBLIC_ALGORITHMS, DenyList, MasterSecret
+from pubsub.broker.setting_files import read_file, warn_if_readable
 from pubsub.errors import ConfigurationError
-from pubsub.settings import is_credential
 
-log = Logger()
 MIN_SECRET = 32
 _MIN_RSA = 2048
 # Of one set; each may be tried for a token without a key id.
 _MAX_KEYS = 100
 _MAX_KID = 256
-_READABLE_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
 
 
 def read_secret(id: str, path: str, algorithm: str, ends: float, allow_weak: bool) -> MasterSecret:
@@ -44,8 +39,7 @@ def read_secret(id: str, path: str, algorithm: str, ends: float, allow_weak: boo
         )
     if not secret:
         raise ConfigurationError(f"secret {id!r}: {path} is empty")
-    if os.stat(path).st_mode & _READABLE_BY_OTHERS and not is_credential(path):
-        log.warn("secret {id!r}: {path} can be read by others; chmod 600 it", id=id, path=path)
+    warn_if_readable(f"secret {id!r}", path)
     return MasterSecret(id, algorithm, secret, ends)
 
 
@@ -158,8 +152,4 @@ def parse_end(value: object) -> float:
 
 
 def _read(id: str, path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise ConfigurationError(f"secret {id!r}: {path}: {error.strerror}") from None
+    return read_file(f"secret {id!r}", path)

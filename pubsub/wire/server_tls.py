@@ -6,8 +6,6 @@ starts or reloads, and not when a client connects.
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from hashlib import sha256
@@ -23,12 +21,11 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from OpenSSL import SSL
 from OpenSSL.crypto import X509
-from twisted.logger import Logger
 
+from pubsub.broker.setting_files import read_file, warn_if_readable
 from pubsub.broker.tls_settings import NONE, REQUIRED
 from pubsub.errors import ConfigurationError
 
-log = Logger()
 _VERSIONS = {"1.2": SSL.TLS1_2_VERSION, "1.3": SSL.TLS1_3_VERSION}
 _SAFE = SSL.OP_NO_COMPRESSION | SSL.OP_NO_RENEGOTIATION | SSL.OP_CIPHER_SERVER_PREFERENCE
 
@@ -96,22 +93,12 @@ def _require_no_other(settings: Mapping[str, Any]) -> None:
             raise ConfigurationError(f"{name}: needs tls-cert, a file with the certificate")
 
 
-def _read(name: str, path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise ConfigurationError(
-            f"{name}: {path}: {error.strerror}; name a file that the broker can read"
-        ) from None
-
-
 def read_certificates(name: str, path: str) -> tuple[bytes, list[x509.Certificate]]:
     """Return the content of the file ``path`` and its certificates.
 
     ``name`` is the setting. Raises ConfigurationError.
     """
-    data = _read(name, path)
+    data = read_file(name, path)
     try:
         return data, x509.load_pem_x509_certificates(data)
     except ValueError:
@@ -128,7 +115,7 @@ def read_key(
 
     ``name`` is the setting. Raises ConfigurationError.
     """
-    data = _read(name, path)
+    data = read_file(name, path)
     try:
         key = load_pem_private_key(data, None)
     except TypeError:
@@ -144,8 +131,8 @@ def read_key(
             f"{name}: {path} does not belong to the first certificate in {certificate_path}; give "
             "the key that this certificate was issued for"
         )
-    if os.stat(path).st_mode & stat.S_IROTH:
-        log.warn("{name}: {path} can be read by others; chmod 600 it", name=name, path=path)
+    # Its group may be that of all servers with certificates.
+    warn_if_readable(name, path, by_group=False)
     return key, data  # type: ignore[return-value]
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
-
-from twisted.logger import Logger
 
 from pubsub.broker.curve_keys import (
     KEY_DIGITS,
@@ -19,6 +16,7 @@ from pubsub.broker.curve_keys import (
 )
 from pubsub.broker.identity import CURVE as CURVE_PROOF
 from pubsub.broker.identity import Identity
+from pubsub.broker.setting_files import warn_if_readable
 from pubsub.errors import ConfigurationError
 from pubsub.protocols.spot.mechanisms import (
     CURVE,
@@ -39,9 +37,7 @@ from pubsub.wire.peer_address import host_of, is_local, network_of
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
 
-log = Logger()
 _NAMES = {"null": NULL, "plain": PLAIN, "curve": CURVE}
-_READABLE_BY_OTHERS = 0o077
 ANY_KEY = "*"
 
 
@@ -85,7 +81,6 @@ def _secret(value: object) -> CurveSecret | None:
     try:
         with open(value, encoding="ascii") as file:
             text = file.read(4096).strip()
-        mode = os.stat(value).st_mode
     except OSError as error:
         raise ValueError(f"{value}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -96,8 +91,7 @@ def _secret(value: object) -> CurveSecret | None:
         raise ValueError(
             f"{value} is not a secret key; make one with `pubsub curve-key FILE`"
         ) from None
-    if mode & _READABLE_BY_OTHERS:
-        log.warn("curve-secret-file: {path} can be read by others; chmod 600 it", path=value)
+    warn_if_readable("curve-secret-file", value)
     return secret
 
 
