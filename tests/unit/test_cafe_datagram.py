@@ -168,7 +168,7 @@ class SessionTests(SynchronousTestCase):
         }
         for data, code in faults.items():
             assert udp.send(CAROL, data) == [wire.error(code)]
-        assert len(udp.protocol._peers) == 0
+        assert len(udp.protocol._clients) == 0
 
     def test_a_failed_handshake_leaves_no_session_and_ends_the_datagram(self) -> None:
         udp = Udp(channels="1", allow_subscribe="x")
@@ -370,7 +370,7 @@ class LimitTests(SynchronousTestCase):
         udp.start()
         udp.advance(302)
         assert udp.broker.memory.used == start
-        assert not udp.protocol._peers
+        assert not udp.protocol._clients
 
 
 # Two gaps after the start.

@@ -197,7 +197,7 @@ class DatagramTests(SynchronousTestCase):
 
     def test_a_slow_subscriber_has_an_event(self) -> None:
         udp = self.joined(slow_consumer="disconnect", slow_bytes=10)
-        peer = udp.protocol._peers[BOB]
+        peer = udp.protocol._clients[BOB]
         peer.outbox.pause()
         udp.send(ALICE, cafe_wire.publish(1, b"x" * 20))
         udp.pump()

@@ -28,7 +28,7 @@ class DatagramTests(SynchronousTestCase):
         assert sent == []
         udp.pump()
         received = b"".join(udp.take(BOB))
-        alice, bob = udp.protocol._peers[ALICE], udp.protocol._peers[BOB]
+        alice, bob = udp.protocol._clients[ALICE], udp.protocol._clients[BOB]
         assert alice.figures() == ConnectionFigures(messages_in=2, bytes_in=8)
         assert bob.figures() == ConnectionFigures(
             subscriptions=1, messages_out=2, bytes_out=len(received)

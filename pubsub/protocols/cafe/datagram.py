@@ -1,4 +1,4 @@
-"""cafe over UDP: whole frames in datagrams, the peer's address as its connection (cafe §7)."""
+"""cafe over UDP: whole frames in datagrams, a client's address as its connection (cafe §7)."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class CafeDatagrams(DatagramProtocol):
             listener.settings["channels"], listener.topics, MAX_DATAGRAM - MESSAGE_OVERHEAD
         )
         self._conversations = Conversations(listener, self._channels)
-        self._peers: dict[SocketAddress, DatagramClient] = {}
-        # Those by which the peers are trusted.
+        self._clients: dict[SocketAddress, DatagramClient] = {}
+        # Those by which the clients are trusted.
         self._settings = listener.settings
 
     def topic_name(self, channel: int) -> str:
@@ -76,32 +76,32 @@ class CafeDatagrams(DatagramProtocol):
         """Handle the frames of one datagram."""
         if not datagram:
             return
-        peer = self._peers.get(addr)
-        if peer is None:
-            peer = self._admit(datagram, addr)
-            if peer is None:
+        client = self._clients.get(addr)
+        if client is None:
+            client = self._admit(datagram, addr)
+            if client is None:
                 return
-        peer.heard = self.listener.clock.seconds()
-        self.handle(peer, datagram)
+        client.heard = self.listener.clock.seconds()
+        self.handle(client, datagram)
 
-    def handle(self, peer: DatagramClient, datagram: bytes) -> None:
-        """Handle the frames of a datagram of ``peer``, or keep them if it has to wait."""
-        if peer.closing:
+    def handle(self, client: DatagramClient, datagram: bytes) -> None:
+        """Handle the frames of a datagram of ``client``, or keep them if it has to wait."""
+        if client.closing:
             return
-        if peer.password_check is not None:
+        if client.password_check is not None:
             # A handshake that is sent again, as its reply takes long, would be a second one.
             if datagram[2:3] not in _HANDSHAKE_BYTES:
-                peer.keep(datagram)
+                client.keep(datagram)
             return
-        done, _need = self._conversations.consume(peer, datagram)
-        if peer.password_check is not None:
+        done, _need = self._conversations.consume(client, datagram)
+        if client.password_check is not None:
             if done < len(datagram):
-                peer.keep(datagram[done:])
-        elif done < len(datagram) and not peer.closing:
-            peer.fail("truncated-datagram", error(ErrorCode.MALFORMED_MESSAGE), datagram[done:])
+                client.keep(datagram[done:])
+        elif done < len(datagram) and not client.closing:
+            client.fail("truncated-datagram", error(ErrorCode.MALFORMED_MESSAGE), datagram[done:])
 
     def _admit(self, datagram: bytes, addr: SocketAddress) -> DatagramClient | None:
-        """A peer for an unknown address that begins with a handshake, if the limits allow it."""
+        """A client for an unknown address that begins with a handshake, if the limits allow it."""
         answer = self._handshake_error(datagram)
         if answer is None:
             try:
@@ -110,9 +110,9 @@ class CafeDatagrams(DatagramProtocol):
                 self.listener.refuse(refused.reason, addr[0])
                 answer = error(code_of(refused))
             else:
-                peer = self._peers[addr] = DatagramClient(self, addr)
-                self.listener.clients.add(peer)
-                return peer
+                client = self._clients[addr] = DatagramClient(self, addr)
+                self.listener.clients.add(client)
+                return client
         else:
             frame = shown(self.listener.settings, datagram)
             self.listener.refuse("no-handshake", addr[0], frame=frame)
@@ -121,7 +121,7 @@ class CafeDatagrams(DatagramProtocol):
 
     @staticmethod
     def _handshake_error(datagram: bytes) -> bytes | None:
-        """The reply to an unknown peer whose first frame is not a handshake (cafe §7.2)."""
+        """The reply to an unknown client whose first frame is not a handshake (cafe §7.2)."""
         try:
             length = needed(datagram, 0)
         except CafeError as problem:
@@ -140,15 +140,15 @@ class CafeDatagrams(DatagramProtocol):
             return False
         return True
 
-    def ended(self, peer: DatagramClient, keep: bool) -> None:
-        """End the session of ``peer``, or keep it if it can be resumed."""
-        self._conversations.ended(peer, keep)
+    def ended(self, client: DatagramClient, keep: bool) -> None:
+        """End the session of ``client``, or keep it if it can be resumed."""
+        self._conversations.ended(client, keep)
 
-    def forget(self, peer: DatagramClient) -> None:
-        """Remove ``peer``, which has closed."""
-        if self._peers.pop(peer.address, None) is not None:
-            self.listener.clients.discard(peer)
-            self.listener.leave(peer.address[0])
+    def forget(self, client: DatagramClient) -> None:
+        """Remove ``client``, which has closed."""
+        if self._clients.pop(client.address, None) is not None:
+            self.listener.clients.discard(client)
+            self.listener.leave(client.address[0])
 
     # Client
 
@@ -158,9 +158,9 @@ class CafeDatagrams(DatagramProtocol):
         return self.listener
 
     def drain(self) -> None:
-        """The broker stops: send every peer a goodbye and close the port (see ``Client``)."""
-        for peer in tuple(self._peers.values()):
-            peer.drain()
+        """See ``ConnectedClient``: send every client a goodbye and close the port."""
+        for client in tuple(self._clients.values()):
+            client.drain()
         self._close_port()
 
     def abort(self, reason: str) -> None:
@@ -174,14 +174,14 @@ class CafeDatagrams(DatagramProtocol):
             self.transport.stopListening()
 
     def sweep(self, now: float) -> None:
-        """Apply new settings to the peers (see ``Client``)."""
+        """Apply new settings to the clients (see ``ConnectedClient``)."""
         if self._settings is not self.listener.settings:
             self._settings = self.listener.settings
-            for peer in self._peers.values():
-                peer.trusted = self.trusts(peer.address)
+            for client in self._clients.values():
+                client.trusted = self.trusts(client.address)
 
     def idle_limit(self, only_listens: bool) -> float:
-        """Return the seconds for which a peer may be silent."""
+        """Return the seconds for which a client may be silent."""
         idle, silent = self.listener.idle_timeout or inf, self._settings["udp-timeout"] or inf
         return idle if only_listens else min(idle, silent)
 

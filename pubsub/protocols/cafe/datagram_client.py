@@ -1,4 +1,4 @@
-"""A client of cafe over UDP: the peer at one address (cafe §7)."""
+"""A client of cafe over UDP: the sender of datagrams from one address (cafe §7)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SocketAddress = tuple[str, int]
 
 
 class DatagramServer(Protocol):
-    """The server of all peers of a listener, as a peer uses it."""
+    """The server of all clients of a listener, as a client uses it."""
 
     listener: Listener
 
@@ -45,7 +45,7 @@ class DatagramServer(Protocol):
         """Return whether a subscriber at ``address`` may be silent."""
 
     def idle_limit(self, only_listens: bool) -> float:
-        """Return the seconds for which a peer may be silent."""
+        """Return the seconds for which a client may be silent."""
 
     def topic_name(self, channel: int) -> str:
         """Return the name of the topic of a channel that is offered."""
@@ -53,14 +53,14 @@ class DatagramServer(Protocol):
     def send(self, data: bytes, address: SocketAddress) -> bool:
         """Send one datagram; False if it could not even leave this host."""
 
-    def handle(self, peer: DatagramClient, datagram: bytes) -> None:
-        """Handle the frames of a datagram of ``peer``, or keep them if it has to wait."""
+    def handle(self, client: DatagramClient, datagram: bytes) -> None:
+        """Handle the frames of a datagram of ``client``, or keep them if it has to wait."""
 
-    def ended(self, peer: DatagramClient, keep: bool) -> None:
-        """End the session of ``peer``, or keep it if it can be resumed."""
+    def ended(self, client: DatagramClient, keep: bool) -> None:
+        """End the session of ``client``, or keep it if it can be resumed."""
 
-    def forget(self, peer: DatagramClient) -> None:
-        """Remove ``peer``, which has closed."""
+    def forget(self, client: DatagramClient) -> None:
+        """Remove ``client``, which has closed."""
 
 
 class DatagramClient(Identified):
@@ -216,7 +216,7 @@ class DatagramClient(Identified):
             self.listener.memory.add(len(datagram))
 
     def end_handshake(self) -> None:
-        """See ``ServedClient``: a peer is admitted with its handshake."""
+        """See ``ServedClient``: a client is admitted with its handshake."""
 
     def open_outbox(self) -> Outbox:
         """See ``ServedClient``."""
@@ -260,7 +260,7 @@ class DatagramClient(Identified):
         self._leave((Event.ABORT, Event.LOST), reason, True)
 
     def sweep(self, now: float) -> None:
-        """See ``ConnectedClient``: end the session of a peer that has been silent for too long."""
+        """See ``ConnectedClient``: end the session of a client that is silent for too long."""
         only_listens = self.trusted and self.state is ClientState.SUBSCRIBER
         if now - self.heard > self._server.idle_limit(only_listens):
             self.refuse("idle")
