@@ -44,7 +44,24 @@ if TYPE_CHECKING:
 _SUBSCRIBE, _CANCEL = b"\x01", b"\x00"
 
 
-class XSubSide:
+class LoneClientRole:
+    """The base of roles for a connection with one client, and none behind it."""
+
+    def pause(self) -> None:
+        """See ``SocketRole``."""
+
+    def resume(self) -> None:
+        """See ``SocketRole``."""
+
+    def routed_outboxes(self) -> Iterable[Outbox]:
+        """See ``SocketRole``."""
+        return ()
+
+    def closed(self) -> None:
+        """See ``SocketRole``."""
+
+
+class XSubSide(LoneClientRole):
     """The role for PUB and XPUB sockets (spot §4.2). ``sender`` is by default their identity."""
 
     def __init__(
@@ -105,19 +122,6 @@ class XSubSide:
             over_limit = columns.count - batch.count
             if over_limit:
                 self._connection.refuse(RateLimited.reason, over_limit, name)
-
-    def pause(self) -> None:
-        """See ``SocketRole``."""
-
-    def resume(self) -> None:
-        """See ``SocketRole``."""
-
-    def routed_outboxes(self) -> Iterable[Outbox]:
-        """See ``SocketRole``."""
-        return ()
-
-    def closed(self) -> None:
-        """See ``SocketRole``."""
 
 
 def _proved_name(connection: ZmtpConnection) -> bytes:
@@ -214,7 +218,7 @@ class RouterSide(XSubSide):
         subscriptions.clear()
 
 
-class XPubSide:
+class XPubSide(LoneClientRole):
     """The XPUB for SUB and XSUB sockets (spot §4.1)."""
 
     def __init__(self, connection: ZmtpConnection, prefix_readers: PrefixSubscriptions) -> None:
@@ -240,16 +244,6 @@ class XPubSide:
 
     def receive(self, columns: Columns) -> None:
         """See ``SocketRole``: these peers do not publish."""
-
-    def pause(self) -> None:
-        """See ``SocketRole``."""
-
-    def resume(self) -> None:
-        """See ``SocketRole``."""
-
-    def routed_outboxes(self) -> Iterable[Outbox]:
-        """See ``SocketRole``."""
-        return ()
 
     def closed(self) -> None:
         """See ``SocketRole``."""
