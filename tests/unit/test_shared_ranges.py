@@ -117,6 +117,7 @@ class RangeTests(ReplicaCase):
         for number in range(4):
             here.publish("t", b"h%d" % number)
             await self.settled(here)
+        await self.until(lambda: here.history.positions.settled == 4)
         begin, middle = await self.position(here, "at=0"), await self.position(here)
         # The engine removes its messages before a broker has read them.
         self.log.remove(len(self.log.messages))
@@ -126,6 +127,7 @@ class RangeTests(ReplicaCase):
         await self.settled(here, there)
         assert await there.payloads() == [b"later"]
         await self.until(lambda: there.history.positions.settled == 1)
+        await self.until(lambda: here.history.positions.settled == 5)
         found = (await self.get(there, "/v1/bounds")).json
         assert found["whole"] == 0
         # The offsets from which on nothing is missing are those of its first message.
