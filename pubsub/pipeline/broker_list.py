@@ -140,19 +140,21 @@ class BrokerList:
 
     def _place(self, position: str, is_end: bool) -> tuple[int, str]:
         found = self._shared_bounds(begin=position)
-        made = self._made.get((self.planner, found.epoch, position))
-        if made is not None:
+        key = self.planner, found.epoch, position
+        made = self._made.get(key)
+        if is_end and made is not None:
             return made, found.epoch
         assert found.low is not None
         assert found.high is not None
         assert found.at is not None
+        last = min(found.high, found.at)
         if is_end:
-            return min(found.high, found.at), found.epoch
-        key = self.planner, found.epoch, position
+            return last, found.epoch
         if key not in self._first:
-            # The broker looks no further than to a checkpoint of its log. A batch that ended before
-            # the next one would have no messages, again and again.
-            first = self._first_behind(position, found.low, min(found.high, found.at))
+            # The broker looks no further than to a checkpoint of its log, and behind a position
+            # that it has made may be messages that were read at another broker. A batch of nothing
+            # else would look like the end of the history.
+            first = self._first_behind(position, found.low if made is None else made, last)
             _note(self._first, key, first)
         return self._first[key], found.epoch
 

@@ -132,6 +132,30 @@ def test_a_query_goes_on_with_other_brokers(places: tuple[Place, Place]) -> None
     assert found == ["b50"]
 
 
+def test_a_batch_of_messages_that_were_read_at_another_broker(
+    start: Start, server: NatsServer, tmp_path: Path
+) -> None:
+    """It does not look like the end of the history."""
+    first, second = two_places(start, server, tmp_path)
+    # Each broker has its own messages first.
+    server.kill()
+    until(lambda: not any(one.figure("connected") for one in (first, second)))
+    for number in range(6):
+        assert first.publish(f"a{number}")
+    assert second.publish("b0")
+    server.start()
+    settle(first, second)
+    publish(first, second, range(6, 8))
+    query = Query(url(first), url(second))
+    begin = query.reader.initialOffset()
+    end = query.reader.latestOffset(begin, ReadMaxRows(6))
+    found = query.read(query.tasks(begin, end))
+    assert found == [f"a{number}" for number in range(6)]
+    first.broker.kill()
+    rest, _, _ = query.run(end, ReadMaxRows(1))
+    assert sorted(rest) == ["a6", "a7", "b0", "b6", "b7"]
+
+
 def test_the_planner_is_killed_in_a_batch(places: tuple[Place, Place]) -> None:
     first, second = places
     query = Query(url(first), url(second), minPartitions="4")
@@ -158,7 +182,8 @@ def test_small_batches_at_another_broker(places: tuple[Place, Place]) -> None:
     found = query.read(query.tasks(start, end))
     first.broker.kill()
     rest, _, batches = query.run(end, ReadMaxRows(5))
-    assert batches == 2
+    # Three if the brokers have stored the rest in different orders; eight from the beginning.
+    assert batches <= 4
     assert sorted(found + rest) == bodies(range(20))
 
 
