@@ -61,8 +61,8 @@ class NatsBackplane:
         self.history: NatsStream | None = None
         """The stream of shared histories, if there is one."""
         if history is not None:
-            session = self._connection.history = HistoryStream(history)
-            self.history = NatsStream(session, self._connection.run, lambda: self.limit)
+            stream = self._connection.history = HistoryStream(history)
+            self.history = NatsStream(stream, self._connection.run, lambda: self.limit)
         self.state = NatsState(self._connection)
         self._receive: Callable[[Envelopes], object] = lambda envelopes: None
         self._coverage = Coverage()

@@ -253,11 +253,11 @@ class NatsStream:
 
     def __init__(
         self,
-        session: HistoryStream,
+        stream: HistoryStream,
         run: Callable[[Callable[[], Coroutine[Any, Any, Any]]], Deferred[Any]],
         limit: Callable[[], int],
     ) -> None:
-        self._session = session
+        self._stream = stream
         self._run = run
         self._limit = limit
         self.watcher: StreamWatcher | None = None
@@ -270,7 +270,7 @@ class NatsStream:
     @property
     def identity(self) -> str:
         """See ``ReplicaStream``."""
-        return self._session.identity
+        return self._stream.identity
 
     def watch(self, watcher: StreamWatcher) -> None:
         """See ``ReplicaStream``."""
@@ -278,15 +278,15 @@ class NatsStream:
 
     def begin(self, after: int) -> Deferred[int]:
         """See ``ReplicaStream``."""
-        return self._away(self._run(lambda: self._session.begin(after)))
+        return self._away(self._run(lambda: self._stream.begin(after)))
 
     def fetch(self) -> Deferred[Sequence[StreamMessage]]:
         """See ``ReplicaStream``."""
-        return self._away(self._run(self._session.fetch))
+        return self._away(self._run(self._stream.fetch))
 
     def publish(self, origin: str, data: bytes) -> Deferred[None]:
         """See ``ReplicaStream``."""
-        return self._away(self._run(lambda: self._session.publish(origin, data)))
+        return self._away(self._run(lambda: self._stream.publish(origin, data)))
 
     @staticmethod
     def _away(done: Deferred[_Result]) -> Deferred[_Result]:

@@ -103,21 +103,31 @@ class RateLimiter:
         self._messages = TokenBucket(rate.messages, clock) if rate.messages else None
         self._bytes = TokenBucket(rate.bytes, clock) if rate.bytes else None
 
-    @property
-    def full(self) -> bool:
-        """Whether as many messages may pass as ever: none was charged lately."""
-        buckets = [bucket for bucket in (self._messages, self._bytes) if bucket is not None]
-        return all(bucket.available() >= bucket.burst for bucket in buckets)
-
     def admissible(
         self, columns: Columns, sender: bytes = b"", headers: Sequence[Headers] | None = None
     ) -> int:
         """Return how many messages, from the first on, may pass now; takes nothing."""
+        return self._admitted(columns, sender, headers, TokenBucket.available)
+
+    def admissible_at_best(
+        self, columns: Columns, sender: bytes = b"", headers: Sequence[Headers] | None = None
+    ) -> int:
+        """Return how many messages, from the first on, may pass at once when the buckets are
+        full."""
+        return self._admitted(columns, sender, headers, lambda bucket: bucket.burst)
+
+    def _admitted(
+        self,
+        columns: Columns,
+        sender: bytes,
+        headers: Sequence[Headers] | None,
+        tokens: Callable[[TokenBucket], float],
+    ) -> int:
         count = columns.count
         if self._messages is not None:
-            count = min(count, max(int(self._messages.available()), 0))
+            count = min(count, max(int(tokens(self._messages)), 0))
         if self._bytes is not None and count:
-            left = self._bytes.available()
+            left = tokens(self._bytes)
             if left < messages_nbytes(columns, sender, headers):
                 count = self._within(message_sizes(columns, sender, headers)[:count], left)
         return count

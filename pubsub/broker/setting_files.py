@@ -30,8 +30,13 @@ def read_file(name: str, path: str) -> bytes:
 def warn_if_readable(name: str, path: str, by_group: bool = True) -> None:
     """Log a warning if other users of the system can read the secret in the file ``path``.
 
-    Without ``by_group`` its group may. Raises OSError.
+    Without ``by_group`` its group may.
     """
     mask = stat.S_IRGRP | stat.S_IROTH if by_group else stat.S_IROTH
-    if os.stat(path).st_mode & mask and not is_credential(path):
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        # It was removed after it was read.
+        return
+    if mode & mask and not is_credential(path):
         log.warn("{name}: {path} can be read by others; chmod 600 it", name=name, path=path)

@@ -108,9 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _open_standard_streams()
     try:
         code = _invoke(list(sys.argv[1:] if arguments is None else arguments))
-        # There is none if the shell has closed it.
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.UsageError as error:

@@ -20,5 +20,5 @@ class PositiveNumber(click.FloatRange):
         """See ``click.ParamType``."""
         number: float = super().convert(value, param, ctx)
         if not math.isfinite(number):
-            self.fail(f"expected a number, not {value}", param, ctx)
+            self.fail(f"expected a finite number, not {value}", param, ctx)
         return number

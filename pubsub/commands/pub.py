@@ -104,7 +104,7 @@ async def publish(where: Destination, publication: PublishPlan) -> tuple[int, in
     """Publish, and return how many messages were published, how many were refused or may not have
     been published, and the lowest level that was confirmed.
     """
-    from pubsub.client import OutcomeUnknown, Uncertain
+    from pubsub.client import OutcomeUnknown
     from pubsub.commands.broker_client import connected
     from pubsub.commands.notice_report import NoticeReport
     from pubsub.commands.pace import paced
@@ -121,8 +121,9 @@ async def publish(where: Destination, publication: PublishPlan) -> tuple[int, in
                     headers=publication.headers or None,
                 )
             except OutcomeUnknown as error:
-                # The connection was lost. The client makes another one for the next messages.
-                report(Uncertain(len(payloads), str(error).partition("; ")[0]))
+                # The client makes another connection for the next messages.
+                report.failed += len(payloads)
+                click.echo(f"pubsub: {error}", err=True)
                 continue
             if level is not None:
                 levels.add(level)

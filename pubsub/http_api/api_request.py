@@ -155,7 +155,7 @@ class ApiRequest(Request):
             self._refuse_body()
 
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
-        """The request has arrived completely."""
+        """See ``Request``; also of targets in absolute form."""
         path, host = origin_form(path)
         if host is not None:
             self.requestHeaders.setRawHeaders(b"host", [host])

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 log = Logger()
 
 
-class ExitingChannel(Marked, Protocol):
-    """The connection, as its exit uses it."""
+class DepartingChannel(Marked, Protocol):
+    """The connection, as its departure uses it."""
 
     listener: Listener
 
@@ -50,7 +50,7 @@ class ChannelDeparture:
 
     __slots__ = ("_channel", "_departure", "_times", "discards_input")
 
-    def __init__(self, channel: ExitingChannel, times: RequestTimes) -> None:
+    def __init__(self, channel: DepartingChannel, times: RequestTimes) -> None:
         self._channel = channel
         self._times = times
         self._departure: Departure | None = None

@@ -52,7 +52,7 @@ _LEFT = "left"
 
 @implementer(IHandshakeListener, IHalfCloseableProtocol)
 class Channel(HTTPChannel):
-    """One connection; also a ``Client`` of the broker."""
+    """One connection; also a ``ConnectedClient`` of the broker."""
 
     requestFactory = ApiRequest  # type: ignore[assignment]
     timeOut = None

@@ -142,11 +142,11 @@ class MessagePublisher:
         """
         columns, headers = messages
         for limiter in limiters:
-            admissible = limiter.admissible(columns, sender, headers)
-            if admissible < columns.count and limiter.full:
-                message = f"the rate limit admits {admissible} of {columns.count} messages at once"
+            most = limiter.admissible_at_best(columns, sender, headers)
+            if most < columns.count:
+                message = f"the rate limit admits {most} of {columns.count} messages at once"
                 raise ApiError(TOO_LARGE, "too-large", f"{message}; send fewer in a request")
-            if admissible < columns.count:
+            if limiter.admissible(columns, sender, headers) < columns.count:
                 raise RateLimited("the rate limit is exceeded; send fewer messages, or send later")
         nbytes = messages_nbytes(columns, sender, headers)
         for limiter in limiters:

@@ -154,7 +154,7 @@ class Connection(StreamClient):
         return 0 if self._read_buffer is None else self._read_buffer.charged
 
     def sweep(self, now: float) -> None:
-        """Close a connection whose frame takes too long, or that is silent (see ``Client``).
+        """See ``ConnectedClient``: close one whose frame takes too long, or that is silent.
 
         There is a sweep every second, so that reads need not look at the clock.
         """

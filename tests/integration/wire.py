@@ -18,9 +18,12 @@ class Wire:
         self._listener = socket.create_server((HOST, 0))
         self.port: int = self._listener.getsockname()[1]
         self._open: list[socket.socket] = []
+        self._near: set[socket.socket] = set()
         self._is_cut = False
         self._flowing = threading.Event()
         self._flowing.set()
+        self.holds = threading.Event()
+        """Set once bytes for the server wait here, after ``stop``."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -32,12 +35,15 @@ class Wire:
                     continue
                 far = socket.create_connection((HOST, self._target))
                 self._open += [near, far]
+                self._near.add(near)
                 for source, target in ((near, far), (far, near)):
                     threading.Thread(target=self._copy, args=(source, target), daemon=True).start()
 
     def _copy(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
+                if target not in self._near and not self._flowing.is_set():
+                    self.holds.set()
                 self._flowing.wait()
                 target.sendall(data)
             target.shutdown(socket.SHUT_WR)

@@ -159,7 +159,7 @@ class Big:
 
 
 class Guest:
-    """A ``Client`` of the broker."""
+    """A ``ConnectedClient`` of the broker."""
 
     is_listed = False
 

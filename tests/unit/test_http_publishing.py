@@ -323,6 +323,9 @@ class RefusalTests(SynchronousTestCase):
         assert client.post(PATH, b"x").status == 200
         body = b'{"value":"x"}\n' * 3
         assert client.post(PATH, body, Content_Type=ND).error == (429, "rate-limited")
+        # More than the limit ever admits, whatever was charged lately.
+        more = b'{"value":"x"}\n' * 4
+        assert client.post(PATH, more, Content_Type=ND).error == (413, "too-large")
         self.house.pass_time(1)
         assert client.post(PATH, body, Content_Type=ND).status == 200
 

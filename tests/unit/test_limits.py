@@ -104,6 +104,13 @@ class RateLimiterTests(SynchronousTestCase):
         self.clock.advance(1 / 3 + 0.001)
         assert limiter.admissible(Columns.of([b"x"] * 5)) == 1
 
+    def test_full_buckets_admit_the_same_whatever_was_charged(self) -> None:
+        limiter = self.limiter(messages=3, nbytes=10)
+        for _ in range(2):
+            assert limiter.admissible_at_best(Columns.of([b"x"] * 5)) == 3
+            assert limiter.admissible_at_best(Columns.of([b"x" * 5] * 5)) == 2
+            limiter.take(3, 10)
+
     def test_a_query_takes_no_tokens(self) -> None:
         limiter = self.limiter(messages=3, nbytes=30)
         for _ in range(5):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import inspect
 import io
 import json
 import os
@@ -14,6 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 import jwt
+import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -21,6 +24,7 @@ import pubsub
 from pubsub.broker.master_secrets import SecretRing
 from pubsub.broker.secret_files import read_public_key, read_secret
 from pubsub.broker.tokens import Token, TokenVerifier
+from pubsub.commands.broker_client import run
 from pubsub.commands.command import main
 from tests.unit.fakes import START, scratch
 from tests.unit.tokens import KEY, PRIVATE, PUBLIC_PEM
@@ -80,6 +84,21 @@ class UsageTests(CommandCase):
             code, out, err = self.run_it(*arguments)
             assert (code, out) == (2, "")
             assert "usage: pubsub" in err
+
+
+class RunTests(SynchronousTestCase):
+    """The work of a command"""
+
+    def test_ctrl_c_before_it_has_begun(self) -> None:
+        async def wait() -> None:
+            raise AssertionError
+
+        work = wait()
+        interrupted = patch.object(asyncio, "run", side_effect=KeyboardInterrupt)
+        with interrupted, pytest.raises(KeyboardInterrupt):
+            run(work)
+        # Otherwise Python warns that it was never awaited.
+        assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
 
 
 class SecretTests(CommandCase):

@@ -34,7 +34,7 @@ _HANDSHAKE_BYTES = frozenset(bytes((opcode,)) for opcode in _HANDSHAKES)
 
 
 class CafeDatagrams(DatagramProtocol):
-    """Serves all UDP clients of a listener; one ``Client`` of the broker for all of them."""
+    """Serves all UDP clients of a listener; to the broker one ``ConnectedClient``."""
 
     noisy = False
     is_listed = False

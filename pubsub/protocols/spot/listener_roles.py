@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 _SUBSCRIBE, _CANCEL = b"\x01", b"\x00"
 
 
-class LoneClientRole:
-    """The base of roles for a connection with one client, and none behind it."""
+class RoleDefaults:
+    """The methods of a role without clients behind the connection."""
 
     def pause(self) -> None:
         """See ``SocketRole``."""
@@ -61,7 +61,7 @@ class LoneClientRole:
         """See ``SocketRole``."""
 
 
-class XSubSide(LoneClientRole):
+class XSubSide(RoleDefaults):
     """The role for PUB and XPUB sockets (spot §4.2). ``sender`` is by default their identity."""
 
     def __init__(
@@ -218,7 +218,7 @@ class RouterSide(XSubSide):
         subscriptions.clear()
 
 
-class XPubSide(LoneClientRole):
+class XPubSide(RoleDefaults):
     """The XPUB for SUB and XSUB sockets (spot §4.1)."""
 
     def __init__(self, connection: ZmtpConnection, prefix_readers: PrefixSubscriptions) -> None:
