@@ -85,10 +85,18 @@ class DeliveryShares:
 
 
 class Audience(Protocol):
-    """Outboxes that receive the same messages; ``pending`` are those of this tick."""
+    """Outboxes that receive the same messages; ``pending`` are those of this tick.
+
+    ``messages`` and ``nbytes`` are as in ``Targets``.
+    """
 
     encoder: BatchEncoder
     pending: list[QueuedDelivery]
+    messages: int
+    nbytes: int
+
+    def settle(self) -> None:
+        """See ``Targets``."""
 
     @property
     def targets(self) -> tuple[Recipient, ...]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pubsub.broker.batch import Batch, Headers
 from pubsub.errors import HistoryUnavailable
+from pubsub.kernel import add_to_each
 
 if TYPE_CHECKING:
     from pubsub.broker.router import Router
@@ -70,9 +71,11 @@ class Dispatcher:
                 self._topics.claim(topic)
             self._store_and_route(topic, batch)
             if publisher is None:
-                columns.add_to((self._traffic[protocol].accepted, topic))
+                self._count_without_publisher(columns, protocol, (topic,))
             else:
-                columns.add_to((publisher.accepted, publisher, topic))
+                if publisher.topic is not topic:
+                    publisher.publishes_to(topic)
+                publisher.count_linked(columns)
             topic.last_timestamp = batch.timestamp
             if self._router.forwarding is not None:
                 self._router.forwarding.published((topic,), batch)
@@ -223,9 +226,15 @@ class Dispatcher:
     def _count(self, columns: Columns, protocol: str, publisher: PublisherTally | None) -> None:
         """Count messages, but not for their topics."""
         if publisher is None:
-            columns.add_to((self._traffic[protocol].accepted,))
+            self._count_without_publisher(columns, protocol, ())
         else:
-            columns.add_to((publisher.accepted, publisher))
+            publisher.count(columns)
+
+    def _count_without_publisher(
+        self, columns: Columns, protocol: str, topics: tuple[Topic, ...]
+    ) -> None:
+        tallies = (self._traffic[protocol].accepted, *topics)
+        add_to_each(tallies, columns.count, columns.nbytes, ())
 
     def settle(self) -> None:
         """Bring the figures of the topics up to date, which mixed reads do not for each read."""

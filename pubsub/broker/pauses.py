@@ -45,12 +45,13 @@ class Worst:
 class ReactorLag:
     """Measures the delay of a timer: the time in which the reactor handled no other event.
 
-    ``lag`` has the seconds of each measurement.
+    ``lag`` has the seconds of each measurement; ``measured`` is called after it.
     """
 
-    def __init__(self, clock: IReactorTime) -> None:
+    def __init__(self, clock: IReactorTime, measured: Callable[[], object]) -> None:
         self.lag = Worst()
         self._seconds = clock.seconds
+        self._measured = measured
         self._due = 0.0
         self._timer = LoopingCall(self._measure)
         self._timer.clock = clock
@@ -69,6 +70,7 @@ class ReactorLag:
         now = self._seconds()
         self.lag.add(max(now - self._due, 0.0))
         self._due = now + _PERIOD
+        self._measured()
 
 
 class CollectorPauses:

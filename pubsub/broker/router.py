@@ -25,6 +25,7 @@ from pubsub.broker.rechecking import Rechecking
 from pubsub.broker.sliced_routing import SlicedRouting
 from pubsub.broker.subscribing import Subscribing
 from pubsub.broker.topic_mix import TopicMix
+from pubsub.kernel import add_to_each
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 _FEW_AUDIENCES = 16
 # Outboxes that are written to in a tick. A write takes some 10 µs.
 _WRITES = 300
-# Flushes that are timed in each second, and of how many one is after that.
-_TIMED, _SAMPLE = 100, 64
+# Flushes that are timed after each call of `time_flushes`.
+_TIMED = 10
 
 
 class Router:
@@ -48,13 +49,13 @@ class Router:
     subscribers are slow. ``behind`` has the topics that have subscribers behind.
 
     ``flush_times`` has the time from the first message of a tick to the flush at its end: of the
-    first _TIMED ticks of each second, and of one of _SAMPLE after them.
+    first _TIMED ticks after each call of ``time_flushes``.
     """
 
     # A dictionary of this many attributes would be slower.
     __slots__ = (
-        "_late_bytes", "_mixes", "_order", "_pending", "_scheduled", "_since", "_sliced",
-        "_subscribing", "_timed", "_unsettled", "_untimed", "at_tick_end", "behind", "counters",
+        "_late_bytes", "_mixes", "_order", "_pending", "_schedule", "_scheduled", "_since",
+        "_sliced", "_subscribing", "_timed", "_unsettled", "at_tick_end", "behind", "counters",
         "delivering", "dirty", "end", "excluding", "fall_behind", "flush_times", "forget",
         "forwarding", "gate", "go_live", "leave_behind", "leave_history", "leave_prefix",
         "memory", "read_history", "read_prefix", "recheck", "recheck_all", "recheck_each",
@@ -74,8 +75,9 @@ class Router:
         self.seconds = seconds
         self.at_tick_end = at_tick_end
         self.flush_times = Histogram()
-        # Flushes that are left until one is timed, and that have been timed in this second.
-        self._untimed = self._timed = 0
+        # Flushes that are left to time. While there are none, no tick pays for it.
+        self._timed = 0
+        self._schedule = at_tick_end
         self._since = 0.0
         self._unsettled = counters.traffic.unsettled
         self._scheduled = False
@@ -174,12 +176,7 @@ class Router:
         """Flush at the end of the reactor tick."""
         if not self._scheduled:
             self._scheduled = True
-            if self._untimed:
-                self._untimed -= 1
-                self.at_tick_end(self.flush)
-            else:
-                self._since = self.seconds()
-                self.at_tick_end(self._timed_flush)
+            self._schedule(self.flush)
 
     def flush(self) -> None:
         """Send everything that was routed in this tick."""
@@ -192,14 +189,16 @@ class Router:
             self._count_late(self._pending)
             self._pending = []
             pending, audience.pending = audience.pending, []
-            targets, unsettled = audience.targets, self._unsettled
-            for _order, data, count, offset, source in joined(pending):
-                # Of one protocol, as all have the same encoding.
-                if targets is unsettled.targets:
-                    unsettled.messages += count
-                    unsettled.nbytes += len(data)
+            targets, is_only = audience.targets, len(pending) == 1
+            for _order, data, count, offset, source in pending if is_only else joined(pending):
+                if not is_only:
+                    # An outbox that a piece overfills leaves the audience before the next.
+                    add_to_each(targets, count, len(data), targets[0].traffic.delivered)
                 else:
-                    unsettled.start(targets, count, len(data))
+                    if not audience.messages:
+                        self._unsettled.add(audience)
+                    audience.messages += count
+                    audience.nbytes += len(data)
                 for recipient in targets:
                     recipient.deliver_now(data, count, source, offset)
         else:
@@ -232,19 +231,27 @@ class Router:
                 sum([len(delivery[1]) for delivery in audience.pending]) for audience in audiences
             )
 
+    def time_flushes(self) -> None:
+        """Time the next flushes, for ``flush_times``; called several times a second."""
+        self._timed = _TIMED
+        self._schedule = self._schedule_timed
+
+    def _schedule_timed(self, _flush: Callable[[], None]) -> None:
+        self._since = self.seconds()
+        self.at_tick_end(self._timed_flush)
+
     def _timed_flush(self) -> None:
         self.flush()
         self.flush_times.observe(self.seconds() - self._since)
-        self._timed += 1
-        if self._timed >= _TIMED:
-            self._untimed = _SAMPLE - 1
+        self._timed -= 1
+        if self._timed <= 0:
+            self._schedule = self.at_tick_end
 
     def mark_second(self) -> None:
         """A second has passed, for ``flush_times``."""
         self.flush_times.second_passed()
         # Its outboxes may have been shut since.
-        self._unsettled.start(None, 0, 0)
-        self._untimed = self._timed = 0
+        self._unsettled.settle()
 
     def hand_over(self) -> None:
         """Deliver the messages of the audiences to the outboxes, in the order of publishing."""

@@ -16,11 +16,12 @@ published after it are for the outboxes that are subscribed after it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from sys import maxsize
 from typing import TYPE_CHECKING
 
 from pubsub.broker.audience import WRITE_BYTES, Audience, Share
+from pubsub.broker.targets import Targets
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
@@ -41,14 +42,14 @@ _MESSAGES = 256
 _LATE_BYTES = 16 * WRITE_BYTES
 
 
-class _Rest:
+class _Rest(Targets["Recipient"]):
     """An audience without some of its outboxes."""
 
-    __slots__ = ("encoder", "pending", "targets")
+    __slots__ = ("encoder", "pending")
 
-    def __init__(self, encoder: BatchEncoder, targets: tuple[Recipient, ...]) -> None:
+    def __init__(self, encoder: BatchEncoder, targets: Iterable[Recipient]) -> None:
+        super().__init__(targets)
         self.encoder = encoder
-        self.targets = targets
         self.pending: list[QueuedDelivery] = []
 
 
@@ -272,7 +273,7 @@ class SlicedRouting:
         targets: Sequence[Recipient] = audience.targets
         if not one.done.isdisjoint(targets):
             targets = [recipient for recipient in targets if recipient not in one.done]
-            audience = _Rest(audience.encoder, tuple(targets))
+            audience = _Rest(audience.encoder, targets)
         if targets:
             one.done.update(targets)
             self._router.collect(audience, one.batch, source)

@@ -107,7 +107,7 @@ class Statistics:
         self._started = sources.clock.seconds()
         self.started = int(sources.wall.system() * 1e6)
         """The time of the start, in µs since the Unix epoch."""
-        self.lag = ReactorLag(sources.clock)
+        self.lag = ReactorLag(sources.clock, sources.router.time_flushes)
         self.collector = CollectorPauses(sources.clock.seconds)
         self.each_second: list[Callable[[], object]] = []
         self.backplane: Callable[[], Mapping[str, Any]] | None = None

@@ -3,19 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, KeysView
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-_Recipient = TypeVar("_Recipient")
+from pubsub.kernel import Tally, add_to_each
+
+
+class CountedTraffic(Protocol):
+    """A ``Traffic``, as its outboxes are counted in it."""
+
+    @property
+    def delivered(self) -> tuple[Tally, ...]: ...
+
+
+class CountedOutbox(Protocol):
+    """An outbox: a tally of what was written to it, and the ``traffic`` of its protocol."""
+
+    messages: int
+    nbytes: int
+
+    @property
+    def traffic(self) -> CountedTraffic: ...
+
+
+_Recipient = TypeVar("_Recipient", bound=CountedOutbox)
 
 
 class Targets(Generic[_Recipient]):
-    """Outboxes in the order in which they were added."""
+    """Outboxes of one protocol, in the order in which they were added.
 
-    __slots__ = ("_recipients", "_targets")
+    ``messages`` and ``nbytes`` count what was written to each of them since ``settle``.
+    """
+
+    __slots__ = ("_recipients", "_targets", "messages", "nbytes")
 
     def __init__(self, recipients: Iterable[_Recipient] = ()) -> None:
         self._recipients: dict[_Recipient, None] = dict.fromkeys(recipients)
         self._targets: tuple[_Recipient, ...] = ()
+        self.messages = self.nbytes = 0
 
     def __len__(self) -> int:
         return len(self._recipients)
@@ -25,13 +49,22 @@ class Targets(Generic[_Recipient]):
 
     def add(self, recipient: _Recipient) -> None:
         """Deliver to ``recipient`` from now on."""
+        self.settle()
         self._recipients[recipient] = None
         self._targets = ()
 
     def discard(self, recipient: _Recipient) -> None:
         """Deliver nothing more to ``recipient``."""
+        self.settle()
         self._recipients.pop(recipient, None)
         self._targets = ()
+
+    def settle(self) -> None:
+        """Count what was written for each outbox, for the protocol, and in total."""
+        if self.messages:
+            totals = self._targets[0].traffic.delivered
+            add_to_each(self._targets, self.messages, self.nbytes, totals)
+            self.messages = self.nbytes = 0
 
     @property
     def recipients(self) -> KeysView[_Recipient]:

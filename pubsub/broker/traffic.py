@@ -4,54 +4,61 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pubsub.kernel import Tally, add_to_each
+from pubsub.kernel import LinkedTally, Tally
+
+# Audiences that are settled together at most.
+_UNSETTLED = 256
 
 
-class CountedOutbox(Protocol):
-    """An outbox: a tally of what was written to it, and the ``traffic`` of its protocol."""
+class CountedAudience(Protocol):
+    """An audience that has counted messages for its outboxes."""
 
-    messages: int
-    nbytes: int
-    traffic: Traffic
+    def settle(self) -> None:
+        """Count the messages for each of the outboxes."""
 
 
 class UnsettledDeliveries:
-    """Messages that were written to the same outboxes, and that ``settle`` counts for each of them.
+    """The audiences that have counted messages for which ``settle`` has not been called.
 
-    Most flushes are to the outboxes of the last one. For these two additions to attributes are
-    enough: a call into the kernel for each flush takes longer, as its code has left the processor's
-    cache since the last flush.
+    An audience counts what is written to all of its outboxes: two additions to attributes. A call
+    into the kernel for each flush takes longer, as its code has left the processor's cache since
+    the last flush.
     """
 
-    __slots__ = ("messages", "nbytes", "targets")
+    __slots__ = ("_audiences",)
 
     def __init__(self) -> None:
-        self.targets: tuple[CountedOutbox, ...] | None = None
-        """The outboxes, which are of one protocol."""
-        self.messages = self.nbytes = 0
-        """The messages that were written to each of them, and their bytes as frames."""
+        self._audiences: list[CountedAudience] = []
 
-    def start(self, targets: tuple[CountedOutbox, ...] | None, messages: int, nbytes: int) -> None:
-        """Settle, and go on with other outboxes, to which so many messages are written."""
-        self.settle()
-        self.targets, self.messages, self.nbytes = targets, messages, nbytes
+    def add(self, audience: CountedAudience) -> None:
+        """Have ``audience`` settled; all that wait are settled first if they are many."""
+        if len(self._audiences) >= _UNSETTLED:
+            self.settle()
+        self._audiences.append(audience)
 
     def settle(self) -> None:
-        """Count the messages for the outboxes, for their protocol, and in total."""
-        if self.messages and self.targets:
-            totals = self.targets[0].traffic.delivered
-            add_to_each(self.targets, self.messages, self.nbytes, totals)
-        self.messages = self.nbytes = 0
+        """Count the messages for the outboxes, for their protocols, and in total."""
+        audiences, self._audiences = self._audiences, []
+        for audience in audiences:
+            audience.settle()
 
 
-class PublisherTally(Tally):
-    """The messages of one publisher; ``accepted`` are those of its protocol."""
+class PublisherTally(LinkedTally):
+    """The messages of one publisher, counted in ``accepted`` as well; that of its protocol.
 
-    __slots__ = ("accepted",)
+    ``topic`` is the one of its last messages.
+    """
+
+    __slots__ = ("topic",)
 
     def __init__(self, accepted: Tally) -> None:
-        super().__init__()
-        self.accepted = accepted
+        super().__init__(accepted)
+        self.topic: Tally | None = None
+
+    def publishes_to(self, topic: Tally) -> None:
+        """Have ``count_linked`` count for ``topic``."""
+        self.topic = topic
+        self.link(topic)
 
 
 class Traffic:

@@ -745,13 +745,6 @@ cdef class Columns:
             tally[0] += 1
             tally[1] += messages[i].size
 
-    def add_to(self, tuple tallies not None):
-        """See ``interpreted.Columns.add_to``."""
-        cdef Tally tally
-        for tally in tallies:
-            tally.messages += self.count
-            tally.nbytes += self.nbytes
-
     @staticmethod
     def count_each(bytes sizes not None, bytes indexes not None):
         """See ``interpreted.Columns.count_each``."""
@@ -1133,6 +1126,38 @@ cdef class Tally:
 
     cdef public int64_t messages
     cdef public int64_t nbytes
+
+
+cdef class LinkedTally(Tally):
+    """See ``interpreted.LinkedTally``."""
+
+    cdef readonly Tally total
+    cdef Tally other
+
+    def __init__(self, Tally total not None):
+        self.total = self.other = total
+
+    def link(self, Tally other not None):
+        """See ``interpreted.LinkedTally.link``."""
+        self.other = other
+
+    def count(self, Columns columns not None):
+        """See ``interpreted.LinkedTally.count``."""
+        self.messages += columns.count
+        self.nbytes += columns.nbytes
+        self.total.messages += columns.count
+        self.total.nbytes += columns.nbytes
+
+    def count_linked(self, Columns columns not None):
+        """See ``interpreted.LinkedTally.count_linked``."""
+        if self.other is self.total:
+            raise ValueError("no tally is linked")
+        self.other.messages += columns.count
+        self.other.nbytes += columns.nbytes
+        self.messages += columns.count
+        self.nbytes += columns.nbytes
+        self.total.messages += columns.count
+        self.total.nbytes += columns.nbytes
 
 
 def add_to_each(tuple tallies not None, int64_t messages, int64_t nbytes, tuple totals not None):

@@ -62,7 +62,6 @@ def steps(connection: Any) -> Mapping[str, Call]:
     batch = dispatcher.publish(topic, columns, b"", "cafe", None, publisher)
     (audience,) = topic.groups.values()
     encoder = audience.encoder
-    tallies = dispatcher._traffic["cafe"].accepted, publisher, topic
     return {
         "a call of nothing": lambda: None,
         "`Connection.dataReceived`": lambda: connection.dataReceived(data),
@@ -78,7 +77,7 @@ def steps(connection: Any) -> Mapping[str, Call]:
         "---- `IStore.append`": lambda: dispatcher._store.append(batch),
         "---- `Router.route`": lambda: router.route(topic, batch),
         "----- `_HeadEncoder.encode`": lambda: encoder.encode(batch),
-        "---- `Columns.add_to`": lambda: columns.add_to(tallies),
+        "---- `LinkedTally.count_linked`": lambda: publisher.count_linked(columns),
     }
 
 

@@ -40,7 +40,7 @@ _WAIT = 0.02
 TICK, MARK = b"t", b"m"
 # Long copies are of many bytes an instruction, not one, as valgrind would count them.
 _COPIES = "glibc.cpu.x86_rep_movsb_threshold=2147483647"
-# The first hundred flushes of a second are timed, and one of 64 of those that follow.
+# The first flushes of a tenth of a second are timed.
 _WARM = 120
 _WIRE = CafeWire()
 _MIXED_SIZES = tuple(16 + index * 37 % 241 for index in range(500))

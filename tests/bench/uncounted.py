@@ -20,9 +20,11 @@ Removal = tuple[str, str]
 _OF_TOPICS = (
     (
         """            if publisher is None:
-                columns.add_to((self._traffic[protocol].accepted, topic))
+                self._count_without_publisher(columns, protocol, (topic,))
             else:
-                columns.add_to((publisher.accepted, publisher, topic))
+                if publisher.topic is not topic:
+                    publisher.publishes_to(topic)
+                publisher.count_linked(columns)
             topic.last_timestamp = batch.timestamp
 """,
         "",
@@ -58,23 +60,16 @@ REMOVED: Mapping[str, Sequence[Removal]] = {
         ("            self._count_written(entries, len(data))\n", ""),
     ],
     "pubsub.broker.router": [
+        ("            self._schedule(self.flush)\n", "            self.at_tick_end(self.flush)\n"),
         (
-            """            if self._untimed:
-                self._untimed -= 1
-                self.at_tick_end(self.flush)
-            else:
-                self._since = self.seconds()
-                self.at_tick_end(self._timed_flush)
-""",
-            "            self.at_tick_end(self.flush)\n",
-        ),
-        (
-            """                # Of one protocol, as all have the same encoding.
-                if targets is unsettled.targets:
-                    unsettled.messages += count
-                    unsettled.nbytes += len(data)
+            """                if not is_only:
+                    # An outbox that a piece overfills leaves the audience before the next.
+                    add_to_each(targets, count, len(data), targets[0].traffic.delivered)
                 else:
-                    unsettled.start(targets, count, len(data))
+                    if not audience.messages:
+                        self._unsettled.add(audience)
+                    audience.messages += count
+                    audience.nbytes += len(data)
 """,
             "",
         ),

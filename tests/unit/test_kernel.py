@@ -289,8 +289,8 @@ class TestColumns:
                 self.other = 1
 
         one, two, total, other = Outbox(), Outbox(), kernel.Tally(), kernel.Tally()
-        kernel.Columns.of([b"abc", b"", b"de"]).add_to((one, other))
-        kernel.Columns.of([]).add_to((one,))
+        for tally in (one, other):
+            tally.messages, tally.nbytes = 3, 5
         assert (one.messages, one.nbytes, one.other) == (3, 5, 1)
         assert (other.messages, other.nbytes) == (3, 5)
         kernel.add_to_each((one, two), 2, 2**40, (total,))
@@ -309,8 +309,30 @@ class TestColumns:
         assert one.messages == 6
         with pytest.raises((AttributeError, TypeError)):
             kernel.add_to_each((one, object()), 1, 1, (total,))
+
+    def test_linked_tallies(self, kernel: Any) -> None:
+        class Publisher(kernel.LinkedTally):  # type: ignore[misc]
+            __slots__ = ("topic",)
+
+            def __init__(self, accepted: Any) -> None:
+                super().__init__(accepted)
+                self.topic = None
+
+        accepted, topic, later = kernel.Tally(), kernel.Tally(), kernel.Tally()
+        one, other = Publisher(accepted), Publisher(accepted)
+        with pytest.raises(ValueError, match="no tally"):
+            one.count_linked(kernel.Columns.of([b"abc"]))
+        one.link(topic)
+        one.count_linked(kernel.Columns.of([b"abc", b"", b"de"]))
+        one.count_linked(kernel.Columns.of([]))
+        one.link(later)
+        one.count_linked(kernel.Columns.of([b"a"]))
+        other.count(kernel.Columns.of([b"a"]))
+        found = [(each.messages, each.nbytes) for each in (one, other, topic, later, accepted)]
+        assert found == [(4, 6), (1, 1), (3, 5), (1, 1), (5, 7)]
+        assert one.total is accepted
         with pytest.raises((AttributeError, TypeError)):
-            kernel.Columns.of([b"a"]).add_to((one, object()))
+            one.count(object())
 
     def test_pack_and_unpack(self, kernel: Any) -> None:
         columns = kernel.Columns.of([b"a", b"", b"ccc"], [2, 0, 2])

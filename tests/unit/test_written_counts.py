@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from unittest.mock import patch
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -77,13 +79,42 @@ class WrittenTests(SynchronousTestCase):
         self.check()
 
     def test_no_outbox_is_kept_for_the_counts(self) -> None:
-        gone = self.subscriber()
-        self.publish(b"a")
-        self.bench.turn()
-        box_of(gone).shut("disconnected")
+        box = weakref.ref(self.subscriber())
+        self.publish_quietly(b"a")
+        box_of(self.transports.pop()).shut("disconnected")
         self.bench.router.mark_second()
-        assert self.bench.counters.traffic.unsettled.targets is None
+        gc.collect()
+        assert box() is None
+
+    def test_of_outboxes_that_come_and_go_between_ticks(self) -> None:
+        first = self.subscriber()
+        self.publish_quietly(b"a")
+        second = self.subscriber()
+        self.publish_quietly(b"bc")
+        box_of(first).shut("disconnected")
+        self.publish_quietly(b"def")
         self.check()
+        assert self.written(first, second) == [2, 2]
+
+    def test_of_many_topics_before_the_figures_are_read(self) -> None:
+        names = [f"t{number}" for number in range(600)]
+        self.topics |= {name: self.bench.topics.create(name) for name in names}
+        transports = []
+        for name in names:
+            transports.append(self.bench.outbox(None))
+            self.bench.router.subscribe(box_of(transports[-1]), self.topics[name], Lines(), None)
+        self.transports += transports
+        for name in (*names, *names[:9]):
+            self.publish_quietly(b"a", name=name)
+        self.check()
+        assert self.written(*transports) == [2] * 9 + [1] * 591
+
+    def publish_quietly(self, *payloads: bytes, name: str = "a") -> None:
+        """Publish in a tick of its own, without settling by reading the figures."""
+        batch = batch_of(payloads, name)
+        self.bench.store.append(batch)
+        self.bench.router.route(self.topics[name], batch)
+        self.bench.turn()
 
     def test_of_one_that_a_write_pauses(self) -> None:
         slow, other = self.subscriber(), self.subscriber()

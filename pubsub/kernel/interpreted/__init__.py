@@ -16,7 +16,7 @@ from pubsub.kernel.interpreted.columns import Address, Columns
 from pubsub.kernel.interpreted.frame_encoder import FrameEncoder
 from pubsub.kernel.interpreted.head_table import MAX_HEADS, HeadTable, Learn
 from pubsub.kernel.interpreted.runs import pack_plain_runs, run_record, total_plain_runs
-from pubsub.kernel.interpreted.tally import Tally, add_to_each
+from pubsub.kernel.interpreted.tally import LinkedTally, Tally, add_to_each
 from pubsub.kernel.interpreted.text_table import LearnText, TextTable
 from pubsub.kernel.interpreted.texts import encode_numbered
 
@@ -28,6 +28,7 @@ __all__ = [
     "HeadTable",
     "Learn",
     "LearnText",
+    "LinkedTally",
     "Tally",
     "TextTable",
     "add_to_each",

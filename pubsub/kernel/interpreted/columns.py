@@ -5,12 +5,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Hashable, Sequence
 from itertools import accumulate, groupby, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pubsub.kernel.interpreted.frame_cutting import cut
-
-if TYPE_CHECKING:
-    from pubsub.kernel.interpreted.tally import Counted
 
 Address = Hashable
 MAX_DATA = 0x7FFFFFFF
@@ -170,12 +167,6 @@ class Columns:
             for index, count, nbytes in totals:
                 sums[2 * index] += count
                 sums[2 * index + 1] += nbytes
-
-    def add_to(self, tallies: tuple[Counted, ...]) -> None:
-        """Count the messages, and the bytes of their payloads, in each of ``tallies``."""
-        for tally in tallies:
-            tally.messages += self.count
-            tally.nbytes += self.nbytes
 
     @staticmethod
     def count_each(sizes: bytes, indexes: bytes) -> list[tuple[int, int, int]]:

@@ -1,13 +1,16 @@
 """``Tally``: a count of messages and of their bytes.
 
-The figures of messages are added by one call into the kernel (``Columns.add_to`` and
+The figures of messages are added by one call into the kernel (``LinkedTally.count`` and
 ``add_to_each``), as additions to attributes take longer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pubsub.kernel.interpreted.columns import Columns
 
 
 class Counted(Protocol):
@@ -24,6 +27,34 @@ class Tally:
 
     def __init__(self) -> None:
         self.messages = self.nbytes = 0
+
+
+class LinkedTally(Tally):
+    """A tally of messages that are also counted in ``total``, and in the tally that is linked."""
+
+    __slots__ = ("_other", "total")
+
+    def __init__(self, total: Tally) -> None:
+        super().__init__()
+        self.total = self._other = total
+
+    def link(self, other: Tally) -> None:
+        """Have ``count_linked`` count in ``other``, and not in the one before."""
+        self._other = other
+
+    def count(self, columns: Columns) -> None:
+        """Count messages, and the bytes of their payloads, here and in ``total``."""
+        for tally in (self, self.total):
+            tally.messages += columns.count
+            tally.nbytes += columns.nbytes
+
+    def count_linked(self, columns: Columns) -> None:
+        """Do as ``count``, also for the linked tally; raises ValueError without one."""
+        if self._other is self.total:
+            raise ValueError("no tally is linked")
+        self._other.messages += columns.count
+        self._other.nbytes += columns.nbytes
+        self.count(columns)
 
 
 def add_to_each(
