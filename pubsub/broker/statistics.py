@@ -118,6 +118,7 @@ class Statistics:
     def start(self) -> None:
         """The broker has started."""
         self.lag.start()
+        self._sources.router.time_flushes()
         self.collector.start()
         self._timer.start(SECOND, now=False)
 

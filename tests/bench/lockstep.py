@@ -1,19 +1,18 @@
 """The time of a broker for one message, or one batch, without the trick that is named.
 
-``python -m tests.bench.lockstep TRICK`` prints nanoseconds for a delivery as JSON, by load. Broker
-and clients are in this process. The clients send, the reactor runs one tick after the other until
-everything has been delivered, and only the ticks are timed. So nothing is ever in flight that could
-share a tick with the next message, and the median of many messages does not depend on what else the
-machine does.
+``python -m tests.bench.lockstep TRICK`` measures whatever ``turns.py`` asks for: nanoseconds for a
+delivery, of one load. Broker and clients are in this process. The clients send, the reactor runs
+one tick after the other until everything has been delivered, and only the ticks are timed. So
+nothing is ever in flight that could share a tick with the next message, and the median of many
+messages does not depend on what else the machine does.
 """
 
 from __future__ import annotations
 
-import json
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import Any, cast
 
@@ -22,21 +21,12 @@ from twisted.internet.tcp import Port
 
 from pubsub import tuning
 from pubsub.server import tap
+from tests.bench.turns import LOADS
 from tests.bench.wires.cafe import ACK_SIZE, CafeWire
 
 reactor = cast(Any, _reactor)
 _WIRE = CafeWire()
 _SOCKET_BYTES = 4 << 20
-# Publishers, subscribers, bytes of a payload, messages in a send, repetitions.
-LOADS = {
-    "1-1, one at a time": (1, 1, 64, 1, 4000),
-    "50-1, one at a time": (50, 1, 64, 1, 400),
-    "1-10, one at a time": (1, 10, 64, 1, 2000),
-    "1-1, 64 B in batches": (1, 1, 64, 900, 1500),
-    "1-1, 1 KiB in batches": (1, 1, 1024, 60, 1500),
-    "1-1, 64 KiB": (1, 1, 65_000, 1, 1500),
-    "1-1, 1 MiB": (1, 1, _WIRE.max_payload, 1, 400),
-}
 
 
 def start(without: str, more: Sequence[str] = ()) -> int:
@@ -115,34 +105,59 @@ def until(clients: list[Client], amounts: list[int]) -> int:
     return elapsed
 
 
-def measure(port: int, load: tuple[int, int, int, int, int]) -> float:
-    """Return the ns for a delivery, the median of the repetitions."""
-    publishers, subscribers, size, count, repetitions = load
-    senders = [Client(port, _WIRE.publisher_hello([1], f"p{n}")) for n in range(publishers)]
-    receivers = [Client(port, _WIRE.subscriber_hello([1], f"s{n}")) for n in range(subscribers)]
-    clients = senders + receivers
-    until(clients, [ACK_SIZE] * len(clients))
-    data = (_WIRE.publication(1, size).before + bytes(size)) * count
-    amount = _WIRE.delivery(1, size).size * count * publishers
-    times = []
-    for number in range(1, repetitions + 1):
-        for sender in senders:
-            sender.send(data)
-        due = [ACK_SIZE + number * amount] * subscribers
-        times.append(until(clients, [ACK_SIZE] * publishers + due))
-    for client in clients:
-        client.close()
-    for _ in range(5):
-        tick()
-    return median(times[repetitions // 10 :]) / (count * publishers * subscribers)
+class Measurement:
+    """The clients of one load, which is that of ``LOADS``."""
+
+    def __init__(self, port: int, name: str) -> None:
+        publishers, subscribers, size, count, _ = LOADS[name]
+        self.name = name
+        self._senders = [
+            Client(port, _WIRE.publisher_hello([1], f"p{n}")) for n in range(publishers)
+        ]
+        receivers = [Client(port, _WIRE.subscriber_hello([1], f"s{n}")) for n in range(subscribers)]
+        self._clients = self._senders + receivers
+        until(self._clients, [ACK_SIZE] * len(self._clients))
+        self._data = (_WIRE.publication(1, size).before + bytes(size)) * count
+        self._deliveries = count * publishers * subscribers
+        self._amount = _WIRE.delivery(1, size).size * count * publishers
+        self._sent = 0
+
+    def run(self, repetitions: int) -> float:
+        """Return the ns for a delivery, the median of so many repetitions."""
+        times = []
+        for _ in range(repetitions):
+            self._sent += self._amount
+            for sender in self._senders:
+                sender.send(self._data)
+            receivers = len(self._clients) - len(self._senders)
+            due = [ACK_SIZE] * len(self._senders) + [ACK_SIZE + self._sent] * receivers
+            times.append(until(self._clients, due))
+        return median(times) / self._deliveries
+
+    def close(self) -> None:
+        """End the connections."""
+        for client in self._clients:
+            client.close()
+        for _ in range(5):
+            tick()
 
 
-def results(without: str) -> Iterator[tuple[str, float]]:
-    """Return the ns for a delivery of each load."""
+def serve(without: str) -> None:
+    """Measure what each line of the input names, and print the result, until the input ends.
+
+    A line has the number of repetitions, and the load. The clients of a load remain until another
+    one is named.
+    """
     port = start(without)
-    for name, load in LOADS.items():
-        yield name, measure(port, load)
+    present: Measurement | None = None
+    for line in sys.stdin:
+        repetitions, name = line.rstrip("\n").split(" ", 1)
+        if present is None or present.name != name:
+            if present is not None:
+                present.close()
+            present = Measurement(port, name)
+        print(present.run(int(repetitions)), flush=True)
 
 
 if __name__ == "__main__":
-    print(json.dumps(dict(results(sys.argv[1]))))
+    serve(sys.argv[1])

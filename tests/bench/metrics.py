@@ -6,52 +6,35 @@
     python -m tests.bench.metrics --instructions    by valgrind, without noise
 
 Each round measures a broker with what is counted for statistics and metrics, and one without
-(``uncounted.py``), in processes of their own (``lockstep.py``). The figures are medians of the
-ratios within a round. Then the time of a snapshot, which the reactor takes for each scrape, and of
+(``uncounted.py``), in turns (``turns.py``). The figures are medians of the ratios of the rounds.
+Then the time of a snapshot, which the reactor takes for each scrape, and of
 the text of /metrics, which a thread writes, with many connections open.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
+from tests.bench.turns import Command, compare
+
 CORE = 1
-_SECONDS = 300
-WITH = ["tests.bench.lockstep", ""]
-WITHOUT = ["tests.bench.uncounted"]
+WITH = Command(["tests.bench.lockstep", ""])
+WITHOUT = Command(["tests.bench.uncounted"])
 
 
-def measure(module: Sequence[str]) -> dict[str, float]:
-    """Return the ns for a delivery of each load."""
-    result = subprocess.run(
-        [sys.executable, "-m", *module],
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-        check=True,
-    )
-    figures: dict[str, float] = json.loads(result.stdout)
-    return figures
-
-
-def ratios_of(rounds: int, reference: Sequence[str] = tuple(WITHOUT)) -> dict[str, list[float]]:
+def ratios_of(
+    rounds: int, reference: Command = WITHOUT, loads: Mapping[str, int] | None = None
+) -> dict[str, list[float]]:
     """Return how many times as long as in ``reference`` a delivery takes, of each round."""
     found: dict[str, list[float]] = {}
-    for number in range(rounds):
-        # The order alternates, because the processor may get slower in the course of a round.
-        if number % 2:
-            counted, other = measure(WITH), measure(reference)
-        else:
-            other, counted = measure(reference), measure(WITH)
-        for load, nanoseconds in counted.items():
-            found.setdefault(load, []).append(nanoseconds / other[load])
+    for _ in range(rounds):
+        for (_, load), ratio in compare(reference, {"counted": WITH}, loads).items():
+            found.setdefault(load, []).append(ratio)
     return found
 
 

@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.bench import metrics
 from tests.bench.metrics import WITH, WITHOUT, ratios_of, scrape_times
+from tests.bench.turns import Command
 from tests.bench.uncounted import REMOVED, changed
 
 SHORT = """
@@ -25,8 +25,13 @@ from tests.bench import lockstep
 found = []
 make = Statistics.__init__
 Statistics.__init__ = lambda self, *given: (found.append(self), make(self, *given))[1]
-lockstep.LOADS = {name: (*load[:-1], 20) for name, load in lockstep.LOADS.items() if load[2] < 999}
-times = dict(lockstep.results(""))
+port = lockstep.start("")
+times = {}
+for name, load in lockstep.LOADS.items():
+    if load[2] < 999:
+        measurement = lockstep.Measurement(port, name)
+        times[name] = measurement.run(20)
+        measurement.close()
 figures = found[0].snapshot()
 print(json.dumps([times, figures["protocols"]["cafe"], figures["latency"]["flush"]["count"]]))
 """
@@ -64,12 +69,12 @@ def test_a_scrape_is_timed() -> None:
     assert min(scrape_times(2)) > 0
 
 
-def test_the_null_comparison_is_with_an_equal_broker() -> None:
-    measured = {"load": 100.0}
-    for reference, ratio in ((WITHOUT, 1.25), (WITH, 1.0)):
-        times = {tuple(WITH): measured, tuple(WITHOUT): {"load": 80.0}}
-        with patch.object(metrics, "measure", lambda module, times=times: times[tuple(module)]):
-            assert ratios_of(2, reference) == {"load": [ratio, ratio]}
+@pytest.mark.parametrize("reference", [WITHOUT, WITH])
+def test_the_brokers_are_measured_in_turns(reference: Command) -> None:
+    loads = {"1-1, one at a time": 40, "1-1, 64 KiB": 20}
+    found = ratios_of(2, reference, loads)
+    assert found.keys() == loads.keys()
+    assert all(len(ratios) == 2 and min(ratios) > 0 for ratios in found.values())
 
 
 @pytest.mark.parametrize("form", ["counted", "uncounted"])

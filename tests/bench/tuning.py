@@ -3,38 +3,29 @@
     python -m tests.bench.tuning
     python -m tests.bench.tuning direct-transport --rounds 9
 
-Each round measures a broker with all tricks and one without each of them, in processes of their own
-(``lockstep.py``). The figures are medians of the ratios within a round. ``all`` is
+Each round measures a broker with all tricks and one without each of them, in turns (``turns.py``).
+The figures are medians of the ratios of the rounds. ``all`` is
 ``--tuning=off``; ``kernel`` is the compiled kernel; ``none`` turns nothing off and shows the noise.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from statistics import median
 
 from pubsub.tuning import TRICKS
+from tests.bench.turns import LOADS, Command, compare
 
 CORE = 1
-_SECONDS = 120
 
 
-def measure(without: str) -> dict[str, float]:
-    """Return the ns for a delivery of each load."""
-    environment = {k: v for k, v in os.environ.items() if k != "PUBSUB_KERNEL"}
-    if without == "kernel":
-        environment["PUBSUB_KERNEL"] = "interpreted"
-    command = [sys.executable, "-m", "tests.bench.lockstep", without]
-    result = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=True
-    )
-    figures: dict[str, float] = json.loads(result.stdout)
-    return figures
+def command(without: str) -> Command:
+    """Return the command of a broker without a trick."""
+    kernel = "interpreted" if without == "kernel" else ""
+    return Command(["tests.bench.lockstep", without], {"PUBSUB_KERNEL": kernel})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,15 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.sched_setaffinity(0, {CORE})
     chosen = options.tricks or names
     ratios: dict[tuple[str, str], list[float]] = {}
-    for number in range(options.rounds):
-        full = measure("")
-        # The order alternates, because the processor may get slower in the course of a round.
-        for name in chosen if number % 2 else reversed(chosen):
-            for load, nanoseconds in measure(name).items():
-                ratios.setdefault((name, load), []).append(nanoseconds / full[load])
-    print(f"| without | {' | '.join(full)} |\n| --- |{' ---: |' * len(full)}")
+    for _ in range(options.rounds):
+        for place, ratio in compare(command(""), {name: command(name) for name in chosen}).items():
+            ratios.setdefault(place, []).append(ratio)
+    print(f"| without | {' | '.join(LOADS)} |\n| --- |{' ---: |' * len(LOADS)}")
     for name in chosen:
-        print(f"| {name} | {' | '.join(f'{median(ratios[name, load]):.2f}' for load in full)} |")
+        print(f"| {name} | {' | '.join(f'{median(ratios[name, load]):.2f}' for load in LOADS)} |")
     return 0
 
 
