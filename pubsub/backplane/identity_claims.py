@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted.internet.defer import Deferred
-from twisted.internet.task import deferLater
 
+from pubsub.backplane.broker_requests import BrokerRequests
 from pubsub.backplane.identity_entry import (
     IdentityEntry,
     WantedIdentity,
@@ -34,11 +34,7 @@ if TYPE_CHECKING:
     from pubsub.broker.resumption import Position
     from pubsub.store.shared_store import SharedStore
 
-# Seconds for which a broker that is asked for an identity may take, and between two looks.
-ANSWERED, _LOOK, _LONGEST_LOOK = 1.0, 0.02, 0.1
 _ATTEMPTS = 4
-# Brokers that are known not to answer.
-_SILENT = 100
 # Seconds for which a request is kept: a broker that was away looks at each identity by itself.
 _REQUESTED = 600
 # Former numbers of an identity. With an older one a client gets all messages that are stored.
@@ -71,9 +67,9 @@ class IdentityClaims:
         clock: Any,
     ) -> None:
         self._state, self._numbers, self._positions = state, numbers, positions
-        self._store, self._bounded, self._clock = store, bounded, clock
-        # The brokers that have not answered, with the revisions of their points then.
-        self._silent: dict[str, int] = {}
+        self._store, self._bounded = store, bounded
+        # A broker that did not answer is known by the revision of its points.
+        self._requests = BrokerRequests(state, bounded, clock)
 
     async def find(self, name: str) -> _FoundIdentity | None:
         """Return the value of an identity; raises BackplaneAway or MalformedEntry."""
@@ -173,17 +169,15 @@ class IdentityClaims:
         # It is to know before its limit is read (see ``LogNumbers``), also if it has stopped and
         # begins again.
         await self._request(log, WantedIdentity(claim.name, claim.after))
-        if points.stopped or self._silent.get(log) == at:
+        if points.stopped or self._requests.is_silent(log, at):
             self._numbers.is_gone(log, points, at)
             return await self._again(found, claim.name)
-        until, pause = self._clock.seconds() + ANSWERED, _LOOK
-        while self._clock.seconds() < until:
-            await deferLater(self._clock, pause)
-            pause = min(2 * pause, _LONGEST_LOOK)
+        answer = self._requests.wait_for_answer()
+        while await answer.look_again():
             present = await self._again(found, claim.name)
             if present is None or present.entry.top is not None:
                 return present
-        self._note_silent(log, (await self._numbers.points_of(log))[1])
+        self._requests.note_silent(log, (await self._numbers.points_of(log))[1])
         return await self._again(found, claim.name)
 
     async def _again(self, before: _FoundIdentity, name: str) -> _FoundIdentity | None:
@@ -198,23 +192,10 @@ class IdentityClaims:
         is_answer = found.entry.top is not None or found.revision == before.revision
         return found if is_answer else None
 
-    def _note_silent(self, log: str, revision: int) -> None:
-        """Wait no more for the broker of ``log`` before it gives a sign of life."""
-        self._silent[log] = revision
-        while len(self._silent) > _SILENT:
-            del self._silent[next(iter(self._silent))]
-
     async def _request(self, log: str, wanted: WantedIdentity) -> None:
-        key, revision = claim_key(log, wanted.name), 0
-        for _ in range(_ATTEMPTS):
-            try:
-                put = self._state.put(key, encode_claim(wanted), revision, _REQUESTED)
-                await self._bounded(put)
-                return
-            except Outdated as before:
-                # An earlier request, from here or elsewhere.
-                revision = before.revision
-        raise BackplaneAway("other brokers request the identity at the same time")
+        key = claim_key(log, wanted.name)
+        if not await self._requests.put(key, encode_claim(wanted), _REQUESTED):
+            raise BackplaneAway("other brokers request the identity at the same time")
 
 
 def _newest(former: tuple[FormerNumbers, ...]) -> tuple[FormerNumbers, ...]:

@@ -24,10 +24,10 @@ from nats.js.api import (
     StorageType,
     StreamConfig,
 )
-from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 from twisted.internet.defer import CancelledError
 from twisted.python.failure import Failure
 
+from pubsub.backplane.jetstream import make_stream
 from pubsub.backplane.nats_work import Unusable
 from pubsub.backplane.replica_stream import FETCHED, StreamAway, StreamMessage
 
@@ -89,19 +89,10 @@ class HistoryStream:
     async def prepare(self, client: Client) -> None:
         """Make the stream unless it is there; raise Unusable if it cannot be used."""
         js = client.jetstream(timeout=_REQUEST)
-        try:
-            info = await js.stream_info(STREAM)
-        except NotFoundError:
-            try:
-                info = await js.add_stream(self._options.configuration())
-            except ServiceUnavailableError:
-                raise
-            except APIError as error:
-                raise Unusable(
-                    f"it does not create the stream {STREAM!r}: {error.description}; check "
-                    "backplane-replicas, backplane-history-bytes and the limits of the account"
-                ) from None
-        _check(info.config, self._options.configuration())
+        wanted = self._options.configuration()
+        settings = "backplane-replicas, backplane-history-bytes and the limits of the account"
+        info = await make_stream(js, wanted, f"stream {STREAM!r}", settings)
+        _check(info.config, wanted)
 
     def ended(self) -> None:
         """The connection has ended."""

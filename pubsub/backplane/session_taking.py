@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted.internet.defer import Deferred
-from twisted.internet.task import deferLater
 
+from pubsub.backplane.broker_requests import BrokerRequests
 from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.session_entry import (
     BrokerEntry,
@@ -28,12 +28,7 @@ if TYPE_CHECKING:
     from pubsub.backplane.shared_state import ISharedState, StateEntry
     from pubsub.broker.session_sharing import SessionContent
 
-# Seconds for which a broker that is asked for a session may take, and between two looks.
-ANSWERED, _LOOK = 1.0, 0.02
-_LONGEST_LOOK = 0.1
 _ATTEMPTS = 3
-# Brokers that are known not to answer.
-_SILENT = 100
 # Seconds for which a value of a session that was taken is kept until its broker writes it.
 _LASTING = 24 * 3600
 
@@ -57,9 +52,9 @@ class SessionTaking:
         clock: Any,
     ) -> None:
         self._run, self._state, self._positions = run, state, positions
-        self._bounded, self._clock = bounded, clock
-        # The brokers that have not answered, with the revisions of their values then.
-        self._silent: dict[str, int] = {}
+        self._bounded = bounded
+        # A broker that did not answer is known by the revision of its value.
+        self._requests = BrokerRequests(state, bounded, clock)
 
     async def take(self, key: str, seconds: int, displace: bool = True) -> TakenSession | None:
         """Take the session of ``key``; None if there is none, or another broker was first.
@@ -108,7 +103,7 @@ class SessionTaking:
         broker, at = await self._broker(entry.run)
         # If it is this broker, the answer to an earlier attempt was lost.
         asks = broker is not None and not broker.stopped and entry.run != self._run
-        if asks and self._silent.get(entry.run) != at:
+        if asks and not self._requests.is_silent(entry.run, at):
             before = found.revision, at
             found = await self._ask(key, found, seconds, displace) or found
             entry = decode_session(found.value)
@@ -118,7 +113,7 @@ class SessionTaking:
                 if not displace and (found.revision, at) != before:
                     # It has answered, or it is late and lives.
                     return None
-                self._note_silent(entry.run, at)
+                self._requests.note_silent(entry.run, at)
         if entry.ended or (broker is None and not entry.lost):
             # Its time is over.
             return None
@@ -132,23 +127,9 @@ class SessionTaking:
         found = await self._get(broker_key(run))
         return (None, 0) if found is None else (decode_broker(found.value), found.revision)
 
-    def _note_silent(self, run: str, revision: int) -> None:
-        """Do not ask the broker ``run`` again before it gives a sign of life."""
-        self._silent[run] = revision
-        while len(self._silent) > _SILENT:
-            del self._silent[next(iter(self._silent))]
-
     async def _request(self, run: str, key: str, seconds: int) -> None:
         """Request the session from the broker ``run``."""
-        request, revision = request_key(run, key), 0
-        for _ in range(2):
-            try:
-                put = self._state.put(request, self._run.encode(), revision, seconds)
-                await self._bounded(put)
-                return
-            except Outdated as before:
-                # An earlier request, from here or elsewhere.
-                revision = before.revision
+        await self._requests.put(request_key(run, key), self._run.encode(), seconds)
 
     async def _ask(
         self, key: str, before: StateEntry, seconds: int, displace: bool
@@ -158,11 +139,9 @@ class SessionTaking:
         Without ``displace``, its broker writes the value again, which is an answer as well.
         """
         await self._request(decode_session(before.value).run, key, seconds)
-        until, pause = self._clock.seconds() + ANSWERED, _LOOK
         found: StateEntry | None = None
-        while self._clock.seconds() < until:
-            await deferLater(self._clock, pause)
-            pause = min(2 * pause, _LONGEST_LOOK)
+        answer = self._requests.wait_for_answer()
+        while await answer.look_again():
             found = await self._get(session_key(key))
             if found is None or decode_session(found.value).lost:
                 break

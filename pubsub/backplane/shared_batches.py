@@ -19,7 +19,8 @@ from twisted.logger import Logger
 
 from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.shared_state import in_time
-from pubsub.errors import BackplaneAway, HistoryUnavailable
+from pubsub.broker.history_reads import require_written
+from pubsub.errors import BackplaneAway
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
@@ -87,7 +88,7 @@ class SharedBatches:
         self._check(at[0], batch)
         self._unsettled.pop(query, None)
         self._store.put(RESERVED_BATCHES, _key(query), str(batch).encode())
-        await self._written()
+        await require_written(self._store)
         value = _Reservation(batch, self._store.log_id, False)
         await self._change(query, value, at, lambda found: self._check(found, batch))
 
@@ -183,13 +184,6 @@ class SharedBatches:
     async def _put(self, query: QueryName, value: _Reservation, revision: int) -> None:
         done = self._state.put(_state_key(query), value.encode(), revision, _KEPT)
         await in_time(done, self._clock)
-
-    async def _written(self) -> None:
-        """Wait until what was put is in the file, where it outlives this process."""
-        done: Deferred[bool] = Deferred()
-        self._store.when_written(done.callback)
-        if not await done:
-            raise HistoryUnavailable(str(self._store.trouble))
 
 
 def _key(query: QueryName) -> str:

@@ -15,6 +15,7 @@ from twisted.python.failure import Failure
 
 from pubsub.backplane.missing_messages import MISSING, MissingBefore, MissingMessages
 from pubsub.backplane.position_index import KNOWN, POINTS, PositionIndex, Range
+from pubsub.broker.history_reads import require_written
 from pubsub.errors import HistoryUnavailable
 from pubsub.store.block_columns import HAS_HEADERS, RUN
 
@@ -210,7 +211,7 @@ class SharedPositions:
         state = index.recent(offset)
         if state is None:
             if offset > self._store.committed:
-                await self._written()
+                await require_written(self._store)
             at, state = index.before(offset)
             while at < offset:
                 parcel = await self._store.read_parcel(at, offset, None, _PAGE)
@@ -223,13 +224,6 @@ class SharedPositions:
         found = index.position(state, offset, self.reading()[0])
         missing = self.missing.before(offset)
         return index.runs.joined(found, missing) if missing.origins else found
-
-    async def _written(self) -> None:
-        """Wait until everything is committed, as nothing else is read from the log."""
-        done: Deferred[bool] = Deferred()
-        self._store.when_written(done.callback)
-        if not await done:
-            raise HistoryUnavailable(str(self._store.trouble))
 
     def find(self, position: SharedPosition, strict: bool = True) -> Deferred[Range]:
         """Return where ``position`` is in this log.

@@ -19,9 +19,10 @@ from nats.js.api import (
     StorageType,
     StreamConfig,
 )
-from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
+from nats.js.errors import APIError, NotFoundError
 
 from pubsub.backplane import state_format
+from pubsub.backplane.jetstream import make_stream
 from pubsub.backplane.nats_work import Unusable
 from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.shared_state import StateEntry
@@ -106,18 +107,9 @@ class StateBucket:
 
     async def _prepare(self, client: Client) -> None:
         js = client.jetstream(timeout=_REQUEST)
-        try:
-            info = await js.stream_info(_STREAM)
-        except NotFoundError:
-            try:
-                info = await js.add_stream(_configuration(self._replicas))
-            except ServiceUnavailableError:
-                raise
-            except APIError as error:
-                raise Unusable(
-                    f"it does not create the bucket {BUCKET!r}: {error.description}; "
-                    "check backplane-replicas and the limits of the account"
-                ) from None
+        settings = "backplane-replicas and the limits of the account"
+        wanted = _configuration(self._replicas)
+        info = await make_stream(js, wanted, f"bucket {BUCKET!r}", settings)
         _check(info.config)
         await self._check_format(js)
 

@@ -11,6 +11,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from pubsub.broker.marks import log_fields
+from pubsub.errors import HistoryUnavailable
 
 log = Logger()
 PAGE_BYTES = 256 * 1024
@@ -21,12 +22,39 @@ _SHORTEST_DELAY, _LONGEST_DELAY = 0.1, 5.0
 _Result = TypeVar("_Result")
 
 
+class WrittenHistory(Protocol):
+    """An ``IStore``, as it is waited for."""
+
+    @property
+    def trouble(self) -> object:
+        """The reason for which nothing can be written; None if there is none."""
+
+    def when_written(self, call: Callable[[bool], None]) -> None:
+        """See ``IStore``."""
+
+
 class Labelled(Protocol):
     """A connection, or an outbox with its ``connection``."""
 
     @property
     def label(self) -> str:
         """The client's name for the log."""
+
+
+def written(store: WrittenHistory) -> Deferred[bool]:
+    """Fires when everything so far is committed: nothing else is read, or outlives the process.
+
+    The result is False if it cannot be written at present.
+    """
+    done: Deferred[bool] = Deferred()
+    store.when_written(done.callback)
+    return done
+
+
+async def require_written(store: WrittenHistory) -> None:
+    """Wait as ``written`` does; raises HistoryUnavailable if nothing can be written at present."""
+    if not await written(store):
+        raise HistoryUnavailable(str(store.trouble))
 
 
 async def read_history(

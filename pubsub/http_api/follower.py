@@ -1,23 +1,13 @@
-"""A follower: a response without an end, of messages in lines or events.
-
-It ends in order if the broker stops, if the client closes its half, or if nothing may be read any
-more.
-"""
+"""A follower: a response without an end, of messages in lines or events."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twisted.internet.defer import Deferred
-
 from pubsub.broker.provisional_topics import ProvisionalTopics
+from pubsub.http_api.chunked_response import ChunkedResponse
 from pubsub.http_api.follow_formats import chunk
-from pubsub.http_api.live_response import (
-    HEARTBEAT_SECONDS,
-    RESPONSE_BYTES,
-    TOPIC_BYTES,
-    LiveResponse,
-)
+from pubsub.http_api.live_response import HEARTBEAT_SECONDS, RESPONSE_BYTES, TOPIC_BYTES
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
@@ -29,7 +19,7 @@ if TYPE_CHECKING:
     from pubsub.http_api.request_access import RequestAccess
 
 
-class Follower(LiveResponse):
+class Follower(ChunkedResponse):
     """The subscriptions of one request.
 
     It is created when the request has been checked; ``run`` ends with the response. With ``past``
@@ -45,19 +35,13 @@ class Follower(LiveResponse):
         encoding: FollowEncoding,
         past: bool,
     ) -> None:
+        super().__init__(listener, request, RESPONSE_BYTES + TOPIC_BYTES * len(names))
         self._access = access
         self._names = names
         self._encoding = encoding
         self._past = past
-        # Reserved first, so that nothing has to be undone if there is no memory.
-        self._held = RESPONSE_BYTES + TOPIC_BYTES * len(names)
-        listener.memory.reserve(self._held)
-        super().__init__(listener, request)
         self._topics = ProvisionalTopics(listener.topics, listener.router)
         self._followed: set[Topic] = set()
-        self._ended = False
-        self._ending: str | None = None
-        self._done: Deferred[None] = Deferred()
 
     async def run(self, start: int, gap: HistoryGap | None) -> None:
         """Follow from the offset ``start`` on, until the response has ended.
@@ -74,13 +58,11 @@ class Follower(LiveResponse):
             await slices.finish(self._subscribe(start))
             await self._done
         finally:
-            self._release("disconnected")
+            self.release("disconnected")
             slices.run(self._topics.withdraw())
 
     def _begin(self, start: int, gap: HistoryGap | None) -> None:
-        # Sends the headers; chunks are written to the transport from now on.
-        self._request.write(b"")
-        self.take_channel()
+        self.start_chunks()
         if self.channel.leaving:
             self.drain(self.channel.end_reason)
         self._outbox.send(self._encoding.begin(start))
@@ -102,6 +84,10 @@ class Follower(LiveResponse):
         """Tell the client that messages from offset ``start`` to before ``stop`` are missing."""
         self._tell("gap", start=start, stop=stop, reason=reason)
 
+    def send_end(self, reason: str) -> None:
+        """See ``ChunkedResponse``."""
+        self._tell("end", reason=reason)
+
     def _tell(self, name: str, **members: object) -> None:
         if not self._ended:
             self._outbox.send(chunk(self._encoding.notice(name, **members)))
@@ -117,7 +103,7 @@ class Follower(LiveResponse):
         self._followed.discard(topic)
         if not self._followed:
             # The caller ends the subscription before that.
-            self._listener.at_tick_end(lambda: self._finish("revoked"))
+            self._listener.at_tick_end(lambda: self.finish("revoked"))
         return False
 
     def _may_follow(self, name: str) -> bool:
@@ -131,7 +117,7 @@ class Follower(LiveResponse):
         """See ``LongResponse``: send a sign of life, end with the token."""
         if not self._access.token_is_valid:
             self._listener.refuse("bad-token", self.label, connection=self.channel)
-            self._finish("token-expired")
+            self.finish("token-expired")
         elif now - self._beat >= HEARTBEAT_SECONDS:
             self._beat = now
             self._listener.router.complete(self._outbox)
@@ -141,51 +127,3 @@ class Follower(LiveResponse):
                 is_live = self._outbox.cursor is None
                 at = self._listener.store.next_offset if is_live else None
                 self._outbox.send(self._encoding.heartbeat(at))
-
-    def drain(self, reason: str) -> None:
-        """See ``LongResponse``: send the queued bytes, then end."""
-        self._end_in_order(reason)
-
-    def input_ended(self) -> None:
-        """See ``LongResponse``: the client is leaving, as on every other wire."""
-        self._end_in_order("half-closed")
-
-    def _end_in_order(self, reason: str) -> None:
-        if self._ending is None and not self._ended:
-            self._ending = reason
-            # The client also gets messages that were published before.
-            self._listener.router.complete(self._outbox)
-            self._listener.router.flush()
-            self._outbox.when_drained(lambda: self._finish(reason))
-
-    def data_received(self, data: bytes) -> None:
-        """See ``LongResponse``; requests that follow wait for the end of this one."""
-
-    def end(self) -> None:
-        """See ``LongResponse``."""
-        self._release("disconnected")
-        self._end_run()
-
-    # The end
-
-    def _finish(self, reason: str) -> None:
-        """Tell the client why the response ends, and end it."""
-        if self._ended:
-            return
-        self._tell("end", reason=reason)
-        self._release(reason)
-        self.channel.response_ended()
-        self._request.unregisterProducer()
-        self._request.finish()
-        self._end_run()
-
-    def _release(self, reason: str) -> None:
-        """End the subscriptions. Messages that were not sent are counted with ``reason``."""
-        if not self._ended:
-            self._ended = True
-            self._listener.memory.free(self._held)
-            self._outbox.shut(reason)
-
-    def _end_run(self) -> None:
-        if not self._done.called:
-            self._done.callback(None)

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from twisted.internet.defer import Deferred
-
 from pubsub.backplane.shared_position import (
     MAX_TEXT,
     Extent,
@@ -20,6 +18,7 @@ from pubsub.backplane.shared_position import (
     decode,
 )
 from pubsub.backplane.shared_positions import SharedPositions
+from pubsub.broker.history_reads import written
 from pubsub.http_api.api_error import CONFLICT, GONE, NOT_SATISFIABLE, UNAVAILABLE, ApiError
 from pubsub.http_api.follow_start import check_epoch
 from pubsub.http_api.parameters import Parameters, invalid
@@ -167,9 +166,7 @@ class SharedRanges:
 
     async def _written(self) -> None:
         """Wait until the imported messages are committed, because only committed ones are read."""
-        done: Deferred[bool] = Deferred()
-        self._store.when_written(done.callback)
-        if not await done:
+        if not await written(self._store):
             message = "the messages before the position are not on disk yet"
             raise ApiError(UNAVAILABLE, "history-unavailable", message)
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twisted.internet.defer import Deferred
-
+from pubsub.http_api.chunked_response import ChunkedResponse
 from pubsub.http_api.follow_formats import EVENT_STREAM, RETRY_MILLISECONDS, chunk
-from pubsub.http_api.live_response import RESPONSE_BYTES, LiveResponse
+from pubsub.http_api.live_response import RESPONSE_BYTES
 from pubsub.http_api.request_access import METRICS
 from pubsub.management.listing import to_json
 from pubsub.management.status import status_of
@@ -73,19 +72,16 @@ def _encoded(format: str, data: bytes, event: bytes = b"") -> bytes:
     return chunk(head + b"data: " + data + b"\n\n")
 
 
-class StatusFollower(LiveResponse):
+class StatusFollower(ChunkedResponse):
     """One client that follows the status. It subscribes to no topic."""
 
     def __init__(
         self, listener: Listener, request: ApiRequest, access: RequestAccess, format: str
     ) -> None:
-        listener.memory.reserve(RESPONSE_BYTES)
-        super().__init__(listener, request)
+        super().__init__(listener, request, RESPONSE_BYTES)
         self.format = format
         self._access = access
         self._behind_since: float | None = None
-        self._ended = False
-        self._done: Deferred[None] = Deferred()
 
     async def run(self, first: bytes) -> None:
         """Send the status until the response ends."""
@@ -95,8 +91,7 @@ class StatusFollower(LiveResponse):
             if self._request.method == b"HEAD":
                 self._request.finish()
                 return
-            self._request.write(b"")
-            self.take_channel()
+            self.start_chunks()
             if self.format == EVENTS:
                 self._outbox.send(chunk(b"retry: %d\n\n" % RETRY_MILLISECONDS))
             self.send(first)
@@ -104,7 +99,7 @@ class StatusFollower(LiveResponse):
                 self.drain(self.channel.end_reason)
             await self._done
         finally:
-            self._release()
+            self.release("disconnected")
 
     def send(self, data: bytes) -> None:
         """Send one status, unless the client has not taken the last one."""
@@ -119,6 +114,11 @@ class StatusFollower(LiveResponse):
             self._behind_since = now
         elif now - self._behind_since > self._listener.slow.seconds:
             self.evict(f"slow consumer: behind for {self._listener.slow.seconds:g} s")
+
+    def send_end(self, reason: str) -> None:
+        """See ``ChunkedResponse``."""
+        end = {"reason": reason} if self.format == EVENTS else {"end": {"reason": reason}}
+        self._outbox.send(_encoded(self.format, to_json(end), b"end"))
 
     # As a subscriber
 
@@ -135,47 +135,6 @@ class StatusFollower(LiveResponse):
         """See ``LongResponse``: end with the token, or with the right."""
         if not self._access.token_is_valid:
             self._listener.refuse("bad-token", self.label, connection=self.channel)
-            self._finish("token-expired")
+            self.finish("token-expired")
         elif not self._access.may(METRICS):
-            self._finish("revoked")
-
-    def drain(self, reason: str) -> None:
-        """See ``LongResponse``."""
-        self._end_in_order(reason)
-
-    def input_ended(self) -> None:
-        """See ``LongResponse``."""
-        self._end_in_order("half-closed")
-
-    def _end_in_order(self, reason: str) -> None:
-        if not self._ended:
-            self._outbox.when_drained(lambda: self._finish(reason))
-
-    def data_received(self, data: bytes) -> None:
-        """See ``LongResponse``; requests that follow wait for the end of this one."""
-
-    def end(self) -> None:
-        """See ``LongResponse``."""
-        self._release()
-        self._end_run()
-
-    def _finish(self, reason: str) -> None:
-        if self._ended:
-            return
-        end = {"reason": reason} if self.format == EVENTS else {"end": {"reason": reason}}
-        self._outbox.send(_encoded(self.format, to_json(end), b"end"))
-        self._release()
-        self.channel.response_ended()
-        self._request.unregisterProducer()
-        self._request.finish()
-        self._end_run()
-
-    def _release(self) -> None:
-        if not self._ended:
-            self._ended = True
-            self._listener.memory.free(RESPONSE_BYTES)
-            self._outbox.shut("disconnected")
-
-    def _end_run(self) -> None:
-        if not self._done.called:
-            self._done.callback(None)
+            self.finish("revoked")

@@ -19,6 +19,9 @@ from tests.unit.replicas import LIMITS, Node, ReplicaCase, at_tick_end
 from tests.unit.rheos_wire import ALICE, BOB
 from tests.unit.streams import Client
 
+# Looks whether the threads are idle, after which time passes nevertheless: a test may hold one up.
+_LOOKS = 1000
+
 
 class SessionNode(Node):
     """A broker with cafe, rheos and spot that shares its sessions through ``bucket``."""
@@ -72,6 +75,13 @@ class EndOfHistory(Service):
         self._node.close()
 
 
+def is_busy(node: Node) -> bool:
+    """Return whether a thread writes or reads the history of ``node``."""
+    store = node.store
+    threads = (store._effects._write_thread, store._effects._sync_thread, store._readers._worker)
+    return any(thread.pending for thread in threads)
+
+
 class SessionCase(ReplicaCase):
     """Brokers that share their sessions."""
 
@@ -91,11 +101,15 @@ class SessionCase(ReplicaCase):
         return made
 
     async def pass_time(self, seconds: float) -> None:
-        """Let some time pass at all brokers."""
+        """Let some time pass at all brokers, which takes them as long on a slow disk."""
         for _ in range(round(seconds / 0.05)):
             for node in self.nodes:
                 node.house.clock.advance(0.05)
             await deferLater(reactor, 0.0005)
+            for _ in range(_LOOKS):
+                if not any(is_busy(node) for node in self.nodes):
+                    break
+                await deferLater(reactor, 0.0005)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         while not condition():

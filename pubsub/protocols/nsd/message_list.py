@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from twisted.internet.defer import Deferred
 
-from pubsub.broker.history_reads import PAGE_BYTES, read_history
+from pubsub.broker.history_reads import PAGE_BYTES, read_history, written
 from pubsub.broker.resumption import Position, Resumption, offset_of
 from pubsub.protocols.nsd.codec import LIST_END, LIST_START, LineStream
 from pubsub.protocols.nsd.figures import CHANNEL as FIGURES
@@ -195,8 +195,7 @@ class MessageList:
         if self._start.end is not None:
             end = min(end, self._start.end())
         if end > store.committed:
-            stored: Deferred[bool] = Deferred()
-            store.when_written(stored.callback)
+            stored = written(store)
             self._connection.hold(self)
             await stored
         return min(end, store.committed)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.defer import ensureDeferred
 from twisted.logger import Logger
 
+from pubsub.broker.history_reads import written
 from pubsub.broker.topic_names import topic_name
 from pubsub.protocols.spot.broker_codec import HistoryPage, Read, encode_broker_command
 
@@ -91,9 +92,7 @@ class HistoryPages:
         store, topic = listener.store, topic_name(request.topic)
         end = store.next_offset
         if end > store.committed:
-            written: Deferred[bool] = Deferred()
-            store.when_written(written.callback)
-            await written
+            await written(store)
             end = min(end, store.committed)
         since = request.offset
         if not store.continues(request.epoch.decode(errors="replace"), since):

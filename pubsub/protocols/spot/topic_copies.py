@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
 
+from pubsub.broker.history_reads import written
 from pubsub.errors import HistoryUnavailable
 from pubsub.kernel import Columns
 
@@ -135,9 +136,7 @@ class TopicCopies:
                 end = page.end
             self._add(topic, copy, page)
             reader.delivered(topic)
-            written: Deferred[bool] = Deferred()
-            self._listener.store.when_written(written.callback)
-            await written
+            await written(self._listener.store)
 
     async def _begin(self, topic: Topic, reader: PageReader) -> TopicCopy | None:
         self._beginning.add(topic.name)
