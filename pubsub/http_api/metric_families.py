@@ -112,7 +112,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "pubsub_flush_seconds",
         HISTOGRAM,
-        "Time from a publish until its messages are sent; sampled above 100 a second.",
+        "Time from a publish until its messages are sent; at most 10 in each tenth of a second.",
         source="flush",
     ),
     Family(
