@@ -17,7 +17,7 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from pubsub.backplane.links import Arrived, Incoming, Outgoing
+from pubsub.backplane.envelopes import Arrived, Incoming, Outgoing
 from pubsub.backplane.record import MalformedRecord, TopicRecord, decode, encode_batch, joined
 from pubsub.broker.access import RESERVED
 from pubsub.broker.limits import Gates

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pubsub.backplane.log_numbers import LogNumbers
     from pubsub.backplane.session_positions import SessionPositions
     from pubsub.backplane.shared_state import ISharedState
-    from pubsub.broker.resumption import Position
+    from pubsub.broker.start_positions import Position
     from pubsub.store.shared_store import SharedStore
 
 _ATTEMPTS = 4

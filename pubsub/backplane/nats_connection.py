@@ -24,7 +24,7 @@ from twisted.internet.defer import Deferred, fail
 from twisted.logger import Logger
 
 from pubsub.backplane.engine_url import EngineOptions, shown
-from pubsub.backplane.links import messages_of
+from pubsub.backplane.envelopes import messages_of
 from pubsub.backplane.nats_tap import Tap, TappedLoop
 from pubsub.backplane.nats_work import (
     Away,

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from pubsub.backplane.shared_positions import SharedPositions
     from pubsub.backplane.shared_state import ISharedState, StateEntry
     from pubsub.broker.identity_sharing import FormerNumbers, IdentityHolder
-    from pubsub.broker.resumption import Position
     from pubsub.broker.service import BrokerService
+    from pubsub.broker.start_positions import Position
     from pubsub.store.shared_store import SharedStore
 
 log = Logger()

@@ -12,7 +12,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from pubsub.broker.encoders import too_large
+
 if TYPE_CHECKING:
+    from pubsub.broker.batch import Batch
+    from pubsub.broker.counters import Counters
     from pubsub.broker.encoders import BatchEncoder
     from pubsub.broker.topics import DeliverySource, QueuedDelivery, Recipient, Topic
 
@@ -101,6 +105,20 @@ class Audience(Protocol):
     @property
     def targets(self) -> tuple[Recipient, ...]:
         """The outboxes. The tuple does not change while it is iterated over."""
+
+
+def without_too_large(
+    audience: Audience, batch: Batch, source: DeliverySource, counters: Counters
+) -> DeliverySource:
+    """Count the messages that no frame of the audience can carry; return the others' source."""
+    lost = too_large(audience.encoder, batch)
+    for index, count in lost.items():
+        topic = batch.topics[index]
+        for outbox in audience.targets:
+            counters.drop(
+                outbox.label, topic, "too-large", count, outbox.connection, outbox.traffic
+            )
+    return source.without(lost) if isinstance(source, Share) else source
 
 
 def joined(pending: list[QueuedDelivery]) -> Iterator[QueuedDelivery]:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pubsub.broker.dispatcher import Dispatcher
     from pubsub.broker.drainage import Drainage
     from pubsub.broker.events import Events
-    from pubsub.broker.expiry import Expiry
     from pubsub.broker.limits import TokenBucket
     from pubsub.broker.memory_budget import MemoryBudget
     from pubsub.broker.passwords import PasswordVerifier
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from pubsub.broker.tokens import TokenVerifier
     from pubsub.broker.topic_lifecycle import TopicLifecycle
     from pubsub.broker.topic_registry import TopicRegistry
+    from pubsub.broker.unused_names import UnusedNames
     from pubsub.broker.wall_clock import WallClock
     from pubsub.interfaces import IStore
 
@@ -93,7 +93,7 @@ class BrokerObjects:
     attempts: RefusedAttempts
     slices: Slices
     topic_lifecycle: TopicLifecycle
-    expiry: Expiry
+    unused_names: UnusedNames
     events: Events | None
     access_table: AccessTable
     marks: Iterator[int]

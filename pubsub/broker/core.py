@@ -15,7 +15,6 @@ from pubsub.broker.counters import Counters
 from pubsub.broker.cursors import Cursors
 from pubsub.broker.dispatcher import DispatcherMaker
 from pubsub.broker.durability import DurabilityRules
-from pubsub.broker.expiry import Expiry, topic_seconds
 from pubsub.broker.housekeeping import Housekeeping
 from pubsub.broker.key_refresh import Fetch, KeyRefresh
 from pubsub.broker.limits import BrokerLimits
@@ -31,6 +30,7 @@ from pubsub.broker.statistics import Sources, Statistics
 from pubsub.broker.tokens import TokenVerifier
 from pubsub.broker.topic_lifecycle import TopicLifecycle
 from pubsub.broker.topic_registry import TopicRegistry
+from pubsub.broker.unused_names import UnusedNames, topic_seconds
 from pubsub.broker.wall_clock import WallClock
 
 if TYPE_CHECKING:
@@ -79,15 +79,15 @@ class BrokerCore:
         self.topic_lifecycle = TopicLifecycle(
             self.topics, store, self.router, self.queue_keys, durability
         )
-        self.expiry = self._make_expiry()
+        self.unused_names = self._make_unused_names()
         self.sessions = self._make_sessions(draw)
         self.clients = ClientRegistry()
         self.dispatcher = make_dispatcher(self.topics, store, self.router, wall.timestamp, draw(60))
         self.housekeeping = self._make_housekeeping()
 
-    def _make_expiry(self) -> Expiry:
+    def _make_unused_names(self) -> UnusedNames:
         limits = self.limits
-        return Expiry(
+        return UnusedNames(
             self.clock,
             self.slices,
             self.store,

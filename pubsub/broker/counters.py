@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple, TypeVar
 
 from twisted.logger import Logger
 
-from pubsub.broker.marks import log_fields
+from pubsub.broker.connection_marks import log_fields
 from pubsub.broker.traffic import Traffic, TrafficByProtocol
 
 # Drops are counted for each of the (client, topic, reason) that had the last ones, else for each

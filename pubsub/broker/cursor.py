@@ -17,17 +17,17 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pubsub.broker.audience import Share
+from pubsub.broker.connection_marks import log_fields
 from pubsub.broker.encoders import BatchEncoder, make_encoder, too_large
 from pubsub.broker.history_reads import PAGE_BYTES, read_history
-from pubsub.broker.marks import log_fields
-from pubsub.broker.resumption import offset_of
+from pubsub.broker.start_positions import offset_of
 from pubsub.broker.subscriber_positions import SubscriberPositions
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch, Page
     from pubsub.broker.behind_outbox import BehindOutbox
     from pubsub.broker.cursors import Cursors
-    from pubsub.broker.resumption import Position
+    from pubsub.broker.start_positions import Position
     from pubsub.broker.topics import DeliverySource, Topic
     from pubsub.interfaces import Encoding
 

@@ -15,8 +15,8 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
 
+from pubsub.broker.connection_marks import mark_text
 from pubsub.broker.limits import TokenBucket
-from pubsub.broker.marks import mark_text
 from pubsub.broker.tokens import TOKEN_START
 
 TOPIC = "$SYS/events"

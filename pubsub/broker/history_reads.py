@@ -10,7 +10,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from pubsub.broker.marks import log_fields
+from pubsub.broker.connection_marks import log_fields
 from pubsub.errors import HistoryUnavailable
 
 log = Logger()

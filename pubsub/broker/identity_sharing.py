@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
-    from pubsub.broker.resumption import Position
     from pubsub.broker.slices import Work
+    from pubsub.broker.start_positions import Position
 
 MAX_CHANNELS = 480 * 1024
 """Bytes of the channels of one identity that can be shared, as ``channel_bytes`` counts them."""

@@ -7,13 +7,13 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pubsub.broker.anonymous_policy import OFF, admits_anonymous, is_exposed
+from pubsub.broker.connection_marks import log_fields, mark_text
 from pubsub.broker.handshake_rates import HandshakeRates
 from pubsub.broker.handshakes import Handshakes
 from pubsub.broker.identity import NOBODY, Identity
 from pubsub.broker.limits import CONNECTION_BYTES, ConnectionQuota, RateLimiter
 from pubsub.broker.listener_access import ListenerAccess
 from pubsub.broker.listener_rates import ListenerRates
-from pubsub.broker.marks import log_fields, mark_text
 from pubsub.broker.outbox import Outbox
 from pubsub.broker.publisher import Publisher
 from pubsub.broker.refused_attempts import REASONS
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pubsub.broker.access import AccessRules
     from pubsub.broker.access_table import AccessTable
     from pubsub.broker.broker_objects import BrokerObjects
+    from pubsub.broker.connection_marks import Marked
     from pubsub.broker.events import ConnectionEvents
-    from pubsub.broker.marks import Marked
     from pubsub.broker.publisher import PublishingConnection
     from pubsub.broker.topics import Subscriber, Topic
     from pubsub.broker.traffic import Traffic
@@ -103,7 +103,7 @@ class Listener:
         self.audit = objects.audit
         self.attempts = objects.attempts
         self.slices = objects.slices
-        self.expiry = objects.expiry
+        self.unused_names = objects.unused_names
         self.events = objects.events
         self.marks = objects.marks
         self.statistics = objects.statistics

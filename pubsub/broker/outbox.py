@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from pubsub.broker.backlog import Backlog, PendingMessages, first_offsets, message_counts
 from pubsub.broker.cursor import Cursor
-from pubsub.broker.outbox_queue import BEHIND, CLOSED, HOLDER_MARK, PAUSED, OutboxQueue
-from pubsub.broker.resumption import Resumption, at_offset, offset_of
-from pubsub.broker.slow_policy import AUTO, DROP, PAUSE
+from pubsub.broker.outbox_queue import BEHIND, CLOSED, PAUSED, OutboxQueue
+from pubsub.broker.slow_policy import Decision
+from pubsub.broker.start_positions import Resumption, at_offset, offset_of
 from pubsub.kernel import add_to_each
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
-    from pubsub.broker.resumption import Position
+    from pubsub.broker.start_positions import Position
     from pubsub.broker.topics import DeliverySource, KeyChange, Topic
     from pubsub.interfaces import Encoding
 
@@ -196,45 +196,38 @@ class Outbox(OutboxQueue):
             self._router.undeliverable(self, source, count)
             return False
         backlog, policy = self._get_backlog(), self.policy
-        waiting = self.queued + backlog.inflight + nbytes
-        if policy.action == AUTO and backlog.cursor is None and self._is_too_much(waiting, source):
-            self.let_go(offset)
-        if backlog.cursor is not None:
+        decision = Decision.FALL_BEHIND
+        if backlog.cursor is None:
+            decision = policy.decide(
+                self.queued + backlog.inflight + nbytes,
+                self._router.memory.full,
+                lambda: any(topic.durability for topic in source.topics),
+            )
+        if decision is Decision.FALL_BEHIND:
+            if backlog.cursor is None:
+                self.let_go(offset)
+            assert backlog.cursor is not None
             backlog.cursor.pass_over(source, count)
             return False
-        if waiting > policy.nbytes:
+        if decision in (Decision.DROP, Decision.DISCONNECT):
             self._router.dropped(self, source, "slow-consumer", count)
-            if policy.action not in (AUTO, DROP):
+            if decision is Decision.DISCONNECT:
                 self.evict(f"slow consumer: over {policy.nbytes} bytes behind")
             return False
-        if waiting > policy.high_water_mark and policy.action == PAUSE:
+        if decision is Decision.HOLD_PUBLISHERS:
             backlog.blocking.update(source.topics)
             for topic in source.topics:
                 topic.block(self)
         return True
 
-    def _is_too_much(self, waiting: int, source: DeliverySource) -> bool:
-        """Return whether to free the queue of the subscriber rather than queue ``waiting``
-        bytes."""
-        if self._router.memory.full:
-            return waiting > HOLDER_MARK
-        if waiting <= self.policy.high_water_mark:
-            return False
-        # The history does not help with the others; they may take ``nbytes``.
-        return any(topic.durability for topic in source.topics)
-
     def overdue(self, now: float) -> bool:
         """Return whether the subscriber has been slow for longer than its policy allows."""
         since = None if self._backlog is None else self._backlog.since
-        if since is None or self.policy.action == DROP:
-            return False
-        if self.policy.action == AUTO and not self._queue:
-            return False
-        return now - since > self.policy.seconds
+        return since is not None and self.policy.is_overdue(now - since, bool(self._queue))
 
     def give_up_overdue(self) -> None:
         """Free the queue of a subscriber that is overdue, or evict it."""
-        if self.policy.action != AUTO:
+        if self.policy.when_overdue is Decision.DISCONNECT:
             self.evict(f"slow consumer: behind for {self.policy.seconds:g} s")
         elif self.cursor is None:
             self._router.complete(self)

@@ -9,6 +9,7 @@ from pubsub.broker.audience import WRITE_BYTES
 from pubsub.broker.backlog import Backlog, QueueEntry
 from pubsub.broker.compact_map import EMPTY_MAP
 from pubsub.broker.memory_budget import SUBSCRIBERS
+from pubsub.broker.slow_policy import HOLDER_MARK
 from pubsub.kernel import Tally, add_to_each
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 PAUSED, HELD, CLOSED, BEHIND = 1, 2, 4, 8
 STOPPED = PAUSED | HELD | CLOSED
 """The bits of the state that prevent writing."""
-HOLDER_MARK = 64 * 1024
-"""Outboxes with more bytes than this can be evicted to free memory."""
 
 
 class OutboxQueue(Tally):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from pubsub.broker.marks import log_fields
+from pubsub.broker.connection_marks import log_fields
 
 if TYPE_CHECKING:
     from pubsub.broker.message_router import MessageRouter

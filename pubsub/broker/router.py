@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from pubsub.broker.audience import WRITE_BYTES, Audience, Share, joined
+from pubsub.broker.audience import WRITE_BYTES, Audience, Share, joined, without_too_large
 from pubsub.broker.combination_cache import CombinationCache
 from pubsub.broker.counters import Counters
-from pubsub.broker.encoders import too_large
 from pubsub.broker.histogram import Histogram
 from pubsub.broker.interest import TopicInterest
 from pubsub.broker.limits import Gate
@@ -163,7 +162,7 @@ class Router:
         encoder = audience.encoder
         data, count = encoder.encode(batch)
         if batch.columns.largest > encoder.limit:
-            source = self._count_too_large(audience, batch, source)
+            source = without_too_large(audience, batch, source, self.counters)
         if not count:
             return
         pending = audience.pending
@@ -334,23 +333,6 @@ class Router:
         now = self.seconds()
         for outbox in [outbox for outbox in self.slow if outbox.overdue(now)]:
             outbox.give_up_overdue()
-
-    def _count_too_large(
-        self, audience: Audience, batch: Batch, source: DeliverySource
-    ) -> DeliverySource:
-        """Count messages that no frame of the audience can carry; return the others' source."""
-        lost = too_large(audience.encoder, batch)
-        for index, count in lost.items():
-            for outbox in audience.targets:
-                self.counters.drop(
-                    outbox.label,
-                    batch.topics[index],
-                    "too-large",
-                    count,
-                    outbox.connection,
-                    outbox.traffic,
-                )
-        return source.without(lost) if isinstance(source, Share) else source
 
 
 def _order_of(entry: tuple[Sequence[Recipient], QueuedDelivery]) -> int:

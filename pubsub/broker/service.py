@@ -18,6 +18,7 @@ from twisted.logger import Logger
 from pubsub.broker.access_table import AccessTable
 from pubsub.broker.audit import AuditLog
 from pubsub.broker.broker_objects import BrokerObjects, KeptObjects
+from pubsub.broker.connection_marks import make_marks
 from pubsub.broker.core import BrokerCore
 from pubsub.broker.dispatcher import Dispatcher, DispatcherMaker
 from pubsub.broker.drainage import Drainage
@@ -27,7 +28,6 @@ from pubsub.broker.events_topic import EventsTopic
 from pubsub.broker.key_refresh import Fetch
 from pubsub.broker.limits import BrokerLimits, TokenBucket
 from pubsub.broker.listener import Listener
-from pubsub.broker.marks import make_marks
 from pubsub.broker.master_secrets import SecretRing
 from pubsub.broker.passwords import PasswordVerifier, call_at_once
 from pubsub.broker.readiness import Readiness
@@ -126,7 +126,7 @@ class BrokerService(MultiService):
         self.passwords = core.passwords
         self.queue_keys = core.queue_keys
         self.topic_lifecycle = core.topic_lifecycle
-        self.expiry = core.expiry
+        self.unused_names = core.unused_names
         self.sessions = core.sessions
         self.clients = core.clients
         self.dispatcher = core.dispatcher
@@ -168,7 +168,7 @@ class BrokerService(MultiService):
                 self.memory.reconfigure,
                 self.topics.reconfigure,
                 self.sessions.reconfigure,
-                self.expiry.reconfigure,
+                self.unused_names.reconfigure,
                 self._housekeeping.reconfigure,
                 self.store.reconfigure,
                 durability_applier(self.topic_lifecycle, self.slices),
@@ -206,7 +206,7 @@ class BrokerService(MultiService):
             attempts=self._attempts,
             topic_lifecycle=self.topic_lifecycle,
             slices=self.slices,
-            expiry=self.expiry,
+            unused_names=self.unused_names,
             events=None,
             access_table=self._access_table,
             marks=make_marks(self._wall.timestamp),
@@ -302,7 +302,7 @@ class BrokerService(MultiService):
         log.info("{summary}", summary=self.store.summary)
         self._housekeeping.start()
         self.statistics.start()
-        self.expiry.start()
+        self.unused_names.start()
         self.key_refresh.start()
         self.readiness.started = True
 
@@ -313,7 +313,7 @@ class BrokerService(MultiService):
         self.drainage.draining = True
         self._housekeeping.stop()
         self.statistics.stop()
-        self.expiry.stop()
+        self.unused_names.stop()
         self.key_refresh.stop()
         self.passwords.stop()
         stopped = self.drainage.leave(self.sessions.sharing, super().stopService)

@@ -12,8 +12,8 @@ from pubsub.errors import Refused
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
-    from pubsub.broker.resumption import Position
     from pubsub.broker.slices import Work
+    from pubsub.broker.start_positions import Position
     from pubsub.broker.topics import Topic
 
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from pubsub.broker.backlog import PendingMessages
     from pubsub.broker.identity_sharing import IdentitySharing
     from pubsub.broker.memory_budget import MemoryBudget
-    from pubsub.broker.resumption import Position
     from pubsub.broker.session_sharing import SessionSharing
     from pubsub.broker.slices import Work
+    from pubsub.broker.start_positions import Position
     from pubsub.broker.topics import Topic
     from pubsub.broker.traffic import Traffic
 

@@ -1,12 +1,31 @@
-"""The policies for slow subscribers: the treatment of messages that they do not take."""
+"""The policies for slow subscribers: the treatment of messages that they do not take.
+
+``SlowPolicy`` decides, and ``Outbox`` carries the decisions out.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 
+HOLDER_MARK = 64 * 1024
+"""Outboxes with more bytes than this can be evicted to free memory."""
 AUTO, PAUSE, DROP, DISCONNECT = "auto", "pause", "drop", "disconnect"
 # The high-water mark, unless a quarter of the byte limit is less.
 _HIGH_WATER_MARK = 1024 * 1024
+
+
+class Decision(Enum):
+    """The treatment of a message, or of a subscriber that is overdue."""
+
+    QUEUE = auto()
+    HOLD_PUBLISHERS = auto()
+    """The message is queued, and its topics hold their publishers."""
+    FALL_BEHIND = auto()
+    """The queue is freed, and the subscriber continues from the history."""
+    DROP = auto()
+    DISCONNECT = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +60,37 @@ class SlowPolicy:
         They are not in this broker's history: with ``auto`` their publishers are held.
         """
         return replace(self, action=PAUSE) if self.action == AUTO else self
+
+    def decide(
+        self, waiting: int, is_memory_full: bool, has_stored_topic: Callable[[], bool]
+    ) -> Decision:
+        """Return the treatment of a message with which ``waiting`` bytes wait for a subscriber.
+
+        The subscriber is slow and does not read the history.
+        """
+        if self.action == AUTO and self._is_too_much(waiting, is_memory_full, has_stored_topic):
+            return Decision.FALL_BEHIND
+        if waiting > self.nbytes:
+            return Decision.DROP if self.action in (AUTO, DROP) else Decision.DISCONNECT
+        if waiting > self.high_water_mark and self.action == PAUSE:
+            return Decision.HOLD_PUBLISHERS
+        return Decision.QUEUE
+
+    def _is_too_much(
+        self, waiting: int, is_memory_full: bool, has_stored_topic: Callable[[], bool]
+    ) -> bool:
+        if is_memory_full:
+            return waiting > HOLDER_MARK
+        # The history does not help with other topics; their messages may take ``nbytes``.
+        return waiting > self.high_water_mark and has_stored_topic()
+
+    def is_overdue(self, seconds: float, has_queue: bool) -> bool:
+        """Return whether a subscriber has been slow for too long, with or without a queue."""
+        if self.action == DROP or (self.action == AUTO and not has_queue):
+            return False
+        return seconds > self.seconds
+
+    @property
+    def when_overdue(self) -> Decision:
+        """The treatment of a subscriber that is overdue."""
+        return Decision.FALL_BEHIND if self.action == AUTO else Decision.DISCONNECT

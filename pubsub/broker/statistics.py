@@ -18,8 +18,8 @@ from twisted.logger import Logger
 
 from pubsub.broker.limits import CONNECTION_BYTES
 from pubsub.broker.memory_budget import SUBSCRIBERS
-from pubsub.broker.pauses import CollectorPauses, ReactorLag
 from pubsub.broker.process_memory import resident_bytes
+from pubsub.broker.process_pauses import CollectorPauses, ReactorLag
 from pubsub.broker.topic_registry import TOPIC_BYTES
 from pubsub.errors import BadToken
 

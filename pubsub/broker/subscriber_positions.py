@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pubsub.broker.resumption import Resumption
+from pubsub.broker.start_positions import Resumption
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
-    from pubsub.broker.resumption import DeliveredElsewhere, Position
+    from pubsub.broker.start_positions import DeliveredElsewhere, Position
     from pubsub.broker.topics import Topic
 
 

@@ -16,8 +16,8 @@ from pubsub.broker.topics import SubscriberGroup
 if TYPE_CHECKING:
     from pubsub.broker.interest import TopicInterest
     from pubsub.broker.message_router import MessageRouter
-    from pubsub.broker.resumption import Position
     from pubsub.broker.slices import Slices, Work
+    from pubsub.broker.start_positions import Position
     from pubsub.broker.topics import Recipient, Topic
     from pubsub.interfaces import Encoding
 

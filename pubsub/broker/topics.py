@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from pubsub.broker.batch import Batch
-    from pubsub.broker.resumption import Position
+    from pubsub.broker.start_positions import Position
     from pubsub.broker.traffic import Traffic
     from pubsub.interfaces import Encoding, Holdable
 

@@ -8,11 +8,11 @@ each topic, the position after the last message is kept, and continued from on t
 from __future__ import annotations
 
 from pubsub.client.http_roles import HttpPublisher, HttpSession, HttpSubscriber
+from pubsub.settings import SIZE, Setting
 from pubsub.wire.client_events import Level
 from pubsub.wire.client_side import ClientSide, TokenUse
-from pubsub.wire.client_wire import ClientWire, Role, Traits, WireConnection
+from pubsub.wire.client_wire import ClientWire, Role, Traits, WireConnection, WireOptions
 
-_MAX_FRAME = 1024 * 1024
 # Bytes of a request beside the payload, at most.
 _AROUND = 4096
 
@@ -31,7 +31,10 @@ class HttpWire(ClientWire):
         senders=True,
         headers=True,
     )
-    limit = _MAX_FRAME - _AROUND
+
+    def __init__(self, options: WireOptions) -> None:
+        super().__init__(options)
+        self.limit = max(options.values["max-message"] - _AROUND, 0)
 
     def connect(self, role: Role, session: object = None) -> WireConnection:
         """See ``ClientWire``."""
@@ -45,4 +48,5 @@ CLIENT = ClientSide(
     columns=("key", "headers"),
     token=TokenUse.OPTIONAL,
     port=7080,
+    parameters=(Setting("max-message", SIZE, "1M", "that of the listener"),),
 )

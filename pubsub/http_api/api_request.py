@@ -10,7 +10,7 @@ from twisted.web.http import HTTPChannel, Request
 from twisted.web.iweb import INonQueuedRequestFactory
 from zope.interface import provider
 
-from pubsub.broker.marks import Marked
+from pubsub.broker.connection_marks import Marked
 from pubsub.http_api.api_error import TOO_LARGE, VERSION, ApiError
 from pubsub.http_api.client_share import client_of
 from pubsub.http_api.request_body import Body

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from twisted.logger import Logger
 
-from pubsub.broker.marks import Marked
+from pubsub.broker.connection_marks import Marked
 from pubsub.wire.departure import Departure
 from pubsub.wire.life_cycle import Event
 

@@ -51,7 +51,7 @@ class Deletions:
     async def delete_identity(self, request: ApiRequest) -> None:
         """DELETE /v1/identities/NAME"""
         name, access = self._requested(request, IDENTITIES)
-        work = self._listener.expiry.delete_identity(name)
+        work = self._listener.unused_names.delete_identity(name)
         if work is None:
             raise ApiError(NOT_FOUND, "unknown-identity", f"no identity {name!r}")
         delete = partial(self._listener.slices.finish, work)

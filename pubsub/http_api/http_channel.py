@@ -20,8 +20,8 @@ from twisted.web.http import HTTPChannel, Request
 from zope.interface import implementer
 
 from pubsub.broker.connection_figures import ConnectionFigures
+from pubsub.broker.connection_marks import describe
 from pubsub.broker.identity import Identity
-from pubsub.broker.marks import describe
 from pubsub.errors import HandshakeTimeout, Refused
 from pubsub.http_api.api_error import TIMEOUT, UNAVAILABLE, ApiError
 from pubsub.http_api.api_request import STOPPED, ApiRequest

@@ -57,7 +57,7 @@ _THREADS = 2
 
 
 @implementer(IProtocolNegotiationFactory)
-class AdminFactory(Factory):
+class HttpApiFactory(Factory):
     """Builds the connections of the API's listener."""
 
     noisy = False
@@ -153,4 +153,4 @@ def make_factory(listener: Listener) -> IProtocolFactory:
     workers: list[Worker] = []
     # Threads do not survive the fork of a process that goes to the background.
     listener.when_open(lambda: workers.append(Worker("admin", _THREADS, listener.clock)))
-    return AdminFactory(listener, lambda call: workers[0].run(call))
+    return HttpApiFactory(listener, lambda call: workers[0].run(call))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pubsub.broker.marks import mark_of, mark_text
+from pubsub.broker.connection_marks import mark_of, mark_text
 from pubsub.http_api.api_error import NOT_FOUND, ApiError
 from pubsub.http_api.paging import PAGING, answer_page, page_request, pattern
 from pubsub.http_api.parameters import Parameters, invalid, name_in_path

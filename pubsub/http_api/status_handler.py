@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pubsub.broker.marks import mark_of, mark_text
+from pubsub.broker.connection_marks import mark_of, mark_text
 from pubsub.broker.peers import peers_of
 from pubsub.http_api.api_error import UNAVAILABLE
 from pubsub.http_api.paging import PAGING, answer_page, page_request

@@ -1135,7 +1135,8 @@ cdef class LinkedTally(Tally):
     cdef Tally other
 
     def __init__(self, Tally total not None):
-        self.total = self.other = total
+        self.total = total
+        self.other = Tally()
 
     def link(self, Tally other not None):
         """See ``interpreted.LinkedTally.link``."""
@@ -1150,8 +1151,6 @@ cdef class LinkedTally(Tally):
 
     def count_linked(self, Columns columns not None):
         """See ``interpreted.LinkedTally.count_linked``."""
-        if self.other is self.total:
-            raise ValueError("no tally is linked")
         self.other.messages += columns.count
         self.other.nbytes += columns.nbytes
         self.messages += columns.count

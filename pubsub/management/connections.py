@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Protocol, cast
 
 from pubsub.broker.connection_figures import CATCHING_UP, LEAVING, LIVE, PAUSED, ConnectionFigures
-from pubsub.broker.marks import mark_of, mark_text
+from pubsub.broker.connection_marks import mark_of, mark_text
 
 if TYPE_CHECKING:
     from pubsub.broker.client_registry import ClientRegistry

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from pubsub.broker.connection_figures import CATCHING_UP, LIVE, PAUSED
-from pubsub.broker.marks import mark_text
+from pubsub.broker.connection_marks import mark_text
 from pubsub.management.connections import connection_of, connections_after
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from pubsub.backplane.spool import SharedLimits
 from pubsub.errors import ConfigurationError
 from pubsub.server.clocks import elapsed
 from pubsub.settings import FILE, SIZE, Kind, Setting, choice, integer
-from pubsub.store.retention import parse_age
+from pubsub.store.retention_limits import parse_age
 from pubsub.store.shared_store import SharedStore
 
 if TYPE_CHECKING:

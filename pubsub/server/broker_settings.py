@@ -21,7 +21,7 @@ from pubsub.settings import (
     parse_size,
 )
 from pubsub.store.history_location import STORE
-from pubsub.store.retention import RETENTION
+from pubsub.store.retention_limits import RETENTION
 
 _HISTORY_BYTES = 256 * 1024**2
 

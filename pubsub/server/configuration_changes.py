@@ -16,7 +16,7 @@ from typing import Any
 from pubsub.broker.master_secrets import KeySource
 from pubsub.server.configuration import Config, ListenerConfig
 from pubsub.server.reload_effects import BROKER, EFFECTS, Effect, effect_of
-from pubsub.store.retention import RetentionLimits
+from pubsub.store.retention_limits import RetentionLimits
 
 _SHOWN = 120
 # The name of the tables [[access]] and [groups] among the settings.

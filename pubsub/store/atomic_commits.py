@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from pubsub.broker.limits import Gate
 from pubsub.errors import HistoryUnavailable
-from pubsub.store.commit_schedule import CommitSchedule
+from pubsub.store.commit_state_machine import CommitStateMachine
 from pubsub.store.run_log import RunLog
 
 
@@ -17,7 +17,7 @@ class AtomicCommits:
     ``log`` has the messages of these groups.
     """
 
-    def __init__(self, commits: CommitSchedule, log: RunLog) -> None:
+    def __init__(self, commits: CommitStateMachine, log: RunLog) -> None:
         self._commits = commits
         self._log = log
         self.is_continuing = False

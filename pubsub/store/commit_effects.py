@@ -1,4 +1,4 @@
-"""The interface through which ``CommitSchedule`` writes, syncs and waits."""
+"""The interface through which ``CommitStateMachine`` writes, syncs and waits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pubsub.store.commit_group import CommitGroup
 
 
 class Effects(Protocol):
-    """The outside of ``CommitSchedule``. ``write`` and ``sync`` end with a call of its methods."""
+    """The outside of ``CommitStateMachine``. ``write`` and ``sync`` end with a call of it."""
 
     def write(self, group: CommitGroup | None, sync: bool) -> None:
         """Write a group, then sync if asked to; then call ``wrote`` or ``write_failed``.

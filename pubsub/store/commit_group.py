@@ -1,4 +1,4 @@
-"""``CommitGroup``: messages and metadata that are committed together."""
+"""``CommitGroup``: messages and metadata that ``CommitStateMachine`` commits together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The threads that write and sync the log, and the reactor, as ``CommitSchedule`` uses them.
+"""The threads that write and sync the log, and the reactor, as ``CommitStateMachine`` uses them.
 
 A small group is written in the reactor thread: the operating system copies it to memory in
 microseconds, and handing it over to a thread takes several times as long. A write can wait for the
@@ -20,7 +20,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pubsub.store.commit_group import CommitGroup
-from pubsub.store.commit_schedule import CommitSchedule
+from pubsub.store.commit_state_machine import CommitStateMachine
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.threads import Worker
 
@@ -33,9 +33,9 @@ _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 64.0
 
 
 class CommitThreads:
-    """The outside of ``CommitSchedule``: the reactor, and a thread each for writes and syncs."""
+    """The outside of ``CommitStateMachine``: the reactor, a thread for writes, one for syncs."""
 
-    commits: CommitSchedule
+    commits: CommitStateMachine
 
     def __init__(self, reactor: Any, at_tick_end: Callable[[Callable[[], None]], object]) -> None:
         self._reactor = reactor

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pubsub.settings import matcher
 from pubsub.store.catalog import Catalog, Horizon
 from pubsub.store.parcel import TopicCounts
-from pubsub.store.retention import MICROSECONDS, RetentionLimits
+from pubsub.store.retention_limits import MICROSECONDS, RetentionLimits
 from pubsub.store.segment import Segment
 from pubsub.store.segment_index import ENTRY_BYTES, Grain, IndexEntry
 

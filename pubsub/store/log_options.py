@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pubsub.store.retention import RetentionLimits
+from pubsub.store.retention_limits import RetentionLimits
 
 
 @dataclass(frozen=True, slots=True)

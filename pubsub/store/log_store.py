@@ -1,7 +1,7 @@
 """The durable history: a log of segments in a directory, written and read by threads.
 
-``commit_schedule.py`` decides when messages are written. Most readers read the newest messages,
-which are in memory as well, written or not; threads read the others from the segments.
+``commit_state_machine.py`` decides when messages are written. Most readers read the newest
+messages, which are in memory as well, written or not; threads read the others from the segments.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pubsub.errors import HistoryUnavailable, StartError
 from pubsub.interfaces import CommitWatcher, IStore, Value
 from pubsub.store.atomic_commits import AtomicCommits
 from pubsub.store.catalog import CACHE_BYTES, set_horizons
-from pubsub.store.commit_schedule import BACKLOG, CommitSchedule
+from pubsub.store.commit_state_machine import BACKLOG, CommitStateMachine
 from pubsub.store.commit_threads import CommitThreads
 from pubsub.store.epochs import continuation, continues
 from pubsub.store.expired_messages import ExpiredMessages, grain_of, horizons_of
@@ -38,7 +38,7 @@ from pubsub.store.parcel import Parcel, TopicCounts
 from pubsub.store.reader_threads import ReaderThreads
 from pubsub.store.record import Begin
 from pubsub.store.recovery import boot_id, recover
-from pubsub.store.retention import MICROSECONDS
+from pubsub.store.retention_limits import MICROSECONDS
 from pubsub.store.run_log import RunLog
 from pubsub.store.sqlite_migration import migrate_missing
 from pubsub.store.upkeep import Rounds, Upkeep
@@ -86,7 +86,7 @@ class LogStore:
         """Keep the messages from ``offset`` on in memory, and commit them."""
         self._log = RunLog(2**62, BACKLOG + RECENT, offset)
         effects, options = self._effects, self._options
-        commits = CommitSchedule(effects, options.interval, options.nbytes, offset)
+        commits = CommitStateMachine(effects, options.interval, options.nbytes, offset)
         commits.figures.watcher = self._watcher
         self._commits = effects.commits = commits
         self.gate = commits.gate

@@ -1,8 +1,8 @@
 """Writing the log: records are appended to the newest segment, and synced.
 
-``commit_schedule.py`` decides when. Writes run in one thread at a time, and so do syncs, but a sync
-may run beside a write. Written bytes that are not synced stay in memory: if a sync fails, the
-operating system may have dropped it, so it is written again before the next sync.
+``commit_state_machine.py`` decides when. Writes run in one thread at a time, and so do syncs, but
+a sync may run beside a write. Written bytes that are not synced stay in memory: if a sync fails,
+the operating system may have dropped it, so it is written again before the next sync.
 
 No offset that a reader may have seen is assigned again after a loss of power. Each record has the
 ceiling, an offset on disk that all messages stay below; before they reach it, a record with a

@@ -22,7 +22,7 @@ from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.metadata import Metadata, SealedSegment
 from pubsub.store.record import Found
-from pubsub.store.retention import RetentionLimits
+from pubsub.store.retention_limits import RetentionLimits
 from pubsub.store.rewrite import Damaged, Rewrite, RewritePlan
 from pubsub.store.segment import Segment, index_name
 from pubsub.store.segment_index import Grain

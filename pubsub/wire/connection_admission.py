@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from twisted.protocols.policies import ProtocolWrapper
 
+from pubsub.broker.connection_marks import Marked
 from pubsub.broker.handshakes import Shaking
-from pubsub.broker.marks import Marked
 from pubsub.interfaces import ConnectedClient
 from pubsub.wire.connection_log import log_closed, log_opened
 from pubsub.wire.peer_address import host_of

@@ -15,8 +15,8 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pubsub.broker.connection_figures import ConnectionFigures, figures_of
+from pubsub.broker.connection_marks import describe
 from pubsub.broker.identity import Identity
-from pubsub.broker.marks import describe
 from pubsub.wire.connection_admission import report_end
 from pubsub.wire.departure import Departure
 from pubsub.wire.direct_transport import StreamTransport

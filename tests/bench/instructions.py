@@ -34,7 +34,7 @@ from pubsub.protocols.fast import heads as fast
 from pubsub.protocols.fast.subscriptions import MessageEncoding as FastMessage
 from pubsub.protocols.rheos import heads as rheos
 from pubsub.protocols.rheos.codec import Codec, Opcode, Request
-from pubsub.protocols.rheos.delivery import ResponseEncoding
+from pubsub.protocols.rheos.response_encoding import ResponseEncoding
 from pubsub.protocols.spot import heads as spot
 from pubsub.protocols.spot.zmtp import frame_head
 

@@ -73,7 +73,7 @@ def test_every_form_has_a_baseline_of_every_codec() -> None:
 
 HEADS = """
 import os
-from pubsub.protocols.rheos.answers import response_table
+from pubsub.protocols.rheos.client_answers import response_table
 from pubsub.protocols.rheos.codec import Codec
 from tests.unit.rheos_wire import response
 

@@ -17,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.access_table import ACTIONS, AccessRule, AccessTable, Who
 from pubsub.broker.listener_settings import SETTINGS
 from pubsub.http_api.server import SETTINGS as OWN
-from pubsub.http_api.server import AdminFactory
+from pubsub.http_api.server import HttpApiFactory
 from pubsub.settings import read_all
 from tests.contract.drivers import DRIVERS, TOPIC, Driver
 from tests.contract.drivers.fast import Fast
@@ -50,7 +50,7 @@ class Bodies:
                 "admin", {**read_all(SETTINGS, given), **read_all(OWN, given)}
             )
             broker.add_listener(listener)
-            self.factory = AdminFactory(listener, maybeDeferred)
+            self.factory = HttpApiFactory(listener, maybeDeferred)
             self.maker = self.first(self.house)
             self.maker.open()
             self.publisher = self.maker.publisher()

@@ -22,7 +22,7 @@ from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.record import Begin, End, Put
 from pubsub.store.recovery import boot_id, recover
-from pubsub.store.retention import RetentionLimits
+from pubsub.store.retention_limits import RetentionLimits
 from pubsub.store.run_log import RunLog
 from pubsub.store.stored_runs import first_offset_of, last_offset_of, topic_of
 from pubsub.store.upkeep import Upkeep

@@ -8,10 +8,11 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import version
+from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
 from pathspec import GitIgnoreSpec
 from ruamel.yaml import YAML
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
@@ -41,6 +42,23 @@ def tracked() -> list[str]:
 def project() -> dict[str, Any]:
     with open(ROOT / "pyproject.toml", "rb") as file:
         return tomllib.load(file)
+
+
+class ConstraintsTests(SynchronousTestCase):
+    """The tested versions of the dependencies"""
+
+    def test_they_work_with_the_python_of_debian(self) -> None:
+        # That of Debian 12, which has the oldest one that is supported.
+        required = {
+            found.name: found.metadata["Requires-Python"]
+            for found in distributions()
+            if "Requires-Python" in found.metadata
+        }
+        assert [
+            f"{name} requires Python {text}"
+            for name, text in required.items()
+            if not SpecifierSet(text).contains("3.11.2")
+        ] == []
 
 
 class VersionTests(SynchronousTestCase):

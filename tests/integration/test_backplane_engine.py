@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.selectreactor import SelectReactor
 
 from pubsub.backplane.engine_url import ENGINE, EngineOptions
-from pubsub.backplane.links import Incoming, Outgoing
+from pubsub.backplane.envelopes import Incoming, Outgoing
 from pubsub.backplane.memory import MemoryBackplane, MemoryEngine
 from pubsub.backplane.nats_backplane import NatsBackplane
 from pubsub.interfaces import IBackplane

@@ -165,6 +165,25 @@ def test_publish_confirm_subscribe_unsubscribe(house: House, shell: str) -> None
 
 
 @shells
+def test_a_message_that_only_the_settings_allow(shell: str, house: House) -> None:
+    house.begin("--spot-max-message=4M", "--admin-max-message=4M")
+    large = bytes(range(256)) * 14_000
+
+    async def body(connect: Connect) -> None:
+        for wire in ("spot", "http"):
+            options = {"max-message": "4M"}
+            async with (
+                house.connect(connect, wire, **options) as writer,
+                house.connect(connect, wire, **options) as reader,
+                reader.subscribe(TOPIC) as subscription,
+            ):
+                await writer.publish(TOPIC, large, confirm=True)
+                assert payloads(await take(subscription, 1)) == [large], wire
+
+    run(shell, body)
+
+
+@shells
 def test_topics_are_created_and_publishers_hear_themselves(house: House, shell: str) -> None:
     house.begin()
 

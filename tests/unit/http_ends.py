@@ -27,8 +27,13 @@ def make(
     host: str = "localhost",
 ) -> WireConnection:
     """Return a connection that is not open."""
-    wire = HttpWire(WireOptions(client_id, token, host=host, port=7080))
-    return wire.connect(role, session)
+    options = WireOptions(client_id, token, host=host, port=7080, values=make_values())
+    return HttpWire(options).connect(role, session)
+
+
+def make_values(limit: int = 1024 * 1024) -> dict[str, Any]:
+    """Return the parameters of a broker with this ``max-message``."""
+    return {"max-message": limit}
 
 
 class HttpPair:

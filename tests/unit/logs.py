@@ -26,7 +26,7 @@ from pubsub.store.log_store import LogStore
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.record import Begin, End, Put
 from pubsub.store.recovery import recover
-from pubsub.store.retention import RetentionLimits
+from pubsub.store.retention_limits import RetentionLimits
 from pubsub.store.run_log import RunLog
 from pubsub.store.stored_runs import RunRecord
 from tests.unit.fakes import batch_of, copy_still, mixed_batch, scratch

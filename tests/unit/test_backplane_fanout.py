@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.backplane.envelopes import Outgoing
 from pubsub.backplane.fanout import Fanout
-from pubsub.backplane.links import Outgoing
 from pubsub.backplane.memory import MemoryBackplane, MemoryEngine
 from pubsub.backplane.record import encode_batch
 from pubsub.broker.batch import Batch

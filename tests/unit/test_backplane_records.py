@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane.links import ENVELOPE, Incoming, Outgoing, messages_of
+from pubsub.backplane.envelopes import ENVELOPE, Incoming, Outgoing, messages_of
 from pubsub.backplane.nats_work import Outbound, together
 from pubsub.backplane.record import MalformedRecord, decode, encode_batch
 from pubsub.broker.batch import Batch, Headers

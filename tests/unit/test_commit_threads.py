@@ -13,7 +13,7 @@ from twisted.internet import reactor
 from twisted.internet.task import deferLater
 
 from pubsub.broker.batch import Batch
-from pubsub.store import commit_schedule, commit_threads
+from pubsub.store import commit_state_machine, commit_threads
 from pubsub.store.log_writer import LogWriter
 from tests.unit.fakes import batch_of
 from tests.unit.logs import StoreCase
@@ -25,7 +25,7 @@ class WriteCase(StoreCase):
     """A store, and the threads in which its groups are written: True is the reactor's."""
 
     def setUp(self) -> None:
-        self.patch(commit_schedule, "RETRY_SECONDS", 0.02)
+        self.patch(commit_state_machine, "RETRY_SECONDS", 0.02)
         super().setUp()
         # No write is slow, however busy the machine is.
         self.now, self.ran = 100.0, 0.0

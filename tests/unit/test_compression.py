@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.store.log_check import LogCheck
 from pubsub.store.log_dump import dump
 from pubsub.store.log_view import LogView
-from pubsub.store.retention import RetentionLimits
+from pubsub.store.retention_limits import RetentionLimits
 from tests.unit.fakes import scratch
 from tests.unit.test_history_format import read_as_documented, read_by_the_code
 from tests.unit.test_upkeep import Log

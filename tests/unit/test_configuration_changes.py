@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.plugin import installed_protocols
 from pubsub.server.configuration import CommandLine, Config, merge
 from pubsub.server.configuration_changes import Changes, carried, compare, cut, describe, text_of
-from pubsub.store.retention import RETENTION
+from pubsub.store.retention_limits import RETENTION
 from tests.unit.fakes import scratch
 from tests.unit.tokens import KEY, OTHER_KEY
 

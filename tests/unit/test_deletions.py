@@ -13,7 +13,7 @@ from pubsub.broker.limits import CONNECTION_BYTES
 from pubsub.broker.listener_settings import SETTINGS
 from pubsub.broker.topic_lifecycle import TOPICS
 from pubsub.http_api.server import SETTINGS as OWN
-from pubsub.http_api.server import AdminFactory
+from pubsub.http_api.server import HttpApiFactory
 from pubsub.protocols.nsd.identities import IDENTITY_BYTES, SUBSCRIPTION_BYTES, SUBSCRIPTIONS, TABLE
 from pubsub.protocols.rheos.server import PARENTS
 from pubsub.settings import read_all
@@ -37,7 +37,7 @@ class Operated(House):
             "admin", {**read_all(SETTINGS, {"allow-anonymous": True}), **read_all(OWN, {})}
         )
         self.broker.add_listener(listener)
-        self.admin = AdminFactory(listener, maybeDeferred)
+        self.admin = HttpApiFactory(listener, maybeDeferred)
         self.start()
 
     def delete(self, path: str, address: Any = None) -> Answer:

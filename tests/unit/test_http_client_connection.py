@@ -26,7 +26,7 @@ from pubsub.wire.client_events import (
     WireEvent,
 )
 from pubsub.wire.client_wire import Role, WireOptions
-from tests.unit.http_ends import HandMade, HttpPair, make
+from tests.unit.http_ends import HandMade, HttpPair, make, make_values
 from tests.unit.test_http_publishing import Slow
 from tests.unit.web import WebHouse
 from tests.unit.wire_pairs import flat, others, receive_cut
@@ -44,11 +44,12 @@ def messages(events: list[WireEvent]) -> list[Messages]:
 
 class WireTests(SynchronousTestCase):
     def test_sizes(self) -> None:
-        wire = HttpWire(WireOptions())
-        assert not wire.topic_problem("news")
-        limit = 1024 * 1024 - 4096
-        assert not wire.payload_problem(Columns.one(bytes(limit)))
-        assert str(limit) in wire.payload_problem(Columns.one(bytes(limit + 1)))
+        for size in (1024 * 1024, 3 * 1024 * 1024):
+            wire, limit = HttpWire(WireOptions(values=make_values(size))), size - 4096
+            assert not wire.topic_problem("news")
+            assert not wire.payload_problem(Columns.one(bytes(limit)))
+            assert str(limit) in wire.payload_problem(Columns.one(bytes(limit + 1)))
+        assert HttpWire(WireOptions(values=make_values(100))).payload_problem(Columns.one(b"a"))
 
     def test_a_session_of_another_wire_is_not_resumed(self) -> None:
         assert HandMade(make(Role.SUBSCRIBER, session=object())).connection.session is not None

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker import sliced_routing
-from pubsub.broker.marks import mark_text
+from pubsub.broker.connection_marks import mark_text
 from pubsub.broker.master_secrets import SecretRing
 from pubsub.http_api.live_response import RESPONSE_BYTES
 from tests.unit.fakes import START, Bench, Lines

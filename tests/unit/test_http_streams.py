@@ -32,7 +32,7 @@ class Threads:
         self.waiting: list[tuple[Callable[[], Any], Deferred[Any]]] = []
 
     def run(self, call: Callable[[], Any]) -> Deferred[Any]:
-        """See AdminFactory."""
+        """See HttpApiFactory."""
         done: Deferred[Any] = Deferred()
         self.waiting.append((call, done))
         return done

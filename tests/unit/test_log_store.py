@@ -13,13 +13,13 @@ import pytest
 
 from pubsub.broker.batch import Page
 from pubsub.errors import HistoryUnavailable, StartError
-from pubsub.store import commit_schedule, log_reader
+from pubsub.store import commit_state_machine, log_reader
 from pubsub.store.block import decode_block
-from pubsub.store.commit_schedule import BACKLOG
+from pubsub.store.commit_state_machine import BACKLOG
 from pubsub.store.log_directory import RESERVE, check_free
 from pubsub.store.log_store import LogStore
 from pubsub.store.metadata_copy import MetadataCopy
-from pubsub.store.retention import RetentionLimits
+from pubsub.store.retention_limits import RetentionLimits
 from tests.unit.fakes import Held, batch_of, mixed_batch
 from tests.unit.logs import RUN, StoreCase, keep_everything, messages
 from tests.unit.raising import raised
@@ -260,7 +260,7 @@ class FullTests(StoreCase):
     """A disk that cannot be written"""
 
     def setUp(self) -> None:
-        self.patch(commit_schedule, "RETRY_SECONDS", 0.02)
+        self.patch(commit_state_machine, "RETRY_SECONDS", 0.02)
         super().setUp()
         self.real = os.pwritev
 

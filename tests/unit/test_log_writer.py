@@ -487,7 +487,7 @@ class RandomTests(FaultCase):
             try:
                 log.writer.write(group, sync)
             except OSError:
-                # As ``CommitSchedule`` does.
+                # As ``CommitStateMachine`` does.
                 sync = True
             else:
                 break

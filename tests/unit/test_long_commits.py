@@ -11,7 +11,7 @@ from twisted.internet import reactor
 from twisted.internet.task import deferLater
 
 from pubsub.errors import HistoryUnavailable
-from pubsub.store import commit_schedule
+from pubsub.store import commit_state_machine
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.shared_store import SharedStore
 from tests.unit.fakes import batch_of
@@ -22,7 +22,7 @@ class LongCommitTests(StoreCase):
     """A commit and what happens meanwhile"""
 
     def setUp(self) -> None:
-        self.patch(commit_schedule, "RETRY_SECONDS", 0.02)
+        self.patch(commit_state_machine, "RETRY_SECONDS", 0.02)
         super().setUp()
 
     def begin(self) -> None:

@@ -14,7 +14,7 @@ from pubsub.store.run_log import RunLog
 from pubsub.store.stored_runs import RunRecord, payloads_of
 from tests.unit.fakes import batch_of, mixed_batch
 from tests.unit.logs import RUN, StoreCase, runs_of
-from tests.unit.test_commit_schedule import Disk
+from tests.unit.test_commit_state_machine import Disk
 
 OTHER, THIRD = 0x123456789ABCDEF, 0xFEDCBA987654321
 

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker import refused_attempts
 from pubsub.broker.audit import AuditLog
-from pubsub.broker.marks import describe
+from pubsub.broker.connection_marks import describe
 from pubsub.broker.refused_attempts import LINES, LINES_A_SECOND, PERIOD, RefusedAttempts
 from tests.unit.fakes import make_broker, make_listener
 

@@ -13,7 +13,7 @@ from pubsub.backplane import shared_batches
 from pubsub.backplane.memory_state import MemoryBucket, MemoryState
 from pubsub.backplane.shared_batches import BegunElsewhere, CommittedElsewhere, SharedBatches
 from pubsub.errors import BackplaneAway
-from pubsub.http_api.server import AdminFactory
+from pubsub.http_api.server import HttpApiFactory
 from tests.unit.replicas import Node, ReplicaCase, at_tick_end
 from tests.unit.test_http_writing import table
 from tests.unit.web import Answer, WebClient, WebHouse, admin_settings, stream_of
@@ -30,7 +30,7 @@ class BatchTests(ReplicaCase):
         self.bucket = MemoryBucket()
         self.states: dict[Node, MemoryState] = {}
         self.batches: dict[Node, SharedBatches] = {}
-        self.factories: dict[Node, AdminFactory] = {}
+        self.factories: dict[Node, HttpApiFactory] = {}
         self.patch(shared_batches, "_PAUSE", 0.01)
 
     def writing(self, path: Path | None = None) -> Node:
@@ -40,7 +40,7 @@ class BatchTests(ReplicaCase):
         batches = self.batches[node] = SharedBatches(state, node.store, reactor)
         node.history.positions.batches = batches
         listener = node.broker.make_listener("admin", admin_settings())
-        factory = self.factories[node] = AdminFactory(listener, maybeDeferred)
+        factory = self.factories[node] = HttpApiFactory(listener, maybeDeferred)
         factory.startFactory()  # type: ignore[no-untyped-call]
         return node
 

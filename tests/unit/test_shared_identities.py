@@ -463,7 +463,7 @@ class EndTests(IdentityCase):
             self.here.publish("a", b"%d" % number)
         await self.settled(self.here, self.there)
         seen = await self.polled(self.here, "ada", 0, 10)
-        work = self.here.broker.expiry.delete_identity("ada")
+        work = self.here.broker.unused_names.delete_identity("ada")
         assert work is not None
         await self.here.broker.slices.finish(work)
         await self.pass_time(0.2)
@@ -478,7 +478,7 @@ class EndTests(IdentityCase):
         await self.done(self.here, wire.open_("ada"))
         await self.settled(self.here, self.there)
         await self.done(self.there, wire.publish("ada", "0"))
-        assert self.there.broker.expiry.delete_identity("ada") is None
+        assert self.there.broker.unused_names.delete_identity("ada") is None
 
     async def test_memory_is_given_back(self) -> None:
         await self.begin(*"abcdefgh")
@@ -515,7 +515,7 @@ class EndTests(IdentityCase):
         await self.settled(self.here, self.there)
         await self.get(self.there, "ada")
         for node in (self.here, self.there):
-            keeper = node.broker.expiry.keepers[0]
+            keeper = node.broker.unused_names.keepers[0]
             for _ in range(2):
                 work = keeper.expire(lambda since: since is not None, ())
                 await node.broker.slices.finish(work)

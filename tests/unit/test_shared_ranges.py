@@ -14,7 +14,7 @@ from twisted.internet.defer import maybeDeferred
 from pubsub.backplane import position_index
 from pubsub.backplane.shared_position import SharedPosition, decode
 from pubsub.http_api import shared_ranges
-from pubsub.http_api.server import AdminFactory
+from pubsub.http_api.server import HttpApiFactory
 from pubsub.kernel import Columns
 from pubsub.store.shared_store import SharedStore
 from tests.unit.fakes import scratch
@@ -32,7 +32,7 @@ class RangeTests(ReplicaCase):
     async def get(self, node: Node, path: str) -> Answer:
         """Return the answer of a broker."""
         listener = node.broker.make_listener("admin", admin_settings())
-        factory = AdminFactory(listener, maybeDeferred)
+        factory = HttpApiFactory(listener, maybeDeferred)
         client = WebClient(factory, node.house.clock, ADDRESS)
         client.ask("GET", path)
         received = client.stream.received

@@ -10,7 +10,7 @@ from pubsub.backplane import shared_readers
 from pubsub.backplane.memory_state import MemoryBucket, MemoryState
 from pubsub.backplane.shared_position import SharedPosition, decode
 from pubsub.backplane.shared_readers import SharedReaders
-from pubsub.http_api.server import AdminFactory
+from pubsub.http_api.server import HttpApiFactory
 from tests.unit.replicas import Node, ReplicaCase, at_tick_end
 from tests.unit.web import Answer, WebClient, admin_settings
 
@@ -25,7 +25,7 @@ class ReaderTests(ReplicaCase):
         super().setUp()
         self.bucket = MemoryBucket()
         self.states: dict[Node, MemoryState] = {}
-        self.factories: dict[Node, AdminFactory] = {}
+        self.factories: dict[Node, HttpApiFactory] = {}
         self.patch(shared_readers, "_PAUSE", 0.01)
 
     def reading(self) -> Node:
@@ -34,7 +34,7 @@ class ReaderTests(ReplicaCase):
         state = self.states[node] = MemoryState(self.bucket, at_tick_end)
         SharedReaders(state, node.history.positions, reactor)
         listener = node.broker.make_listener("admin", admin_settings())
-        self.factories[node] = AdminFactory(listener, maybeDeferred)
+        self.factories[node] = HttpApiFactory(listener, maybeDeferred)
         return node
 
     async def ask(self, node: Node, method: str, body: object = None) -> Answer:

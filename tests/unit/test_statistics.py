@@ -13,8 +13,8 @@ from pubsub.broker.connection_figures import CATCHING_UP, LEAVING, LIVE, PAUSED
 from pubsub.broker.histogram import BOUNDS, Histogram
 from pubsub.broker.limits import CONNECTION_BYTES
 from pubsub.broker.outbox import Outbox
-from pubsub.broker.pauses import CollectorPauses, ReactorLag, Worst
 from pubsub.broker.process_memory import resident_bytes
+from pubsub.broker.process_pauses import CollectorPauses, ReactorLag, Worst
 from pubsub.broker.service import BrokerService
 from pubsub.broker.slow_policy import AUTO, DISCONNECT, DROP, SlowPolicy
 from pubsub.broker.topics import Topic

@@ -22,7 +22,7 @@ from pubsub.store.log_writer import LogWriter
 from pubsub.store.metadata import Metadata
 from pubsub.store.record import Begin, End, Put
 from pubsub.store.recovery import boot_id, recover
-from pubsub.store.retention import MICROSECONDS, RetentionLimits
+from pubsub.store.retention_limits import MICROSECONDS, RetentionLimits
 from pubsub.store.segment_builder import SegmentBuilder
 from pubsub.store.stored_runs import record_of
 from pubsub.store.upkeep import Upkeep

@@ -19,7 +19,7 @@ from pubsub.broker.batch import Headers
 from pubsub.broker.listener_settings import SETTINGS
 from pubsub.broker.master_secrets import SecretRing
 from pubsub.http_api.server import SETTINGS as OWN
-from pubsub.http_api.server import AdminFactory
+from pubsub.http_api.server import HttpApiFactory
 from pubsub.interfaces import IStore
 from pubsub.kernel import Columns
 from pubsub.settings import read_all
@@ -106,7 +106,7 @@ class Answer:
 class WebClient:
     """One connection."""
 
-    def __init__(self, factory: AdminFactory, clock: Clock, address: IPv4Address) -> None:
+    def __init__(self, factory: HttpApiFactory, clock: Clock, address: IPv4Address) -> None:
         self._clock = clock
         self.channel = factory.buildProtocol(address)
         self.stream = WebStream(clock, address, (ITCPTransport, IPushProducer))
@@ -189,7 +189,7 @@ class WebHouse:
         self.listener = self.broker.make_listener("admin", admin_settings(**settings))
         self.broker.add_listener(self.listener)
         self.run_in_thread = run
-        self.factory = AdminFactory(self.listener, lambda call: self.run_in_thread(call))
+        self.factory = HttpApiFactory(self.listener, lambda call: self.run_in_thread(call))
         self.broker.startService()
         self._port = 40_000
 

@@ -36,10 +36,11 @@ class LinkedTally(Tally):
 
     def __init__(self, total: Tally) -> None:
         super().__init__()
-        self.total = self._other = total
+        self.total = total
+        self._other = Tally()
 
     def link(self, other: Tally) -> None:
-        """Have ``count_linked`` count in ``other``, and not in the one before."""
+        """Have ``count_linked`` count in ``other`` as well, and no more in the one before."""
         self._other = other
 
     def count(self, columns: Columns) -> None:
@@ -49,9 +50,7 @@ class LinkedTally(Tally):
             tally.nbytes += columns.nbytes
 
     def count_linked(self, columns: Columns) -> None:
-        """Do as ``count``, also for the linked tally; raises ValueError without one."""
-        if self._other is self.total:
-            raise ValueError("no tally is linked")
+        """Do as ``count``, also for the linked tally."""
         self._other.messages += columns.count
         self._other.nbytes += columns.nbytes
         self.count(columns)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from pubsub.broker.connection_figures import ConnectionFigures, figures_of
+from pubsub.broker.connection_marks import describe
 from pubsub.broker.identity import Identity
-from pubsub.broker.marks import describe
 from pubsub.protocols.cafe.codec import HEADER, OPCODES, ErrorCode, Message, split_frames
 from pubsub.protocols.cafe.refusals import GOODBYE, error
 from pubsub.protocols.cafe.served_client import DISPLACED, ClientState, label_of

@@ -39,20 +39,19 @@ from pubsub.protocols.fast.codec import (
     needed,
 )
 from pubsub.protocols.fast.heads import Source
-from pubsub.protocols.fast.listener_state import ListenerState
 from pubsub.protocols.fast.refusals import code_of
 from pubsub.protocols.fast.subscriptions import Subscriptions
-from pubsub.wire.connection import Connection, ConnectionFactory
+from pubsub.wire.connection import Connection
 from pubsub.wire.pending_change import PendingChange
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
-    from twisted.internet.interfaces import IAddress
 
     from pubsub.broker.access import AccessRules
     from pubsub.broker.listener import Listener
     from pubsub.broker.tokens import Token
     from pubsub.broker.topics import KeyChange, Topic
+    from pubsub.protocols.fast.listener_state import ListenerState
 
 
 class FastConnection(Connection):
@@ -329,18 +328,6 @@ class FastConnection(Connection):
         self._shared.ownership.end_topics(self)
         if self._error_is_last and self.end_reason == Connection.end_reason:
             self._shared.hint_errors(self)
-
-
-class FastFactory(ConnectionFactory):
-    """Builds the connections of one listener."""
-
-    def __init__(self, listener: Listener) -> None:
-        super().__init__(listener)
-        self.shared = ListenerState(listener)
-
-    def buildProtocol(self, addr: IAddress | None) -> FastConnection:
-        """See IProtocolFactory."""
-        return FastConnection(self.listener, self.shared)
 
 
 def _token_of(packet: Packet) -> bytes:

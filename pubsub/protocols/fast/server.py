@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 from twisted.internet.interfaces import IProtocolFactory
 
 from pubsub.errors import NotConfigured
-from pubsub.protocols.fast.connection import FastFactory
+from pubsub.protocols.fast.connection import FastConnection
+from pubsub.protocols.fast.listener_state import ListenerState
 from pubsub.settings import BOOLEAN, SECONDS, SIZE, Setting, integer
+from pubsub.wire.connection import ConnectionFactory
 
 if TYPE_CHECKING:
+    from twisted.internet.interfaces import IAddress
+
     from pubsub.broker.listener import Listener
 
 SETTINGS: tuple[Setting, ...] = (
@@ -25,6 +29,18 @@ SETTINGS: tuple[Setting, ...] = (
         "seconds to subscribe again with the new key after a rotation; 0: not required",
     ),
 )
+
+
+class FastFactory(ConnectionFactory):
+    """Builds the connections of one listener."""
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(listener)
+        self.shared = ListenerState(listener)
+
+    def buildProtocol(self, addr: IAddress | None) -> FastConnection:
+        """See IProtocolFactory."""
+        return FastConnection(self.listener, self.shared)
 
 
 def make_factory(listener: Listener) -> IProtocolFactory:

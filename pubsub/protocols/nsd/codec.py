@@ -116,7 +116,7 @@ def is_http_request(line: bytes) -> bool:
 
 
 def parse(text: bytes, line: bytes) -> Request:
-    """Return the request in ``text``, which was received as ``line``. Raises InvalidRequest."""
+    """Return the request in ``text``, which was received as ``line``. Raises InvalidLine."""
     try:
         if (found := _GET.fullmatch(text)) is not None:
             return Get(found[1].decode(), int(found[2]))
@@ -128,7 +128,7 @@ def parse(text: bytes, line: bytes) -> Request:
 def password_of(text: bytes, line: bytes) -> str | None:
     """Return the field ``password`` of a request (nsd §1.4), None if it has none.
 
-    Raises InvalidRequest if it is not a text.
+    Raises InvalidLine if it is not a text.
     """
     if b'"password"' not in text:
         return None

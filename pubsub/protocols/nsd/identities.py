@@ -18,8 +18,8 @@ from pubsub.protocols.nsd.nsd_identity import NsdIdentity
 
 if TYPE_CHECKING:
     from pubsub.broker.memory_budget import MemoryBudget
-    from pubsub.broker.resumption import Position
     from pubsub.broker.slices import Work
+    from pubsub.broker.start_positions import Position
     from pubsub.interfaces import IStore
 
 log = Logger()

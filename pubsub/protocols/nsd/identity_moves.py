@@ -24,8 +24,8 @@ from pubsub.protocols.nsd.moved_identity import MovedIdentity
 if TYPE_CHECKING:
     from pubsub.broker.identity_sharing import IdentitySharing
     from pubsub.broker.listener import Listener
-    from pubsub.broker.resumption import Position
     from pubsub.broker.slices import Work
+    from pubsub.broker.start_positions import Position
     from pubsub.protocols.nsd.identities import Identities
     from pubsub.protocols.nsd.nsd_identity import NsdIdentity
     from pubsub.wire.connection import Connection

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from twisted.internet.defer import Deferred
 
 from pubsub.broker.history_reads import PAGE_BYTES, read_history, written
-from pubsub.broker.resumption import Position, Resumption, offset_of
+from pubsub.broker.start_positions import Position, Resumption, offset_of
 from pubsub.protocols.nsd.codec import LIST_END, LIST_START, LineStream
 from pubsub.protocols.nsd.figures import CHANNEL as FIGURES
 

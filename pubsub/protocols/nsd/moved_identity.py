@@ -17,7 +17,7 @@ from pubsub.broker.identity_sharing import (
     IdentityContent,
     channel_bytes,
 )
-from pubsub.broker.resumption import Position
+from pubsub.broker.start_positions import Position
 
 # Numbers whose places here are kept for each identity.
 _PLACES = 4

@@ -90,7 +90,7 @@ def _load_identities(listener: Listener) -> Identities:
             listener.router.leave_history(topic)
 
     identities = Identities(listener.store, listener.memory, listener.clock.seconds, left)
-    listener.expiry.keepers.append(identities)
+    listener.unused_names.keepers.append(identities)
     listener.topics.watch_removal(
         lambda topic: identities.channel_ended(topic.name, topic.history_readers > 0)
     )

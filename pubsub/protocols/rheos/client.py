@@ -17,7 +17,7 @@ from pubsub.protocols.rheos.codec import (
     NIL,
     Codec,
 )
-from pubsub.protocols.rheos.delivery import sender_id
+from pubsub.protocols.rheos.response_encoding import sender_id
 from pubsub.settings import Setting, choice
 from pubsub.wire.client_events import Level
 from pubsub.wire.client_side import ClientSide

@@ -12,7 +12,12 @@ from collections import deque
 from dataclasses import dataclass
 
 from pubsub.kernel import Columns, Head
-from pubsub.protocols.rheos.answers import Delivery, learn_response, response_table, scan_acks
+from pubsub.protocols.rheos.client_answers import (
+    ResponseFields,
+    learn_response,
+    response_table,
+    scan_acks,
+)
 from pubsub.protocols.rheos.codec import (
     ACK_MAGIC,
     ACK_SIZE,
@@ -24,8 +29,8 @@ from pubsub.protocols.rheos.codec import (
     Request,
     RheosError,
 )
-from pubsub.protocols.rheos.delivery import client_name
 from pubsub.protocols.rheos.heads import learn_publish
+from pubsub.protocols.rheos.response_encoding import client_name
 from pubsub.wire.client_columns import FrameWriter, messages_of
 from pubsub.wire.client_events import (
     Alive,
@@ -154,7 +159,7 @@ class RheosClientConnection(WireConnection):
         return columns.end
 
     def delivered(
-        self, columns: Columns, addresses: list[Delivery], events: list[WireEvent]
+        self, columns: Columns, addresses: list[ResponseFields], events: list[WireEvent]
     ) -> None:
         """Handle responses."""
         raise WireError("a response, but there is no subscription")
@@ -294,7 +299,7 @@ class SubscriberConnection(RheosClientConnection):
             events.append(Subscribed(interest))
 
     def delivered(
-        self, columns: Columns, addresses: list[Delivery], events: list[WireEvent]
+        self, columns: Columns, addresses: list[ResponseFields], events: list[WireEvent]
     ) -> None:
         """See ``RheosClientConnection``."""
         names = [one.topic or self._only for one in addresses]

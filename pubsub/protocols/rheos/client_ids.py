@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
     from pubsub.broker.listener import Listener
     from pubsub.broker.publisher import Publisher
-    from pubsub.broker.resumption import Position
     from pubsub.broker.slices import Work
+    from pubsub.broker.start_positions import Position
     from pubsub.broker.topics import Topic
     from pubsub.kernel import Columns
     from pubsub.protocols.rheos.message_destination import IdSharing, MessageDestination

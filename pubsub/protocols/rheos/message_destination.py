@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
-from pubsub.protocols.rheos.delivery import PROTOCOL, client_name
+from pubsub.protocols.rheos.response_encoding import PROTOCOL, client_name
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pubsub.broker.access import AccessRules
     from pubsub.broker.batch import Batch
     from pubsub.broker.listener import Listener
-    from pubsub.broker.resumption import Position
     from pubsub.broker.slices import Work
+    from pubsub.broker.start_positions import Position
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import Encoding
     from pubsub.wire.connection import Connection

@@ -16,8 +16,8 @@ from pubsub.errors import Refused
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
-    from pubsub.broker.resumption import Position
     from pubsub.broker.slices import Work
+    from pubsub.broker.start_positions import Position
     from pubsub.broker.topics import Topic
     from pubsub.protocols.rheos.client_ids import Clients
     from pubsub.protocols.rheos.message_destination import ClientId, MessageDestination

@@ -21,9 +21,9 @@ from pubsub.protocols.spot.heads import MessageEncoding
 from pubsub.protocols.spot.prefixes import Prefixes
 
 if TYPE_CHECKING:
-    from pubsub.broker.resumption import Position
     from pubsub.broker.router import Router
     from pubsub.broker.slices import Work
+    from pubsub.broker.start_positions import Position
     from pubsub.protocols.spot.role import RequestingClient
 
 

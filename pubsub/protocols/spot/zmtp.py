@@ -1,4 +1,4 @@
-"""ZMTP 3.1: greeting, frames, commands. Sans-IO.
+"""ZMTP 3.1: our greeting (``zmtp_handshake.py`` reads the peer's), frames, commands. Sans-IO.
 
 RFC 37 is the specification (RFC 23 for peers with ZMTP 3.0, which are accepted too); spot §2 adds
 the rules of this project. A connection is a greeting of 64 bytes, the commands of a handshake

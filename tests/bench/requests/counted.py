@@ -17,7 +17,7 @@ from twisted.internet.task import Clock
 
 from pubsub.broker.listener_settings import SETTINGS
 from pubsub.http_api.server import SETTINGS as ADMIN_SETTINGS
-from pubsub.http_api.server import AdminFactory
+from pubsub.http_api.server import HttpApiFactory
 from pubsub.settings import read_all
 from tests.bench.requests.site import Held
 from tests.unit.fakes import START
@@ -156,7 +156,7 @@ class CountedSite:
         settings = {**read_all(SETTINGS, every), **read_all(ADMIN_SETTINGS, every)}
         listener = broker.make_listener("admin", settings)
         broker.add_listener(listener)
-        self._admin = AdminFactory(listener, maybeDeferred)
+        self._admin = HttpApiFactory(listener, maybeDeferred)
         self._house.start()
         self._port = 30_000
         self._counter: TickCounter | None = None

@@ -20,12 +20,12 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.store.commit_group import CommitGroup
-from pubsub.store.commit_schedule import (
+from pubsub.store.commit_state_machine import (
     BACKLOG,
     RETRY_SECONDS,
     SYNC_BYTES,
     SYNC_SECONDS,
-    CommitSchedule,
+    CommitStateMachine,
 )
 from pubsub.store.record import End
 from pubsub.store.run_log import RunLog
@@ -37,7 +37,7 @@ SMALL, GROUP, LARGE = 10, 2000, SYNC_BYTES // 2
 
 
 class Disk:
-    """The outside of a ``CommitSchedule``: the test decides when writes and syncs end, and how.
+    """The outside of a ``CommitStateMachine``: the test decides when writes and syncs end, and how.
 
     ``written`` and ``synced`` are the offsets before which all messages are. If ``at_once`` is not
     None, the next write without a sync has ended when ``write`` returns: well, if it is True.
@@ -45,7 +45,7 @@ class Disk:
 
     def __init__(self) -> None:
         self.clock = Clock()
-        self.commits = CommitSchedule(self, INTERVAL, GROUP, 0)
+        self.commits = CommitStateMachine(self, INTERVAL, GROUP, 0)
         self.writing: tuple[CommitGroup | None, bool] | None = None
         self.syncing: int | None = None
         self.written = self.synced = 0

@@ -25,7 +25,7 @@ _NAME_LENGTH = 2
 _MOST_ACKS = 65_536
 
 
-class Delivery(NamedTuple):
+class ResponseFields(NamedTuple):
     """The fields that the responses of one head share; ``topic`` is empty without an envelope."""
 
     sender_id: bytes
@@ -59,7 +59,9 @@ def _check_seals(data: bytes, at: int, end: int, size: int) -> None:
             raise RheosError(Fault.CORRUPTED_DATA)
 
 
-def learn_response(data: bytes, at: int, codec: Codec, envelope: bool) -> tuple[Head, Delivery]:
+def learn_response(
+    data: bytes, at: int, codec: Codec, envelope: bool
+) -> tuple[Head, ResponseFields]:
     """Return the head of the response at ``at`` and its content.
 
     Raises LookupError if its head is incomplete, and RheosError if it is malformed.
@@ -72,7 +74,7 @@ def learn_response(data: bytes, at: int, codec: Codec, envelope: bool) -> tuple[
         raise RheosError(Fault.TRANSLATION_ERROR)
     before = data[at : at + 1] + bytes(4) + data[at + 5 : start]
     if not envelope:
-        return Head(before, (LengthField(1, 4),), MAX_PAYLOAD), Delivery(before[5:], b"")
+        return Head(before, (LengthField(1, 4),), MAX_PAYLOAD), ResponseFields(before[5:], b"")
     name, data_length = _envelope_name(data, start, codec)
     inside = _NAME_LENGTH + len(name) + data_length
     limit = min(MAX_PAYLOAD - inside, 256**data_length - 1)
@@ -84,7 +86,7 @@ def learn_response(data: bytes, at: int, codec: Codec, envelope: bool) -> tuple[
     )
     if not head.frame_length(data, at):
         raise RheosError(Fault.TRANSLATION_ERROR)
-    return head, Delivery(before[5:], name)
+    return head, ResponseFields(before[5:], name)
 
 
 def _envelope_name(data: bytes, start: int, codec: Codec) -> tuple[bytes, int]:
@@ -102,9 +104,9 @@ def _envelope_name(data: bytes, start: int, codec: Codec) -> tuple[bytes, int]:
 
 
 def response_table(codec: Codec, envelope: bool) -> HeadTable:
-    """Return a table that scans responses; their addresses are ``Delivery`` objects."""
+    """Return a table that scans responses; their addresses are ``ResponseFields`` objects."""
 
-    def learn(data: bytes, at: int) -> tuple[Head, Delivery] | None:
+    def learn(data: bytes, at: int) -> tuple[Head, ResponseFields] | None:
         if data[at] != RESPONSE_SIZE:
             return None
         try:

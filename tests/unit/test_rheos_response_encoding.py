@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.batch import Batch
 from pubsub.broker.topics import Topic
 from pubsub.protocols.rheos.codec import MAX_PAYLOAD, Codec, Response
-from pubsub.protocols.rheos.delivery import client_name, encoding_of, sender_id
+from pubsub.protocols.rheos.response_encoding import client_name, encoding_of, sender_id
 from tests.unit.fakes import batch_of, encoded
 from tests.unit.rheos_wire import ALICE, SENDERS, body, response
 

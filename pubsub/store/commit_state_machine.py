@@ -1,4 +1,4 @@
-"""The schedule of commits: when groups are written and synced; the callbacks that wait. Sans-IO.
+"""The states of commits: when groups are written and synced; the callbacks that wait. Sans-IO.
 
 One group is collected while at most one is written, and at most one sync runs beside that.
 
@@ -43,7 +43,7 @@ SYNC_SECONDS = 1.0
 RETRY_SECONDS = 0.5
 
 
-class CommitSchedule:
+class CommitStateMachine:
     """Commits after ``interval`` seconds or ``nbytes`` bytes. ``committed`` is the first offset."""
 
     def __init__(self, effects: Effects, interval: float, nbytes: int, committed: int) -> None:
@@ -94,7 +94,7 @@ class CommitSchedule:
             self._schedule()
 
     def end(self, topic: str, offset: int) -> int:
-        """Commit the end of a topic at ``offset``; return where it ends (see ``Group.end``)."""
+        """Commit the end of a topic at ``offset``; return its place (see ``CommitGroup.end``)."""
         offset = self._group.end(End(topic, offset))
         self._schedule()
         return offset

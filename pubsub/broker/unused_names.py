@@ -51,7 +51,7 @@ class IdentityKeeper(Protocol):
         """Return the work that ends the identity ``name``; None if there is none."""
 
 
-class Expiry:
+class UnusedNames:
     """Ends unused topics after ``topic_seconds`` and identities after ``identity_seconds``.
 
     Zero means never. ``keepers`` are the identities of each protocol that has them.
