@@ -36,8 +36,14 @@ def add(
     **files: str | None,
 ) -> None:  # fmt: skip
     """Add the broker at URL as NAME. The first context is used at once."""
+    # Imported here, as it brings along the client library.
+    from pubsub.client.client_url import parse_url
+
     check_name(name)
     url, own = split_user(url)
+    parse_url(url)
+    if api and not api.startswith(("http://", "https://")):
+        raise ConfigurationError("--api: expected a URL with http:// or https://")
     if api and split_user(api)[1] is not None:
         raise ConfigurationError("the URL of the API has no user; clients give a token there")
     contexts = load(os.environ)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from http import HTTPStatus
 
-from twisted.web.http import RESPONSES
-
 from pubsub.errors import (
     AuthenticationRequired,
     BackplaneAway,
@@ -25,7 +23,7 @@ from pubsub.errors import (
 
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, NOT_ALLOWED = 400, 401, 403, 404, 405
 TIMEOUT, CONFLICT, GONE, TOO_LARGE, UNSUPPORTED, NOT_SATISFIABLE = 408, 409, 410, 413, 415, 416
-UPGRADE_REQUIRED = 426
+UPGRADE_REQUIRED, HEAD_TOO_LARGE = 426, 431
 TOO_MANY, INTERNAL, NOT_IMPLEMENTED, UNAVAILABLE, VERSION, FULL = 429, 500, 501, 503, 505, 507
 _STATUS: dict[type[Refused], int] = {
     AuthenticationRequired: UNAUTHORIZED,
@@ -45,6 +43,11 @@ PROBLEM = "application/problem+json"
 """The content type of error responses."""
 # Seconds after which a client may repeat a request that was refused temporarily.
 _RETRY_AFTER = "1"
+
+
+def phrase(status: int) -> bytes:
+    """Return the text of the status line; twisted.web lacks those of newer statuses."""
+    return HTTPStatus(status).phrase.encode()
 
 
 class ApiError(Exception):
@@ -116,6 +119,6 @@ class ApiError(Exception):
         """Return the whole response, for a connection that is closed after it."""
         body = self.body()
         headers = {**self.headers(), "Content-Length": str(len(body)), "Content-Type": PROBLEM}
-        lines = [b"HTTP/1.1 %d %s" % (self.status, RESPONSES.get(self.status, b""))]
+        lines = [b"HTTP/1.1 %d %s" % (self.status, phrase(self.status))]
         lines += [f"{name}: {value}".encode() for name, value in headers.items()]
         return b"\r\n".join([*lines, b"Connection: close", b"", body])

@@ -11,7 +11,7 @@ from twisted.web.iweb import INonQueuedRequestFactory
 from zope.interface import provider
 
 from pubsub.broker.connection_marks import Marked
-from pubsub.http_api.api_error import TOO_LARGE, VERSION, ApiError
+from pubsub.http_api.api_error import TOO_LARGE, VERSION, ApiError, phrase
 from pubsub.http_api.client_share import client_of
 from pubsub.http_api.request_body import Body
 from pubsub.http_api.request_target import origin_form
@@ -227,7 +227,7 @@ class ApiRequest(Request):
 
     def head(self, status: int, headers: dict[str, str], kind: str) -> None:
         """Set the status and the headers of the response."""
-        self.setResponseCode(status)
+        self.setResponseCode(status, phrase(status))
         for name, value in {"Content-Type": kind, "Cache-Control": "no-store", **headers}.items():
             self.responseHeaders.setRawHeaders(name, [value])
 

@@ -23,7 +23,7 @@ from pubsub.broker.connection_figures import ConnectionFigures
 from pubsub.broker.connection_marks import describe
 from pubsub.broker.identity import Identity
 from pubsub.errors import HandshakeTimeout, Refused
-from pubsub.http_api.api_error import TIMEOUT, UNAVAILABLE, ApiError
+from pubsub.http_api.api_error import HEAD_TOO_LARGE, TIMEOUT, UNAVAILABLE, ApiError
 from pubsub.http_api.api_request import STOPPED, ApiRequest
 from pubsub.http_api.channel_departure import ChannelDeparture
 from pubsub.http_api.channel_figures import ChannelFigures
@@ -61,9 +61,7 @@ class Channel(HTTPChannel):
     has_handshake: ClassVar[bool] = False
     is_listed = True
     # See ``RequestChannel``.
-    refused = False
-    output_full = False
-    upgraded = False
+    refused = output_full = upgraded = False
     cut: Any = None
     long_response: LongResponse | None = None
     # See ``admit``.
@@ -89,10 +87,7 @@ class Channel(HTTPChannel):
         """See ``ListedConnection``: the client's address, as it has no name."""
         return address_text(self.getPeer())
 
-    @property
-    def peer(self) -> str:
-        """See ``ListedConnection``."""
-        return self.label
+    peer = label
 
     def log_fields(self) -> dict[str, str]:
         """See ``Marked``."""
@@ -212,6 +207,10 @@ class Channel(HTTPChannel):
         """See LineReceiver."""
         if not self._departure.discards_input:
             super().lineReceived(line)
+
+    def lineLengthExceeded(self, line: bytes) -> None:
+        """See LineReceiver."""
+        self.refuse(ApiError(HEAD_TOO_LARGE, "too-large", "a line of the head is too long"))
 
     def rawDataReceived(self, data: bytes) -> None:
         """See LineReceiver; after an upgrade, the bytes that have arrived with the request."""

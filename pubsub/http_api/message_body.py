@@ -53,18 +53,18 @@ def many_messages(body: bytes) -> SubmittedMessages:
                 message = f"the request has more than {MAX_MESSAGES} messages; send several"
                 raise ApiError(TOO_LARGE, "too-large", message)
             try:
-                payload, own = message_of(json.loads(line))
-            except (ValueError, RecursionError) as problem:
-                reason = "not valid JSON" if isinstance(problem, _NOT_JSON) else problem
-                raise invalid(f"line {number}: {reason}") from None
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                raise invalid(f"line {number}: not valid JSON") from None
+            try:
+                payload, own = message_of(row)
+            except ValueError as problem:
+                raise invalid(f"line {number}: {problem}") from None
             payloads.append(payload)
             headers.append(own)
     if not payloads:
         raise ApiError(BAD_REQUEST, "invalid-request", "the body has no messages")
     return SubmittedMessages(Columns.of(payloads), headers if any(headers) else None)
-
-
-_NOT_JSON = (json.JSONDecodeError, UnicodeDecodeError, RecursionError)
 
 
 def message_of(row: Any) -> tuple[bytes, Headers]:

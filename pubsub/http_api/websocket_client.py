@@ -26,6 +26,7 @@ from pubsub.http_api.websocket_frames import (
     BadRequest,
     frame,
     id_of,
+    is_utf8,
     refusal,
     reply,
     request_of,
@@ -106,14 +107,18 @@ class WebSocketClient(LiveResponse):
         self._send_control()
 
     def _take(self, opcode: Opcode, data: bytes, final: bool) -> None:
-        if opcode not in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
+        if self._ended or opcode not in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
             return
         if opcode is not Opcode.CONT:
             self._is_binary = opcode is Opcode.BINARY
         self._pieces.append(data)
         if final:
-            pieces, self._pieces = self._pieces, []
-            self._waiting.append((b"".join(pieces), self._is_binary))
+            whole, self._pieces = b"".join(self._pieces), []
+            if self._is_binary or is_utf8(whole):
+                self._waiting.append((whole, self._is_binary))
+            else:
+                self.channel.count_refusal("malformed")
+                self.close(CloseCode.INVALID_DATA, "a text message is not UTF-8")
 
     def _measure(self) -> None:
         """Charge the message that has not arrived in full, and the requests that wait."""

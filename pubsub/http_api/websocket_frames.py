@@ -56,6 +56,15 @@ def refusal(id: object, error: ApiError) -> bytes:
     return text({"id": id, "error": {"code": error.code, "message": str(error), **error.more}})
 
 
+def is_utf8(data: bytes) -> bool:
+    """Return whether ``data`` can be a text message."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def request_of(data: bytes, binary: bool) -> tuple[dict[str, Any], bytes | None]:
     """Return the object of a message, and the payload of a binary one; raises BadRequest."""
     payload = None

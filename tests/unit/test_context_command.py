@@ -102,6 +102,9 @@ class ContextTests(ContextCase):
     def test_urls_that_cannot_be_used(self) -> None:
         for url in ("", "host:7070", "cafe://", "cafe://host:99999", "http://[::1"):
             assert "URL" in self.one_line("context", "add", "x", url)
+        assert "no client for 'ftp'" in self.one_line("context", "add", "x", "ftp://host")
+        error = self.one_line("context", "add", "x", CAFE, "--api", "cafe://host")
+        assert "--api: expected a URL with http:// or https://" in error
         error = self.one_line("context", "add", "x", "cafe://ada:hunter2@host:7070")
         assert "PUBSUB_TOKEN" in error
         assert "hunter2" not in error

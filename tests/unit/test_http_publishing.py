@@ -187,6 +187,29 @@ class PublishTests(SynchronousTestCase):
         assert self.house.store.next_offset == 0
 
 
+class HeadTests(SynchronousTestCase):
+    """The head of a request"""
+
+    def test_a_line_that_is_too_long(self) -> None:
+        for head in (
+            b"GET /" + bytes(20_000),
+            b"GET /v1/topics HTTP/1.1\r\nHost: localhost\r\nA: " + b"a" * 17_000 + b"\r\n\r\n",
+        ):
+            house = WebHouse()
+            client = house.connect()
+            client.send(head)
+            assert client.answer().error == (431, "too-large")
+            assert client.closed
+            assert house.broker.counters.refusals["admin", "too-large"] == 1
+
+    def test_the_text_of_a_status_that_twisted_does_not_know(self) -> None:
+        client = WebHouse().connect()
+        client.send(b"GET /" + bytes(20_000))
+        assert client.stream.received.startswith(
+            b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+        )
+
+
 class ManyTests(SynchronousTestCase):
     """Many messages in a request"""
 
@@ -234,7 +257,7 @@ class ManyTests(SynchronousTestCase):
             answer = self.post(good, row)
             assert answer.error == (400, "invalid-request"), row
             assert answer.json["message"] == message
-        for body in (b"{", b"\xff", b"[" * 100_000):
+        for body in (b"{", b"\xff", b"[" * 100_000, b'{"value": 1%b}' % (b"0" * 5000)):
             answer = self.client.post(PATH, b"\n" + body, Content_Type=ND)
             assert answer.json["message"] == "line 2: not valid JSON"
         assert self.client.post(PATH, b"\n\n", Content_Type=ND).error == (400, "invalid-request")

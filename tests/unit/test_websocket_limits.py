@@ -45,6 +45,7 @@ class FrameTests(SynchronousTestCase):
             (b"\x83\x80abcd", 1002),  # an unknown opcode
             (b"\x80\x80abcd", 1002),  # a continuation of nothing
             (b"\x89\xfe\x00\x80abcd" + bytes(128), 1002),  # a long ping
+            (b"\x81\x82\0\0\0\0{\xff", 1007),  # text that is not UTF-8
             (b"\x82\xfe\x10\x01abcd", 1009),  # a long message
             (b"\x82\xff\xff\xff\xff\xff\xff\xff\xff\xff", 1009),
         ):
@@ -52,7 +53,7 @@ class FrameTests(SynchronousTestCase):
             client.client.send(data)
             assert client.close_code == code, data
             assert client.client.closed
-        assert self.house.broker.counters.refusals["admin", "malformed"] == 7
+        assert self.house.broker.counters.refusals["admin", "malformed"] == 8
 
     def test_fragments_together_are_limited(self) -> None:
         frames = self.client.frames
