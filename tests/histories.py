@@ -15,7 +15,6 @@ from typing import Any
 
 from pubsub.broker.batch import Batch, Headers
 from pubsub.kernel import Columns
-from pubsub.store.commit_group import CommitGroup
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.record import Begin, End, Put
@@ -23,6 +22,7 @@ from pubsub.store.recovery import boot_id, recover
 from pubsub.store.segment import SEGMENT_HEAD_BYTES, read_head
 from pubsub.store.segment_scan import scan
 from pubsub.store.stored_runs import RunRecord, record_of
+from pubsub.store.write_group import WriteGroup
 
 RUN = 0x123456789ABCDE
 START = 1_700_000_000_000_000
@@ -84,7 +84,7 @@ class History(BatchWriter):
 
     def write_runs(self, base: int, runs: Sequence[RunRecord]) -> None:
         """See ``BatchWriter``: as one record."""
-        self.writer.write(CommitGroup(list(runs)), sync=False)
+        self.writer.write(WriteGroup(list(runs)), sync=False)
 
     def expire(self, before: int) -> None:
         """Let the messages before an offset expire, as retention does."""
@@ -92,13 +92,13 @@ class History(BatchWriter):
 
     def end(self, topic: str, sync: bool = True) -> None:
         """End a topic."""
-        group = CommitGroup()
+        group = WriteGroup()
         group.end(End(topic, self.next))
         self.writer.write(group, sync)
 
     def store(self, table: str, key: str, value: bytes | None) -> None:
         """Store a value of the metadata."""
-        self.writer.write(CommitGroup(puts={(table, key): Put(table, key, value)}), sync=True)
+        self.writer.write(WriteGroup(puts={(table, key): Put(table, key, value)}), sync=True)
 
     def close(self, properly: bool = True) -> None:
         """Close the log, or only its files as the end of the process does."""

@@ -20,7 +20,7 @@ from twisted.logger import Logger
 from pubsub.backplane.envelopes import Arrived, Incoming, Outgoing
 from pubsub.backplane.record import MalformedRecord, TopicRecord, decode, encode_batch, joined
 from pubsub.broker.access import RESERVED
-from pubsub.broker.limits import Gates
+from pubsub.broker.publisher_gates import Gates
 from pubsub.errors import Refused
 from pubsub.kernel import Columns
 

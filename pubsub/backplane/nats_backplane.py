@@ -17,7 +17,7 @@ from pubsub.backplane.nats_history import HistoryStream, NatsStream
 from pubsub.backplane.nats_state import NatsState
 from pubsub.backplane.nats_work import Change, Outbound
 from pubsub.backplane.subjects import subject_of, subject_of_prefix
-from pubsub.broker.limits import Gate
+from pubsub.broker.publisher_gates import Gate
 from pubsub.errors import StartError
 from pubsub.interfaces import IBackplane
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pubsub.backplane.spool import SharedLimits, Spool, Waiters
-from pubsub.broker.limits import Gate
+from pubsub.broker.publisher_gates import Gate
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch

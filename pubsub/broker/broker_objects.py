@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from pubsub.broker.dispatcher import Dispatcher
     from pubsub.broker.drainage import Drainage
     from pubsub.broker.events import Events
-    from pubsub.broker.limits import TokenBucket
     from pubsub.broker.memory_budget import MemoryBudget
     from pubsub.broker.passwords import PasswordVerifier
     from pubsub.broker.queue_keys import QueueKeys
+    from pubsub.broker.rate_limits import TokenBucket
     from pubsub.broker.readiness import Readiness
     from pubsub.broker.refused_attempts import RefusedAttempts
     from pubsub.broker.router import Router

@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
 
 from pubsub.broker.connection_marks import mark_text
-from pubsub.broker.limits import TokenBucket
+from pubsub.broker.rate_limits import TokenBucket
 from pubsub.broker.tokens import TOKEN_START
 
 TOPIC = "$SYS/events"

@@ -1,16 +1,13 @@
-"""Bounds: of the whole process, token buckets for rates, quotas of connections, gates."""
+"""Limits of the whole process, and of the connections of a listener."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pubsub.broker.batch import Headers, message_sizes, messages_nbytes
 from pubsub.errors import LimitReached
-from pubsub.interfaces import Holdable, PublisherGate
-from pubsub.kernel import Columns
 
 # Estimated cost of an idle connection, for the memory budget.
 CONNECTION_BYTES = 8 * 1024
@@ -50,104 +47,6 @@ class BrokerLimits:
         )
 
 
-class TokenBucket:
-    """``rate`` tokens a second, accumulated for at most one second (but at least one token).
-
-    The last token may be overdrawn, so that a message larger than the whole bucket passes
-    eventually.
-    """
-
-    __slots__ = ("_clock", "_filled", "_tokens", "burst", "rate")
-
-    def __init__(self, rate: float, clock: Callable[[], float]) -> None:
-        self.rate = rate
-        self.burst = max(rate, 1.0)
-        self._tokens = self.burst
-        self._clock = clock
-        self._filled = clock()
-
-    def available(self) -> float:
-        """Return the number of tokens now; nothing may be taken if it is zero or less."""
-        now = self._clock()
-        # A clock that is set back must not remove tokens.
-        gained = max(now - self._filled, 0.0) * self.rate
-        self._filled = now
-        self._tokens = min(self._tokens + gained, self.burst)
-        return self._tokens
-
-    def take(self, amount: float) -> None:
-        """Take ``amount`` tokens; the balance may become negative."""
-        self._tokens -= amount
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """Messages and their bytes a second (see ``messages_nbytes``); zero means no limit."""
-
-    messages: float = 0
-    bytes: float = 0
-
-    def limiter(self, clock: Callable[[], float]) -> RateLimiter | None:
-        """Return a limiter with full buckets, or None if there is no limit."""
-        if not self.messages and not self.bytes:
-            return None
-        return RateLimiter(self, clock)
-
-
-class RateLimiter:
-    """Admits messages that both of its buckets allow."""
-
-    __slots__ = ("_bytes", "_messages")
-
-    def __init__(self, rate: Rate, clock: Callable[[], float]) -> None:
-        self._messages = TokenBucket(rate.messages, clock) if rate.messages else None
-        self._bytes = TokenBucket(rate.bytes, clock) if rate.bytes else None
-
-    def admissible(
-        self, columns: Columns, sender: bytes = b"", headers: Sequence[Headers] | None = None
-    ) -> int:
-        """Return how many messages, from the first on, may pass now; takes nothing."""
-        return self._admitted(columns, sender, headers, TokenBucket.available)
-
-    def admissible_at_best(
-        self, columns: Columns, sender: bytes = b"", headers: Sequence[Headers] | None = None
-    ) -> int:
-        """Return how many messages, from the first on, may pass at once when the buckets are
-        full."""
-        return self._admitted(columns, sender, headers, lambda bucket: bucket.burst)
-
-    def _admitted(
-        self,
-        columns: Columns,
-        sender: bytes,
-        headers: Sequence[Headers] | None,
-        tokens: Callable[[TokenBucket], float],
-    ) -> int:
-        count = columns.count
-        if self._messages is not None:
-            count = min(count, max(int(tokens(self._messages)), 0))
-        if self._bytes is not None and count:
-            left = tokens(self._bytes)
-            if left < messages_nbytes(columns, sender, headers):
-                count = self._within(message_sizes(columns, sender, headers)[:count], left)
-        return count
-
-    def take(self, count: int, nbytes: int) -> None:
-        """Charge ``count`` messages of ``nbytes`` bytes in total."""
-        if self._messages is not None:
-            self._messages.take(count)
-        if self._bytes is not None:
-            self._bytes.take(nbytes)
-
-    @staticmethod
-    def _within(sizes: Sequence[int], left: float) -> int:
-        for index, size in enumerate(sizes):
-            if left <= 0:
-                return index
-            left -= size
-        return len(sizes)
-
-
 class ConnectionQuota:
     """Limits a listener's connections, in total and from one address; zero means no limit.
 
@@ -180,45 +79,3 @@ class ConnectionQuota:
         self._addresses[address] -= 1
         if not self._addresses[address]:
             del self._addresses[address]
-
-
-class Gate:
-    """Holds publishers while it is shut."""
-
-    def __init__(self) -> None:
-        self.shut = False
-        self._waiting: set[Holdable] = set()
-
-    def wait(self, publisher: Holdable) -> None:
-        """Hold ``publisher`` until the gate opens."""
-        self._waiting.add(publisher)
-        publisher.hold(self)
-
-    def close(self) -> None:
-        """Hold publishers from now on."""
-        self.shut = True
-
-    def open(self) -> None:
-        """Release the publishers that wait."""
-        self.shut = False
-        waiting, self._waiting = self._waiting, set()
-        for publisher in waiting:
-            publisher.release(self)
-
-
-class Gates:
-    """Several gates that are passed one after the other."""
-
-    def __init__(self, gates: Sequence[PublisherGate]) -> None:
-        self._gates = gates
-
-    @property
-    def shut(self) -> bool:
-        """Whether one of them is shut."""
-        return any(gate.shut for gate in self._gates)
-
-    def wait(self, publisher: Holdable) -> None:
-        """Hold ``publisher`` until those that are shut have opened."""
-        for gate in self._gates:
-            if gate.shut:
-                gate.wait(publisher)

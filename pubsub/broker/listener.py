@@ -11,11 +11,12 @@ from pubsub.broker.connection_marks import log_fields, mark_text
 from pubsub.broker.handshake_rates import HandshakeRates
 from pubsub.broker.handshakes import Handshakes
 from pubsub.broker.identity import NOBODY, Identity
-from pubsub.broker.limits import CONNECTION_BYTES, ConnectionQuota, RateLimiter
+from pubsub.broker.limits import CONNECTION_BYTES, ConnectionQuota
 from pubsub.broker.listener_access import ListenerAccess
 from pubsub.broker.listener_rates import ListenerRates
 from pubsub.broker.outbox import Outbox
 from pubsub.broker.publisher import Publisher
+from pubsub.broker.rate_limits import RateLimiter
 from pubsub.broker.refused_attempts import REASONS
 from pubsub.broker.slow_policy import SlowPolicy
 from pubsub.broker.tls_settings import TLS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pubsub.broker.limits import Rate, RateLimiter
+from pubsub.broker.rate_limits import Rate, RateLimiter
 
 
 class ListenerRates:

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from pubsub.broker.audience import Audience
     from pubsub.broker.batch import Batch
     from pubsub.broker.forwarding import Forwarding
-    from pubsub.broker.limits import Gate
     from pubsub.broker.memory_budget import MemoryBudget
+    from pubsub.broker.publisher_gates import Gate
     from pubsub.broker.topics import DeliverySource, Recipient
 
 

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from twisted.logger import Logger
 
-from pubsub.broker.limits import TokenBucket
 from pubsub.broker.password_file import MAX_PASSWORD, hash_of_nobody, matches
+from pubsub.broker.rate_limits import TokenBucket
 from pubsub.errors import PasswordsBusy, Refused, WrongPassword
 
 if TYPE_CHECKING:

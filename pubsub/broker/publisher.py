@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from pubsub.broker.access import AccessRules
     from pubsub.broker.batch import Batch, Headers
     from pubsub.broker.dispatcher import Dispatcher
-    from pubsub.broker.limits import RateLimiter
     from pubsub.broker.memory_budget import MemoryBudget
+    from pubsub.broker.rate_limits import RateLimiter
     from pubsub.broker.router import Router
     from pubsub.broker.topic_mix import TopicMix
     from pubsub.broker.topics import Topic

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ipaddress import IPv6Network
 from typing import TYPE_CHECKING
 
-from pubsub.broker.limits import TokenBucket
+from pubsub.broker.rate_limits import TokenBucket
 from pubsub.errors import BadToken, MissingPermission, NotAuthorized, WrongKey, WrongPassword
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from pubsub.broker.combination_cache import CombinationCache
 from pubsub.broker.counters import Counters
 from pubsub.broker.histogram import Histogram
 from pubsub.broker.interest import TopicInterest
-from pubsub.broker.limits import Gate
 from pubsub.broker.memory_budget import MemoryBudget
+from pubsub.broker.publisher_gates import Gate
 from pubsub.broker.rechecking import Rechecking
 from pubsub.broker.sliced_routing import SlicedRouting
 from pubsub.broker.subscribing import Subscribing

@@ -26,7 +26,7 @@ from pubsub.broker.durability import DurabilityRules
 from pubsub.broker.events import Events
 from pubsub.broker.events_topic import EventsTopic
 from pubsub.broker.key_refresh import Fetch
-from pubsub.broker.limits import BrokerLimits, TokenBucket
+from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.listener import Listener
 from pubsub.broker.master_secrets import SecretRing
 from pubsub.broker.passwords import PasswordVerifier, call_at_once
@@ -36,7 +36,7 @@ from pubsub.broker.refused_attempts import RefusedAttempts
 from pubsub.broker.served_listeners import ServedListeners
 from pubsub.broker.shown_configuration import ShownConfiguration
 from pubsub.broker.stats_topic import StatsTopic
-from pubsub.broker.token_throttle import VERIFICATIONS
+from pubsub.broker.verification_throttle import verification_bucket
 from pubsub.broker.wall_clock import WallClock
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class BrokerService(MultiService):
             dispatcher=self.dispatcher,
             tokens=self.tokens,
             passwords=self.passwords,
-            verifications=TokenBucket(VERIFICATIONS, self._clock.seconds),
+            verifications=verification_bucket(self._clock.seconds),
             queue_keys=self.queue_keys,
             audit=self._audit,
             attempts=self._attempts,

@@ -22,3 +22,8 @@ class PositiveNumber(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"expected a finite number, not {value}", param, ctx)
         return number
+
+
+rate_option = click.option(
+    "--rate", "-r", type=PositiveNumber(), metavar="N", help="Publish N messages a second."
+)

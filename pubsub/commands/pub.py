@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from pubsub.commands.destination import Destination, destination, destination_options
-from pubsub.commands.positive_number import PositiveNumber
+from pubsub.commands.positive_number import rate_option
 
 _STDIN = 0
 
@@ -60,10 +60,7 @@ class _Header(click.ParamType[tuple[str, bytes]]):
     "--count", "-n", type=click.IntRange(1), metavar="N",
     help="Publish the message N times, or N lines at the most.",
 )  # fmt: skip
-@click.option(
-    "--rate", "-r", type=PositiveNumber(), metavar="N",
-    help="Publish N messages a second.",
-)  # fmt: skip
+@rate_option
 @click.option("--confirm", "-c", is_flag=True, help="Wait until the broker has confirmed them.")
 @click.option(
     "--header", "-H", type=_Header(), multiple=True, metavar="NAME=VALUE",

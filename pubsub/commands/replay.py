@@ -20,7 +20,7 @@ import click
 from pubsub.commands.destination import Destination, destination, destination_options
 from pubsub.commands.history_reading import StoredMessage
 from pubsub.commands.message_formats import NAMES, MessageFormatter, choose
-from pubsub.commands.positive_number import PositiveNumber
+from pubsub.commands.positive_number import rate_option
 from pubsub.commands.start_position import EARLIEST, LATEST, PositionType, StartPosition, offset_of
 from pubsub.errors import ConfigurationError
 
@@ -61,10 +61,7 @@ class ReplayRange:
     "--format", "-F", "format_name", type=click.Choice(NAMES), default="json", show_default=True,
     help="How they are written.",
 )  # fmt: skip
-@click.option(
-    "--rate", "-r", type=PositiveNumber(), metavar="N",
-    help="Publish N messages a second.",
-)  # fmt: skip
+@rate_option
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was replayed, as JSON.")
 @destination_options

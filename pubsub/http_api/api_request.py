@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pubsub.broker.identity import Identity
-    from pubsub.broker.limits import RateLimiter
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
+    from pubsub.broker.rate_limits import RateLimiter
     from pubsub.http_api.shares import Shares
     from pubsub.wire.direct_transport import StreamTransport
 

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pubsub.broker.events import ConnectionEvents
-    from pubsub.broker.limits import RateLimiter
     from pubsub.broker.outbox import Outbox
+    from pubsub.broker.rate_limits import RateLimiter
     from pubsub.http_api.api_request import ApiServer, LongResponse
     from pubsub.http_api.shares import Shares
     from pubsub.wire.direct_transport import StreamTransport

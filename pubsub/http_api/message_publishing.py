@@ -29,8 +29,8 @@ from pubsub.wire.replies import UNCONFIRMED, Condition, all_of, confirmed_by_hos
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
-    from pubsub.broker.limits import RateLimiter
     from pubsub.broker.listener import Listener
+    from pubsub.broker.rate_limits import RateLimiter
     from pubsub.broker.topics import Topic
     from pubsub.http_api.api_request import ApiRequest
     from pubsub.http_api.history_response import RunInThread

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 
 from pubsub.pipeline.argument_values import (
+    add_setting,
     parse_bytes,
     parse_master,
     parse_positive,
     parse_seconds,
-    parse_setting,
 )
 
 DEFAULT_URL = "http://127.0.0.1:7080"
@@ -32,14 +32,7 @@ def add_running(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="cluster to run on, such as spark://host:7077 (default: all cores of this machine)",
     )
-    group.add_argument(
-        "--conf",
-        type=parse_setting,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="setting for Spark; may be repeated",
-    )
+    add_setting(group, "--conf", "setting for Spark; may be repeated")
     group.add_argument(
         "--debug",
         "--verbose",
@@ -109,13 +102,7 @@ def add_streaming(parser: argparse.ArgumentParser, trigger: str) -> None:
     group.add_argument(
         "--once", action="store_true", help="process the messages that exist now, then exit"
     )
-    group.add_argument(
-        "--trigger",
-        type=parse_seconds,
-        default=parse_seconds(trigger),
-        metavar="DURATION",
-        help=f"time between the starts of two batches (default {trigger})",
-    )
+    _add_duration(group, "--trigger", trigger, "time between the starts of two batches")
     group.add_argument(
         "--checkpoint",
         metavar="DIR",
@@ -125,18 +112,20 @@ def add_streaming(parser: argparse.ArgumentParser, trigger: str) -> None:
 
 def add_window(parser: argparse.ArgumentParser, window: str) -> None:
     """Add the length of a window; ``window`` is its default."""
-    parser.add_argument(
-        "--window", type=parse_seconds, default=parse_seconds(window), metavar="DURATION",
-        help=f"length of a window (default {window})",
-    )  # fmt: skip
+    _add_duration(parser, "--window", window, "length of a window")
 
 
 def add_watermark(parser: argparse.ArgumentParser, default: str) -> None:
     """Add how late a message may arrive; ``default`` is the default."""
+    late = "how late a message may arrive and still be counted"
+    _add_duration(parser, "--watermark", default, late)
+
+
+def _add_duration(parser: argparse._ActionsContainer, option: str, default: str, text: str) -> None:
     parser.add_argument(
-        "--watermark",
+        option,
         type=parse_seconds,
         default=parse_seconds(default),
         metavar="DURATION",
-        help=f"how late a message may arrive and still be counted (default {default})",
+        help=f"{text} (default {default})",
     )

@@ -50,6 +50,13 @@ def parse_setting(text: str) -> tuple[str, str]:
     return name, value
 
 
+def add_setting(parser: argparse._ActionsContainer, option: str, text: str) -> None:
+    """Add an option with a name and a value, which may be repeated; ``text`` is its help."""
+    parser.add_argument(
+        option, type=parse_setting, action="append", default=[], metavar="NAME=VALUE", help=text
+    )
+
+
 def parse_master(text: str) -> str:
     """Return a master URL that Spark accepts."""
     if not _MASTER.fullmatch(text):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pubsub.pipeline.argument_values import parse_setting
+from pubsub.pipeline.argument_values import add_setting
 
 
 def add_table(parser: argparse.ArgumentParser) -> None:
@@ -18,14 +18,11 @@ def add_table(parser: argparse.ArgumentParser) -> None:
 def add_storage(parser: argparse.ArgumentParser) -> None:
     """Add the options of object stores."""
     group = parser.add_argument_group("object store")
-    group.add_argument(
+    add_setting(
+        group,
         "--storage-option",
-        type=parse_setting,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="option of deltalake for a table at a URL, such as AWS_REGION=eu-west-1; may be "
-        "repeated (default: the environment)",
+        "option of deltalake for a table at a URL, such as AWS_REGION=eu-west-1; may be repeated "
+        "(default: the environment)",
     )
     group.add_argument(
         "--storage-options-file",
@@ -43,11 +40,8 @@ def add_catalog(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="catalog in pyiceberg's configuration (default: default)",
     )
-    group.add_argument(
+    add_setting(
+        group,
         "--catalog-option",
-        type=parse_setting,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="property of the catalog, such as uri=sqlite:////srv/catalog.db; may be repeated",
+        "property of the catalog, such as uri=sqlite:////srv/catalog.db; may be repeated",
     )

@@ -7,13 +7,13 @@ from typing import Any, Protocol
 
 from twisted.internet.interfaces import IDelayedCall
 
-from pubsub.store.commit_group import CommitGroup
+from pubsub.store.write_group import WriteGroup
 
 
 class Effects(Protocol):
     """The outside of ``CommitStateMachine``. ``write`` and ``sync`` end with a call of it."""
 
-    def write(self, group: CommitGroup | None, sync: bool) -> None:
+    def write(self, group: WriteGroup | None, sync: bool) -> None:
         """Write a group, then sync if asked to; then call ``wrote`` or ``write_failed``.
 
         That may be before ``write`` returns.

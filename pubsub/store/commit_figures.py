@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from pubsub.broker.histogram import Histogram
 from pubsub.interfaces import CommitWatcher
-from pubsub.store.commit_group import CommitGroup
 from pubsub.store.stored_runs import first_offset_of, last_offset_of
 from pubsub.store.unsynced_groups import UnsyncedGroup
+from pubsub.store.write_group import WriteGroup
 
 
 class CommitFigures:
@@ -28,7 +28,7 @@ class CommitFigures:
         self.sync_times = Histogram()
         """The time from the first message of a group until the group is on disk."""
 
-    def wrote(self, group: CommitGroup, now: float) -> None:
+    def wrote(self, group: WriteGroup, now: float) -> None:
         """Count a group that is written."""
         self.commits += 1
         self.last_commit = now

@@ -26,14 +26,14 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 
-from pubsub.broker.limits import Gate
+from pubsub.broker.publisher_gates import Gate
 from pubsub.interfaces import Value
 from pubsub.store.commit_effects import Effects
 from pubsub.store.commit_figures import CommitFigures
-from pubsub.store.commit_group import CommitGroup
 from pubsub.store.record import End, Put
 from pubsub.store.stored_runs import RunRecord, first_offset_of, last_offset_of, nbytes_of, run_of
 from pubsub.store.unsynced_groups import UnsyncedGroup, UnsyncedGroups
+from pubsub.store.write_group import WriteGroup
 
 SYNC_BYTES = 8 * 1024**2
 """Bytes that are written and not synced, from which on a sync starts."""
@@ -56,8 +56,8 @@ class CommitStateMachine:
         self._effects = effects
         self._interval = interval
         self._nbytes = nbytes
-        self._group = CommitGroup()
-        self._writing: CommitGroup | None = None
+        self._group = WriteGroup()
+        self._writing: WriteGroup | None = None
         self._unsynced = UnsyncedGroups()
         self._write_runs = self._sync_runs = self._with_sync = False
         self._backlog = 0
@@ -94,7 +94,7 @@ class CommitStateMachine:
             self._schedule()
 
     def end(self, topic: str, offset: int) -> int:
-        """Commit the end of a topic at ``offset``; return its place (see ``CommitGroup.end``)."""
+        """Commit the end of a topic at ``offset``; return its place (see ``WriteGroup.end``)."""
         offset = self._group.end(End(topic, offset))
         self._schedule()
         return offset
@@ -206,7 +206,7 @@ class CommitStateMachine:
             self._effects.sync()
 
     def _write(self) -> None:
-        self._writing, self._group = self._group, CommitGroup()
+        self._writing, self._group = self._group, WriteGroup()
         self._due = False
         self._start_write(bool(self._writing.synced))
 

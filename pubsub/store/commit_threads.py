@@ -19,10 +19,10 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pubsub.store.commit_group import CommitGroup
 from pubsub.store.commit_state_machine import CommitStateMachine
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.threads import Worker
+from pubsub.store.write_group import WriteGroup
 
 log = Logger()
 _Result = TypeVar("_Result")
@@ -50,7 +50,7 @@ class CommitThreads:
         self._write_thread = Worker("history-writer", 1, self._reactor)
         self._sync_thread = Worker("history-sync", 1, self._reactor)
 
-    def write(self, group: CommitGroup | None, sync: bool) -> None:
+    def write(self, group: WriteGroup | None, sync: bool) -> None:
         """See ``Effects``."""
         if group is not None and not sync and self._may_write_here(group):
             self._write_here(group)
@@ -61,14 +61,14 @@ class CommitThreads:
             self.commits.write_failed,
         )
 
-    def _may_write_here(self, group: CommitGroup) -> bool:
+    def _may_write_here(self, group: WriteGroup) -> bool:
         return (
             not (self._writes_here or self._sync_thread.pending or self._write_thread.pending)
             and self._writer.is_quick(group)
             and self.seconds() >= self._paused_until
         )
 
-    def _write_here(self, group: CommitGroup) -> None:
+    def _write_here(self, group: WriteGroup) -> None:
         before = self._waited()
         # What is published because of this write is written by the thread, not by a nested call.
         self._writes_here = True

@@ -20,7 +20,6 @@ from threading import Lock
 
 from pubsub.store.catalog import Catalog
 from pubsub.store.ceiling import Ceiling
-from pubsub.store.commit_group import CommitGroup
 from pubsub.store.log_directory import POSITION, LogDirectory
 from pubsub.store.log_files import SALT_BYTES, write_all, write_note, write_padded
 from pubsub.store.metadata import Metadata
@@ -42,6 +41,7 @@ from pubsub.store.record import (
 from pubsub.store.segment import SEGMENT_HEAD_BYTES, Segment, SegmentHead
 from pubsub.store.segment_index import DEFAULT_GRAIN, LOST, Grain, SegmentIndex
 from pubsub.store.stored_runs import RunRecord, last_offset_of, run_of, topics_of
+from pubsub.store.write_group import WriteGroup
 
 SEGMENT_BYTES = 64 * 1024**2
 """Bytes from which on a segment gets no more records."""
@@ -140,7 +140,7 @@ class LogWriter:
 
     # Writing
 
-    def is_quick(self, group: CommitGroup) -> bool:
+    def is_quick(self, group: WriteGroup) -> bool:
         """Return whether ``group`` is small, and written without a sync or a new segment."""
         if group.puts or group.ends or group.nbytes > _QUICK_BYTES or len(group.runs) > _QUICK_RUNS:
             return False
@@ -153,7 +153,7 @@ class LogWriter:
             and not self._sync_failed
         )
 
-    def write(self, group: CommitGroup | None, sync: bool) -> None:
+    def write(self, group: WriteGroup | None, sync: bool) -> None:
         """Write ``group`` if there is one, then sync if asked to."""
         if group is not None:
             if group.offset < 0:

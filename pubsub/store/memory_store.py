@@ -12,7 +12,7 @@ from zope.interface import implementer
 
 from pubsub.broker.batch import Batch, Page
 from pubsub.broker.histogram import Histogram
-from pubsub.broker.limits import Gate
+from pubsub.broker.publisher_gates import Gate
 from pubsub.interfaces import CommitWatcher, IStore, Value
 from pubsub.store.block import encode_block
 from pubsub.store.parcel import Parcel, TopicCounts

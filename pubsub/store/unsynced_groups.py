@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pubsub.store.commit_group import CommitGroup
+from pubsub.store.write_group import WriteGroup
 
 # Groups whose first messages came within this time are one, in seconds: thousands of them would
 # stop the reactor for milliseconds when they are on disk.
@@ -41,7 +41,7 @@ class UnsyncedGroups:
     def __bool__(self) -> bool:
         return bool(self._groups)
 
-    def add(self, group: CommitGroup) -> None:
+    def add(self, group: WriteGroup) -> None:
         """Add a group that was written."""
         self.nbytes += group.nbytes
         if group.synced:

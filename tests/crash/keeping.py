@@ -16,7 +16,6 @@ from pubsub.kernel import Columns
 from pubsub.settings import matcher
 from pubsub.store import log_writer, rewrite
 from pubsub.store.catalog import Horizon, set_horizons
-from pubsub.store.commit_group import CommitGroup
 from pubsub.store.expired_messages import ExpiredMessages, grain_of
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_writer import LogWriter
@@ -26,6 +25,7 @@ from pubsub.store.retention_limits import RetentionLimits
 from pubsub.store.run_log import RunLog
 from pubsub.store.stored_runs import first_offset_of, last_offset_of, topic_of
 from pubsub.store.upkeep import Upkeep
+from pubsub.store.write_group import WriteGroup
 
 KEPT, EXPIRING = "kept", "expiring"
 _RETENTION = (RetentionLimits(EXPIRING, messages=20),)
@@ -72,7 +72,7 @@ class Keeper:
     def write(self, number: int) -> None:
         """Write one group, and perhaps sync."""
         draw = self._draw
-        group = CommitGroup()
+        group = WriteGroup()
         for _ in range(draw.randint(1, 3)):
             batch = self._batch(draw.choice((KEPT, KEPT, EXPIRING)), draw.randint(1, 20))
             run = self._log.append(batch)

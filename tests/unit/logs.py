@@ -18,7 +18,6 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pubsub.broker.batch import Batch, Headers
 from pubsub.store import recovery
-from pubsub.store.commit_group import CommitGroup
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_options import LogOptions
 from pubsub.store.log_reader import read_page
@@ -29,6 +28,7 @@ from pubsub.store.recovery import recover
 from pubsub.store.retention_limits import RetentionLimits
 from pubsub.store.run_log import RunLog
 from pubsub.store.stored_runs import RunRecord
+from pubsub.store.write_group import WriteGroup
 from tests.unit.fakes import batch_of, copy_still, mixed_batch, scratch
 from tests.unit.test_block import TOPICS, batches
 
@@ -112,9 +112,9 @@ class Log:
         """The offset after the last message that was appended."""
         return self.appended.next_offset
 
-    def group(self, *given: Batch, puts: dict[str, bytes | None] | None = None) -> CommitGroup:
+    def group(self, *given: Batch, puts: dict[str, bytes | None] | None = None) -> WriteGroup:
         """Return a group of these batches and values, which gets the next offsets."""
-        group = CommitGroup(runs_of(given, self.appended))
+        group = WriteGroup(runs_of(given, self.appended))
         for key, value in (puts or {}).items():
             group.puts["t", key] = Put("t", key, value)
         return group
@@ -127,7 +127,7 @@ class Log:
 
     def end(self, topic: str) -> None:
         """Write the end of a topic."""
-        group = CommitGroup()
+        group = WriteGroup()
         group.end(End(topic, self.offset))
         self.catalog.end_topic(topic, self.offset)
         self.writer.write(group, False)

@@ -19,7 +19,6 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.store.commit_group import CommitGroup
 from pubsub.store.commit_state_machine import (
     BACKLOG,
     RETRY_SECONDS,
@@ -30,6 +29,7 @@ from pubsub.store.commit_state_machine import (
 from pubsub.store.record import End
 from pubsub.store.run_log import RunLog
 from pubsub.store.stored_runs import RunRecord, last_offset_of
+from pubsub.store.write_group import WriteGroup
 from tests.unit.fakes import Held, batch_of
 
 INTERVAL = 0.01
@@ -46,7 +46,7 @@ class Disk:
     def __init__(self) -> None:
         self.clock = Clock()
         self.commits = CommitStateMachine(self, INTERVAL, GROUP, 0)
-        self.writing: tuple[CommitGroup | None, bool] | None = None
+        self.writing: tuple[WriteGroup | None, bool] | None = None
         self.syncing: int | None = None
         self.written = self.synced = 0
         self.values: dict[str, bytes] = {}
@@ -54,11 +54,11 @@ class Disk:
         self.tick_end: list[Callable[[], None]] = []
         self.reports: list[str] = []
         self.at_once: bool | None = None
-        self._group: CommitGroup | None = None
+        self._group: WriteGroup | None = None
 
     # Effects
 
-    def write(self, group: CommitGroup | None, sync: bool) -> None:
+    def write(self, group: WriteGroup | None, sync: bool) -> None:
         assert self.writing is None, "two writes at once"
         assert self._group is None or group is self._group, "a group that failed was left out"
         assert group is not None or sync, "a write of nothing"

@@ -11,7 +11,8 @@ from zope.interface import provider
 
 from pubsub.broker import counters as counters_module
 from pubsub.broker.counters import OTHERS, Counters
-from pubsub.broker.limits import CONNECTION_BYTES, BrokerLimits, Rate
+from pubsub.broker.limits import CONNECTION_BYTES, BrokerLimits
+from pubsub.broker.rate_limits import Rate
 from pubsub.broker.slow_policy import DROP, SlowPolicy
 from pubsub.errors import LimitReached, MemoryExhausted, NotAuthorized, RateLimited
 from pubsub.kernel import Columns

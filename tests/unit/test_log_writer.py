@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pubsub.store import log_writer
-from pubsub.store.commit_group import CommitGroup
 from pubsub.store.log_files import read_note
 from pubsub.store.record import End
+from pubsub.store.write_group import WriteGroup
 from tests.profiles import examples
 from tests.unit.fakes import batch_of, scratch
 from tests.unit.logs import Log, LogCase, Stored, numbered
@@ -354,7 +354,7 @@ class FailureTests(FaultCase):
 class PieceTests(FaultCase):
     """A group of several records"""
 
-    def group(self, log: Log) -> CommitGroup:
+    def group(self, log: Log) -> WriteGroup:
         """Messages before and behind the end of a topic, each with a value."""
         group = log.group(numbered(0, 2, "old"), puts={"k": b"1"})
         group.end(End("old", log.offset))

@@ -14,7 +14,6 @@ from pubsub.broker.batch import Batch, Headers
 from pubsub.kernel import Columns
 from pubsub.settings import matcher
 from pubsub.store.catalog import Horizon, set_horizons
-from pubsub.store.commit_group import CommitGroup
 from pubsub.store.expired_messages import ExpiredMessages, grain_of
 from pubsub.store.log_directory import METADATA, RESERVE, LogDirectory
 from pubsub.store.log_reader import read_page, topics_in
@@ -26,6 +25,7 @@ from pubsub.store.retention_limits import MICROSECONDS, RetentionLimits
 from pubsub.store.segment_builder import SegmentBuilder
 from pubsub.store.stored_runs import record_of
 from pubsub.store.upkeep import Upkeep
+from pubsub.store.write_group import WriteGroup
 from tests.unit.fakes import scratch
 from tests.unit.raising import raised
 from tests.unit.streams import logged
@@ -78,13 +78,13 @@ class Log:
         own = None if headers is None else [headers] * columns.count
         batch = Batch(topics, columns, timestamp, self.next, sender, "toy", own, self.next)
         self.next += batch.count
-        self.writer.write(CommitGroup([record_of(batch)]), sync=False)
+        self.writer.write(WriteGroup([record_of(batch)]), sync=False)
 
     def end(self, topic: str) -> None:
         """End a topic."""
         self.catalog.end_topic(topic, self.next)
         self.expiry.end(topic, self.next)
-        group = CommitGroup()
+        group = WriteGroup()
         group.end(End(topic, self.next))
         self.writer.write(group, sync=True)
 
@@ -364,7 +364,7 @@ class RemovalTests(LogCase):
     def test_the_metadata_of_removed_segments_does_not_depend_on_sqlites_log(self) -> None:
         log = self.open(RetentionLimits("*", seconds=60))
         log.put(("a", b"1"), age=300)
-        log.writer.write(CommitGroup(puts={("t", "k"): Put("t", "k", b"v")}), sync=True)
+        log.writer.write(WriteGroup(puts={("t", "k"): Put("t", "k", b"v")}), sync=True)
         log.seal()
         log.put(("a", b"2"))
         log.rest()
@@ -378,7 +378,7 @@ class RemovalTests(LogCase):
     def test_segments_with_changes_of_the_metadata_that_are_not_synced_stay(self) -> None:
         log = self.open(RetentionLimits("*", seconds=60))
         log.put(("a", b"1"), age=300)
-        log.writer.write(CommitGroup(puts={("t", "k"): Put("t", "k", b"v")}), sync=False)
+        log.writer.write(WriteGroup(puts={("t", "k"): Put("t", "k", b"v")}), sync=False)
         log.writer._seal(log.next)
         log.writer._roll(log.next)
         log.rest()

@@ -46,6 +46,7 @@ from pubsub.wire.client_wire import (
     WireConnection,
     WireError,
 )
+from pubsub.wire.error_names import error_name
 
 _PING = encode(Ping())
 _PONG = encode(Pong())
@@ -180,13 +181,13 @@ class CafeClientConnection(WireConnection):
             return Opened(resumed=self._resume is not None)
         if self._resume is not None and frame.status == ErrorCode.INVALID_HANDSHAKE:
             return NotResumed()
-        return Rejected(name_of(frame.status), frame.status in _PERMANENT)
+        return Rejected(error_name(ErrorCode, frame.status), frame.status in _PERMANENT)
 
     def _refused(self, code: int, events: list[WireEvent]) -> bool:
         if self._opened and code not in _CLOSING:
             self.error(code, events)
             return False
-        events.append(Rejected(name_of(code), code in _PERMANENT))
+        events.append(Rejected(error_name(ErrorCode, code), code in _PERMANENT))
         return True
 
     def error(self, code: int, events: list[WireEvent]) -> None:
@@ -196,11 +197,3 @@ class CafeClientConnection(WireConnection):
     def answered(self, waiting: Waiting, events: list[WireEvent]) -> None:
         """Handle the PONG for ``waiting``."""
         events.append(Alive())
-
-
-def name_of(code: int) -> str:
-    """Return the name of an error code (cafe §6.1)."""
-    try:
-        return ErrorCode(code).name
-    except ValueError:
-        return f"code {code}"

@@ -11,7 +11,6 @@ from pubsub.protocols.cafe.client_connection import (
     CafeSession,
     Naming,
     Waiting,
-    name_of,
 )
 from pubsub.protocols.cafe.codec import (
     HEADER,
@@ -19,6 +18,7 @@ from pubsub.protocols.cafe.codec import (
     MAX_MESSAGE,
     MESSAGE_OVERHEAD,
     OPCODES,
+    ErrorCode,
     HandshakePub,
     HandshakeSub,
     Message,
@@ -38,6 +38,7 @@ from pubsub.wire.client_events import (
     WireEvent,
 )
 from pubsub.wire.client_wire import Headers, Sender, WireError
+from pubsub.wire.error_names import error_name
 
 _MESSAGE = Struct("<HBIBQ")
 _MESSAGE_OPCODE = OPCODES[Message]
@@ -88,7 +89,7 @@ class CafePublisher(CafeClientConnection):
             super().answered(waiting, events)
             return
         errors, self.errors = self.errors, []
-        reason = name_of(errors[0]) if errors else ""
+        reason = error_name(ErrorCode, errors[0]) if errors else ""
         events.append(Confirmed(waiting.published, Level.HANDLED, len(errors), reason))
 
 
@@ -122,7 +123,7 @@ class CafeSubscriber(CafeClientConnection):
             return
         self.errors = []
         if waiting.wanted and errors:
-            events.append(NotSubscribed(interest, name_of(errors[0])))
+            events.append(NotSubscribed(interest, error_name(ErrorCode, errors[0])))
         elif waiting.wanted:
             events.append(Subscribed(interest))
 
@@ -131,7 +132,7 @@ class CafeSubscriber(CafeClientConnection):
         if any(waiting.interest is not None for waiting in self.waiting):
             super().error(code, events)
         else:
-            events.append(SubscriptionEnded(None, name_of(code)))
+            events.append(SubscriptionEnded(None, error_name(ErrorCode, code)))
 
     def scan(self, data: bytes, at: int, events: list[WireEvent]) -> int:
         """See ``CafeClientConnection``."""

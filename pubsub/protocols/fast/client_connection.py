@@ -46,6 +46,7 @@ from pubsub.wire.client_events import (
     WireEvent,
 )
 from pubsub.wire.client_wire import WireConnection, WireError
+from pubsub.wire.error_names import error_name
 
 NO_TOPIC = 0
 """A topic id that no topic has."""
@@ -151,7 +152,7 @@ class FastClientConnection(WireConnection):
         if _ends_connection(packet):
             self.ending(packet, events)
             permanent = packet.code == ErrorCode.INVALID_REQUEST
-            events.append(Rejected(name_of(packet.code), permanent))
+            events.append(Rejected(error_name(ErrorCode, packet.code), permanent))
             return True
         if (packet.offending, packet.topic_id) != (UNSUBSCRIBE, NO_TOPIC):
             self.refused(packet, events)
@@ -173,7 +174,7 @@ class FastClientConnection(WireConnection):
             self._opened = True
             self.delay = None
             if code == ErrorCode.BAD_TOKEN:
-                events.append(Rejected(name_of(code), permanent=True))
+                events.append(Rejected(error_name(ErrorCode, code), permanent=True))
                 return True
         if barrier.event is not None:
             events.append(barrier.event)
@@ -200,7 +201,7 @@ class SubscriberConnection(FastClientConnection):
         if interest.prefix:
             self.report(NotSubscribed(interest, "fast has no subscriptions to prefixes"))
         elif known.name != interest.name:
-            self.report(NotSubscribed(interest, name_of(ErrorCode.ID_COLLISION)))
+            self.report(NotSubscribed(interest, error_name(ErrorCode, ErrorCode.ID_COLLISION)))
         else:
             self._interests[number] = interest
             self.send(encode(Subscribe(self.token, number)))
@@ -214,7 +215,7 @@ class SubscriberConnection(FastClientConnection):
         """See ``FastClientConnection``."""
         if error.code == ErrorCode.SUBSCRIPTION_ENDED:
             interest = self._interests.get(error.topic_id)
-            events.append(SubscriptionEnded(interest, name_of(error.code)))
+            events.append(SubscriptionEnded(interest, error_name(ErrorCode, error.code)))
         else:
             super().refused(error, events)
 
@@ -231,7 +232,9 @@ class SubscriberConnection(FastClientConnection):
             self.send(encode(Subscribe(self.token, fnv1a32(name))))
             self.barrier(InterestBarrier(interest=interest, created=True))
         else:
-            events.append(NotSubscribed(interest, name_of(barrier.code(CREATE) or code)))
+            events.append(
+                NotSubscribed(interest, error_name(ErrorCode, barrier.code(CREATE) or code))
+            )
 
     def scan(self, data: bytes, at: int, events: list[WireEvent]) -> int:
         """See ``FastClientConnection``."""
@@ -250,14 +253,6 @@ def _ends_connection(error: Error) -> bool:
     if error.code == ErrorCode.INVALID_REQUEST:
         return error.offending != CREATE
     return not error.offending or error.code == ErrorCode.TOO_LARGE
-
-
-def name_of(code: int) -> str:
-    """Return the name of an error code (fast §6.2)."""
-    try:
-        return ErrorCode(code).name
-    except ValueError:
-        return f"code {code}"
 
 
 def _needed(data: bytes, at: int) -> int:

@@ -18,7 +18,6 @@ from pubsub.protocols.fast.client_connection import (
     UNSUBSCRIBE,
     Barrier,
     FastClientConnection,
-    name_of,
 )
 from pubsub.protocols.fast.codec import (
     PUBLISH,
@@ -33,6 +32,7 @@ from pubsub.protocols.fast.heads import learn_publish
 from pubsub.wire.client_columns import FrameWriter
 from pubsub.wire.client_events import Confirmed, Level, WireEvent
 from pubsub.wire.client_wire import Headers, Sender
+from pubsub.wire.error_names import error_name
 
 # Topics that are known to exist; a repeated query does no harm.
 _MAX_TOPICS = 65_536
@@ -170,7 +170,7 @@ class PublisherConnection(FastClientConnection):
             super().refused(error, events)
             return
         self._refused += 1
-        self._reason = self._reason or name_of(error.code)
+        self._reason = self._reason or error_name(ErrorCode, error.code)
         if error.code == ErrorCode.NO_SUCH_TOPIC:
             # It has ended since; the next message creates it again.
             name = self._names.get(error.topic_id, "")
@@ -181,7 +181,7 @@ class PublisherConnection(FastClientConnection):
         """See ``FastClientConnection``. Of one message it is known that it was the one refused."""
         barrier = next((one for one in self.barriers if isinstance(one, ConfirmBarrier)), None)
         if error.offending == PUBLISH and barrier is not None and barrier.published == 1:
-            events.append(Confirmed(1, Level.HANDLED, 1, name_of(error.code)))
+            events.append(Confirmed(1, Level.HANDLED, 1, error_name(ErrorCode, error.code)))
 
     def reached(self, barrier: Barrier, events: list[WireEvent]) -> None:
         """See ``FastClientConnection``."""
@@ -197,7 +197,7 @@ class PublisherConnection(FastClientConnection):
             code = barrier.code(CREATE)
             # Another client may have created it meanwhile, with the same key or another one.
             known.state = TopicState.FAILED if code and code != _EXISTS else TopicState.EXISTS
-            known.reason = f"the topic cannot be created: {name_of(code)}"
+            known.reason = f"the topic cannot be created: {error_name(ErrorCode, code)}"
         elif barrier.code(UNSUBSCRIBE) == ErrorCode.NO_SUCH_TOPIC:
             self.send(encode(Create(self.token, known.name.encode(), 0)))
             self.barrier(TopicBarrier(topic=known, created=True))

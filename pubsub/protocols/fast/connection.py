@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pubsub.broker.identity import token_identity
-from pubsub.broker.token_throttle import TokenThrottle
 from pubsub.broker.topic_names import fnv1a32, topic_name
+from pubsub.broker.verification_throttle import VerificationThrottle
 from pubsub.errors import (
     BadToken,
     InvalidRequest,
@@ -73,7 +73,7 @@ class FastConnection(Connection):
         super().__init__(listener)
         self._shared = shared
         self._publisher = listener.publisher(self, b"")
-        self._throttle = TokenThrottle(listener.verifications)
+        self._throttle = VerificationThrottle(listener.verifications)
 
     # Input
 

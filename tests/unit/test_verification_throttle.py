@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.limits import TokenBucket
-from pubsub.broker.token_throttle import VERIFICATIONS, TokenThrottle
+from pubsub.broker.rate_limits import TokenBucket
+from pubsub.broker.verification_throttle import VERIFICATIONS, VerificationThrottle
 from pubsub.wire.known_heads import HEAD_BYTES
 from tests.unit import fast_wire as wire
 from tests.unit.fakes import clock_at
@@ -15,13 +15,13 @@ from tests.unit.streams import Client
 BAD = wire.error(3, BAD_TOKEN)
 
 
-class TokenThrottleTests(SynchronousTestCase):
-    """TokenThrottle"""
+class VerificationThrottleTests(SynchronousTestCase):
+    """VerificationThrottle"""
 
     def setUp(self) -> None:
         self.clock = clock_at()
         self.bucket = TokenBucket(VERIFICATIONS, self.clock.seconds)
-        self.throttle = TokenThrottle(self.bucket)
+        self.throttle = VerificationThrottle(self.bucket)
 
     def waits(self, failures: int) -> list[float]:
         """Return the waits before each of the next tokens, all of which are wrong."""
@@ -52,7 +52,7 @@ class TokenThrottleTests(SynchronousTestCase):
 
     def test_all_wait_when_the_rate_is_used_up(self) -> None:
         self.bucket.take(VERIFICATIONS)
-        other = TokenThrottle(self.bucket)
+        other = VerificationThrottle(self.bucket)
         assert self.throttle.wait() == other.wait() == 0.05
         self.clock.advance(1.5 / VERIFICATIONS)
         assert (self.throttle.wait(), other.wait()) == (0, 0.05)

@@ -1,4 +1,4 @@
-"""``CommitGroup``: messages and metadata that ``CommitStateMachine`` commits together."""
+"""``WriteGroup``: messages and metadata that ``CommitStateMachine`` commits together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Cut(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class CommitGroup:
+class WriteGroup:
     """Messages and metadata that are committed together.
 
     ``puts`` are the values of the metadata by table and key, None to delete one. ``ends`` are the

@@ -9,7 +9,9 @@ never wait.
 
 from __future__ import annotations
 
-from pubsub.broker.limits import TokenBucket
+from collections.abc import Callable
+
+from pubsub.broker.rate_limits import TokenBucket
 
 VERIFICATIONS = 4000
 """Signatures verified a second, for all connections together."""
@@ -18,7 +20,12 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.02, 1.0
 _EXHAUSTED_WAIT = 0.05
 
 
-class TokenThrottle:
+def verification_bucket(seconds: Callable[[], float]) -> TokenBucket:
+    """Return the bucket of a broker, whose clock is ``seconds``."""
+    return TokenBucket(VERIFICATIONS, seconds)
+
+
+class VerificationThrottle:
     """Delays one connection's verifications; ``bucket`` is that of all connections."""
 
     __slots__ = ("_bucket", "_failures", "_waited")
