@@ -182,7 +182,7 @@ class Router:
         self._scheduled = False
         if self._pending:
             self.delivering = True
-        if len(self._pending) == 1 and len(self._pending[0].targets) <= _WRITES:
+        if len(self._pending) == 1 and 0 < len(self._pending[0].targets) <= _WRITES:
             # Written at once: no other audience has messages.
             (audience,) = self._pending
             self._count_late(self._pending)

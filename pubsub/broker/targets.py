@@ -61,10 +61,10 @@ class Targets(Generic[_Recipient]):
 
     def settle(self) -> None:
         """Count what was written for each outbox, for the protocol, and in total."""
-        if self.messages:
+        if self.messages and self._targets:
             totals = self._targets[0].traffic.delivered
             add_to_each(self._targets, self.messages, self.nbytes, totals)
-            self.messages = self.nbytes = 0
+        self.messages = self.nbytes = 0
 
     @property
     def recipients(self) -> KeysView[_Recipient]:

@@ -23,7 +23,7 @@ from pubsub.broker.connection_figures import ConnectionFigures
 from pubsub.broker.connection_marks import describe
 from pubsub.broker.identity import Identity
 from pubsub.errors import HandshakeTimeout, Refused
-from pubsub.http_api.api_error import HEAD_TOO_LARGE, TIMEOUT, UNAVAILABLE, ApiError
+from pubsub.http_api.api_error import BAD_REQUEST, HEAD_TOO_LARGE, TIMEOUT, UNAVAILABLE, ApiError
 from pubsub.http_api.api_request import STOPPED, ApiRequest
 from pubsub.http_api.channel_departure import ChannelDeparture
 from pubsub.http_api.channel_figures import ChannelFigures
@@ -56,11 +56,9 @@ class Channel(HTTPChannel):
 
     requestFactory = ApiRequest  # type: ignore[assignment]
     timeOut = None
-    mark = 0
-    """The number of the connection (see ``Marked``)."""
+    mark = 0  # See ``Marked``.
     has_handshake: ClassVar[bool] = False
     is_listed = True
-    # See ``RequestChannel``.
     refused = output_full = upgraded = False
     cut: Any = None
     long_response: LongResponse | None = None
@@ -181,8 +179,6 @@ class Channel(HTTPChannel):
         self.write(error.response())
         self.loseConnection()
 
-    # As a session
-
     def outboxes(self) -> Iterable[Outbox]:
         """See ``ListedConnection``."""
         return () if self.long_response is None else (self.long_response.outbox,)
@@ -211,6 +207,11 @@ class Channel(HTTPChannel):
     def lineLengthExceeded(self, line: bytes) -> None:
         """See LineReceiver."""
         self.refuse(ApiError(HEAD_TOO_LARGE, "too-large", "a line of the head is too long"))
+
+    def _respondToBadRequestAndDisconnect(self) -> None:
+        # Without this, twisted.web answers with the status alone, and nothing is counted.
+        message = "the request is malformed, or its head is longer than 16 KiB"
+        self.refuse(ApiError(BAD_REQUEST, "invalid-request", message))
 
     def rawDataReceived(self, data: bytes) -> None:
         """See LineReceiver; after an upgrade, the bytes that have arrived with the request."""

@@ -71,7 +71,7 @@ class WebSocketClient(LiveResponse):
         self._requests = WebSocketRequests(context, self._outbox, anonymous)
         self._charge = TransportCharge(self.evict, listener.memory)
         self._pieces: list[bytes] = []
-        self._is_binary = False
+        self._is_binary = self._is_malformed = False
         self._partial_since: float | None = None
         self._waiting: deque[tuple[bytes, bool]] = deque()
         self._holds: set[str] = set()
@@ -104,10 +104,13 @@ class WebSocketClient(LiveResponse):
             self._take(one.opcode, bytes(one.data), one.fin)  # type: ignore[union-attr]
         self._measure()
         self._work()
+        if self._is_malformed and self._frames.parser_exc is None and not self._ended:
+            self.channel.count_refusal("malformed")
+            self.close(CloseCode.INVALID_DATA, "a text message is not UTF-8")
         self._send_control()
 
     def _take(self, opcode: Opcode, data: bytes, final: bool) -> None:
-        if self._ended or opcode not in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
+        if self._is_malformed or opcode not in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
             return
         if opcode is not Opcode.CONT:
             self._is_binary = opcode is Opcode.BINARY
@@ -117,8 +120,7 @@ class WebSocketClient(LiveResponse):
             if self._is_binary or is_utf8(whole):
                 self._waiting.append((whole, self._is_binary))
             else:
-                self.channel.count_refusal("malformed")
-                self.close(CloseCode.INVALID_DATA, "a text message is not UTF-8")
+                self._is_malformed = True
 
     def _measure(self) -> None:
         """Charge the message that has not arrived in full, and the requests that wait."""

@@ -1134,9 +1134,12 @@ cdef class LinkedTally(Tally):
     cdef readonly Tally total
     cdef Tally other
 
+    def __cinit__(self, *arguments, **options):
+        # A subclass may leave __init__ out.
+        self.total = self.other = Tally()
+
     def __init__(self, Tally total not None):
         self.total = total
-        self.other = Tally()
 
     def link(self, Tally other not None):
         """See ``interpreted.LinkedTally.link``."""

@@ -23,8 +23,8 @@ from statistics import median
 from tests.bench.turns import Command, compare
 
 CORE = 1
-WITH = Command(["tests.bench.lockstep", ""])
-WITHOUT = Command(["tests.bench.uncounted"])
+WITH = Command(("tests.bench.lockstep", ""))
+WITHOUT = Command(("tests.bench.uncounted",))
 
 
 def ratios_of(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
+from tests.bench import turns
 from tests.bench.metrics import WITH, WITHOUT, ratios_of, scrape_times
 from tests.bench.turns import Command
 from tests.bench.uncounted import REMOVED, changed
@@ -75,6 +77,24 @@ def test_the_brokers_are_measured_in_turns(reference: Command) -> None:
     found = ratios_of(2, reference, loads)
     assert found.keys() == loads.keys()
     assert all(len(ratios) == 2 and min(ratios) > 0 for ratios in found.values())
+
+
+class KnownTimes:
+    """A broker whose deliveries take ``nanoseconds``."""
+
+    def __init__(self, nanoseconds: float) -> None:
+        self._nanoseconds = nanoseconds
+
+    def measure(self, load: str, repetitions: int) -> float:
+        return self._nanoseconds
+
+
+def test_the_ratio_is_that_to_the_reference() -> None:
+    times = {WITH: 100.0, WITHOUT: 80.0}
+    loads = {"a": 40, "b": 1}
+    with patch.object(turns, "_started", lambda command: nullcontext(KnownTimes(times[command]))):
+        assert ratios_of(2, WITHOUT, loads) == {"a": [1.25, 1.25], "b": [1.25, 1.25]}
+        assert ratios_of(1, WITH, loads) == {"a": [1.0], "b": [1.0]}
 
 
 @pytest.mark.parametrize("form", ["counted", "uncounted"])

@@ -25,7 +25,7 @@ CORE = 1
 def command(without: str) -> Command:
     """Return the command of a broker without a trick."""
     kernel = "interpreted" if without == "kernel" else ""
-    return Command(["tests.bench.lockstep", without], {"PUBSUB_KERNEL": kernel})
+    return Command(("tests.bench.lockstep", without), (("PUBSUB_KERNEL", kernel),))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

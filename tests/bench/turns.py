@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from statistics import median
 from typing import NamedTuple
@@ -36,8 +36,8 @@ Ratios = dict[tuple[str, str], float]
 class Command(NamedTuple):
     """A module that runs ``lockstep.serve``, with its arguments and changes of the environment."""
 
-    module: Sequence[str]
-    environment: Mapping[str, str] = {}
+    module: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...] = ()
 
 
 class _Broker:
@@ -57,7 +57,7 @@ class _Broker:
 def _started(command: Command) -> Iterator[_Broker]:
     process = subprocess.Popen(
         [sys.executable, "-m", *command.module],
-        env={**os.environ, **command.environment},
+        env={**os.environ, **dict(command.environment)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -202,6 +202,16 @@ class HeadTests(SynchronousTestCase):
             assert client.closed
             assert house.broker.counters.refusals["admin", "too-large"] == 1
 
+    def test_one_that_is_malformed_or_too_long_as_a_whole(self) -> None:
+        line = b"A: " + b"a" * 1000 + b"\r\n"
+        for head in (b"GARBAGE\r\n", b"GET / HTTP/1.1\r\n" + line * 20, b"GET / HTTP/9\r\n"):
+            house = WebHouse()
+            client = house.connect()
+            client.send(head)
+            assert client.answer().error == (400, "invalid-request"), head
+            assert client.closed
+            assert house.broker.counters.refusals["admin", "invalid-request"] == 1
+
     def test_the_text_of_a_status_that_twisted_does_not_know(self) -> None:
         client = WebHouse().connect()
         client.send(b"GET /" + bytes(20_000))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
@@ -332,6 +333,16 @@ class TestColumns:
         assert one.total is accepted
         with pytest.raises((AttributeError, TypeError)):
             one.count(object())
+
+    def test_a_linked_tally_of_a_subclass_that_is_not_initialized(self, kernel: Any) -> None:
+        class Bad(kernel.LinkedTally):  # type: ignore[misc]
+            def __init__(self) -> None:
+                pass
+
+        with suppress(AttributeError):
+            Bad().count(kernel.Columns.of([b"a"]))
+        with suppress(AttributeError):
+            Bad().count_linked(kernel.Columns.of([b"a"]))
 
     def test_pack_and_unpack(self, kernel: Any) -> None:
         columns = kernel.Columns.of([b"a", b"", b"ccc"], [2, 0, 2])

@@ -96,6 +96,18 @@ class WrittenTests(SynchronousTestCase):
         self.check()
         assert self.written(first, second) == [2, 2]
 
+    def test_a_flush_to_an_audience_without_outboxes(self) -> None:
+        only = self.subscriber()
+        topic = self.topics["a"]
+        with self.bench.router.excluding(box_of(only), topic):
+            self.publish(b"a")
+            self.bench.router.flush()
+        self.publish(b"bc")
+        self.turn()
+        self.bench.router.mark_second()
+        self.check()
+        assert self.written(only) == [1]
+
     def test_of_many_topics_before_the_figures_are_read(self) -> None:
         names = [f"t{number}" for number in range(600)]
         self.topics |= {name: self.bench.topics.create(name) for name in names}
