@@ -46,7 +46,7 @@ class UnsettledDeliveries:
 class PublisherTally(LinkedTally):
     """The messages of one publisher, counted in ``accepted`` as well; that of its protocol.
 
-    ``topic`` is the one of its last messages.
+    ``topic`` is the one that is linked: that of its last messages.
     """
 
     __slots__ = ("topic",)
@@ -54,11 +54,6 @@ class PublisherTally(LinkedTally):
     def __init__(self, accepted: Tally) -> None:
         super().__init__(accepted)
         self.topic: Tally | None = None
-
-    def publishes_to(self, topic: Tally) -> None:
-        """Have ``count_linked`` count for ``topic``."""
-        self.topic = topic
-        self.link(topic)
 
 
 class Traffic:

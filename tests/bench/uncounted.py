@@ -22,7 +22,8 @@ _OF_TOPICS = (
                 self._count_without_publisher(columns, protocol, (topic,))
             else:
                 if publisher.topic is not topic:
-                    publisher.publishes_to(topic)
+                    publisher.topic = topic
+                    publisher.link(topic)
                 publisher.count_linked(columns)
             topic.last_timestamp = batch.timestamp
 """,
