@@ -48,7 +48,7 @@ from pubsub.protocols.nsd import codec as nsd  # noqa: E402
 from pubsub.protocols.nsd import refusals as nsd_refusals  # noqa: E402
 from pubsub.protocols.rheos import codec as rheos  # noqa: E402
 from pubsub.protocols.rheos import refusals as rheos_refusals  # noqa: E402
-from pubsub.protocols.spot import codec as spot  # noqa: E402
+from pubsub.protocols.spot import commands as spot  # noqa: E402
 from pubsub.server.broker_settings import BROKER_SETTINGS  # noqa: E402
 from pubsub.server.configuration import flag  # noqa: E402
 from pubsub.server.reload_effects import BROKER, EFFECTS, LISTENER  # noqa: E402

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 from pubsub.protocols.cafe import codec as cafe
 from pubsub.protocols.fast import codec as fast
 from pubsub.protocols.rheos import codec as rheos
-from pubsub.protocols.spot import broker_codec, zmtp, zmtp_handshake
-from pubsub.protocols.spot import codec as spot
+from pubsub.protocols.spot import broker_commands, zmtp, zmtp_handshake
+from pubsub.protocols.spot import commands as spot
 from pubsub.wire.fields import Unsigned, decode_fields, layout
 
 Fields: TypeAlias = dict[str, list[str]]
@@ -136,8 +136,8 @@ def _command_fields(command: zmtp.Command) -> Fields:
     return found
 
 
-def _request(frames: Sequence[bytes]) -> spot.Request | broker_codec.BrokerCommand:
-    command = broker_codec.decode_broker_command(frames)
+def _request(frames: Sequence[bytes]) -> spot.Request | broker_commands.BrokerCommand:
+    command = broker_commands.decode_broker_command(frames)
     if command is not None:
         return command
     try:
@@ -146,7 +146,7 @@ def _request(frames: Sequence[bytes]) -> spot.Request | broker_codec.BrokerComma
         return spot.decode_routed(frames)[1]
 
 
-def _spot_fields(request: spot.Request | broker_codec.BrokerCommand) -> Fields:
+def _spot_fields(request: spot.Request | broker_commands.BrokerCommand) -> Fields:
     found: Fields = {}
     for name in request.__dataclass_fields__:
         value = getattr(request, name)

@@ -14,7 +14,7 @@ from pubsub.protocols.cafe.codec import CafeError
 from pubsub.protocols.fast.codec import FastError
 from pubsub.protocols.nsd import codec as nsd
 from pubsub.protocols.rheos.codec import RheosError
-from pubsub.protocols.spot.codec import SpotError
+from pubsub.protocols.spot.commands import SpotError
 from pubsub.protocols.spot.zmtp import ZmtpError
 from tests.dissector import oracles
 from tests.dissector.captures import Capture, address

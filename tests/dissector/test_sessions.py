@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from pubsub.protocols.spot import broker_codec
+from pubsub.protocols.spot import broker_commands
 from tests.dissector import oracles
 from tests.dissector.captures import Capture, address
 from tests.dissector.oracles import Fields
@@ -184,14 +184,14 @@ def _subscribe(client: Nsd) -> str:
 
 
 def test_commands_of_brokers() -> None:
-    commands: list[broker_codec.BrokerCommand] = [
-        broker_codec.Confirm(7),
-        broker_codec.Confirmation(1, 2**63, 3),
-        broker_codec.Read(b"news", b"e1", 9),
-        broker_codec.HistoryPage(b"news", b"e1", 1, 2, 3),
-        broker_codec.HistoryPage(b"news", b"", 1, 2, 3, [4, 5], [b"a", b""]),
+    commands: list[broker_commands.BrokerCommand] = [
+        broker_commands.Confirm(7),
+        broker_commands.Confirmation(1, 2**63, 3),
+        broker_commands.Read(b"news", b"e1", 9),
+        broker_commands.HistoryPage(b"news", b"e1", 1, 2, 3),
+        broker_commands.HistoryPage(b"news", b"", 1, 2, 3, [4, 5], [b"a", b""]),
     ]
-    data = b"".join(broker_codec.encode_broker_command(command) for command in commands)
+    data = b"".join(broker_commands.encode_broker_command(command) for command in commands)
     (units,) = shown("spot", [[(False, data)]])
     check_side(units, list(oracles.spot_messages(data)), False)
     assert not any(unit.experts for unit in units)

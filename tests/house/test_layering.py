@@ -116,7 +116,11 @@ class LayeringTests(SynchronousTestCase):
         assert not violations(others, "pubsub.protocols")
 
     def test_codecs_and_the_kernel_import_no_twisted(self) -> None:
-        pure = [m for m in modules("pubsub.protocols") if m.endswith((".codec", ".heads", ".zmtp"))]
+        pure = [
+            m
+            for m in modules("pubsub.protocols")
+            if m.endswith((".codec", "commands", ".heads", ".zmtp"))
+        ]
         pure += [*modules("pubsub.kernel"), "pubsub.wire.fields"]
         # Programs without Twisted's reactor use them.
         pure += [m for m in modules("pubsub.protocols") if ".client" in m]

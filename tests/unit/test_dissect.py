@@ -10,7 +10,7 @@ from pubsub.pipeline.dissect import dissect, dissectors
 from pubsub.protocols.cafe import codec as cafe
 from pubsub.protocols.fast import codec as fast
 from pubsub.protocols.rheos import codec as rheos
-from pubsub.protocols.spot import codec as spot
+from pubsub.protocols.spot import commands as spot
 
 KNOWN = dissectors()
 PROTOCOLS = ("cafe", "fast", "nsd", "rheos", "spot")

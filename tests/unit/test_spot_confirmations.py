@@ -5,14 +5,14 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.durability import Durability
-from pubsub.protocols.spot.broker_codec import (
+from pubsub.protocols.spot.broker_commands import (
     EPOCH,
     Confirm,
     Confirmation,
     decode_broker_command,
     encode_broker_command,
 )
-from pubsub.protocols.spot.codec import SpotError
+from pubsub.protocols.spot.commands import SpotError
 from pubsub.protocols.spot.peer_connection import PeerConnection
 from tests.unit import nsd_lines, rheos_wire
 from tests.unit.brokers import World, message, publish

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.durability import Durability
-from pubsub.protocols.spot.broker_codec import (
+from pubsub.protocols.spot.broker_commands import (
     EPOCH,
     HistoryPage,
     Read,
     decode_broker_command,
     encode_broker_command,
 )
-from pubsub.protocols.spot.codec import SpotError
+from pubsub.protocols.spot.commands import SpotError
 from pubsub.protocols.spot.peer_connection import PeerConnection
 from pubsub.protocols.spot.topic_copies import COPIES
 from pubsub.protocols.spot.zmtp import FrameLimits, Unit, decode

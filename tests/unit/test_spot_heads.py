@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pubsub.broker.memory_budget import MemoryBudget
-from pubsub.protocols.spot.codec import Publish, encode_request
+from pubsub.protocols.spot.commands import Publish, encode_request
 from pubsub.protocols.spot.heads import (
     KnownPublications,
     MessageEncoding,

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.protocols.spot.codec import (
+from pubsub.protocols.spot.commands import (
     Publish,
     Query,
     SpotError,

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pubsub.kernel import Columns, Head, HeadTable
-from pubsub.protocols.spot.codec import (
+from pubsub.protocols.spot.commands import (
     Publish,
     Query,
     QueryResponse,

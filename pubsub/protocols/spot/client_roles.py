@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pubsub.kernel import Columns
 from pubsub.protocols.spot.client_connection import SpotClientConnection, SpotSession, Waiting
-from pubsub.protocols.spot.codec import (
+from pubsub.protocols.spot.commands import (
     PUBLISH,
     Subscribe,
     Unsubscribe,

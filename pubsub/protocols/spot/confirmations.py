@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pubsub.broker.durability import Durability
-from pubsub.protocols.spot.broker_codec import Confirm, Confirmation, encode_broker_command
+from pubsub.protocols.spot.broker_commands import Confirm, Confirmation, encode_broker_command
 from pubsub.wire.replies import stored_in
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from pubsub.broker.topic_names import topic_name
 from pubsub.errors import FrameTimeout, InvalidTopicName, Refused
 from pubsub.kernel import Columns
-from pubsub.protocols.spot.broker_codec import NODE
-from pubsub.protocols.spot.codec import SpotError
+from pubsub.protocols.spot.broker_commands import NODE
+from pubsub.protocols.spot.commands import SpotError
 from pubsub.protocols.spot.curve_channel import CurveChannel
 from pubsub.protocols.spot.heads import KnownPublications, Publication
 from pubsub.protocols.spot.latest_replies import LatestReplies

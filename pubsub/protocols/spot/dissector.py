@@ -1,4 +1,4 @@
-"""spot for Wireshark: ZMTP's commands, and the frames of the messages in ``codec.py``."""
+"""spot for Wireshark: ZMTP's commands, and the frames of the messages in ``commands.py``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pubsub.dissector.declaration import (
     Script,
     Show,
 )
-from pubsub.protocols.spot import broker_codec, codec
+from pubsub.protocols.spot import broker_commands, commands
 from pubsub.protocols.spot.outgoing_connection import FRAME_LIMITS
 from pubsub.protocols.spot.zmtp import (
     COMMAND,
@@ -64,41 +64,41 @@ def _message(command: type, *frames: Items, **further: Any) -> dict[str, Any]:
 
 
 _MESSAGES: dict[bytes, tuple[str, list[dict[str, Any]]]] = {
-    codec.PUBLISH: (
+    commands.PUBLISH: (
         "PUBLISH",
         [
-            _message(codec.Publish, _frame("topic"), _frame("data")),
-            _message(codec.Publish, _frame("origin"), _frame("topic"), _frame("data")),
+            _message(commands.Publish, _frame("topic"), _frame("data")),
+            _message(commands.Publish, _frame("origin"), _frame("topic"), _frame("data")),
         ],
     ),
-    codec.SUBSCRIBE: ("SUBSCRIBE", [_message(codec.Subscribe, _frame("topic"))]),
-    codec.UNSUBSCRIBE: ("UNSUBSCRIBE", [_message(codec.Unsubscribe, _frame("topic"))]),
-    codec.QUERY: ("QUERY", [_message(codec.Query)]),
-    codec.QUERY_RESP: (
+    commands.SUBSCRIBE: ("SUBSCRIBE", [_message(commands.Subscribe, _frame("topic"))]),
+    commands.UNSUBSCRIBE: ("UNSUBSCRIBE", [_message(commands.Unsubscribe, _frame("topic"))]),
+    commands.QUERY: ("QUERY", [_message(commands.Query)]),
+    commands.QUERY_RESP: (
         "QUERY_RESP",
         [
             _message(
-                codec.QueryResponse,
+                commands.QueryResponse,
                 (Item("count", U32),),
                 repeated=_frame("topics"),
                 counted_by={"frame": 1},
             )
         ],
     ),
-    broker_codec.CONFIRM: ("CONFIRM", [_message(broker_codec.Confirm, _numbers("number"))]),
-    broker_codec.CONFIRMED: (
+    broker_commands.CONFIRM: ("CONFIRM", [_message(broker_commands.Confirm, _numbers("number"))]),
+    broker_commands.CONFIRMED: (
         "CONFIRMED",
-        [_message(broker_codec.Confirmation, _numbers("since", "number", "accepted"))],
+        [_message(broker_commands.Confirmation, _numbers("since", "number", "accepted"))],
     ),
-    broker_codec.READ: (
+    broker_commands.READ: (
         "READ",
-        [_message(broker_codec.Read, _frame("topic"), _frame("epoch"), _numbers("offset"))],
+        [_message(broker_commands.Read, _frame("topic"), _frame("epoch"), _numbers("offset"))],
     ),
-    broker_codec.PAGE: (
+    broker_commands.PAGE: (
         "PAGE",
         [
             _message(
-                broker_codec.HistoryPage,
+                broker_commands.HistoryPage,
                 _frame("topic"),
                 _frame("epoch"),
                 _numbers("since", "next", "end"),

@@ -9,7 +9,7 @@ from twisted.logger import Logger
 
 from pubsub.broker.history_reads import written
 from pubsub.broker.topic_names import topic_name
-from pubsub.protocols.spot.broker_codec import HistoryPage, Read, encode_broker_command
+from pubsub.protocols.spot.broker_commands import HistoryPage, Read, encode_broker_command
 
 if TYPE_CHECKING:
     from pubsub.broker.topics import Topic

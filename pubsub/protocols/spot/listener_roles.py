@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from pubsub.broker.identity import CURVE, PASSWORD
 from pubsub.errors import RateLimited, Refused, TopicUnreachable
-from pubsub.protocols.spot.broker_codec import Confirm, Read, decode_broker_command
-from pubsub.protocols.spot.codec import (
+from pubsub.protocols.spot.broker_commands import Confirm, Read, decode_broker_command
+from pubsub.protocols.spot.commands import (
     Publish,
     Request,
     SpotError,

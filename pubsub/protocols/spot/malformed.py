@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from pubsub.protocols.spot.codec import SpotError, decode_request
+from pubsub.protocols.spot.commands import SpotError, decode_request
 from pubsub.protocols.spot.zmtp import FrameLimits, Partial, ZmtpError, decode
 from pubsub.wire.dissection import Dissection, shown
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from twisted.internet.interfaces import ITCPTransport
 
 from pubsub.broker.identity import ADDRESS, Identity
-from pubsub.protocols.spot.broker_codec import NODE
+from pubsub.protocols.spot.broker_commands import NODE
 from pubsub.protocols.spot.connection import ZmtpConnection
 from pubsub.protocols.spot.heads import KnownPublications
 from pubsub.protocols.spot.security import client_mechanisms

@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred, fail
 from pubsub.broker.durability import Durability
 from pubsub.broker.encoders import make_encoder
 from pubsub.errors import MessageTooLarge
-from pubsub.protocols.spot.broker_codec import (
+from pubsub.protocols.spot.broker_commands import (
     EPOCH,
     NODE,
     Confirm,
@@ -21,7 +21,7 @@ from pubsub.protocols.spot.broker_codec import (
     decode_broker_command,
     encode_broker_command,
 )
-from pubsub.protocols.spot.codec import (
+from pubsub.protocols.spot.commands import (
     Publish,
     Query,
     QueryResponse,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pubsub.broker.topic_names import topic_name
 from pubsub.errors import Refused, TopicUnreachable
-from pubsub.protocols.spot.codec import (
+from pubsub.protocols.spot.commands import (
     Query,
     QueryResponse,
     QueryResponseEncoder,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.slices import Work
     from pubsub.kernel import Columns
-    from pubsub.protocols.spot.codec import Publish
+    from pubsub.protocols.spot.commands import Publish
     from pubsub.protocols.spot.zmtp import Command
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.slices import Work
     from pubsub.broker.topics import KeyChange, Topic
-    from pubsub.protocols.spot.codec import Query, QueryResponse, Subscribe, Unsubscribe
+    from pubsub.protocols.spot.commands import Query, QueryResponse, Subscribe, Unsubscribe
     from pubsub.protocols.spot.connection import ZmtpConnection
     from pubsub.protocols.spot.subscriptions import PrefixSubscriptions
 

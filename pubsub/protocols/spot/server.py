@@ -13,7 +13,7 @@ from pubsub.broker.address_mixes import AddressMixes
 from pubsub.broker.identity import PASSWORD, Identity
 from pubsub.broker.topics import Topic
 from pubsub.errors import ConfigurationError, PasswordsBusy, Refused
-from pubsub.protocols.spot.broker_codec import EPOCH, NODE
+from pubsub.protocols.spot.broker_commands import EPOCH, NODE
 from pubsub.protocols.spot.cluster import PEERS, Cluster
 from pubsub.protocols.spot.connection import ZmtpConnection
 from pubsub.protocols.spot.heads import KnownPublications, Publication

@@ -21,7 +21,7 @@ from pubsub.kernel import Columns
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.topics import Topic
-    from pubsub.protocols.spot.broker_codec import HistoryPage
+    from pubsub.protocols.spot.broker_commands import HistoryPage
 
 log = Logger()
 COPIES = "spot-copies"

@@ -1,4 +1,7 @@
-"""spot: the commands between brokers, as frames of a message. Sans-IO; ``seeds/spot.md`` §3.
+"""spot: the commands of clients and brokers, as frames of a message. Sans-IO; ``seeds/spot.md`` §3.
+
+The bytes of frames are ``zmtp.py``; ``heads.py`` handles runs of PUBLISH and of deliveries, which
+are most of the traffic, and ``broker_commands.py`` the commands of §7.7.
 
 A request may begin with an empty delimiter frame, and PUBLISH may have its origin before the topic.
 The messages that are encoded here always have the delimiter and never an origin.

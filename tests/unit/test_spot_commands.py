@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.protocols.spot import codec
-from pubsub.protocols.spot.codec import SpotError, decode_request, encode_request
+from pubsub.protocols.spot import commands
+from pubsub.protocols.spot.commands import SpotError, decode_request, encode_request
 from pubsub.protocols.spot.zmtp import FrameLimits, Unit, decode
 from tests.vectors import load_vectors
 
@@ -26,7 +26,7 @@ def frames_of(vector: dict[str, Any]) -> list[bytes]:
     return unit.frames
 
 
-def from_fields(vector: dict[str, Any]) -> codec.Request:
+def from_fields(vector: dict[str, Any]) -> commands.Request:
     """Return the request that a vector's fields describe."""
 
     def value(field: object) -> object:
@@ -34,7 +34,7 @@ def from_fields(vector: dict[str, Any]) -> codec.Request:
             return [bytes.fromhex(each) for each in field]
         return bytes.fromhex(field) if isinstance(field, str) else field
 
-    made: codec.Request = getattr(codec, vector["type"])(
+    made: commands.Request = getattr(commands, vector["type"])(
         **{name: value(field) for name, field in vector["fields"].items()}
     )
     return made

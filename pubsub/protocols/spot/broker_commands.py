@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from pubsub.protocols.spot.codec import SpotError
+from pubsub.protocols.spot.commands import SpotError
 from pubsub.protocols.spot.zmtp import encode_message
 
 NODE = b"X-Node"
