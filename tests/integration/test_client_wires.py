@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from pubsub.client import (
 from tests.integration import fast_client
 from tests.integration.broker import HOST, Broker, Start
 from tests.integration.client_shells import SHELLS, Connect, run
+from tests.integration.cluster import free_port
 from tests.integration.fast_client import Fast, make_secret, make_token
 
 STORES = ("nsd", "rheos", "http")
@@ -46,11 +46,10 @@ shells = pytest.mark.parametrize("shell", SHELLS)
 
 def free_ports(count: int) -> list[int]:
     """Return ports that are free now, for brokers that are restarted."""
-    sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return list(ports)
 
 
 @dataclass(frozen=True)
