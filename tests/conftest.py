@@ -28,6 +28,9 @@ def pytest_collection_finish() -> None:
     """Prepare for thousands of short tests, once Twisted and everything else is imported."""
     gc.freeze()
     gc.enable()
+    # Most of the garbage of a test is freed without the collector, and each collection calls every
+    # broker that a test has left running.
+    gc.set_threshold(20_000, 20)
     # pytest looks for the version of Twisted, in the files of the package, at each test.
     pytest_unittest._get_twisted_version = cache(pytest_unittest._get_twisted_version)
     # trial forgets the warnings of all 3,000 modules before each test. Python does so anyway when

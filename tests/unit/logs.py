@@ -269,7 +269,7 @@ class StoreCase(TestCase):
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until ``condition`` is true, at most for the time limit of the test."""
         while not condition():
-            await deferLater(reactor, 0.01)
+            await deferLater(reactor, 0.001)
 
     async def read(
         self,

@@ -143,7 +143,7 @@ class ReplicaCase(TestCase):
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until ``condition`` is true, at most for the time limit of the test."""
         while not condition():
-            await deferLater(reactor, 0.005)
+            await deferLater(reactor, 0.001)
 
     async def two_with_a_message(self) -> tuple[Node, Node]:
         """Return two brokers that share one message, which is on the disk of the first."""
@@ -164,7 +164,7 @@ class ReplicaCase(TestCase):
     async def has(self, node: Node, payloads: Sequence[bytes]) -> None:
         """Wait until the history has as many messages, and assert that they are these."""
         while len(await node.payloads()) < len(payloads):
-            await deferLater(reactor, 0.005)
+            await deferLater(reactor, 0.001)
         assert sorted(await node.payloads()) == sorted(payloads)
 
     async def settled(self, *nodes: Node) -> None:

@@ -251,7 +251,7 @@ class ExpiryTests(SynchronousTestCase):
         house = Operated()
         house.client("rheos", rheos.create(rheos.ALICE, b"a"))
         house.client("nsd", nsd.open_("ada"))
-        house.advance(10_000)
+        house.advance(3000)
         assert house.names() == {"a", "ada"}
 
     def test_unused_topics_expire(self) -> None:

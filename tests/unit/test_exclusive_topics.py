@@ -134,17 +134,17 @@ class CrashTests(LeaseCase):
     def test_many_topics(self) -> None:
         here, there = self.two()
         owner = here.client()
-        for number in range(2000):
+        for number in range(500):
             owner.send(wire.create(OWNER, f"t/{number}", EXCLUSIVE))
         self.settle(10)
-        assert there.figure("topics") == 2000
+        assert there.figure("topics") == 500
         changes = here.figure("state_changes")
         self.after(LEASE)
         # One lease, whatever the number of topics.
         assert here.figure("state_changes") - changes <= 8
         self.crash(here)
         self.after(LEASE * 1.2)
-        assert there.figure("topics_released") == 2000
+        assert there.figure("topics_released") == 500
         assert there.figure("topics") == 0
         assert there.broker.memory.held.get("backplane", 0) == 0
 

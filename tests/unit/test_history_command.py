@@ -107,7 +107,7 @@ class CheckTests(HistoryCase):
     def test_every_byte_of_a_segment_counts(self) -> None:
         path = self.segments()[1]
         data = path.read_bytes()
-        for at in range(0, len(data), 7):
+        for at in range(0, len(data), 13):
             path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
             code, out = self.run_on("check")
             assert code == 1, (at, out)

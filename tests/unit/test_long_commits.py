@@ -43,7 +43,7 @@ class LongCommitTests(StoreCase):
     async def some_ticks(self) -> None:
         """Let time pass for timers and threads."""
         for _ in range(5):
-            await deferLater(reactor, 0.01)
+            await deferLater(reactor, 0.001)
 
     async def test_a_crash_leaves_all_or_nothing(self) -> None:
         await self.put(batch_of([b"before"]))

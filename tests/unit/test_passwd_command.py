@@ -95,7 +95,7 @@ class PasswdTests(CommandCase):
         fcntl.flock(directory, fcntl.LOCK_EX)
         thread = Thread(target=self.set, args=("bob", "sesame"))
         thread.start()
-        thread.join(0.3)
+        thread.join(0.1)
         assert thread.is_alive()
         assert not os.path.exists(self.path)
         fcntl.flock(directory, fcntl.LOCK_UN)

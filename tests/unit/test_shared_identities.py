@@ -20,6 +20,7 @@ from pubsub.backplane.shared_identities import SharedIdentities
 from pubsub.broker.identity_sharing import IdentityContent
 from pubsub.protocols.nsd import moved_identity
 from pubsub.protocols.nsd.identities import PLACE_BYTES
+from tests.profiles import rounds
 from tests.unit import nsd_lines as wire
 from tests.unit.fakes import scratch
 from tests.unit.nsd_lines import NOTHING, SUCCESS
@@ -347,10 +348,10 @@ class ModelTests(IdentityCase):
             self.setUp()
 
     async def test_without_crashes(self) -> None:
-        await self.each(range(3), crashes=False)
+        await self.each(range(rounds(0.03)), crashes=False)
 
     async def test_with_crashes(self) -> None:
-        await self.each(range(104, 107), crashes=True)
+        await self.each(range(104, 104 + rounds(0.03)), crashes=True)
 
 
 class AgreementTests(IdentityCase):

@@ -105,7 +105,7 @@ class SessionCase(ReplicaCase):
         for _ in range(round(seconds / 0.05)):
             for node in self.nodes:
                 node.house.clock.advance(0.05)
-            await deferLater(reactor, 0.0005)
+            await deferLater(reactor, 0)
             for _ in range(_LOOKS):
                 if not any(is_busy(node) for node in self.nodes):
                     break

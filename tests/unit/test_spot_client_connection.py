@@ -284,9 +284,9 @@ class SubscriberTests(SynchronousTestCase):
 
     def test_more_topics_than_are_remembered(self) -> None:
         connection = opened(Role.SUBSCRIBER)
-        data = b"".join(delivery(b"game:%d" % number, b"x") for number in range(20_000))
+        data = b"".join(delivery(b"game:%d" % number, b"x") for number in range(5000))
         for _ in range(2):
-            assert len(flat(connection.receive(data))) == 20_000
+            assert len(flat(connection.receive(data))) == 5000
 
     def test_a_topic_that_is_not_utf_8(self) -> None:
         (event,) = opened(Role.SUBSCRIBER).receive(delivery(b"\xff", b"x"))
