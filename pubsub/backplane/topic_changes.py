@@ -15,7 +15,7 @@ from pubsub.backplane.topic_entry import (
     TopicEntry,
     decode,
 )
-from pubsub.broker.key_hashing import seal
+from pubsub.broker.queue_key_hashing import seal
 from pubsub.errors import BackplaneAway, Refused, TopicExists, TopicNotFound, WrongKey
 
 if TYPE_CHECKING:

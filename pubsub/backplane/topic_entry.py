@@ -28,7 +28,7 @@ class TopicEntry:
     """The properties of a topic that the brokers agree upon.
 
     ``id`` is another one for each topic that had the name. ``key`` is empty, or the hash of the
-    queue key (``KeyHasher.make``); ``sealed`` is the key, readable with the one before.
+    queue key (``QueueKeyHasher.make``); ``sealed`` is the key, readable with the one before.
     ``owner`` is the broker whose client alone may read the topic, if it is exclusive. ``end`` is
     why the topic has ended: it was DELETED, has expired UNUSED, or its owner's connection is
     CLOSED.

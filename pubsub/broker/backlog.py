@@ -1,4 +1,4 @@
-"""The queue and the counts of a subscriber that is slow, or whose drain a caller waits for."""
+"""The state of an outbox whose subscriber is slow, or whose drain a caller waits for."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from pubsub.broker.cursors import Cursors
 from pubsub.broker.dispatcher import DispatcherMaker
 from pubsub.broker.durability import DurabilityRules
 from pubsub.broker.housekeeping import Housekeeping
-from pubsub.broker.key_refresh import Fetch, KeyRefresh
+from pubsub.broker.issuer_key_refresh import Fetch, IssuerKeyRefresh
 from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.listener import Listener
 from pubsub.broker.master_secrets import SecretRing
@@ -71,7 +71,7 @@ class BrokerCore:
         self.router = Router(self.counters, self.memory, clock.seconds, at_tick_end, self.slices)
         self.cursors = Cursors(clock, store, self.topics, self.router)
         self.tokens = TokenVerifier(ring)
-        self.key_refresh = KeyRefresh(
+        self.issuer_key_refresh = IssuerKeyRefresh(
             clock, self.tokens, fetch_keys, self.recheck_all, audit.record
         )
         self.passwords = passwords
@@ -134,7 +134,7 @@ class BrokerCore:
             cursors=self.cursors,
             sessions=self.sessions,
             tokens=self.tokens,
-            issuers=self.key_refresh.figures,
+            issuers=self.issuer_key_refresh.figures,
             listeners=listeners,
         )
         return Statistics(sources)

@@ -3,7 +3,7 @@
 A topic with a key is closed on every protocol that cannot present keys, unless the listener's
 ``grant`` setting names the topic. Rotating a key rechecks every live subscription.
 
-The store has only hashes of the keys (see ``key_hashing``). After a restart a topic's key is
+The store has only hashes of the keys (see ``queue_key_hashing``). After a restart a topic's key is
 unknown, apart from its hash, until a client presents it.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pubsub.broker.key_hashing import SALT_BYTES, KeyHasher
+from pubsub.broker.queue_key_hashing import SALT_BYTES, QueueKeyHasher
 from pubsub.broker.topics import KeyChange
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class QueueKeys:
         # UNKNOWN if only the hash is known.
         self._keys: dict[str, bytes] = {}
         self._hashes: dict[str, bytes] = {}
-        self._hasher = KeyHasher(secrets.token_bytes(SALT_BYTES))
+        self._hasher = QueueKeyHasher(secrets.token_bytes(SALT_BYTES))
         self._store = store
         self.exclusive: set[str] = set()
         self.version = 0
@@ -61,12 +61,12 @@ class QueueKeys:
         if salt is None:
             salt = secrets.token_bytes(SALT_BYTES)
             self._store.put(SALT, "", salt)
-        self._hasher = KeyHasher(salt)
+        self._hasher = QueueKeyHasher(salt)
         self._hashes = dict(self._store.items(KEYS))
         self._keys |= dict.fromkeys(self._hashes, _UNKNOWN)
 
     @property
-    def hasher(self) -> KeyHasher:
+    def hasher(self) -> QueueKeyHasher:
         """Hashes keys with the salt of the store."""
         return self._hasher
 

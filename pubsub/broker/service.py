@@ -25,7 +25,7 @@ from pubsub.broker.drainage import Drainage
 from pubsub.broker.durability import DurabilityRules
 from pubsub.broker.events import Events
 from pubsub.broker.events_topic import EventsTopic
-from pubsub.broker.key_refresh import Fetch
+from pubsub.broker.issuer_key_refresh import Fetch
 from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.listener import Listener
 from pubsub.broker.master_secrets import SecretRing
@@ -53,7 +53,7 @@ class BrokerService(MultiService):
     at the patterns in ``redacted`` (see ``IWireProtocol``). ``at_tick_end`` runs a call after the
     events of the current reactor tick; by default a delayed call without delay. ``passwords`` has
     the users; by default there are none. ``access`` has the access rules of all listeners.
-    ``fetch_keys`` fetches the public keys of an issuer of tokens (see ``KeyRefresh``).
+    ``fetch_keys`` fetches the public keys of an issuer of tokens (see ``IssuerKeyRefresh``).
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class BrokerService(MultiService):
         self.router = core.router
         self.cursors = core.cursors
         self.tokens = core.tokens
-        self.key_refresh = core.key_refresh
+        self.issuer_key_refresh = core.issuer_key_refresh
         self.passwords = core.passwords
         self.queue_keys = core.queue_keys
         self.topic_lifecycle = core.topic_lifecycle
@@ -174,7 +174,7 @@ class BrokerService(MultiService):
                 durability_applier(self.topic_lifecycle, self.slices),
                 self.drainage.reconfigure,
                 self._events.reconfigure,
-                self.key_refresh.reconfigure,
+                self.issuer_key_refresh.reconfigure,
             ],
         )
 
@@ -303,7 +303,7 @@ class BrokerService(MultiService):
         self._housekeeping.start()
         self.statistics.start()
         self.unused_names.start()
-        self.key_refresh.start()
+        self.issuer_key_refresh.start()
         self.readiness.started = True
 
     # Shutdown
@@ -314,7 +314,7 @@ class BrokerService(MultiService):
         self._housekeeping.stop()
         self.statistics.stop()
         self.unused_names.stop()
-        self.key_refresh.stop()
+        self.issuer_key_refresh.stop()
         self.passwords.stop()
         stopped = self.drainage.leave(self.sessions.sharing, super().stopService)
         stopped.addCallback(lambda _: self._drain_all()).addCallback(lambda _: self._close_store())

@@ -21,7 +21,7 @@ from pubsub.http_api.request_target import origin_form
 from pubsub.http_api.routes import Routes, is_messages
 from pubsub.http_api.shares import Shares
 from pubsub.settings import SECONDS, SIZE, Setting, integer
-from pubsub.store.threads import Worker
+from pubsub.store.worker import Worker
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress

@@ -30,7 +30,7 @@ from pubsub.server.command_line import make_options
 from pubsub.server.configuration import Config
 from pubsub.server.configuration_changes import entries
 from pubsub.server.history_settings import HistoryCheck, check_history, history_bytes, make_store
-from pubsub.server.key_fetcher import KeyFetcher
+from pubsub.server.issuer_key_fetcher import IssuerKeyFetcher
 from pubsub.server.listener_set import ListenerSet
 from pubsub.server.log_setup import LoggedProcess, ProcessLog, call_later_from_threads
 from pubsub.server.memory_tuning import tune_memory
@@ -38,7 +38,7 @@ from pubsub.server.reload import LiveConfiguration, Reloader
 from pubsub.server.service_manager import ServiceManager, notifier, watchdog_seconds
 from pubsub.server.shutdown import ForcedShutdown
 from pubsub.server.upgrade_notes import is_upgrade, report_upgrade
-from pubsub.store.threads import Worker
+from pubsub.store.worker import Worker
 from pubsub.tuning import Tuning, choose
 from pubsub.wire.reactor_tick import ticks_of
 from twisted import __version__ as twisted_version
@@ -166,7 +166,7 @@ def _compose(
         passwords=passwords,
         make_dispatcher=make_dispatcher,
         access=config.access,
-        fetch_keys=KeyFetcher(reactor, threads.keys.run).fetch,
+        fetch_keys=IssuerKeyFetcher(reactor, threads.keys.run).fetch,
     )
 
 

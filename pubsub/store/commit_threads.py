@@ -21,7 +21,7 @@ from twisted.python.failure import Failure
 
 from pubsub.store.commit_state_machine import CommitStateMachine
 from pubsub.store.log_writer import LogWriter
-from pubsub.store.threads import Worker
+from pubsub.store.worker import Worker
 from pubsub.store.write_group import WriteGroup
 
 log = Logger()

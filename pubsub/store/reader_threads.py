@@ -13,7 +13,7 @@ from pubsub.broker.batch import Page
 from pubsub.store import log_reader
 from pubsub.store.catalog import Catalog
 from pubsub.store.parcel import Parcel, TopicCounts
-from pubsub.store.threads import READERS, Worker
+from pubsub.store.worker import READERS, Worker
 
 log = Logger()
 _Result = TypeVar("_Result")

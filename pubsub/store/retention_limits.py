@@ -1,4 +1,7 @@
-"""Retention: limits by age, bytes and number of messages, for each pattern of topics."""
+"""Retention: limits by age, bytes and number of messages, for each pattern of topics.
+
+``expired_messages.py`` finds the messages beyond them, and ``upkeep.py`` removes these.
+"""
 
 from __future__ import annotations
 

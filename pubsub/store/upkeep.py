@@ -26,7 +26,7 @@ from pubsub.store.retention_limits import RetentionLimits
 from pubsub.store.rewrite import Damaged, Rewrite, RewritePlan
 from pubsub.store.segment import Segment, index_name
 from pubsub.store.segment_index import Grain
-from pubsub.store.threads import Worker
+from pubsub.store.worker import Worker
 
 log = Logger()
 ROUND_SECONDS = 1.0

@@ -27,15 +27,15 @@ from pubsub.build_info import build_kind
 from pubsub.interfaces import HeadEncoding
 from pubsub.kernel import FrameEncoder, HeadTable
 from pubsub.kernel.interpreted import Learn
-from pubsub.protocols.cafe import heads as cafe
+from pubsub.protocols.cafe import message_heads as cafe
 from pubsub.protocols.cafe.channels import MessageEncoding as CafeMessage
 from pubsub.protocols.cafe.codec import Publish, encode
-from pubsub.protocols.fast import heads as fast
+from pubsub.protocols.fast import message_heads as fast
 from pubsub.protocols.fast.subscriptions import MessageEncoding as FastMessage
-from pubsub.protocols.rheos import heads as rheos
+from pubsub.protocols.rheos import message_heads as rheos
 from pubsub.protocols.rheos.codec import Codec, Opcode, Request
 from pubsub.protocols.rheos.response_encoding import ResponseEncoding
-from pubsub.protocols.spot import heads as spot
+from pubsub.protocols.spot import message_heads as spot
 from pubsub.protocols.spot.zmtp import frame_head
 
 BASELINE = Path(__file__).with_name("instructions.json")

@@ -119,7 +119,7 @@ class LayeringTests(SynchronousTestCase):
         pure = [
             m
             for m in modules("pubsub.protocols")
-            if m.endswith((".codec", "commands", ".heads", ".zmtp"))
+            if m.endswith((".codec", "commands", ".message_heads", ".zmtp"))
         ]
         pure += [*modules("pubsub.kernel"), "pubsub.wire.fields"]
         # Programs without Twisted's reactor use them.

@@ -17,8 +17,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 
 from pubsub.broker.master_secrets import KeySource, MasterSecret
-from pubsub.server import key_fetcher
-from pubsub.server.key_fetcher import MAX_BYTES, FetchFailed, KeyFetcher
+from pubsub.server import issuer_key_fetcher
+from pubsub.server.issuer_key_fetcher import MAX_BYTES, FetchFailed, IssuerKeyFetcher
 from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen
 from tests.integration.certificates import NAME, Authority
 from tests.integration.key_server import KeyServer, key_server, sending
@@ -51,7 +51,7 @@ def fetched(address: str, ca: str = "") -> Deferred[list[MasterSecret]]:
     """Fetch keys as the broker does."""
     from twisted.internet import reactor
 
-    return KeyFetcher(reactor, deferToThread).fetch(KeySource("corp", address, ca))
+    return IssuerKeyFetcher(reactor, deferToThread).fetch(KeySource("corp", address, ca))
 
 
 async def failure(address: str, ca: str = "") -> str:
@@ -155,7 +155,7 @@ async def test_a_server_that_does_not_finish(
         server.stopped.wait()
 
     server.reply = wait
-    monkeypatch.setattr(key_fetcher, "SECONDS", 0.5)
+    monkeypatch.setattr(issuer_key_fetcher, "SECONDS", 0.5)
     assert await failure(url(server), authority.file) == "not finished within 0.5 seconds"
 
 

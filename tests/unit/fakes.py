@@ -25,7 +25,7 @@ from pubsub.broker.batch import Batch, Headers
 from pubsub.broker.counters import Counters
 from pubsub.broker.cursors import Cursors
 from pubsub.broker.encoders import make_encoder
-from pubsub.broker.key_refresh import Fetch
+from pubsub.broker.issuer_key_refresh import Fetch
 from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.listener import Listener
 from pubsub.broker.listener_settings import SETTINGS

@@ -20,7 +20,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import Interface, directlyProvides, provider
 
 from pubsub.broker.audit import AuditLog
-from pubsub.broker.key_refresh import Fetch
+from pubsub.broker.issuer_key_refresh import Fetch
 from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.listener import Listener
 from pubsub.interfaces import IStore

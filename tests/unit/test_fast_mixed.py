@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from pubsub.broker import combination_cache
 from pubsub.broker.publisher import Publisher
-from pubsub.protocols.fast.heads import Source
+from pubsub.protocols.fast.message_heads import Source
 from pubsub.protocols.fast.mixed_read_proofs import Proofs
 from tests.unit import fast_wire as wire
 from tests.unit.fast_wire import (

@@ -50,8 +50,8 @@ class MetricsCase(SynchronousTestCase):
         self.broker = House(
             {"cafe": {}}, top={"keys": keys}, fetch_keys=lambda one: succeed([])
         ).broker
-        self.broker.key_refresh.start()
-        self.addCleanup(self.broker.key_refresh.stop)
+        self.broker.issuer_key_refresh.start()
+        self.addCleanup(self.broker.issuer_key_refresh.stop)
         self.statistics: Statistics = self.broker.statistics
 
     def reading(self) -> Reading:

@@ -13,7 +13,7 @@ from pubsub.broker.topics import Topic
 from pubsub.errors import InvalidTopicName, TopicNotFound
 from pubsub.kernel import Head
 from pubsub.protocols.cafe.codec import MAX_MESSAGE
-from pubsub.protocols.cafe.heads import TIMESTAMP_AT, TIMESTAMP_SIZE, message_head
+from pubsub.protocols.cafe.message_heads import TIMESTAMP_AT, TIMESTAMP_SIZE, message_head
 from pubsub.settings import Kind
 
 _HIGHEST = 255

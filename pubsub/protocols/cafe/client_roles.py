@@ -26,7 +26,7 @@ from pubsub.protocols.cafe.codec import (
     Unsubscribe,
     encode,
 )
-from pubsub.protocols.cafe.heads import publish_head
+from pubsub.protocols.cafe.message_heads import publish_head
 from pubsub.wire.client_events import (
     Confirmed,
     Interest,

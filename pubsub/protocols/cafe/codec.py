@@ -1,7 +1,8 @@
 """cafe: frames and their header. Sans-IO; ``seeds/cafe.md`` is the specification.
 
 The header is ``<HBI``: magic 0xCAFE (on the wire ``fe ca``), opcode, payload length. Most
-PUBLISH and MESSAGE frames do not pass through this module but through the kernel (``heads.py``).
+PUBLISH and MESSAGE frames do not pass through this module but through the kernel
+(``message_heads.py``).
 """
 
 from __future__ import annotations

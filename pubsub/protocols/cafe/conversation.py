@@ -44,7 +44,7 @@ from pubsub.protocols.cafe.codec import (
     needed,
 )
 from pubsub.protocols.cafe.handshake import CafeHandshakes, reject, shown
-from pubsub.protocols.cafe.heads import learn_publish
+from pubsub.protocols.cafe.message_heads import learn_publish
 from pubsub.protocols.cafe.refusals import code_of, error
 from pubsub.protocols.cafe.served_client import ClientState
 

@@ -28,7 +28,7 @@ from pubsub.protocols.fast.codec import (
     Unsubscribe,
     encode,
 )
-from pubsub.protocols.fast.heads import learn_publish
+from pubsub.protocols.fast.message_heads import learn_publish
 from pubsub.wire.client_columns import FrameWriter
 from pubsub.wire.client_events import Confirmed, Level, WireEvent
 from pubsub.wire.client_wire import Headers, Sender

@@ -2,7 +2,7 @@
 
 A packet is a type byte and a sequence of fields, each of which has its own length, all big-endian.
 There is no length of the whole packet, so a packet that cannot be parsed cannot be skipped.
-``heads.py`` handles runs of PUBLISH and MESSAGE, which are most of the traffic.
+``message_heads.py`` handles runs of PUBLISH and MESSAGE, which are most of the traffic.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from pubsub.protocols.fast.codec import (
     encode,
     needed,
 )
-from pubsub.protocols.fast.heads import Source
+from pubsub.protocols.fast.message_heads import Source
 from pubsub.protocols.fast.refusals import code_of
 from pubsub.protocols.fast.subscriptions import Subscriptions
 from pubsub.wire.connection import Connection

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from twisted.logger import Logger
 
 from pubsub.broker.address_mixes import AddressMixes
-from pubsub.protocols.fast.heads import Source, learn_publish
+from pubsub.protocols.fast.message_heads import Source, learn_publish
 from pubsub.protocols.fast.mixed_read_proofs import Proofs
 from pubsub.protocols.fast.ownership import TopicOwnership
 from pubsub.wire.known_heads import KnownHeads

@@ -15,7 +15,7 @@ from pubsub.errors import Refused
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.tokens import Token
-    from pubsub.protocols.fast.heads import Source
+    from pubsub.protocols.fast.message_heads import Source
 
 
 class _Proof(NamedTuple):

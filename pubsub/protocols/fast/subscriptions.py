@@ -13,7 +13,7 @@ from twisted.internet.interfaces import IDelayedCall
 from pubsub.broker.batch import Batch
 from pubsub.errors import LimitReached
 from pubsub.kernel import Head
-from pubsub.protocols.fast.heads import message_head
+from pubsub.protocols.fast.message_heads import message_head
 
 if TYPE_CHECKING:
     from pubsub.broker.access import AccessRules

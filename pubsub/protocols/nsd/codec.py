@@ -1,7 +1,8 @@
 """nsd: lines to requests, responses to lines. Sans-IO; ``seeds/nsd.md`` is the specification.
 
 Every request names an identity; its ``_class`` is the kind of request. A line is JSON, or the
-base64 of JSON, and the response has the same form.
+base64 of JSON, and the response has the same form. ``message_heads.py`` handles runs of publishes,
+which are most of the traffic.
 """
 
 from __future__ import annotations

@@ -55,9 +55,9 @@ if TYPE_CHECKING:
 
     from pubsub.broker.listener import Listener
     from pubsub.broker.topics import Topic
-    from pubsub.protocols.nsd.heads import EncodedBatches, Source
     from pubsub.protocols.nsd.identities import Identities
     from pubsub.protocols.nsd.known_publishes import KnownPublishes
+    from pubsub.protocols.nsd.message_heads import EncodedBatches, Source
     from pubsub.wire.known_heads import KnownHeads
 
 

@@ -11,7 +11,7 @@ from pubsub.broker.batch import Batch
 from pubsub.broker.durability import STATS
 from pubsub.broker.events import PROTOCOL
 from pubsub.kernel import Columns
-from pubsub.protocols.nsd.heads import encode_batch
+from pubsub.protocols.nsd.message_heads import encode_batch
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pubsub.broker.address_mixes import AddressMixes
 from pubsub.kernel import TextTable
-from pubsub.protocols.nsd.heads import PublishLearner, Source
+from pubsub.protocols.nsd.message_heads import PublishLearner, Source
 from pubsub.wire.known_heads import KnownHeads
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pubsub.broker.slices import Work
     from pubsub.broker.topics import Topic
     from pubsub.protocols.nsd.figures import UnseenFigures
-    from pubsub.protocols.nsd.heads import EncodedBatches
+    from pubsub.protocols.nsd.message_heads import EncodedBatches
     from pubsub.wire.connection import Connection
 
 # Channels whose permission is checked in one step.

@@ -19,10 +19,10 @@ from pubsub.protocols.nsd.codec import (
     Unsubscribe,
     success_at,
 )
-from pubsub.protocols.nsd.heads import source_of
 from pubsub.protocols.nsd.identity_proof import (
     owner_of,
 )
+from pubsub.protocols.nsd.message_heads import source_of
 from pubsub.wire.connection import Connection
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.publisher import Publisher
     from pubsub.broker.topics import Topic
-    from pubsub.protocols.nsd.heads import Source
     from pubsub.protocols.nsd.identities import Identities
     from pubsub.protocols.nsd.identity_moves import IdentityMoves
+    from pubsub.protocols.nsd.message_heads import Source
 
 
 class Requests:

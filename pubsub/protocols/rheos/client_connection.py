@@ -29,7 +29,7 @@ from pubsub.protocols.rheos.codec import (
     Request,
     RheosError,
 )
-from pubsub.protocols.rheos.heads import learn_publish
+from pubsub.protocols.rheos.message_heads import learn_publish
 from pubsub.protocols.rheos.response_encoding import client_name
 from pubsub.wire.client_columns import FrameWriter, messages_of
 from pubsub.wire.client_events import (

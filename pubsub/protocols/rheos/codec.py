@@ -2,8 +2,8 @@
 
 A request is a header of 22 bytes and a body in the topic encoding. Two layouts of it are in use,
 and a revision of both in which requests and acknowledgments end with a checksum. A ``Codec``
-handles one combination. ``heads.py`` handles runs of PUBLISH and of responses, which are most of
-the traffic, and ``acknowledgments.py`` those of acknowledgments.
+handles one combination. ``message_heads.py`` handles runs of PUBLISH and of responses, which are
+most of the traffic, and ``acknowledgments.py`` those of acknowledgments.
 """
 
 from __future__ import annotations

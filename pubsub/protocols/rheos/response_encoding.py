@@ -10,7 +10,7 @@ from uuid import UUID
 
 from pubsub.kernel import Head
 from pubsub.protocols.rheos.codec import MAX_PAYLOAD, Codec
-from pubsub.protocols.rheos.heads import SENDER_AT, SENDER_SIZE, response_heads
+from pubsub.protocols.rheos.message_heads import SENDER_AT, SENDER_SIZE, response_heads
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch

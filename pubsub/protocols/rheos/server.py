@@ -27,9 +27,9 @@ from pubsub.protocols.rheos.codec import (
     Request,
     RheosError,
 )
-from pubsub.protocols.rheos.heads import Source, learn_publish, unseal
 from pubsub.protocols.rheos.layout_hints import LayoutHints
 from pubsub.protocols.rheos.message_destination import ClientId, MessageDestination
+from pubsub.protocols.rheos.message_heads import Source, learn_publish, unseal
 from pubsub.protocols.rheos.refusals import reason_of
 from pubsub.protocols.rheos.response_encoding import ResponseEncoding, client_name, encoding_of
 from pubsub.protocols.rheos.shared_ids import SharedIds

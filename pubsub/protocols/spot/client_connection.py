@@ -22,8 +22,8 @@ from pubsub.protocols.spot.commands import (
     decode_request,
     encode_request,
 )
-from pubsub.protocols.spot.heads import long_head, short_head
 from pubsub.protocols.spot.mechanisms import PLAIN, Login, PlainClient
+from pubsub.protocols.spot.message_heads import long_head, short_head
 from pubsub.protocols.spot.zmtp import (
     GREETING,
     LONG,

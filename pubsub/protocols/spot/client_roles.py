@@ -13,8 +13,8 @@ from pubsub.protocols.spot.commands import (
     Unsubscribe,
     encode_request,
 )
-from pubsub.protocols.spot.heads import message_heads, publish_prefix
 from pubsub.protocols.spot.mechanisms import Login
+from pubsub.protocols.spot.message_heads import message_heads, publish_prefix
 from pubsub.protocols.spot.zmtp import (
     encode_message,
 )

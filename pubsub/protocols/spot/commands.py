@@ -1,7 +1,7 @@
 """spot: the commands of clients and brokers, as frames of a message. Sans-IO; ``seeds/spot.md`` §3.
 
-The bytes of frames are ``zmtp.py``; ``heads.py`` handles runs of PUBLISH and of deliveries, which
-are most of the traffic, and ``broker_commands.py`` the commands of §7.7.
+The bytes of frames are ``zmtp.py``; ``message_heads.py`` handles runs of PUBLISH and of deliveries,
+which are most of the traffic, and ``broker_commands.py`` the commands of §7.7.
 
 A request may begin with an empty delimiter frame, and PUBLISH may have its origin before the topic.
 The messages that are encoded here always have the delimiter and never an origin.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pubsub.broker.batch import MAX_SENDER
-from pubsub.protocols.spot.heads import publish_prefix
+from pubsub.protocols.spot.message_heads import publish_prefix
 from pubsub.protocols.spot.zmtp import MORE, encode_message, frame_head
 
 PUBLISH, SUBSCRIBE, UNSUBSCRIBE, QUERY, QUERY_RESP = b"\x01", b"\x02", b"\x03", b"\x04", b"\x05"

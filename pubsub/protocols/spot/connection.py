@@ -16,9 +16,9 @@ from pubsub.kernel import Columns
 from pubsub.protocols.spot.broker_commands import NODE
 from pubsub.protocols.spot.commands import SpotError
 from pubsub.protocols.spot.curve_channel import CurveChannel
-from pubsub.protocols.spot.heads import KnownPublications, Publication
 from pubsub.protocols.spot.latest_replies import LatestReplies
 from pubsub.protocols.spot.mechanisms import ONLY_NULL
+from pubsub.protocols.spot.message_heads import KnownPublications, Publication
 from pubsub.protocols.spot.security import check_rate, shown_frame
 from pubsub.protocols.spot.zmtp import (
     Command,

@@ -24,8 +24,8 @@ from pubsub.protocols.spot.commands import (
     decode_routed,
 )
 from pubsub.protocols.spot.confirmations import HostConfirmations
-from pubsub.protocols.spot.heads import topic_prefix
 from pubsub.protocols.spot.history_pages import HistoryPages
+from pubsub.protocols.spot.message_heads import topic_prefix
 from pubsub.protocols.spot.requests import Requests
 from pubsub.protocols.spot.routed_clients import RoutedClients
 from pubsub.protocols.spot.subscriptions import PrefixSubscriptions, Subscriptions
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from pubsub.broker.outbox import Outbox
     from pubsub.kernel import Columns
     from pubsub.protocols.spot.connection import ZmtpConnection
-    from pubsub.protocols.spot.heads import Publication
     from pubsub.protocols.spot.identity_sessions import ClientSession
+    from pubsub.protocols.spot.message_heads import Publication
 
 _SUBSCRIBE, _CANCEL = b"\x01", b"\x00"
 

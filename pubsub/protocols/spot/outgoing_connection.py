@@ -10,7 +10,7 @@ from twisted.internet.interfaces import ITCPTransport
 from pubsub.broker.identity import ADDRESS, Identity
 from pubsub.protocols.spot.broker_commands import NODE
 from pubsub.protocols.spot.connection import ZmtpConnection
-from pubsub.protocols.spot.heads import KnownPublications
+from pubsub.protocols.spot.message_heads import KnownPublications
 from pubsub.protocols.spot.security import client_mechanisms
 from pubsub.protocols.spot.zmtp import FrameLimits, encode_metadata
 from pubsub.wire.outgoing_tls import tls_trouble

@@ -33,7 +33,7 @@ from pubsub.protocols.spot.commands import (
     encode_request,
 )
 from pubsub.protocols.spot.confirmations import PendingConfirmations
-from pubsub.protocols.spot.heads import MessageEncoding, publish_prefix
+from pubsub.protocols.spot.message_heads import MessageEncoding, publish_prefix
 from pubsub.protocols.spot.outgoing_connection import OutgoingConnection, PeerEvents
 from pubsub.protocols.spot.topic_copies import ReadFailed
 from pubsub.protocols.spot.zmtp import Command, ZmtpError, ping

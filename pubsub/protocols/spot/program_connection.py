@@ -12,7 +12,7 @@ from pubsub.protocols.spot.zmtp import Command, encode_command, encode_message, 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.topics import Topic
-    from pubsub.protocols.spot.heads import Publication
+    from pubsub.protocols.spot.message_heads import Publication
     from pubsub.protocols.spot.role import SocketRole
 
 

@@ -15,7 +15,7 @@ from pubsub.protocols.spot.commands import (
     Subscribe,
     Unsubscribe,
 )
-from pubsub.protocols.spot.heads import publish_prefix
+from pubsub.protocols.spot.message_heads import publish_prefix
 from pubsub.protocols.spot.subscriptions import PrefixSubscriptions, Subscriptions
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pubsub.broker.limits import CONNECTION_BYTES
 from pubsub.errors import LimitReached
-from pubsub.protocols.spot.heads import publish_prefix
+from pubsub.protocols.spot.message_heads import publish_prefix
 from pubsub.protocols.spot.requests import Requests
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from pubsub.errors import ConfigurationError, PasswordsBusy, Refused
 from pubsub.protocols.spot.broker_commands import EPOCH, NODE
 from pubsub.protocols.spot.cluster import PEERS, Cluster
 from pubsub.protocols.spot.connection import ZmtpConnection
-from pubsub.protocols.spot.heads import KnownPublications, Publication
 from pubsub.protocols.spot.identity_sessions import ClientSessions
 from pubsub.protocols.spot.listener_roles import RouterSide, XPubSide, XSubSide
 from pubsub.protocols.spot.mechanisms import PlainServer
+from pubsub.protocols.spot.message_heads import KnownPublications, Publication
 from pubsub.protocols.spot.refusals import INVALID_SOCKET_TYPE, NOT_ADMITTED
 from pubsub.protocols.spot.security import SETTINGS as SECURITY_SETTINGS
 from pubsub.protocols.spot.security import check_peers, identity_of_key, server_mechanisms

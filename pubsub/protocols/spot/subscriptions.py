@@ -17,7 +17,7 @@ from pubsub.broker.topic_names import MAX_NAME, topic_name
 from pubsub.broker.topic_registry import TopicRegistry
 from pubsub.broker.topics import Topic
 from pubsub.errors import InvalidTopicName, LimitReached, MemoryExhausted, Refused
-from pubsub.protocols.spot.heads import MessageEncoding
+from pubsub.protocols.spot.message_heads import MessageEncoding
 from pubsub.protocols.spot.prefixes import Prefixes
 
 if TYPE_CHECKING:

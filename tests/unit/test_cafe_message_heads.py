@@ -24,7 +24,12 @@ from pubsub.protocols.cafe.codec import (
     decode,
     encode,
 )
-from pubsub.protocols.cafe.heads import TIMESTAMP_AT, learn_publish, message_head, publish_head
+from pubsub.protocols.cafe.message_heads import (
+    TIMESTAMP_AT,
+    learn_publish,
+    message_head,
+    publish_head,
+)
 from tests.unit.fakes import batch_of, encoded
 from tests.unit.kernel_forms import each_form, messages
 from tests.unit.kernel_forms import encode as encode_columns

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.protocols.spot.commands import Publish, encode_request
-from pubsub.protocols.spot.heads import (
+from pubsub.protocols.spot.message_heads import (
     KnownPublications,
     MessageEncoding,
     Publication,

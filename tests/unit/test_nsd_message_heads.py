@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch
 from pubsub.protocols.nsd.codec import messages
-from pubsub.protocols.nsd.heads import (
+from pubsub.protocols.nsd.message_heads import (
     MAX_TEXT,
     EncodedBatches,
     PublishLearner,

@@ -22,7 +22,7 @@ from pubsub.protocols.fast.codec import (
     encode,
     needed,
 )
-from pubsub.protocols.fast.heads import Source, learn_publish, message_head
+from pubsub.protocols.fast.message_heads import Source, learn_publish, message_head
 from pubsub.protocols.fast.subscriptions import MessageEncoding
 from tests.unit.fakes import batch_of, encoded
 from tests.unit.kernel_forms import each_form, messages, scan_in_pieces

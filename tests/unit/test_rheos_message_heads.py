@@ -19,7 +19,7 @@ from pubsub.protocols.rheos.codec import (
     Response,
     RheosError,
 )
-from pubsub.protocols.rheos.heads import (
+from pubsub.protocols.rheos.message_heads import (
     SENDER_AT,
     Source,
     learn_publish,

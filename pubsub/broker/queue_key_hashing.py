@@ -27,7 +27,7 @@ _SEAL = b"pubsub seal: "
 _NONCE_BYTES = 12
 
 
-class KeyHasher:
+class QueueKeyHasher:
     """Hashes keys with ``salt``; may be used in any thread."""
 
     def __init__(self, salt: bytes) -> None:

@@ -56,7 +56,7 @@ class _Watch:
             pending.cancel()
 
 
-class KeyRefresh:
+class IssuerKeyRefresh:
     """Fetches the keys of the sources of ``tokens``' ring with ``fetch``, while it runs.
 
     ``recheck`` rechecks all subscriptions, after keys have changed; ``record`` writes an audit

@@ -1,4 +1,4 @@
-"""Threads of the history."""
+"""``Worker``: a few threads that run calls of the history."""
 
 from __future__ import annotations
 

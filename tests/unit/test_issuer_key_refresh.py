@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.key_refresh import EARLY_SECONDS, RETRY_SECONDS
+from pubsub.broker.issuer_key_refresh import EARLY_SECONDS, RETRY_SECONDS
 from pubsub.broker.master_secrets import KeySource, MasterSecret
 from pubsub.errors import BadToken
 from pubsub.management.status import status_of
@@ -69,7 +69,7 @@ class RefreshCase(SynchronousTestCase):
         self.lines = logged(self)
         self.house = self.make({"corp": self.table()})
         self.house.broker.startService()
-        self.addCleanup(self.house.broker.key_refresh.stop)
+        self.addCleanup(self.house.broker.issuer_key_refresh.stop)
 
     def table(self, **settings: object) -> dict[str, object]:
         given = {"jwks-url": URL, "jwks-refresh": REFRESH, **settings}
@@ -148,7 +148,7 @@ class ScheduleTests(RefreshCase):
         return [one["what"] for one in status["attention"] if "issuer" in one["what"]]
 
     def test_a_stop_ends_the_fetch(self) -> None:
-        self.house.broker.key_refresh.stop()
+        self.house.broker.issuer_key_refresh.stop()
         assert self.issuer.cancelled == 1
         self.house.advance(REFRESH * 2)
         assert len(self.issuer.asked) == 1

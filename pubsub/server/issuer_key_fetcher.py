@@ -46,7 +46,7 @@ class FetchFailed(PubSubError):
     reason = "fetch-failed"
 
 
-class KeyFetcher:
+class IssuerKeyFetcher:
     """Fetches the keys of sources; ``run`` runs a call in a thread."""
 
     def __init__(self, reactor: Any, run: FetchInThread) -> None:
