@@ -46,6 +46,10 @@ HEAD_BYTES = _HEAD.size
 # covers these too, and the bytes behind the head.
 _CRC_AT, _CRC_END = 8, 12
 _CHECK_AT = HEAD_BYTES - 4
+# Payloads of at least so many bytes in the mean are not copied into one buffer.
+_LARGE = 16 * 1024
+# ``crc32`` keeps the interpreter for so many bytes.
+_KEPT = 5000
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 _EPOCH = struct.Struct("<IIq16s")
@@ -175,23 +179,33 @@ def encode(
     payloads, flags = record.payloads, record.flags
     if compress and (packed := compressed(b"".join((before, *payloads)))) is not None:
         before, payloads, flags = packed, (), flags | COMPRESSED
-    length = HEAD_BYTES + len(before) + sum(map(len, payloads))
+    nbytes = sum(map(len, payloads))
+    length = HEAD_BYTES + len(before) + nbytes
     fields = (
         MAGIC, VERSION, 0, flags, 0, epoch, length, record.base, record.count, ceiling,
         record.first, record.last, record.run, *sizes, 0,
     )  # fmt: skip
     head = bytearray(_HEAD.pack(*fields))
     check = _check_of(head, salt)
-    if len(payloads) > 1:
-        # Each checksum and each buffer that is written alone would give other threads the
-        # interpreter, and it can take milliseconds to get it back.
+    if len(payloads) > 1 and nbytes < _LARGE * len(payloads):
         payloads = (b"".join(payloads),)
-    crc = crc32(before, check)
-    for payload in payloads:
-        crc = crc32(payload, crc)
+    crc = _checksum(payloads, crc32(before, check))
     _U32.pack_into(head, _CRC_AT, crc)
     _U32.pack_into(head, _CHECK_AT, check)
     return [bytes(head) + before, *payloads], length
+
+
+def _checksum(payloads: Sequence[bytes | memoryview], crc: int) -> int:
+    """Continue the checksum ``crc`` with ``payloads``."""
+    if len(payloads) <= 1:
+        return crc32(payloads[0], crc) if payloads else crc
+    # The checksum of each would give other threads the interpreter, and it can take milliseconds
+    # to get it back.
+    for payload in payloads:
+        view = memoryview(payload)
+        for at in range(0, len(view), _KEPT):
+            crc = crc32(view[at : at + _KEPT], crc)
+    return crc
 
 
 def decode_head(data: bytes | memoryview, salt: bytes, at: int = 0) -> RecordHead | None:

@@ -99,6 +99,23 @@ class RoundTripTests(SynchronousTestCase):
         again = encoded(record_of_block(block))
         assert decode_block(decode_head(again, SALT) or head, memoryview(again)).runs == block.runs
 
+    def test_large_payloads_are_not_copied(self) -> None:
+        payloads = [bytes([n]) * (20_000 + n) for n in range(3)]
+        record = record_of([batch_of([payload]) for payload in payloads])
+        buffers, length = encode(record, SALT, 3, 2**40)
+        assert [id(one) for one in buffers[1:]] == [id(one) for one in record.payloads]
+        data = memoryview(b"".join(buffers))
+        head = decode_head(data, SALT)
+        assert head is not None
+        assert is_intact(head, data)
+        assert head.length == length == len(data)
+        assert decode_block(head, data).payloads == b"".join(payloads)
+
+    def test_other_payloads_are_one_buffer(self) -> None:
+        record = record_of([batch_of([b"x" * 16_000]) for _ in range(3)])
+        buffers, _ = encode(record, SALT, 3, 2**40)
+        assert buffers[1:] == [b"x" * 48_000]
+
     @given(OPERATIONS)
     def test_operations_alone(self, operations: list[Operation]) -> None:
         assert decode_operations(encode_operations(operations)) == operations
