@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pubsub.broker.dispatcher import Dispatcher
     from pubsub.broker.drainage import Drainage
     from pubsub.broker.events import Events
+    from pubsub.broker.frame_turns import FrameTurns
     from pubsub.broker.memory_budget import MemoryBudget
     from pubsub.broker.passwords import PasswordVerifier
     from pubsub.broker.queue_keys import QueueKeys
@@ -67,11 +68,11 @@ class BrokerObjects:
 
     ``verifications`` limits how many unknown tokens are verified a second: one bucket for all
     connections of all protocols, because a client can open many. ``at_tick_end`` runs a call after
-    the events of the current reactor tick; ``slices`` does work that takes long. ``when_open`` runs
-    a call when the store is open, before any client is served. ``shared`` has the state that the
-    listeners of one protocol share. ``services`` is the parent for services of a
-    protocol. ``marks`` has the marks of new connections. ``access_table`` has the access rules that
-    are configured for all listeners.
+    the events of the current reactor tick; ``slices`` does work that takes long, and
+    ``frame_turns`` the rest of a read with many frames. ``when_open`` runs a call when the store is
+    open, before any client is served. ``shared`` has the state that the listeners of one protocol
+    share. ``services`` is the parent for services of a protocol. ``marks`` has the marks of new
+    connections. ``access_table`` has the access rules that are configured for all listeners.
     """
 
     clock: IReactorTime
@@ -92,6 +93,7 @@ class BrokerObjects:
     audit: AuditLog
     attempts: RefusedAttempts
     slices: Slices
+    frame_turns: FrameTurns
     topic_lifecycle: TopicLifecycle
     unused_names: UnusedNames
     events: Events | None

@@ -15,6 +15,7 @@ from pubsub.broker.counters import Counters
 from pubsub.broker.cursors import Cursors
 from pubsub.broker.dispatcher import DispatcherMaker
 from pubsub.broker.durability import DurabilityRules
+from pubsub.broker.frame_turns import FrameTurns
 from pubsub.broker.housekeeping import Housekeeping
 from pubsub.broker.issuer_key_refresh import Fetch, IssuerKeyRefresh
 from pubsub.broker.limits import BrokerLimits
@@ -67,6 +68,7 @@ class BrokerCore:
         # So neither the history nor the clients can use up both.
         self.memory.set_aside(limits.history_memory)
         self.slices = Slices(at_tick_end)
+        self.frame_turns = FrameTurns(self.slices, at_tick_end)
         self.topics = TopicRegistry(limits.max_topics, self.memory)
         self.router = Router(self.counters, self.memory, clock.seconds, at_tick_end, self.slices)
         self.cursors = Cursors(clock, store, self.topics, self.router)

@@ -104,6 +104,7 @@ class Listener:
         self.audit = objects.audit
         self.attempts = objects.attempts
         self.slices = objects.slices
+        self.frame_turns = objects.frame_turns
         self.unused_names = objects.unused_names
         self.events = objects.events
         self.marks = objects.marks

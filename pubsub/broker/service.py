@@ -81,7 +81,7 @@ class BrokerService(MultiService):
         self._audit = audit or AuditLog(wall.system)
         self._attempts = RefusedAttempts(self._audit.record, clock)
         self._at_tick_end = at_tick_end or partial(clock.callLater, 0)
-        core = BrokerCore(
+        core = self._core = BrokerCore(
             clock,
             wall,
             store,
@@ -95,7 +95,6 @@ class BrokerService(MultiService):
             make_dispatcher,
             fetch_keys,
         )
-        self._core = core
         self._take(core)
         self._events = self._make_events(redacted)
         self.configuration = ShownConfiguration()
@@ -206,6 +205,7 @@ class BrokerService(MultiService):
             attempts=self._attempts,
             topic_lifecycle=self.topic_lifecycle,
             slices=self.slices,
+            frame_turns=self._core.frame_turns,
             unused_names=self.unused_names,
             events=None,
             access_table=self._access_table,

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.topics import KeyChange, Topic
 
+# The reason for which a client with many frames is not read from.
+_TURN = "turn"
+
 
 @implementer(IHandshakeListener)
 class Connection(StreamClient):
@@ -124,6 +127,34 @@ class Connection(StreamClient):
         done, need = self.consume(data)
         if done < len(data) or self._read_buffer is not None:
             self._keep_partial(data, done, need)
+
+    def turn_over(self) -> bool:
+        """Count a frame that was handled on its own; return whether others have their turn now.
+
+        Then ``consume`` stops after it, and is called again in a later tick.
+        """
+        turns = self.listener.frame_turns
+        if not turns.count():
+            return False
+        if not self.closing and (self._hold_reasons is None or _TURN not in self._hold_reasons):
+            self.hold(_TURN)
+            turns.run_later(self._take_turn, self._end_turns)
+        return True
+
+    def _take_turn(self) -> None:
+        try:
+            self.next_turn()
+        except BaseException:
+            self.abort("an error of the broker")
+            raise
+
+    def _end_turns(self) -> None:
+        if not self.closing:
+            self.release(_TURN)
+
+    def next_turn(self) -> None:
+        """Handle some frames of the rest of a read."""
+        self.parse_buffered()
 
     def parse_buffered(self) -> None:
         """Parse the read buffer, after ``consume`` had stopped early."""

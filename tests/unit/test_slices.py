@@ -16,6 +16,10 @@ class Ticks:
     def __init__(self) -> None:
         self.waiting: list[Callable[[], object]] = []
 
+    def waiting_for(self, call: Callable[[], object]) -> None:
+        """Run ``call`` at the end of the tick."""
+        self.waiting.append(call)
+
     def turn(self) -> None:
         """End a tick."""
         waiting, self.waiting = self.waiting, []
@@ -28,7 +32,7 @@ class SlicesTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.ticks = Ticks()
-        self.slices = Slices(lambda call: self.ticks.waiting.append(call))
+        self.slices = Slices(self.ticks.waiting_for)
         self.done: list[object] = []
 
     def work(self, steps: Iterable[object]) -> Work:

@@ -115,7 +115,7 @@ class Conversations:
                     self._handle(client, frame)
             except CafeError as problem:
                 at = self._malformed(client, problem, data, at)
-            over = client.closing or client.password_check is not None
+            over = client.closing or client.password_check is not None or client.turn_over()
         return at, HEADER.size
 
     def _check_new(self, client: ServedClient, data: bytes, at: int) -> bool:

@@ -208,6 +208,10 @@ class DatagramClient(Identified):
         for datagram in waiting:
             self._server.handle(self, datagram)
 
+    def turn_over(self) -> bool:
+        """See ``ServedClient``: a datagram has one frame."""
+        return False
+
     def keep(self, datagram: bytes) -> None:
         """Handle a datagram later. It is lost if too many wait, or if it is a repeated one."""
         waiting = self.waiting

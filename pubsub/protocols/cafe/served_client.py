@@ -51,6 +51,9 @@ class ServedClient(Protocol):
     def resume_input(self) -> None:
         """Handle the input that was held back."""
 
+    def turn_over(self) -> bool:
+        """Count a frame; return whether others have their turn before the next one."""
+
     @property
     def access(self) -> AccessRules:
         """The rights of the client."""

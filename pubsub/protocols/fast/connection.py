@@ -111,6 +111,8 @@ class FastConnection(Connection):
                 answer = self._error(problem.offending, problem.code, problem.topic_id)
                 # The packet may contain a token, so events show none of it.
                 self.fail(reason, answer, frame=b"")
+            if self.turn_over():
+                break
         return at, 1 if self._waits_for_change else need
 
     def _handle(self, packet: Packet) -> None:

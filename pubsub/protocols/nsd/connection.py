@@ -94,8 +94,8 @@ class NsdConnection(Connection):
     def consume(self, data: bytes) -> tuple[int, int]:
         """See ``Connection``.
 
-        Stops after a Get whose response takes longer, and while the client does not read its
-        responses.
+        Stops after a Get whose response takes longer, while the client does not read its
+        responses, and when it is the turn of others.
         """
         at = 0
         self._in_consume = True
@@ -122,6 +122,8 @@ class NsdConnection(Connection):
                 break
             self._answer(line)
             at = end + 1
+            if self.turn_over():
+                break
         self._in_consume = False
         if self.output_full:
             # Over TLS the transport becomes full between two reads, when nothing is sent.

@@ -9,12 +9,7 @@ from twisted.internet.interfaces import IProtocolFactory
 from pubsub.broker.address_mixes import AddressMixes
 from pubsub.broker.durability import Durability
 from pubsub.broker.topic_names import topic_name
-from pubsub.errors import (
-    LimitReached,
-    RateLimited,
-    Refused,
-    TopicExists,
-)
+from pubsub.errors import LimitReached, RateLimited, Refused, TopicExists
 from pubsub.kernel import Columns, Head
 from pubsub.protocols.rheos.acknowledgments import Acks
 from pubsub.protocols.rheos.client_ids import Clients
@@ -99,8 +94,8 @@ class RheosConnection(Connection):
         """See ``Connection``. All the acknowledgments of a read are one write."""
         codec = self._server.codec
         replies = Acks(codec, self.listener.dispatcher.run_id)
-        at, need = 0, HEADER_SIZE
-        while not (self.closing or self._looking):
+        at, need, over = 0, HEADER_SIZE, False
+        while not (over or self.closing or self._looking):
             before = at
             columns, at = self._server.scan(data, at)
             if columns.count and self._look_up([one.client_id for one in columns.addresses]):
@@ -130,6 +125,7 @@ class RheosConnection(Connection):
                     return at, need
                 self.refuse(problem.fault.value, frame=data[at : problem.end])
                 at = problem.end
+            over = self.turn_over()
         if replies and not self.closing:
             self._send(replies)
         return at, need

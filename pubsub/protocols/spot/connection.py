@@ -169,6 +169,8 @@ class ZmtpConnection(Connection):
             if unit.frames:
                 self._handle_message(role, unit, data[at : unit.last])
             at = unit.end
+            if self.turn_over():
+                break
         return at, 0
 
     def _consume_known(self, role: SocketRole, data: bytes, at: int) -> int:
@@ -260,15 +262,16 @@ class ZmtpConnection(Connection):
         if self._paused and self._work is None and self._has_room:
             self._paused = False
             self.release("request")
-            if self._channel is not None and not self.closing:
-                self._parse_decrypted(self._channel)
-            self.parse_buffered()
+            self.next_turn()
 
-    def _parse_decrypted(self, channel: CurveChannel) -> None:
+    def next_turn(self) -> None:
+        """See ``Connection``. What was decrypted comes first."""
         try:
-            channel.consume_frames(b"")
+            if self._channel is not None and not self.closing:
+                self._channel.consume_frames(b"")
         except ZmtpError as problem:
             self.fail(problem.reason, problem.answer, b"")
+        self.parse_buffered()
 
     def pauseProducing(self) -> None:
         """See ``Connection``."""

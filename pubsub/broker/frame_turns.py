@@ -1,0 +1,57 @@
+"""The turns of clients whose frames are handled one by one.
+
+A read can have tens of thousands of short requests, or of frames that are refused, and each takes
+some 10 to 50 µs. So a tick handles ``FRAMES`` of them, of all clients together; a client that has
+more goes on in slices, and is not read from meanwhile. Messages that the kernel scans do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pubsub.broker.slices import Slices, Work
+
+FRAMES = 100
+"""Frames that are handled one by one in a tick."""
+_STEP = 4
+"""Frames in a step of the rest."""
+
+
+class FrameTurns:
+    """Counts frames; ``slices`` do what is left of a read, ``at_tick_end`` is as there."""
+
+    def __init__(self, slices: Slices, at_tick_end: Callable[[Callable[[], None]], object]) -> None:
+        self._slices = slices
+        self._at_tick_end = at_tick_end
+        self._left = FRAMES
+        self._begun = False
+
+    def count(self) -> bool:
+        """Count a frame; return whether others are to be served before the next one."""
+        if not self._begun:
+            self._begun = True
+            self._at_tick_end(self._begin_tick)
+        self._left -= 1
+        return self._left <= 0
+
+    def run_later(self, parse: Callable[[], object], then: Callable[[], None]) -> None:
+        """Call ``parse``, which counts frames, until it handles few, then ``then``."""
+        self._slices.run_later(self._steps(parse), then)
+
+    def _steps(self, parse: Callable[[], object]) -> Work:
+        while True:
+            left, self._left = self._left, _STEP
+            try:
+                parse()
+                over = self._left <= 0
+            finally:
+                self._left = left
+            if not over:
+                return
+            yield
+
+    def _begin_tick(self) -> None:
+        self._left = FRAMES
+        self._begun = False
