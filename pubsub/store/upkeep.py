@@ -177,11 +177,12 @@ class Upkeep:
                 mark=mark,
             )
             self._low = True
-        if free < _FULL_BYTES:
-            self._directory.use_reserve()
         removable = [one for one in self._removable() if one.stop > one.base]
         if not removable:
+            # The reserve is kept for the next start.
             return False
+        if free < _FULL_BYTES:
+            self._directory.use_reserve()
         oldest = removable[0]
         log.warn(
             "history: offsets {first} to {last} expire early, as the disk is filling up",
@@ -190,6 +191,7 @@ class Upkeep:
         )
         self._expiry.drop(oldest)
         self._replace([oldest], None, None, oldest.stop)
+        self._directory.keep_reserve()
         return True
 
     # Rewriting

@@ -535,13 +535,32 @@ class DiskTests(LogCase):
         log.rest()
         assert offsets(log.read()) == [0]
 
-    def test_the_reserve_is_given_back_and_kept_again(self) -> None:
+    def test_the_reserve_is_used_to_remove_a_segment_and_kept_again(self) -> None:
         log = self.open()
+        log.put(("a", b"0"))
+        log.seal()
+        log.put(("a", b"1"))
         log.rest()
         assert (self.path / RESERVE).exists()
+        there: list[bool] = []
+        remove = LogDirectory.remove
+
+        def note(directory: LogDirectory, name: str) -> None:
+            there.append((self.path / RESERVE).exists())
+            remove(directory, name)
+
+        self.patch(LogDirectory, "remove", note)
         self.free = 0
         log.rest()
-        assert not (self.path / RESERVE).exists()
-        self.free = 2**40
+        assert offsets(log.read()) == [1]
+        # It removes the reserve itself, then the segment and its index.
+        assert there == [True, False, False]
+        assert (self.path / RESERVE).exists()
+
+    def test_the_reserve_is_left_to_the_next_start_if_nothing_can_be_removed(self) -> None:
+        log = self.open()
+        log.put(("a", b"1"))
+        log.rest()
+        self.free = 0
         log.rest()
         assert (self.path / RESERVE).exists()
