@@ -110,7 +110,7 @@ class Connection(StreamClient):
         """See ``Shaking``."""
         error = HandshakeTimeout()
         self.fail(error.reason, self.refusal(error))
-        # TLS may not be ready to send: such a client is not given the time of one that is slow.
+        # A client without a session is not given the time of one that is slow.
         self._leave().on(Event.DRAIN)
 
     def dataReceived(self, data: bytes) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, cast
 
 from twisted.internet.interfaces import ISSLTransport
+from twisted.protocols.policies import ProtocolWrapper
 
 from pubsub.wire.life_cycle import Action, Event, LifeCycle, State, Step, Wait
 from pubsub.wire.unsent_bytes import TransportCharge, bottom_of, unsent_bytes, untaken_bytes
@@ -28,6 +29,8 @@ If the stream were closed with unread input, the kernel would send a reset, whic
 last bytes.
 """
 _TICK = 1.0
+# The events after which the client would be sent the last bytes.
+_CLOSING = (Event.CLOSE, Event.DRAIN)
 
 
 class Leaver(Protocol):
@@ -94,6 +97,10 @@ class Departure:
 
     def on(self, event: Event) -> None:
         """Take ``event`` and carry out the step."""
+        if event in _CLOSING and _awaits_tls(self._stream):
+            # The client cannot be told anything. To wait for it would keep its socket and the
+            # memory of its TLS, and a client that is refused is counted for neither.
+            event = Event.ABORT
         step = self._life.on(event)
         if step is None:
             return
@@ -198,6 +205,15 @@ class Departure:
             self._charge.set(nbytes)
             if not nbytes:
                 self.on(Event.DRAINED)
+
+
+def _awaits_tls(transport: object) -> bool:
+    """Return whether ``transport`` is over TLS, with a handshake that is not done."""
+    while isinstance(transport, ProtocolWrapper):
+        if not getattr(transport, "_handshakeDone", True):
+            return True
+        transport = transport.transport
+    return False
 
 
 _ACTIONS: dict[Action, Callable[[Departure], None]] = {

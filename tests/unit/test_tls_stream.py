@@ -11,6 +11,7 @@ from typing import Any, cast
 import trustme
 from cryptography.x509 import load_pem_x509_certificate
 from twisted.internet.address import IPv4Address
+from twisted.internet.interfaces import IPushProducer, ITCPTransport
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.limits import CONNECTION_BYTES
@@ -21,8 +22,9 @@ from pubsub.wire.tls_input import STREAM_BYTES
 from tests.unit import cafe_wire as wire
 from tests.unit.cafe_wire import PING, PONG
 from tests.unit.key_updates import Sender
-from tests.unit.streams import Client, House, Stream
+from tests.unit.streams import Client, House, Stream, logged
 from tests.unit.tls_streams import V12, V13, TlsClient, client_context, over_tls, tls_end
+from tests.unit.web import HOME, WebHouse, WebStream
 
 CAFE = {"cafe": {"channels": "1:shared"}}
 
@@ -321,10 +323,35 @@ class HandshakeTests(SynchronousTestCase):
             stream = self.stalled(house, sends)
             house.advance(2.5)
             assert not stream.closed
-            house.advance(5)
+            house.advance(1)
             assert stream.lost
             assert house.broker.counters.refusals == {("cafe", "handshake-timeout"): 1}
             assert house.broker.memory.used == used
+
+    def test_a_client_that_is_refused_is_not_kept(self) -> None:
+        """It has no TLS yet, and cannot be told anything."""
+        for limit in ({"max_connections": 1}, {"max_connections_per_address": 1}):
+            house = serve(V13, **limit)
+            lines = logged(self)
+            admitted = self.stalled(house, lambda hello: hello)
+            used, calls = house.broker.memory.used, len(house.clock.getDelayedCalls())
+            refused = [self.stalled(house, sends) for sends in (lambda hello: b"", bytes)]
+            house.turn()
+            assert all(stream.lost for stream in refused)
+            assert house.broker.memory.used == used
+            assert len(house.clock.getDelayedCalls()) == calls
+            assert house.broker.counters.refusals == {("cafe", "limit-reached"): 2}
+            assert not [line for line in lines if "disconnected" in line]
+            assert not admitted.closed
+
+    def test_an_http_client_that_is_refused_is_not_kept(self) -> None:
+        house = WebHouse(max_connections=1)
+        house.connect()
+        stream = WebStream(house.clock, HOME, (ITCPTransport, IPushProducer))
+        tls_end(house.factory, stream, house.clock)
+        house.clock.advance(0)
+        assert stream.lost
+        assert house.broker.counters.refusals == {("admin", "limit-reached"): 1}
 
     def test_many_half_open_ones(self) -> None:
         house = serve(handshake_seconds=3)
