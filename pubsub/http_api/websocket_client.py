@@ -70,7 +70,8 @@ class WebSocketClient(LiveResponse):
         )
         self._requests = WebSocketRequests(context, self._outbox, anonymous)
         self._charge = TransportCharge(self.evict, listener.memory)
-        self._pieces: list[bytes] = []
+        # The fragments of a message so far, joined: small ones would take more memory than bytes.
+        self._fragments = bytearray()
         self._is_binary = self._is_malformed = False
         self._partial_since: float | None = None
         self._waiting: deque[tuple[bytes, bool]] = deque()
@@ -114,9 +115,10 @@ class WebSocketClient(LiveResponse):
             return
         if opcode is not Opcode.CONT:
             self._is_binary = opcode is Opcode.BINARY
-        self._pieces.append(data)
+        if self._fragments or not final:
+            self._fragments += data
         if final:
-            whole, self._pieces = b"".join(self._pieces), []
+            whole, self._fragments = bytes(self._fragments) or data, bytearray()
             if self._is_binary or is_utf8(whole):
                 self._waiting.append((whole, self._is_binary))
             else:
@@ -124,7 +126,7 @@ class WebSocketClient(LiveResponse):
 
     def _measure(self) -> None:
         """Charge the message that has not arrived in full, and the requests that wait."""
-        partial = len(self._frames.reader.buffer) + sum(map(len, self._pieces))
+        partial = len(self._frames.reader.buffer) + len(self._fragments)
         self._charge.set(partial + sum([len(data) for data, _ in self._waiting]))
         if not partial:
             self._partial_since = None
@@ -334,7 +336,7 @@ class WebSocketClient(LiveResponse):
             self._listener.handshakes.done(self)
             self._charge.set(0)
             self._waiting.clear()
-            self._pieces.clear()
+            self._fragments.clear()
             self._outbox.shut("disconnected")
             self._requests.end()
             self._listener.memory.free(RESPONSE_BYTES)

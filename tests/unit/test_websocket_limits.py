@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 from hypothesis import given
@@ -100,6 +101,32 @@ class FrameTests(SynchronousTestCase):
         self.house.pass_time(LINGER)
         assert self.client.stream.lost
         assert self.house.broker.memory.used < used
+
+    def test_small_fragments_take_little_memory(self) -> None:
+        """Whatever their size: a message of 20 KB is kept as 20 KB, and empty ones as nothing."""
+        for size in (0, 2):
+            house = WebHouse()
+            client = connected(house)
+            first, more = [
+                bytes((head, 0x80 | size)) + b"\0\0\0\0" + b"  "[:size] for head in (0x01, 0x00)
+            ]
+            client.client.send(first)
+            used = house.broker.memory.used
+            data = more * 100
+            tracemalloc.start()
+            self.addCleanup(tracemalloc.stop)
+            for _ in range(100):
+                client.client.send(data)
+            kept, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            assert house.broker.memory.used - used == 10_000 * size
+            assert kept < 10_000 * size * 2 + 20_000
+            frames = client.frames
+            frames.send_text(b"", fin=False)
+            frames.data_to_send()
+            frames.send_continuation(b'{"id": 7, "op": "ping"}', fin=True)
+            client.push()
+            assert client.pull() == [{"id": 7, "ok": {}}]
 
     def test_fragments_that_do_not_arrive(self) -> None:
         self.client.frames.send_text(b"{", fin=False)
