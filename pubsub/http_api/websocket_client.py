@@ -16,6 +16,7 @@ from websockets.frames import CloseCode, Opcode
 from websockets.protocol import OPEN, SERVER
 from websockets.protocol import Protocol as Frames
 
+from pubsub.broker.memory_budget import INPUT
 from pubsub.errors import BadToken, HandshakeTimeout, Refused
 from pubsub.http_api.api_error import BAD_REQUEST, INTERNAL, ApiError
 from pubsub.http_api.live_response import HEARTBEAT_SECONDS, RESPONSE_BYTES, LiveResponse
@@ -69,7 +70,7 @@ class WebSocketClient(LiveResponse):
             listener, request.channel.identity, is_local=is_from_here(request)
         )
         self._requests = WebSocketRequests(context, self._outbox, anonymous)
-        self._charge = TransportCharge(self.evict, listener.memory)
+        self._charge = TransportCharge(self.evict, listener.memory, INPUT)
         # The fragments of a message so far, joined: small ones would take more memory than bytes.
         self._fragments = bytearray()
         self._is_binary = self._is_malformed = False

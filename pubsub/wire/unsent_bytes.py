@@ -67,11 +67,15 @@ class TransportCharge:
     """Charges the bytes in a transport to the memory budget; ``evict`` disconnects its client.
 
     It exists only while there are such bytes, so that an idle connection does not pay for it.
+    ``account`` is INPUT for bytes that have arrived, such as a part of a frame.
     """
 
-    __slots__ = ("_evict", "_memory", "held")
+    __slots__ = ("_account", "_evict", "_memory", "held")
 
-    def __init__(self, evict: Callable[[str], None], memory: MemoryBudget) -> None:
+    def __init__(
+        self, evict: Callable[[str], None], memory: MemoryBudget, account: str = OUTPUT
+    ) -> None:
+        self._account = account
         self._evict = evict
         self._memory = memory
         self.held = 0
@@ -85,4 +89,4 @@ class TransportCharge:
         """Charge ``nbytes`` from now on."""
         if nbytes != self.held:
             before, self.held = self.held, nbytes
-            self._memory.charge(self, before, nbytes, _HOLDER_MARK, OUTPUT)
+            self._memory.charge(self, before, nbytes, _HOLDER_MARK, self._account)

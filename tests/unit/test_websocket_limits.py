@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.memory_budget import INPUT
 from pubsub.http_api.live_response import HEARTBEAT_SECONDS
 from pubsub.store.memory_store import MemoryStore
 from pubsub.wire.departure import LINGER
@@ -94,6 +95,7 @@ class FrameTests(SynchronousTestCase):
         used = self.house.broker.memory.used
         self.client.client.send(b"\x82\xfe\x0f\x00abcd" + bytes(1000))
         assert self.house.broker.memory.used >= used + 1000
+        assert self.house.broker.memory.held[INPUT] >= 1000
         self.house.pass_time(19)
         assert self.client.close_code is None
         self.house.pass_time(3)
