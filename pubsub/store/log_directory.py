@@ -27,6 +27,7 @@ from pubsub.store.segment import INDEX_SUFFIX, SUFFIX
 LOCK, METADATA, POSITION, RESERVE = "lock", "metadata.db", "position", "reserve"
 _RESERVE_BYTES = 4 * 1024**2
 _MODE = 0o600
+_OWN_DIRECTORY = "give this one a directory of its own, --store log:DIR, or --store memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +60,17 @@ class LogDirectory:
         self._identity = (found.st_dev, found.st_ino)
         self._lock = -1
 
-    def lock(self) -> None:
-        """Lock out other brokers until the process ends or ``close``; raises StartError."""
+    def lock(self, advice: str = _OWN_DIRECTORY) -> None:
+        """Lock out other brokers until the process ends or ``close``.
+
+        Raises StartError with ``advice`` if one has the lock.
+        """
         file = self.open(LOCK, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             try:
-                self._refuse(file)
+                self._refuse(file, advice)
             finally:
                 os.close(file)
         os.ftruncate(file, 0)
@@ -83,11 +87,11 @@ class LogDirectory:
         finally:
             os.close(file)
 
-    def _refuse(self, file: int) -> NoReturn:
+    def _refuse(self, file: int, advice: str = _OWN_DIRECTORY) -> NoReturn:
         holder = os.pread(file, 20, 0).decode(errors="replace").strip()
         raise StartError(
             f"history: {self.path} is in use by another broker (process {holder or 'unknown'}); "
-            "give this one a directory of its own, --store log:DIR, or --store memory"
+            f"{advice}"
         ) from None
 
     def close(self) -> None:

@@ -4,7 +4,6 @@ removed. Files that cannot be used get another name.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -19,16 +18,8 @@ from pubsub.store.log_directory import METADATA, LogDirectory
 from pubsub.store.log_files import read_note, write_index
 from pubsub.store.log_view import open_metadata, open_segment, without_replaced
 from pubsub.store.metadata import Epoch, LogPlace, LogState, Metadata, SealedSegment
-from pubsub.store.segment import (
-    NotASegment,
-    Segment,
-    SegmentHead,
-    index_name,
-    read_head,
-    segment_name,
-)
-
-_ASIDE = ".damaged"
+from pubsub.store.repaired_files import RepairedFiles
+from pubsub.store.segment import NotASegment, Segment
 
 
 @dataclass(slots=True)
@@ -39,6 +30,7 @@ class _Saved:
     ended: dict[str, int] = field(default_factory=dict)
     horizons: dict[str, int] = field(default_factory=dict)
     epochs: list[Epoch] = field(default_factory=list)
+    segments: list[SealedSegment] = field(default_factory=list)
 
     def read(self, metadata: Metadata) -> None:
         """Read as much as is possible."""
@@ -50,6 +42,8 @@ class _Saved:
             self.horizons = metadata.horizons()
         with suppress(sqlite3.Error):
             self.epochs = metadata.epochs()
+        with suppress(sqlite3.Error):
+            self.segments = metadata.segments()
 
 
 def _read_all(metadata: Metadata) -> None:
@@ -70,8 +64,12 @@ class LogRepair:
         self._report = report
         self._saved = _Saved()
         self._directory = LogDirectory(path)
+        self._files = RepairedFiles(self._directory, report)
         try:
-            self._directory.lock()
+            if not self._directory.segments() and self._directory.size(METADATA) is None:
+                # A lock would make a directory that is not empty of one that is.
+                raise self._nothing()
+            self._directory.lock("stop it first")
         except BaseException:
             self._directory.close()
             raise
@@ -82,8 +80,9 @@ class LogRepair:
 
     def run(self) -> None:
         """Repair the log."""
-        heads = self._read_heads()
-        log_ids = Counter(head.log_id for head in heads.values())
+        self._files.read_heads()
+        self._files.correct_names()
+        log_ids = Counter(head.log_id for head in self._files.heads.values())
         metadata = self._usable_metadata(log_ids)
         try:
             if metadata is not None:
@@ -92,7 +91,9 @@ class LogRepair:
                 ((log_id, _),) = log_ids.most_common(1)
             else:
                 raise self._nothing()
-            segments = self._segments(heads, log_id)
+            rows = self._saved.segments if metadata is None else metadata.segments()
+            self._files.restore_heads({(row.base, row.sequence): row for row in rows}, log_id)
+            segments = self._segments(log_id)
             if metadata is None and not segments:
                 raise self._nothing()
             found = [self._inspect(segment) for segment in segments]
@@ -111,46 +112,15 @@ class LogRepair:
             "so there is nothing to repair"
         )
 
-    # Files
+    # Segments
 
-    def _read_heads(self) -> dict[str, SegmentHead]:
-        """Return the head of each segment; put files aside that are none."""
-        heads: dict[str, SegmentHead] = {}
-        for name in self._directory.segments():
-            try:
-                self._directory.size(name)
-                file = self._directory.open(name, os.O_RDONLY)
-                try:
-                    head = read_head(file)
-                finally:
-                    os.close(file)
-            except (NotASegment, StartError) as error:
-                self._put_aside(name, str(error))
-                continue
-            right = segment_name(head.base, head.sequence)
-            if name != right and self._directory.size(right) is None:
-                self._directory.rename(name, right)
-                self._report(f"{name} had the wrong name, and is now {right}")
-                name = right
-            heads[name] = head
-        return heads
-
-    def _put_aside(self, name: str, reason: str) -> None:
-        new, number = name + _ASIDE, 1
-        while os.path.lexists(self._directory.path / new):
-            number += 1
-            new = f"{name}{_ASIDE}{number}"
-        self._directory.rename(name, new)
-        self._directory.remove(index_name(name))
-        self._report(f"{name} cannot be used, and is now {new}: {reason}")
-
-    def _segments(self, heads: dict[str, SegmentHead], log_id: bytes) -> list[Segment]:
+    def _segments(self, log_id: bytes) -> list[Segment]:
         found: list[Segment] = []
-        for name in heads:
+        for name in self._files.heads:
             try:
                 found.append(open_segment(self._directory, name, log_id, {}).segment)
             except NotASegment as error:
-                self._put_aside(name, str(error))
+                self._files.put_aside(name, str(error))
         segments = without_replaced(found)
         for one, following in pairwise(segments):
             if not one.sealed:
@@ -176,8 +146,12 @@ class LogRepair:
     def _usable_metadata(self, log_ids: Counter[bytes]) -> Metadata | None:
         """Return the metadata; put them aside if they are damaged or those of another history."""
         try:
-            if self._directory.size(METADATA) is None:
+            size = self._directory.size(METADATA)
+            if size is None:
                 self._report(f"{METADATA} is missing")
+                return None
+            if not size:
+                self._put_metadata_aside("it is empty")
                 return None
             metadata = open_metadata(self._directory, read_only=False)
         except (StartError, sqlite3.Error) as error:
@@ -202,11 +176,11 @@ class LogRepair:
         return None
 
     def _put_metadata_aside(self, reason: str) -> None:
-        self._put_aside(METADATA, reason)
+        self._files.put_aside(METADATA, reason)
         for ending in ("-wal", "-shm"):
             # Another file with the name would take them for its own.
             if self._directory.size(METADATA + ending) is not None:
-                self._put_aside(METADATA + ending, reason)
+                self._files.put_aside(METADATA + ending, reason)
 
     def _make_metadata(
         self, log_id: bytes, segments: Sequence[Segment], found: Sequence[Inspected]

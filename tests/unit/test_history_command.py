@@ -173,6 +173,7 @@ class RepairTests(HistoryCase):
         code, out = self.run_on("repair")
         assert code == 1
         assert "is in use by another broker" in out
+        assert out.endswith("; stop it first\n")
 
     def test_missing_metadata(self) -> None:
         before, epochs = self.stored(), self.epochs()
@@ -222,6 +223,8 @@ class RepairTests(HistoryCase):
         first, second, _ = self.segments()
         data = bytearray(first.read_bytes())
         data[20] ^= 1
+        # Neither the head nor the first record shows which segment it was, nor does the size.
+        data[64:] = data[65:]
         first.write_bytes(data)
         (self.path / "notes.log").write_text("text")
         (self.path / f"{5:020}-{9:08}.log").symlink_to(second)
@@ -242,6 +245,64 @@ class RepairTests(HistoryCase):
         assert self.lines("repair") == [
             f"renamed.log had the wrong name, and is now {path.name}",
         ]
+        self.assert_fine()
+
+    def test_segments_with_each_others_names(self) -> None:
+        before = self.read()
+        first, second, _ = self.segments()
+        between = self.path / "between"
+        first.rename(between)
+        second.rename(first)
+        between.rename(second)
+        lines = self.lines("repair")
+        assert f"{first.name} had the wrong name, and is now {second.name}" in lines
+        assert f"{second.name} had the wrong name, and is now {first.name}" in lines
+        self.assert_fine()
+        assert self.read() == before
+
+    def test_a_copy_under_the_name_of_another_segment(self) -> None:
+        first, second, _ = self.segments()
+        second.rename(self.path / "renamed.log")
+        shutil.copy(first, second)
+        lines = self.lines("repair")
+        assert f"renamed.log had the wrong name, and is now {second.name}" in lines
+        assert Path(f"{second}.damaged").read_bytes() == first.read_bytes()
+        self.assert_fine()
+
+    def test_damaged_heads_are_written_again(self) -> None:
+        for path in self.segments()[:2]:
+            whole = path.read_bytes()
+            for at in range(0, 64, 3):
+                path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+                assert self.run_on("check")[0] == 1
+                (line,) = self.lines("repair")
+                assert line.startswith(f"{path.name}: the head of the segment was damaged, and was")
+                assert path.read_bytes() == whole
+                self.assert_fine()
+
+    def test_damaged_heads_beside_damaged_metadata(self) -> None:
+        path = self.segments()[0]
+        whole = path.read_bytes()
+        path.write_bytes(b"?" + whole[1:])
+        connection = sqlite3.connect(self.path / "metadata.db")
+        connection.execute("DROP TABLE epochs")
+        connection.commit()
+        connection.close()
+        assert self.run_on("repair")[0] == 0
+        assert path.read_bytes() == whole
+        self.assert_fine()
+
+    def test_the_head_of_the_newest_segment_is_nowhere_else(self) -> None:
+        path = self.segments()[-1]
+        path.write_bytes(b"?" + path.read_bytes()[1:])
+        lines = self.lines("repair")
+        assert lines[0].startswith(f"{path.name} cannot be used, and is now {path.name}.damaged")
+        assert self.read()[0] == numbers(range(10, 20))
+
+    def test_empty_metadata(self) -> None:
+        (self.path / "metadata.db").write_bytes(b"")
+        line = self.lines("repair")[0]
+        assert line == ("metadata.db cannot be used, and is now metadata.db.damaged: it is empty")
         self.assert_fine()
 
     def test_damaged_records_stay_and_indexes_are_made_again(self) -> None:
@@ -267,6 +328,7 @@ class RepairTests(HistoryCase):
         code, out = self.run_on("repair", path=empty)
         assert code == 1
         assert "nothing to repair" in out
+        assert not list(empty.iterdir())
 
 
 class BackupTests(HistoryCase):

@@ -549,7 +549,7 @@ class DiskTests(LogCase):
             there.append((self.path / RESERVE).exists())
             remove(directory, name)
 
-        self.patch(LogDirectory, "remove", note)
+        self.patch(LogDirectory, "remove", note)  # type: ignore[no-untyped-call]
         self.free = 0
         log.rest()
         assert offsets(log.read()) == [1]
