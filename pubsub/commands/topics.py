@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
@@ -30,29 +29,12 @@ def topics(context: click.Context, as_json: bool) -> None:
     from pubsub.commands.api_client import Api
 
     rows = Api(destination(context)).get("/v1/topics", {"start": 0})["topics"]
-    if as_json:
-        for row in rows:
-            click.echo(json.dumps(row, ensure_ascii=False))
-    elif sys.stdout.isatty():
-        _print_table(rows)
-    else:
-        for row in rows:
-            click.echo(f"{row['name']}\t{row['messages']}\t{row['bytes']}")
+    print_rows(_STORED_COLUMNS, rows, as_json)
 
 
-def _print_table(rows: Sequence[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("topic")
-    table.add_column("messages", justify="right")
-    table.add_column("bytes", justify="right")
-    for row in rows:
-        table.add_row(Text(row["name"]), f"{row['messages']:,}", f"{row['bytes']:,}")
-    Console().print(table)
-
-
+_STORED_COLUMNS = (
+    Column("topic", "name"), number("messages", "messages"), number("bytes", "bytes"),
+)  # fmt: skip
 _COLUMNS = (
     Column("topic", "name"),
     Column("durability", "durability"),
