@@ -14,8 +14,11 @@ from pubsub.commands.bench_run import LEAST_BYTES, BenchRun, Load, Results
 from pubsub.commands.destination import Destination, destination, destination_options, split_user
 from pubsub.commands.latency_histogram import draw, duration
 from pubsub.commands.positive_number import PositiveNumber
+from pubsub.commands.whole_number import WholeNumber
 
 _BAR = 40
+# A client or a message is made of each; more would end in a lack of memory or of open files.
+_CLIENTS, _BATCH, _BYTES = 100_000, 1_000_000, 1024**3
 _PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 
 
@@ -24,15 +27,15 @@ _PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 @click.option(
     "--sub-url", metavar="URL", help="The broker for the subscribers (default: that of --url)."
 )
-@click.option("--pub", "publishers", type=click.IntRange(1), default=1, show_default=True,
+@click.option("--pub", "publishers", type=WholeNumber(1, _CLIENTS), default=1, show_default=True,
               metavar="N", help="Number of publishers.")  # fmt: skip
-@click.option("--sub", "subscribers", type=click.IntRange(0), default=1, show_default=True,
+@click.option("--sub", "subscribers", type=WholeNumber(0, _CLIENTS), default=1, show_default=True,
               metavar="N", help="Number of subscribers.")  # fmt: skip
-@click.option("--count", "-n", type=click.IntRange(1), default=100_000, show_default=True,
+@click.option("--count", "-n", type=WholeNumber(1), default=100_000, show_default=True,
               metavar="N", help="Messages of all publishers together.")  # fmt: skip
-@click.option("--size", "-s", type=click.IntRange(LEAST_BYTES), default=64, show_default=True,
+@click.option("--size", "-s", type=WholeNumber(LEAST_BYTES, _BYTES), default=64, show_default=True,
               metavar="BYTES", help="Size of a message.")  # fmt: skip
-@click.option("--batch", "-b", type=click.IntRange(1), default=100, show_default=True,
+@click.option("--batch", "-b", type=WholeNumber(1, _BATCH), default=100, show_default=True,
               metavar="N", help="Messages that a publisher sends at once.")  # fmt: skip
 @click.option("--rate", "-r", type=PositiveNumber(), metavar="N",
               help="Messages a second of all publishers (default: no limit).")  # fmt: skip

@@ -124,6 +124,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _report(_system_error(error), FAILED)
     except (PubSubError, ValueError) as error:
         return _report(str(error), FAILED)
+    except MemoryError:
+        return _report("the memory is not sufficient; ask for less at a time", FAILED)
     return code or 0
 
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import click
 
-_AGO = re.compile(r"(\d+)(s|m|h|d)")
+# More than any offset has.
+_MOST_DIGITS = 20
+_AGO = re.compile(r"(\d{1,12})(s|m|h|d)")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -81,7 +83,7 @@ def parse(text: str) -> StartPosition | None:
     if text == "latest":
         return LATEST
     if text.isascii() and text.isdecimal():
-        return StartPosition(offset=int(text))
+        return StartPosition(offset=int(text)) if len(text) < _MOST_DIGITS else None
     if ago := _AGO.fullmatch(text):
         return StartPosition(ago=int(ago[1]) * _UNITS[ago[2]])
     try:

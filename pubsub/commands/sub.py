@@ -14,6 +14,7 @@ from pubsub.commands.destination import Destination, destination, destination_op
 from pubsub.commands.message_formats import NAMES, MessageFormatter, choose
 from pubsub.commands.positive_number import PositiveNumber
 from pubsub.commands.start_position import LATEST, PositionType, StartPosition
+from pubsub.commands.whole_number import WholeNumber
 
 if TYPE_CHECKING:
     from pubsub.client import Client
@@ -49,7 +50,7 @@ def format_options(command: Any) -> Any:
 @click.command("sub")
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @format_options
-@click.option("--count", "-n", type=click.IntRange(1), metavar="N", help="End after N messages.")
+@click.option("--count", "-n", type=WholeNumber(1), metavar="N", help="End after N messages.")
 @click.option(
     "--from", "start", type=PositionType(), default=LATEST,
     help="Where to begin: in the history, or with what is published from now on (latest).",

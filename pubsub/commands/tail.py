@@ -11,13 +11,14 @@ from pubsub.commands.destination import Destination, destination, destination_op
 from pubsub.commands.message_formats import MessageFormatter, choose
 from pubsub.commands.start_position import StartPosition
 from pubsub.commands.sub import SubscribePlan, format_options, subscribe
+from pubsub.commands.whole_number import WholeNumber
 
 
 @click.command("tail")
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 @format_options
 @click.option(
-    "--lines", "-n", type=click.IntRange(0), default=10, show_default=True, metavar="N",
+    "--lines", "-n", type=WholeNumber(0), default=10, show_default=True, metavar="N",
     help="Print the last N messages.",
 )  # fmt: skip
 @click.option("--follow", "-f", is_flag=True, help="Continue with new messages.")

@@ -22,7 +22,9 @@ def usage_line(error: click.UsageError) -> str:
     text = " ".join(error.format_message().split()).rstrip(".")
     # Sentences of click become one clause each.
     text = re.sub(r"\. ([A-Z])", lambda found: f"; {found[1].lower()}", text)
-    text = text[:1].lower() + text[1:]
+    # Not of a name in capitals, such as MESSAGE.
+    if not text[:2].isupper():
+        text = text[:1].lower() + text[1:]
     context = error.ctx
     if context is None:
         return text
