@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import click
 
 from pubsub.commands.destination import Destination, destination, destination_options
 from pubsub.commands.positive_number import rate_option
+from pubsub.commands.whole_number import WholeNumber
 
 _STDIN = 0
 
@@ -57,14 +58,14 @@ class _Header(click.ParamType[tuple[str, bytes]]):
 @click.argument("message", required=False)
 @click.option("--file", "-f", metavar="FILE", help="Publish the content of FILE as one message.")
 @click.option(
-    "--count", "-n", type=click.IntRange(1), metavar="N",
+    "--count", "-n", type=WholeNumber(1), metavar="N",
     help="Publish the message N times, or N lines at the most.",
 )  # fmt: skip
 @rate_option
 @click.option("--confirm", "-c", is_flag=True, help="Wait until the broker has confirmed them.")
 @click.option(
     "--header", "-H", type=_Header(), multiple=True, metavar="NAME=VALUE",
-    help="Add a header; may be repeated.",
+    help="Add a header; may be repeated, with another name each time.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print what was published, as JSON.")
 @destination_options
@@ -85,9 +86,10 @@ def pub(
     payload = None if message is None else os.fsencode(message)
     if file is not None:
         payload = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    headers = _headers(context, header)
     if payload is None and sys.stdin.isatty():
         click.echo("each line is a message; end with Ctrl-D", err=True)
-    publication = PublishPlan(topic, payload, count, rate, confirm, dict(header))
+    publication = PublishPlan(topic, payload, count, rate, confirm, headers)
     from pubsub.commands.broker_client import run
 
     published, failed, level = run(publish(destination(context), publication))
@@ -95,6 +97,19 @@ def pub(
         shown = {"topic": topic, "published": published, "failed": failed, "confirmed": level}
         click.echo(json.dumps(shown))
     return 1 if failed else 0
+
+
+def _headers(context: click.Context, given: Iterable[tuple[str, bytes]]) -> Mapping[str, bytes]:
+    """Return the headers by name; raises UsageError for a name that is repeated."""
+    found: dict[str, bytes] = {}
+    for name, value in given:
+        if name in found:
+            raise click.UsageError(
+                f"the header {name!r} is given twice, and a message has one header of a name; give "
+                "each name once", context,
+            )  # fmt: skip
+        found[name] = value
+    return found
 
 
 async def publish(where: Destination, publication: PublishPlan) -> tuple[int, int, str | None]:

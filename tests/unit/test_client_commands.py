@@ -234,7 +234,13 @@ class PubTests(ClientCase):
         assert (code, json.loads(out)["confirmed"]) == (0, "handled")
         assert self.client.published == [("a", b"x", {"k": b"v=w"})] * 2
         assert "NAME=VALUE" in self.usage("pub", "a", "x", "-H", "k", *CAFE)
-        assert "exclude" in self.usage("pub", "a", "x", "-f", "y", *CAFE)
+        assert "pubsub: MESSAGE and --file exclude" in self.usage("pub", "a", "x", "-f", "y", *CAFE)
+
+    def test_a_header_that_is_given_twice(self) -> None:
+        err = self.usage("pub", "a", "x", "-H", "k=v", "-H", "k=w", *CAFE)
+        assert "the header 'k' is given twice" in err
+        assert self.run_it("pub", "a", "x", "-H", "k=v", "-H", "K=w", *CAFE)[0] == 0
+        assert self.payloads() == [b"x"]
 
     def test_refused_messages_are_counted(self) -> None:
         self.client.notices = [Refusal(1, "not-authorized")]
@@ -315,6 +321,27 @@ class SubTests(ClientCase):
             "pubsub: a: messages may be missing after offset 7: restarted\n"
         )
         assert self.run_it("sub", "a", "-qn1", *CAFE)[2] == ""
+
+
+class NumberTests(ClientCase):
+    """Numbers that no container can count"""
+
+    def test_they_are_usage_errors(self) -> None:
+        big = "9" * 20
+        for arguments in (
+            ("tail", "-n", big, "x"), ("sub", "x", "--from", "earliest", "-n", big),
+            ("sub", "x", "--from", big), ("pub", "x", "y", "-n", big), ("bench", "--size", big),
+            ("bench", "--batch", big), ("bench", "--pub", big), ("bench", "-n", big),
+        ):  # fmt: skip
+            err = self.usage(*arguments, *CAFE)
+            assert big in err, arguments
+            assert err.count("\n") == 1
+        self.store(("x", "y"))
+        assert self.run_it("tail", "-n", str(sys.maxsize), "x", API)[1] == "y\n"
+
+    def test_a_lack_of_memory(self) -> None:
+        self.error = MemoryError()
+        assert "ask for less" in self.one_line("pub", "a", "x", *CAFE)
 
 
 class TailTests(ClientCase):
@@ -417,6 +444,10 @@ class TopicsTests(ClientCase):
         assert self.run_it("topics", API) == (0, "a\t2\t5\nb\t1\t5\n", "")
         assert json.loads(self.run_it("topics", "--json", API)[1].splitlines()[1])["name"] == "b"
         assert self.api.port == 7080
+
+    def test_names_stay_in_their_column_and_row(self) -> None:
+        self.store(("a\tb\nc\x1b[2J", "x"))
+        assert self.run_it("topics", API) == (0, "a\\tb\\nc\\u001b[2J\t1\t5\n", "")
 
     def test_deleting(self) -> None:
         self.store(("a/b", "x"))
