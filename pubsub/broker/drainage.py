@@ -42,6 +42,8 @@ class Drainage:
     ) -> None:
         self.draining = False
         """True when the broker stops, or when a request has drained every protocol."""
+        self.keeps_running = False
+        """True if only the listeners were drained, and the process does not end."""
         self.stop: Callable[[], object] | None = None
         """Stops the process; None in a program that embeds the broker."""
         self.seconds = seconds

@@ -68,7 +68,9 @@ class Readiness:
 
     def obstacles(self) -> Iterator[Obstacle]:
         """Yield the reasons for which the broker does not serve."""
-        if self._drainage.draining:
+        if self._drainage.draining and self._drainage.keeps_running:
+            yield Obstacle("drained", "the listeners are drained by request; SIGHUP starts them")
+        elif self._drainage.draining:
             yield Obstacle("stopping", "the broker is stopping")
         elif not self.started:
             yield Obstacle("starting", "the broker is starting")

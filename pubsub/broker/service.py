@@ -310,7 +310,7 @@ class BrokerService(MultiService):
 
     def stopService(self) -> Deferred[None]:
         """Stop accepting, flush, send goodbyes, close; abort connections at the deadline."""
-        self.drainage.draining = True
+        self.drainage.draining, self.drainage.keeps_running = True, False
         self._housekeeping.stop()
         self.statistics.stop()
         self.unused_names.stop()

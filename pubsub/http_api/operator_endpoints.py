@@ -76,7 +76,7 @@ class OperatorEndpoints:
         shown = ", ".join(f"{_shown(one)} {one.endpoint}" for one in drained) or "no listener"
         log.info("draining by request: {listeners}", listeners=shown)
         if not name:
-            drainage.draining = True
+            drainage.draining, drainage.keeps_running = True, keeps
         if not keeps and drainage.stop is not None:
             drainage.stop()
             return

@@ -307,9 +307,16 @@ class SubTests(ClientCase):
     def test_prefixes_and_starts(self) -> None:
         self.store(("a", "x"), ("a", "y"))
         for where in ("latest", "earliest", "7", "2026-01-31"):
-            self.run_it("sub", "a", "b/*", "-n1", "--from", where, *CAFE)
+            self.run_it("sub", "a", "b", "-n1", "--from", where, *CAFE)
         assert self.client.starts == [None, 0, 7, 1]
+        self.run_it("sub", "a", "b/*", "-n1", *CAFE)
         assert (self.client.topics, self.client.prefixes) == (("a",), ["b/"])
+        spot = ("--url=spot://127.0.0.1:7073", API)
+        err = self.one_line("sub", "b/*", "--from=earliest", *spot)
+        assert err == (
+            "pubsub: b/* is a prefix, and the history over HTTP is read by topic only; name the "
+            "topics, or subscribe without --from\n"
+        )
         assert "earliest, latest" in self.usage("sub", "a", "--from", "soon", *CAFE)
         assert "PUBSUB_API" in self.one_line("sub", "a", "--from=earliest", CAFE[0])
 

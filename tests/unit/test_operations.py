@@ -86,6 +86,11 @@ class DrainTests(OperationsCase):
         assert self.guest.calls == ["drain"]
         assert self.broker.draining
         assert self.stops == []
+        assert self.web.get("/readyz").body == b"not ready: drained\n"
+        shown = self.web.get("/v1/status", token=ADMIN).json["attention"][0]["what"]
+        assert shown == "the listeners are drained by request; SIGHUP starts them"
+        self.broker.stopService()
+        assert [one.kind for one in self.broker.readiness.obstacles()] == ["stopping"]
 
     def test_twice(self) -> None:
         for _ in range(2):
