@@ -21,6 +21,8 @@ SIGNED: Schema = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
 FLAG: Schema = {"type": "string", "enum": ["0", "1", "false", "true"]}
 TEXTS: Schema = {"type": "array", "items": TEXT, "minItems": 1}
 ANY: Schema = {}
+MAX_QUIET_TOPICS = 64
+"""Characters of the text that stands for the topics of a reader."""
 JSON, LINES, PLAIN = "application/json", "application/x-ndjson", "text/plain"
 EVENTS, ARROW = "text/event-stream", "application/vnd.apache.arrow.stream"
 OCTETS = "application/octet-stream"
@@ -152,7 +154,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              answers=_json(shown(*_SESSION))),
     Endpoint("DELETE", "/v1/sessions/{name}", "Disconnect a client", "admin", {"reason": TEXT},
              answers=_NOTHING),
-    Endpoint("GET", "/v1/topics", "Topics; with start or stop, those in a range of the history",
+    Endpoint("GET", "/v1/topics", "Topics; with start or stop, which exclude the "
+             "other parameters, those in a range of the history",
              "what may be read", {**_PAGE, "start": NUMBER, "stop": NUMBER},
              answers=_json({"anyOf": [page(*_TOPIC), shown("topics")]})),
     Endpoint("GET", "/v1/topics/{name}", "One topic", "what may be read",
@@ -187,7 +190,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              answers=_json(shown("name", "owner", "offset", "epoch"))),
     Endpoint("PUT", "/v1/readers/{name}", "Report a position", "history",
              body=members(("offset",), offset=NUMBER, epoch=TEXT, quiet_from=NUMBER,
-                          quiet_topics=TEXT), answers=_NOTHING),
+                          quiet_topics={**TEXT, "maxLength": MAX_QUIET_TOPICS}),
+             answers=_NOTHING),
     Endpoint("DELETE", "/v1/readers/{name}", "Forget a reader", "its owner's, or admin",
              {"owner": TEXT}, answers=_NOTHING),
     Endpoint("PUT", "/v1/leases/{name}", "Hold the name of a reader for some seconds", "history",
@@ -208,7 +212,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              answers=_json({"type": "object"})),
     Endpoint("POST", "/v1/drain", "Drain the broker or a listener", "admin",
              body=members(listener=TEXT, keep_running={"type": "boolean"}),
-             answers=_json(shown("drained"))),
+             answers=_json(shown("drained", "stops", "stop_timeout"), 202)),
 )  # fmt: skip
 """All endpoints but the files of the dashboard."""
 

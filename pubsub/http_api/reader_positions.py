@@ -22,6 +22,7 @@ from pubsub.http_api.api_error import (
     UNAVAILABLE,
     ApiError,
 )
+from pubsub.http_api.endpoints import MAX_QUIET_TOPICS
 from pubsub.http_api.flow_control import all_stored
 from pubsub.http_api.paging import PAGING, answer_page, page_request
 from pubsub.http_api.parameters import Parameters, invalid, name_in_path
@@ -43,8 +44,6 @@ _READER_BYTES = 1500
 # Readers that one look-up in the sorted list takes.
 _PAGE = 64
 _DIGITS = 4
-# Characters of the text that stands for the topics of a reader.
-_MOST_TOPICS = 64
 ReaderKey: TypeAlias = tuple[str | None, str]
 """The owner of a reader, and its name."""
 
@@ -258,8 +257,8 @@ def _quiet(parameters: Parameters, offset: int) -> dict[str, object]:
     if begin > offset:
         raise invalid("quiet_from: expected an offset up to offset")
     topics = parameters.text("quiet_topics", "")
-    if len(topics) > _MOST_TOPICS:
-        raise invalid(f"quiet_topics: expected at most {_MOST_TOPICS} characters")
+    if len(topics) > MAX_QUIET_TOPICS:
+        raise invalid(f"quiet_topics: expected at most {MAX_QUIET_TOPICS} characters")
     return {"quiet_from": begin, "quiet_topics": topics}
 
 

@@ -76,6 +76,20 @@ class DocumentTests(SynchronousTestCase):
             assert found, name_of(one)
             assert sorted(found[1].split(", ")) == sorted(one.body["properties"]), name_of(one)
 
+    def test_it_has_the_status_of_a_drain_and_the_limits_of_a_position(self) -> None:
+        paths = self.house.get("/v1/openapi.json").json["paths"]
+        client = self.house.connect("127.0.0.1")
+        status = client.post("/v1/drain", {"listener": "http"}).status
+        assert str(status) in paths["/v1/drain"]["post"]["responses"]
+        put = paths["/v1/readers/{name}"]["put"]
+        members = put["requestBody"]["content"][JSON]["schema"]["properties"]
+        most = members["quiet_topics"]["maxLength"]
+        given = {"offset": 0, "quiet_from": 0}
+        for length, status in ((most, 204), (most + 1, 400)):
+            client = self.house.connect("127.0.0.1")
+            client.ask("PUT", "/v1/readers/x", {**given, "quiet_topics": "x" * length})
+            assert client.answer("PUT").status == status
+
     def ask(self, one: Endpoint, query: str, body: Any) -> str:
         """Return the detail of the refusal."""
         client = self.house.connect("127.0.0.1")
