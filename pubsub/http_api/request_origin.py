@@ -45,7 +45,7 @@ _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:@/?#\s]+)(:[0-9]{0,5})?")
 _METHODS = "GET, POST, PUT, DELETE"
 _HEADERS = ("authorization", "content-type", "last-event-id", SENDER_HEADER)
 # Of the response headers, a page sees only those that are listed.
-_EXPOSED = "Pubsub-Start, Pubsub-Stop, Pubsub-First, Pubsub-Epoch"
+_EXPOSED = "Pubsub-Start, Pubsub-Stop, Pubsub-First, Pubsub-Epoch, Retry-After"
 # Seconds for which a browser remembers the answer to a preflight request.
 _MAX_AGE = "600"
 

@@ -112,6 +112,7 @@ class OriginTests(SynchronousTestCase):
         assert answer.status == 200
         assert answer.headers["Access-Control-Allow-Origin"] == "https://good.example"
         assert answer.headers["Vary"] == "Origin"
+        assert "Retry-After" in answer.headers["Access-Control-Expose-Headers"].split(", ")
 
     def test_errors_too(self) -> None:
         answer = self.house.get("/v1/nothing", Origin="https://good.example")
