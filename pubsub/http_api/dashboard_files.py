@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from twisted.web.http import CACHED
 
 from pubsub.http_api.api_error import NOT_FOUND, ApiError
+from pubsub.http_api.parameters import Parameters
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -82,10 +83,14 @@ class DashboardFiles:
         if _wants_html(request):
             _send(request, self._files[_PAGE])
         else:
-            await self.listing(request)
+            self._answer_listing(request)
 
     async def listing(self, request: ApiRequest) -> None:
         """GET /v1: the list of endpoints."""
+        Parameters.of_url(request)
+        self._answer_listing(request)
+
+    def _answer_listing(self, request: ApiRequest) -> None:
         request.answer(200, self._listing, "text/plain; charset=utf-8")
 
     async def file(self, request: ApiRequest) -> None:

@@ -37,6 +37,8 @@ def one_message(payload: bytes, request: RequestHeaders) -> SubmittedMessages:
     for raw, values in request.getAllRawHeaders():
         name = raw.decode("latin-1").lower()
         if name.startswith(HEADER_PREFIX):
+            if name == HEADER_PREFIX:
+                raise invalid(f"{name}: expected the name of the header after it")
             if len(values) > 1:
                 raise invalid(f"{name}: expected one value")
             headers[name.removeprefix(HEADER_PREFIX)] = values[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 MAX_NUMBER = 2**63 - 1
 _MAX_NAME = 255
+_BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 TOPICS, MESSAGES = b"/v1/topics/", b"/messages"
 """The prefix of the path of a topic, and the suffix of that of its messages."""
 
@@ -45,7 +47,10 @@ class Parameters:
 
     @classmethod
     def of_body(cls, request: ApiRequest, *known: str) -> Parameters:
-        """Return the members of the JSON object in the body."""
+        """Return the members of the JSON object in the body; the URL has no parameters then."""
+        if request.args:
+            shown = next(iter(request.args)).decode(errors="replace")
+            raise invalid(f"parameter {shown!r} in the URL; give it in the JSON of the body")
         try:
             given = json.loads(request.body.read())
         except (ValueError, RecursionError):
@@ -131,6 +136,8 @@ def name_in_path(request: ApiRequest, prefix: bytes, suffix: bytes = b"") -> str
     if b"/" in segment:
         message = "name: expected one segment of the path; write %2F for a slash"
         raise ApiError(NOT_FOUND, "not-found", message)
+    if _BAD_ESCAPE.search(segment):
+        raise invalid("name: expected two hexadecimal digits after %; write %25 for a percent sign")
     try:
         return check_name("name", unquote_to_bytes(segment).decode())
     except UnicodeDecodeError:

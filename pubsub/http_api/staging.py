@@ -85,6 +85,7 @@ class StagingHandler:
 
     async def limits(self, request: ApiRequest) -> None:
         """GET /v1/limits"""
+        Parameters.of_url(request)
         # Anyone may ask, but a client learns early that its token is not valid.
         request_access(request, self._listener)
         settings = self._listener.settings

@@ -74,7 +74,7 @@ class PublishTests(SynchronousTestCase):
     def test_names_are_one_percent_encoded_segment(self) -> None:
         assert self.client.post("/v1/topics/caf%C3%A9%2F7%20%25/messages", b"x").status == 200
         assert "café/7 %" in self.house.broker.topics
-        for path in ("a/b", "", "%FF", "x" * 256):
+        for path in ("a/b", "", "%FF", "x" * 256, "%zz", "a%", "a%2", "%2%30"):
             answer = self.client.post(f"/v1/topics/{path}/messages", b"x")
             assert answer.status in (400, 404), path
             assert answer.headers["Content-Type"] == "application/problem+json"
@@ -95,6 +95,11 @@ class PublishTests(SynchronousTestCase):
         head = f"POST {PATH} HTTP/1.1\r\nContent-Length: 1\r\n".encode()
         self.client.send(head + b"Pubsub-Header-A: 1\r\nPubsub-Header-A: 2\r\n\r\nx")
         assert self.client.answer().error == (400, "invalid-request")
+
+    def test_a_header_without_a_name(self) -> None:
+        answer = self.client.post(PATH, b"x", Pubsub_Header_="1")
+        assert answer.error == (400, "invalid-request")
+        assert self.stored() == []
 
     def test_the_sender(self) -> None:
         self.client.post(PATH, b"x", Pubsub_Sender="alice")
