@@ -17,6 +17,7 @@ from pubsub.client.client_links import ClientLinks
 from pubsub.client.client_options import ClientOptions
 from pubsub.client.client_url import ClientUrl, parse_url
 from pubsub.client.feed import Feed
+from pubsub.client.flush_limit import FlushLimit
 from pubsub.client.link_driver import LinkDriver
 from pubsub.client.notices import Gap, Notice, Refusal, Uncertain
 from pubsub.client.publish_requests import PublishRequest
@@ -197,7 +198,10 @@ class Client:
         return ticket.result  # type: ignore[return-value]
 
     async def flush(self) -> None:
-        """Return when no published message is queued or unconfirmed. Raises OutcomeUnknown."""
+        """Return when no published message is queued or unconfirmed.
+
+        Raises OutcomeUnknown after ``timeout`` seconds without a reply of the broker to a message.
+        """
         driver = self._links.publishing
         if driver is None:
             return
@@ -205,13 +209,11 @@ class Client:
         driver.link.pump(driver.now())
         idle = driver.link.await_idle()
         driver.step()
-        cancel = self._runtime.call_later(
-            self._options.timeout, lambda: idle.fail(OutcomeUnknown("not confirmed in time"))
-        )
+        limit = FlushLimit(self._runtime, driver.link, idle, self._options.timeout)
         try:
             await self._outcome(idle)
         finally:
-            cancel()
+            limit.cancel()
 
     # Subscribing
 
@@ -316,8 +318,7 @@ class Client:
     async def close(self, flush: bool = True) -> None:
         """Send the queued messages, say goodbye and close.
 
-        Raises OutcomeUnknown if not everything was confirmed in time; the client is closed then
-        too.
+        Raises OutcomeUnknown as ``flush`` does; the client is closed then too.
         """
         if self._closed:
             return

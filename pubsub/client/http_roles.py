@@ -76,6 +76,7 @@ class HttpPublisher(HttpConnection):
         if isinstance(waiting, _HttpPing):
             waiting.group.left = 0
         else:
+            self.replies += 1
             _count(waiting, ok, error)
         self._groups.report(events)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from pubsub.client.client_errors import NotPublished
+from pubsub.client.notices import Notice, Refusal
 from pubsub.client.tickets import Ticket
 from pubsub.kernel import Columns
-from pubsub.wire.client_events import Level
+from pubsub.wire.client_events import Confirmed, Level
 from pubsub.wire.client_wire import Headers
 
 OVERHEAD = 64
@@ -46,3 +49,15 @@ class RequestGroup:
     messages: int = 0
     nbytes: int = 0
     ticket: Ticket[Level] | None = None
+
+    def settle(self, event: Confirmed, where: str, report: Callable[[Notice], None]) -> None:
+        """Tell the outcome to the call that waits; without one, report refused messages."""
+        if event.refused:
+            messages = "the message" if self.messages == 1 else f"{event.refused} messages"
+            text = f"{where}: {messages} refused: {event.reason}"
+            if self.ticket is None:
+                report(Refusal(event.refused, event.reason))
+            else:
+                self.ticket.fail(NotPublished(text, event.refused, self.messages))
+        elif self.ticket is not None:
+            self.ticket.succeed(event.level)

@@ -20,7 +20,6 @@ from typing import Any
 from pubsub.client.client_errors import (
     ClientClosed,
     ClientError,
-    NotPublished,
     NotSent,
     OutcomeUnknown,
 )
@@ -78,6 +77,8 @@ class PublishingLink(Link):
         self._topic_hint: str | None = None
         self.writable = True
         """False while the transport takes no more bytes."""
+        self.progress_at = 0.0
+        """When the broker last replied to messages."""
 
     # For the client
 
@@ -221,6 +222,14 @@ class PublishingLink(Link):
         if self._topic_hint is None:
             self._topic_hint = topic
 
+    def received(self, data: bytes, now: float) -> None:
+        """See ``Link``."""
+        connection = self.connection
+        replies = 0 if connection is None else connection.replies
+        super().received(data, now)
+        if connection is not None and connection.replies != replies:
+            self.progress_at = now
+
     def opened(self, resumed: bool, now: float) -> None:
         """See ``Link``."""
         self.pump(now)
@@ -234,21 +243,11 @@ class PublishingLink(Link):
         if isinstance(event, Confirmed) and self._in_flight:
             group = self._in_flight.popleft()
             self._flying_bytes -= group.nbytes
-            self._settle(group, event)
+            self.progress_at = now
+            group.settle(event, f"{self.wire.name} at {self.where}", self._report)
             if self._queue or self._idle:
                 self.pump(now)
             self._tell_room()
-
-    def _settle(self, group: RequestGroup, event: Confirmed) -> None:
-        if event.refused:
-            messages = "the message" if group.messages == 1 else f"{event.refused} messages"
-            text = f"{self.wire.name} at {self.where}: {messages} refused: {event.reason}"
-            if group.ticket is None:
-                self._report(Refusal(event.refused, event.reason))
-            else:
-                group.ticket.fail(NotPublished(text, event.refused, group.messages))
-        elif group.ticket is not None:
-            group.ticket.succeed(event.level)
 
     def _tell_room(self) -> None:
         while self._room and self._may_add():

@@ -156,6 +156,8 @@ class WireConnection(ABC):
     def __init__(self) -> None:
         self.ended = False
         """True after an event of ``ENDS``."""
+        self.replies = 0
+        """Replies to messages so far, on a wire whose broker replies before the ``Confirmed``."""
         self._output: list[bytes] = []
         self._reported: list[WireEvent] = []
         self._chunks: list[bytes] = []

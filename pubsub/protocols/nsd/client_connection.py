@@ -167,6 +167,7 @@ class NsdPublisher(NsdClientConnection):
         """See ``NsdClientConnection``."""
         group: ConfirmGroup = waiting.group
         group.left -= 1
+        self.replies += 1
         if error:
             # Without its channel, a message is refused for a reason that says less.
             group.reason = group.reason or error

@@ -244,6 +244,7 @@ class PublisherConnection(RheosClientConnection):
         """See ``RheosClientConnection``."""
         super().acknowledged(awaited, failed, events)
         if awaited.publishes:
+            self.replies += 1
             self._refused += failed
 
     def confirm_acknowledged(self, events: list[WireEvent]) -> None:

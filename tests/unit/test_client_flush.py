@@ -1,0 +1,67 @@
+"""The time limit of a flush, and of the end of a client."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.client import Notice, OutcomeUnknown
+from tests.unit.client_runtime import MemoryRuntime, MemoryStream, Work
+from tests.unit.raising import raised
+from tests.unit.streams import House
+
+
+class FlushTests(SynchronousTestCase):
+    """With a client that gives up after 30 seconds, and a broker whose replies are held back"""
+
+    def prepare(self, protocol: str) -> None:
+        self.runtime = MemoryRuntime(House({protocol: {}}))
+        self.notices: list[Notice] = []
+        self.client = self.runtime.client(protocol, timeout=30, on_event=self.notices.append)
+        self.runtime.run(self.client.publish("news", b"0", confirm=True))
+        (self.stream,) = self.runtime.streams
+        self.stream.reading = False
+        self.runtime.run(self.client.publish_many("news", [b"1", b"2", b"3"]))
+        self.runtime.settle()
+
+    def answer_slowly(self, work: Work[None]) -> None:
+        """Deliver one reply each 20 seconds."""
+        for reply in replies(self.stream):
+            self.runtime.advance(20)
+            assert not work.done
+            self.stream.observer.received(reply)
+        self.runtime.settle()
+
+    def test_each_reply_extends_the_limit(self) -> None:
+        """Also those to messages of one group, which is confirmed at its end."""
+        self.prepare("nsd")
+        flush = self.runtime.begin(self.client.flush())
+        self.answer_slowly(flush)
+        flush.result()
+
+    def test_closing_waits_as_long(self) -> None:
+        self.prepare("nsd")
+        closing = self.runtime.begin(self.client.close())
+        self.answer_slowly(closing)
+        self.stream.reading = True
+        self.runtime.settle()
+        closing.result()
+        assert self.notices == []
+
+    def test_without_replies_it_ends(self) -> None:
+        self.prepare("nsd")
+        flush = self.runtime.begin(self.client.flush())
+        first = replies(self.stream)[0]
+        self.runtime.advance(20)
+        self.stream.observer.received(first)
+        self.runtime.advance(29)
+        assert not flush.done
+        self.runtime.advance(2)
+        assert "no reply within 30 s" in str(raised(OutcomeUnknown, flush.result))
+        assert not self.stream.closed
+
+
+def replies(stream: MemoryStream) -> list[bytes]:
+    """Return the lines that the broker has sent and the client has not read."""
+    lines = stream.far.take().splitlines(keepends=True)
+    assert len(lines) >= 3
+    return lines
