@@ -22,7 +22,7 @@ from pubsub.client.link_driver import LinkDriver
 from pubsub.client.notices import Gap, Notice, Refusal, Uncertain
 from pubsub.client.publish_requests import PublishRequest
 from pubsub.client.publishing_link import PublishingLink
-from pubsub.client.request_checks import check_level, check_message, check_topic
+from pubsub.client.request_checks import check_headers, check_level, check_message, check_topic
 from pubsub.client.runtime import Runtime
 from pubsub.client.subscribing_link import SubscribingLink
 from pubsub.client.subscription import Subscription
@@ -141,6 +141,8 @@ class Client:
             if len(self._addressable) >= _MAX_TOPICS:
                 self._addressable.clear()
             self._addressable.add(topic)
+        if headers is not None:
+            headers = check_headers(headers)
         check_message(self._wire, columns, sender, headers)
         if confirm:
             check_level(self._wire, confirm)

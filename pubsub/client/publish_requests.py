@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pubsub.client.client_errors import NotPublished
+from pubsub.client.client_errors import NotPublished, NotSent, OutcomeUnknown
 from pubsub.client.notices import Notice, Refusal
 from pubsub.client.tickets import Ticket
 from pubsub.kernel import Columns
@@ -19,6 +19,12 @@ OVERHEAD = 64
 # goes on.
 GROUP_MESSAGES = 16 * 1024
 GROUP_BYTES = 1024 * 1024
+WINDOW_BYTES = 4 * 1024 * 1024
+"""The most bytes in flight, unless one request is larger."""
+PIECE_BYTES = 128 * 1024
+"""The bytes of one ``pump``, so that they are sent while they are in the processor's cache."""
+RIPE_BYTES = 32 * 1024
+"""So many queued bytes are sent without waiting for more."""
 
 
 class PublishRequest:
@@ -61,3 +67,16 @@ class RequestGroup:
                 self.ticket.fail(NotPublished(text, event.refused, self.messages))
         elif self.ticket is not None:
             self.ticket.succeed(event.level)
+
+
+def unknown(where: str, why: str) -> OutcomeUnknown:
+    """Return the error for messages that were sent and not confirmed."""
+    return OutcomeUnknown(
+        f"{where}: {why}; the messages that were sent may or may not have been published"
+    )
+
+
+def not_sent(where: str, why: str) -> NotSent:
+    """Return the error for messages whose time in the queue is over; ``why`` may be empty."""
+    why = why or "the broker does not take more messages"
+    return NotSent(f"{where}: not sent in time: {why}; the messages are not published")

@@ -12,17 +12,13 @@ awaited form the group of the next one.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from copy import copy
 from typing import Any
 
-from pubsub.client.client_errors import (
-    ClientClosed,
-    ClientError,
-    NotSent,
-    OutcomeUnknown,
-)
+from pubsub.client.client_errors import ClientClosed, ClientError
 from pubsub.client.link import Link, LinkState
 from pubsub.client.link_timing import Timing
 from pubsub.client.notices import Notice, Refusal, Uncertain
@@ -30,18 +26,19 @@ from pubsub.client.publish_requests import (
     GROUP_BYTES,
     GROUP_MESSAGES,
     OVERHEAD,
+    PIECE_BYTES,
+    RIPE_BYTES,
+    WINDOW_BYTES,
     PublishRequest,
     RequestGroup,
+    not_sent,
+    unknown,
 )
 from pubsub.client.tickets import Ticket
 from pubsub.wire.client_events import Confirmed, Messages, WireEvent
 from pubsub.wire.client_wire import ClientWire, Role
 
-# The most bytes in flight, unless one request is larger.
-_WINDOW_BYTES = 4 * 1024 * 1024
-# The bytes of one ``pump``, so that they are sent while they are in the processor's cache.
-_PIECE_BYTES = 128 * 1024
-_RIPE_BYTES = 32 * 1024
+_log = logging.getLogger("pubsub.client")
 
 
 class PublishingLink(Link):
@@ -122,7 +119,7 @@ class PublishingLink(Link):
     @property
     def ripe(self) -> bool:
         """True if enough is queued to be sent without waiting for more."""
-        return self._queued_bytes >= _RIPE_BYTES
+        return self._queued_bytes >= RIPE_BYTES
 
     @property
     def behind(self) -> bool:
@@ -134,7 +131,7 @@ class PublishingLink(Link):
         return self._open.messages > 0 and not self._in_flight
 
     def _may_send(self) -> bool:
-        return self.writable and self._flying_bytes < _WINDOW_BYTES
+        return self.writable and self._flying_bytes < WINDOW_BYTES
 
     def pump(self, now: float) -> None:
         """Give the connection as much as the window and the transport take, up to a piece."""
@@ -143,9 +140,7 @@ class PublishingLink(Link):
             return
         given = 0
         # As ``_may_send``, without a call for each request.
-        while (
-            queue and given < _PIECE_BYTES and self._flying_bytes < _WINDOW_BYTES and self.writable
-        ):
+        while queue and given < PIECE_BYTES and self._flying_bytes < WINDOW_BYTES and self.writable:
             request = queue.popleft()
             nbytes, ticket = request.nbytes, request.ticket
             given += nbytes
@@ -153,11 +148,17 @@ class PublishingLink(Link):
             self._flying_bytes += nbytes
             if ticket is not None:
                 self._confirm()
-            connection.publish(request.topic, request.columns, request.sender, request.headers)
             group = self._open
             group.messages += request.columns.count
             group.nbytes += nbytes
             group.ticket = ticket
+            try:
+                connection.publish(request.topic, request.columns, request.sender, request.headers)
+            except Exception:
+                # A defect. It is not known what the connection has taken of the message.
+                _log.exception("%s: a message could not be encoded", self.where)
+                self._abort("a message could not be encoded", now)
+                return
             full = group.messages >= GROUP_MESSAGES or group.nbytes >= GROUP_BYTES
             if full or ticket is not None:
                 self._confirm()
@@ -173,11 +174,11 @@ class PublishingLink(Link):
         connection = self.connection
         nbytes = len(payloads) * len(payloads[0]) + OVERHEAD
         if (
-            nbytes < _RIPE_BYTES
+            nbytes < RIPE_BYTES
             or self.state is not LinkState.READY
             or self._queue
             or self._room
-            or self._flying_bytes >= min(_WINDOW_BYTES, self._limit)
+            or self._flying_bytes >= min(WINDOW_BYTES, self._limit)
             or not self.writable
             or connection is None
             or not connection.publish_alike(topic, payloads)
@@ -267,24 +268,19 @@ class PublishingLink(Link):
 
     def interrupted(self) -> None:
         """See ``Link``."""
-        unknown = 0
+        uncertain = 0
         groups, self._in_flight = [*self._in_flight, self._open], deque()
         self._open = RequestGroup()
         self._flying_bytes = 0
         for group in groups:
             if group.ticket is None:
-                unknown += group.messages
+                uncertain += group.messages
             else:
-                group.ticket.fail(self._unknown(self.trouble))
-        if unknown:
-            self._report(Uncertain(unknown, self.trouble))
+                group.ticket.fail(unknown(self.where, self.trouble))
+        if uncertain:
+            self._report(Uncertain(uncertain, self.trouble))
         self.writable = True
         self._tell_room()
-
-    def _unknown(self, why: str) -> OutcomeUnknown:
-        return OutcomeUnknown(
-            f"{self.where}: {why}; the messages that were sent may or may not have been published"
-        )
 
     def failed(self, error: ClientError) -> None:
         """See ``Link``."""
@@ -329,20 +325,16 @@ class PublishingLink(Link):
             return
         for group in self._in_flight:
             if group.ticket is not None and group.ticket.is_over(now):
-                group.ticket.fail(self._unknown("no confirmation in time"))
+                group.ticket.fail(unknown(self.where, "no confirmation in time"))
         kept: deque[PublishRequest] = deque()
         for request in self._queue:
             if request.ticket is not None and request.ticket.is_over(now):
                 self._queued_bytes -= request.nbytes
-                request.ticket.fail(self._not_sent())
+                request.ticket.fail(not_sent(self.where, self.trouble))
             else:
                 kept.append(request)
         self._queue = kept
         for ticket in [ticket for ticket in self._room if ticket.is_over(now)]:
             self._room.remove(ticket)
-            ticket.fail(self._not_sent())
+            ticket.fail(not_sent(self.where, self.trouble))
         self._tell_room()
-
-    def _not_sent(self) -> NotSent:
-        why = self.trouble or "the broker does not take more messages"
-        return NotSent(f"{self.where}: not sent in time: {why}; the messages are not published")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pubsub.client.client_errors import NotExpressible, TopicNotAddressable, Unconfirmable
 from pubsub.client.client_url import wires_for
 from pubsub.errors import InvalidTopicName
@@ -38,6 +40,29 @@ def check_message(
         problem = "headers"
     if problem:
         raise NotExpressible(f"{wire.name} cannot carry the message: {problem}")
+
+
+def check_headers(headers: Headers) -> dict[str, bytes]:
+    """Return a copy of ``headers``. Raises TypeError, and NotExpressible for a name."""
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"headers must be a mapping of str to bytes, not {_kind(headers)}")
+    checked: dict[str, bytes] = {}
+    for name, value in headers.items():
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a header must be str, not {_kind(name)}: {name!r}")
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise TypeError(f"the value of the header {name!r} must be bytes, not {_kind(value)}")
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            text = f"the name of the header {name!r} cannot be encoded in UTF-8; choose another"
+            raise NotExpressible(text) from None
+        checked[name] = bytes(value)
+    return checked
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__
 
 
 def check_level(wire: ClientWire, confirm: bool | Level) -> None:
