@@ -22,7 +22,15 @@ from pubsub.client.link_driver import LinkDriver
 from pubsub.client.notices import Gap, Notice, Refusal, Uncertain
 from pubsub.client.publish_requests import PublishRequest
 from pubsub.client.publishing_link import PublishingLink
-from pubsub.client.request_checks import check_headers, check_level, check_message, check_topic
+from pubsub.client.request_checks import (
+    BytesLike,
+    as_bytes,
+    as_payloads,
+    check_headers,
+    check_level,
+    check_message,
+    check_topic,
+)
 from pubsub.client.runtime import Runtime
 from pubsub.client.subscribing_link import SubscribingLink
 from pubsub.client.subscription import Subscription
@@ -73,46 +81,49 @@ class Client:
     async def publish(
         self,
         topic: str,
-        payload: bytes | str,
+        payload: BytesLike | str,
         *,
         confirm: bool | Level = False,
-        sender: bytes | str | None = None,
+        sender: BytesLike | str | None = None,
         headers: Headers | None = None,
     ) -> Level | None:
-        """Publish a message; text is sent as UTF-8.
+        """Publish a message: bytes or the like, or text, which is sent as UTF-8.
 
         Returns when the message is queued, or with ``confirm`` when the broker has confirmed it:
         then the level that was reached. A ``Level`` as ``confirm`` is the required minimum; True
         stands for the level that the topic's durability requires, if that is known. Raises
-        ClientError.
+        ClientError, and TypeError for a value of a wrong type.
         """
-        columns = Columns.one(_bytes(payload))
+        columns = Columns.one(as_bytes(payload))
         return await self._publish(topic, columns, confirm, sender, headers)
 
     async def publish_many(
         self,
         topic: str,
-        payloads: Sequence[bytes],
+        payloads: Sequence[BytesLike | str],
         confirm: bool | Level = False,
         *,
-        sender: bytes | str | None = None,
+        sender: BytesLike | str | None = None,
         headers: Headers | None = None,
     ) -> Level | None:
         """Publish messages of one topic, in order; see ``publish``."""
-        if not payloads:
-            return None
         plain = not confirm and sender is None and headers is None
-        if plain and isinstance(payloads, list) and self._send_at_once(topic, payloads):
+        if plain and self._send_at_once(topic, payloads):
             if self._unbroken >= _TURN_BYTES:
                 await self._pause()
             return None
-        columns = Columns.gather(payloads if isinstance(payloads, list) else list(payloads))
-        return await self._publish(topic, columns, confirm, sender, headers)
+        checked = as_payloads(payloads)
+        if not checked:
+            return None
+        return await self._publish(topic, Columns.gather(checked), confirm, sender, headers)
 
-    def _send_at_once(self, topic: str, payloads: list[bytes]) -> bool:
+    def _send_at_once(self, topic: str, payloads: Sequence[BytesLike | str]) -> bool:
         """Send without the queue; return False if that is not possible."""
         driver = self._links.publishing
         if driver is None or self._closed or topic not in self._addressable:
+            return False
+        # The others are not checked here: a payload of another type has no short way.
+        if not isinstance(payloads, list) or not payloads or type(payloads[0]) is not bytes:
             return False
         link = driver.link
         assert isinstance(link, PublishingLink)
@@ -132,7 +143,7 @@ class Client:
         topic: str,
         columns: Columns,
         confirm: bool | Level,
-        sender: bytes | str | None,
+        sender: BytesLike | str | None,
         headers: Headers | None,
     ) -> Level | None:
         self._check_open()
@@ -141,6 +152,8 @@ class Client:
             if len(self._addressable) >= _MAX_TOPICS:
                 self._addressable.clear()
             self._addressable.add(topic)
+        if sender is not None:
+            sender = as_bytes(sender, "the sender")
         if headers is not None:
             headers = check_headers(headers)
         check_message(self._wire, columns, sender, headers)
@@ -154,9 +167,7 @@ class Client:
         ticket: Ticket[Level] | None = None
         if confirm:
             ticket = Ticket(driver.now() + self._options.timeout)
-        request = PublishRequest(
-            topic, columns, None if sender is None else _bytes(sender), headers, ticket
-        )
+        request = PublishRequest(topic, columns, sender, headers, ticket)
         if link.has_room():
             link.add(request)
         else:
@@ -334,7 +345,3 @@ class Client:
             for driver in self._links.close():
                 await self._outcome(driver.link.gone)
                 driver.stop()
-
-
-def _bytes(value: bytes | str) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)

@@ -20,6 +20,7 @@ from pubsub.client.feed import FeedItem
 from pubsub.client.loop_thread import LoopThread, loop_thread
 from pubsub.client.messages import Message, MessageBatch
 from pubsub.client.notices import Notice
+from pubsub.client.request_checks import BytesLike
 from pubsub.wire.client_events import Level
 from pubsub.wire.client_wire import Headers
 
@@ -55,10 +56,10 @@ class Client:
     def publish(
         self,
         topic: str,
-        payload: bytes | str,
+        payload: BytesLike | str,
         *,
         confirm: bool | Level = False,
-        sender: bytes | str | None = None,
+        sender: BytesLike | str | None = None,
         headers: Headers | None = None,
     ) -> Level | None:
         """See ``pubsub.client.Client.publish``."""
@@ -68,10 +69,10 @@ class Client:
     def publish_many(
         self,
         topic: str,
-        payloads: Sequence[bytes],
+        payloads: Sequence[BytesLike | str],
         confirm: bool | Level = False,
         *,
-        sender: bytes | str | None = None,
+        sender: BytesLike | str | None = None,
         headers: Headers | None = None,
     ) -> Level | None:
         """See ``pubsub.client.Client.publish_many``."""

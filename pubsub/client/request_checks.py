@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from pubsub.client.client_errors import NotExpressible, TopicNotAddressable, Unconfirmable
 from pubsub.client.client_url import wires_for
@@ -11,6 +12,8 @@ from pubsub.kernel import Columns
 from pubsub.wire.client_events import Level
 from pubsub.wire.client_wire import ClientWire, Headers
 
+BytesLike = bytes | bytearray | memoryview
+"""A payload, beside ``str``. Other objects with the buffer interface are accepted too."""
 _MAX_NAME = 255
 
 
@@ -30,7 +33,7 @@ def check_topic(wire: ClientWire, topic: str) -> None:
 
 
 def check_message(
-    wire: ClientWire, columns: Columns, sender: bytes | str | None, headers: Headers | None
+    wire: ClientWire, columns: Columns, sender: bytes | None, headers: Headers | None
 ) -> None:
     """Raise NotExpressible if the wire cannot carry the messages."""
     problem = wire.payload_problem(columns)
@@ -42,6 +45,31 @@ def check_message(
         raise NotExpressible(f"{wire.name} cannot carry the message: {problem}")
 
 
+def as_bytes(value: BytesLike | str, what: str = "a payload") -> bytes:
+    """Return ``value`` as bytes, text in UTF-8. Raises TypeError, NotExpressible."""
+    if type(value) is bytes:
+        return value
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise NotExpressible(f"{what} cannot be encoded in UTF-8: {error.reason}") from None
+    try:
+        return bytes(memoryview(value))
+    except TypeError:
+        text = f"{what} must be bytes, an object like bytes, or str, not {_kind(value)}"
+        raise TypeError(text) from None
+
+
+def as_payloads(values: Iterable[BytesLike | str]) -> list[bytes]:
+    """Return payloads as a list of bytes; see ``as_bytes``."""
+    if isinstance(values, str | BytesLike):
+        raise TypeError(f"payloads must be a list of payloads, not {_kind(values)}; use publish")
+    payloads: list[Any] = values if isinstance(values, list) else list(values)
+    # One pass in C is enough for the usual list.
+    return payloads if set(map(type, payloads)) == {bytes} else [as_bytes(one) for one in payloads]
+
+
 def check_headers(headers: Headers) -> dict[str, bytes]:
     """Return a copy of ``headers``. Raises TypeError, and NotExpressible for a name."""
     if not isinstance(headers, Mapping):
@@ -50,7 +78,7 @@ def check_headers(headers: Headers) -> dict[str, bytes]:
     for name, value in headers.items():
         if not isinstance(name, str):
             raise TypeError(f"the name of a header must be str, not {_kind(name)}: {name!r}")
-        if not isinstance(value, bytes | bytearray | memoryview):
+        if not isinstance(value, BytesLike):
             raise TypeError(f"the value of the header {name!r} must be bytes, not {_kind(value)}")
         try:
             name.encode()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.client import Level, NotExpressible, Notice, OutcomeUnknown, Uncertain
+from pubsub.client.subscription import Subscription
 from tests.unit.client_runtime import MemoryRuntime, Work
 from tests.unit.raising import raised
 from tests.unit.streams import House
@@ -38,6 +40,57 @@ class HeaderTests(SynchronousTestCase):
 
     def test_a_name_that_is_not_text(self) -> None:
         self.rejected(NotExpressible, {"\ud800": b"x"}, "'\\ud800' cannot be encoded in UTF-8")
+
+
+class TypeTests(SynchronousTestCase):
+    """The types of payloads and senders"""
+
+    def test_bytes_and_text(self) -> None:
+        runtime = MemoryRuntime(House({"nsd": {}}))
+        client = runtime.client("nsd")
+        given: list[Any] = [b"a", bytearray(b"b"), memoryview(b"c"), "d\xe9", array("B", b"e")]
+        for payload in given:
+            runtime.run(client.publish("news", payload, confirm=True))
+        runtime.run(client.publish("news", b"f", sender="bob", confirm=True))
+        runtime.run(client.publish_many("news", given, confirm=True))
+        runtime.run(client.publish_many("news", ("g", b"h"), sender=bytearray(b"ada")))
+        runtime.run(client.flush())
+        reader = client.subscribe("news", start=0)
+        found = [message.payload for message in runtime.run(taken(reader, 13))]
+        same = [b"a", b"b", b"c", "d\xe9".encode(), b"e"]
+        assert found == [*same, b"f", *same, b"g", b"h"]
+
+    def test_other_types(self) -> None:
+        runtime = MemoryRuntime(House({"cafe": {}}))
+        client: Any = runtime.client("cafe")
+        runtime.run(client.publish("cafe/7", b"x", confirm=True))
+        others: list[Any] = [5, True, [65, 66], None, 1.5, {}]
+        for payload in others:
+            text = f"or str, not {type(payload).__name__}"
+            for work in (
+                Work(client.publish("cafe/7", payload)),
+                Work(client.publish_many("cafe/7", [payload] * 3)),
+                Work(client.publish_many("cafe/7", [b"x" * 50] * 1000 + [payload])),
+            ):
+                assert text in str(raised(TypeError, work.result))
+        assert "the sender" in str(
+            raised(TypeError, Work(client.publish("cafe/7", b"", sender=5)).result)
+        )
+        for payloads in ("ab", b"ab", 5, None):
+            raised(TypeError, Work(client.publish_many("cafe/7", payloads)).result)
+
+    def test_text_that_has_no_encoding(self) -> None:
+        client = MemoryRuntime(House({})).client("nsd")
+        for work in (
+            Work(client.publish("news", "\ud800")),
+            Work(client.publish("news", b"", sender="\ud800")),
+            Work(client.publish_many("news", ["\ud800"])),
+        ):
+            assert "cannot be encoded in UTF-8" in str(raised(NotExpressible, work.result))
+
+
+async def taken(reader: Subscription, count: int) -> list[Any]:
+    return [await anext(reader) for _ in range(count)]
 
 
 class DefectTests(SynchronousTestCase):
