@@ -120,6 +120,7 @@ class WebSocketClient(LiveResponse):
             self._fragments += data
         if final:
             whole, self._fragments = bytes(self._fragments) or data, bytearray()
+            self._partial_since = None
             if self._is_binary or is_utf8(whole):
                 self._waiting.append((whole, self._is_binary))
             else:
@@ -165,6 +166,9 @@ class WebSocketClient(LiveResponse):
         if reason in self._holds:
             self._holds.discard(reason)
             if not self._holds and not self._ended:
+                if self._partial_since is not None:
+                    # Its rest could not arrive meanwhile.
+                    self._partial_since = self._listener.clock.seconds()
                 self.channel.stream.resumeProducing()
 
     def resumeProducing(self) -> None:

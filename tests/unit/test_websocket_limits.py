@@ -33,6 +33,12 @@ def unread(house: WebHouse, count: int) -> SocketClient:
     return client
 
 
+def frame_of(client: SocketClient, op: str, **members: object) -> bytes:
+    """Return the frame of a request that is not sent."""
+    client.frames.send_text(json.dumps({"id": 1, "op": op, **members}).encode())
+    return b"".join(client.frames.data_to_send())
+
+
 class FrameTests(SynchronousTestCase):
     """Frames that are not valid, too large or too slow"""
 
@@ -139,6 +145,16 @@ class FrameTests(SynchronousTestCase):
             self.house.pass_time(1)
         assert self.client.close_code == 4008
 
+    def test_each_message_has_its_own_time(self) -> None:
+        """In a stream without a pause, every read may end within a frame."""
+        rest = b""
+        for _ in range(60):
+            frame = frame_of(self.client, "ping")
+            self.client.client.send(rest + frame[:5])
+            rest = frame[5:]
+            self.house.pass_time(1)
+        assert self.client.close_code is None
+
 
 class TimeTests(SynchronousTestCase):
     """Pings"""
@@ -237,6 +253,24 @@ class PressureTests(SynchronousTestCase):
         topic.unblock(blocker)
         assert [one["ok"]["offset"] for one in client.pull()] == [0, 1]
         assert not client.stream.paused
+
+    def test_a_message_that_cannot_arrive_meanwhile(self) -> None:
+        house = WebHouse()
+        topic = house.broker.topics.create("a")
+        blocker = Held()
+        topic.block(blocker)
+        client = connected(house)
+        begun = b"\x82\xfe\x0f\x00abcd" + bytes(1000)
+        client.client.send(frame_of(client, "publish", topic="a", value="1") + begun)
+        assert client.stream.paused
+        house.pass_time(10)
+        topic.unblock(blocker)
+        house.pass_time(15)
+        assert [one["ok"]["offset"] for one in client.pull()] == [0]
+        client.push()
+        assert client.close_code is None
+        house.pass_time(7)
+        assert client.close_code == 4008
 
     def test_many_unconfirmed_messages_hold_it(self) -> None:
         store = Slow()
