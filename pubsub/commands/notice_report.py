@@ -35,8 +35,9 @@ def line_of(notice: Notice) -> str:
     match notice:
         case Disconnected(reason=reason):
             return f"the connection was lost: {reason}; connecting again"
-        case Reconnected(resumed=resumed, reason=reason):
-            return "connected again" + (", nothing was missed" if resumed else f": {reason}")
+        case Reconnected(resumed=resumed):
+            # A Gap before it says what may be missing, and why.
+            return "connected again" + (", the session was resumed" if resumed else "")
         case Gap(topics=topics, reason=reason, offset=offset):
             after = "" if offset is None else f" after offset {offset}"
             return f"{', '.join(topics)}: messages may be missing{after}: {reason}"
