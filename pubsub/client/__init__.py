@@ -20,6 +20,7 @@ from pubsub.client.client_errors import (
     ClientError,
     ConnectFailed,
     HistoryNeeded,
+    InvalidTopic,
     InvalidUrl,
     NotExpressible,
     NotPublished,
@@ -45,10 +46,10 @@ from pubsub.wire.client_events import Level
 
 __all__ = [
     "Client", "ClientClosed", "ClientError", "ConnectFailed", "Disconnected", "Ended", "Gap",
-    "HistoryNeeded", "InvalidUrl", "Level", "Message", "MessageBatch", "NotExpressible",
-    "NotPublished", "NotSent", "Notice", "OutcomeUnknown", "Reconnected", "Refusal",
-    "Subscription", "SubscriptionRefused", "TopicNotAddressable", "Uncertain", "Unconfirmable",
-    "connect",
+    "HistoryNeeded", "InvalidTopic", "InvalidUrl", "Level", "Message", "MessageBatch",
+    "NotExpressible", "NotPublished", "NotSent", "Notice", "OutcomeUnknown", "Reconnected",
+    "Refusal", "Subscription", "SubscriptionRefused", "TopicNotAddressable", "Uncertain",
+    "Unconfirmable", "connect",
 ]  # fmt: skip
 
 

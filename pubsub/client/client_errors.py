@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pubsub.errors import PubSubError
+from pubsub.errors import InvalidTopicName, PubSubError
 
 
 class ClientError(PubSubError):
@@ -48,6 +48,12 @@ class TopicNotAddressable(ClientError):
         super().__init__(text)
         self.topic = topic
         self.wires = tuple(wires)
+
+
+class InvalidTopic(ClientError, InvalidTopicName):
+    """No protocol can address the topic: its name is empty, too long, or not UTF-8."""
+
+    reason = "invalid-topic-name"
 
 
 class NotExpressible(ClientError):

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pubsub.client.client_errors import NotExpressible, TopicNotAddressable, Unconfirmable
+from pubsub.client.client_errors import (
+    InvalidTopic,
+    NotExpressible,
+    TopicNotAddressable,
+    Unconfirmable,
+)
 from pubsub.client.client_url import wires_for
-from pubsub.errors import InvalidTopicName
 from pubsub.kernel import Columns
 from pubsub.wire.client_events import Level
 from pubsub.wire.client_wire import ClientWire, Headers
@@ -18,13 +22,13 @@ _MAX_NAME = 255
 
 
 def check_topic(wire: ClientWire, topic: str) -> None:
-    """Raise InvalidTopicName or TopicNotAddressable if the wire has no address for ``topic``."""
+    """Raise InvalidTopic or TopicNotAddressable if the wire has no address for ``topic``."""
     try:
         size = len(topic.encode())
     except UnicodeEncodeError:
         size = 0
     if not 1 <= size <= _MAX_NAME:
-        raise InvalidTopicName(f"the name of a topic is 1 to {_MAX_NAME} bytes of UTF-8")
+        raise InvalidTopic(f"the name of a topic is 1 to {_MAX_NAME} bytes of UTF-8")
     problem = wire.topic_problem(topic)
     if problem:
         wires = wires_for(topic, wire.name)

@@ -24,6 +24,7 @@ from pubsub.client import (
     ClientClosed,
     ConnectFailed,
     HistoryNeeded,
+    InvalidTopic,
     Level,
     MessageBatch,
     NotExpressible,
@@ -34,7 +35,6 @@ from pubsub.client import (
     loop_thread,
 )
 from pubsub.client import twisted as twisted_client
-from pubsub.errors import InvalidTopicName
 from pubsub.protocols.cafe.codec import MAX_MESSAGE
 from pubsub.testing import LocalBroker, start_broker
 from tests.unit.fakes import scratch
@@ -185,7 +185,7 @@ class CoroutineTests(TestCase):
                 with pytest.raises(NotExpressible, match="headers"):
                     await cafe.publish("cafe/7", b"", headers={"a": b"b"})
                 for topic in ("", "x" * 256, "\ud800"):
-                    with pytest.raises(InvalidTopicName):
+                    with pytest.raises(InvalidTopic):
                         await cafe.publish(topic, b"")
                 with pytest.raises(HistoryNeeded, match="PUBSUB_API"):
                     cafe.subscribe("cafe/7", start=0)
