@@ -11,7 +11,9 @@ does not survive a fork: the new process makes its own.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from time import monotonic
 from typing import Any, TypeVar
 
 from pubsub.client import asyncio_runtime, base_client, subscription
@@ -124,6 +126,7 @@ class Subscription:
         self._thread = thread
         self._inner = inner
         self._current: Iterator[Message] = iter(())
+        self._turn = threading.Lock()
 
     def __enter__(self) -> Subscription:
         return self
@@ -141,15 +144,25 @@ class Subscription:
     def next(self, seconds: float | None = None) -> Message | Notice | None:
         """Return the next message; None at the end. Raises TimeoutError after ``seconds``.
 
-        Messages of a batch that ``next`` has begun are not given by iterating.
+        Several threads may call it: each message is given to one. Messages of a batch that ``next``
+        has begun are not given by iterating.
         """
-        for message in self._current:
-            return message
-        item = self.next_item(seconds)
-        if not isinstance(item, MessageBatch):
-            return item
-        self._current = iter(item)
-        return next(self._current)
+        until = None if seconds is None else monotonic() + seconds
+        # One thread waits for a batch; the others, for what it leaves of it.
+        if not self._turn.acquire(timeout=_left(until)):
+            raise TimeoutError(f"no message within {seconds:g} s")
+        try:
+            for message in self._current:
+                return message
+            item = self.next_item(None if until is None else _left(until))
+            if not isinstance(item, MessageBatch):
+                return item
+            self._current = iter(item)
+            return next(self._current)
+        except TimeoutError:
+            raise TimeoutError(f"no message within {seconds:g} s") from None
+        finally:
+            self._turn.release()
 
     def batches(self) -> Iterator[MessageBatch | Notice]:
         """Yield the messages in batches, which is faster."""
@@ -169,6 +182,11 @@ class Subscription:
 
     async def _close(self) -> None:
         self._inner.close()
+
+
+def _left(until: float | None) -> float:
+    """Return the seconds until then, for a lock: -1 for no limit."""
+    return -1 if until is None else min(max(until - monotonic(), 0.0), threading.TIMEOUT_MAX)
 
 
 async def _make(options: ClientOptions) -> base_client.Client:

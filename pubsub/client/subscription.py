@@ -15,14 +15,15 @@ class Subscription:
     """Iterate with ``async for``; ``batches`` gives the messages as they arrive together.
 
     With ``events=True`` both also give notices (``pubsub.client.notices``) between the messages
-    that they concern. As a context manager it ends with its block. One coroutine may iterate.
+    that they concern. As a context manager it ends with its block. One coroutine may iterate;
+    several may wait in ``next_item``, and each item is given to one of them.
     """
 
     def __init__(self, runtime: Runtime, feed: Feed, leave: Callable[[], None]) -> None:
         self._runtime = runtime
         self._feed = feed
         self._leave = leave
-        self._waiter: Waiter | None = None
+        self._waiters: list[Waiter] = []
         self._current: Iterator[Message] = iter(())
         feed.on_change = self._wake
 
@@ -70,8 +71,7 @@ class Subscription:
         while True:
             # As ``next_item``, without a coroutine for each.
             while (item := self._get()) is None and not feed.ended:
-                self._waiter = waiter = new_waiter()
-                await waiter.awaitable
+                await self._changed(new_waiter())
             if item is None:
                 return
             yield item
@@ -105,10 +105,10 @@ class Subscription:
             left = None if deadline is None else deadline - runtime.now()
             if left is not None and left <= 0:
                 raise TimeoutError(f"no message within {seconds:g} s")
-            self._waiter = waiter = runtime.waiter()
+            waiter = runtime.waiter()
             cancel = None if left is None else runtime.call_later(left, waiter.wake)
             try:
-                await waiter.awaitable
+                await self._changed(waiter)
             finally:
                 if cancel is not None:
                     cancel()
@@ -127,7 +127,17 @@ class Subscription:
         """End the subscription; messages that have not been iterated over are dropped."""
         self._leave()
 
+    async def _changed(self, waiter: Waiter) -> None:
+        """Return when the feed has changed, or ``waiter`` was woken."""
+        self._waiters.append(waiter)
+        try:
+            await waiter.awaitable
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
     def _wake(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None:
+        """Wake all: one that was woken for an item may have been cancelled meanwhile."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
             waiter.wake()
