@@ -51,8 +51,7 @@ log = Logger()
 _PING = frame(0x89, b"")
 # Confirmations that a client may be owed before no more is read from it.
 _MAX_CONFIRMING = 256
-# Bytes of a read: a read of tiny frames is handled within milliseconds. A longer frame is read in
-# larger pieces.
+# Bytes of a read: one of tiny frames takes milliseconds. A longer frame is read in larger pieces.
 _READ_BYTES, _LONG_READ_BYTES = 4 * 1024, 64 * 1024
 
 
@@ -66,9 +65,8 @@ class WebSocketClient(LiveResponse):
         self._context = context
         self._limit: int = listener.settings["max-message"]
         self._frames = Frames(SERVER, state=OPEN, max_size=self._limit, logger=quiet)
-        anonymous = RequestAccess(
-            listener, request.channel.identity, is_local=is_from_here(request)
-        )
+        is_local = is_from_here(request)
+        anonymous = RequestAccess(listener, request.channel.identity, is_local=is_local)
         self._requests = WebSocketRequests(context, self._outbox, anonymous)
         self._charge = TransportCharge(self.evict, listener.memory, INPUT)
         # The fragments of a message so far, joined: small ones would take more memory than bytes.
@@ -77,8 +75,7 @@ class WebSocketClient(LiveResponse):
         self._partial_since: float | None = None
         self._waiting: deque[tuple[bytes, bool]] = deque()
         self._holds: set[str] = set()
-        self._is_working = False
-        self._connected = self._ended = False
+        self._is_working = self._connected = self._ended = False
         self._closing: tuple[int, str] | None = None
         self._confirming = 0
         self._latest = listener.clock.seconds()
