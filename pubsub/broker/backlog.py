@@ -21,12 +21,15 @@ class Backlog:
     """The state that an outbox needs only while its subscriber is slow or a caller waits for it."""
 
     __slots__ = (
-        "blocking", "charged", "cursor", "drained", "evicted", "inflight", "last_writes", "since",
+        "blocking", "charged", "cursor", "drained", "evicted", "held_back", "inflight",
+        "last_writes", "since",
     )  # fmt: skip
 
     def __init__(self) -> None:
         # Bytes that the transport holds, and bytes charged to the memory budget.
         self.inflight = self.charged = 0
+        # The first of the bytes that wait, which came while only the broker held them.
+        self.held_back = 0
         self.since: float | None = None
         self.blocking: set[Topic] = set()
         # Called once when everything has been sent, in this order.
@@ -34,6 +37,10 @@ class Backlog:
         self.cursor: Cursor | None = None
         self.evicted = False
         self.last_writes = LastWrites()
+
+    def count_taken(self, nbytes: int) -> None:
+        """The transport has taken, and sent, the next ``nbytes`` bytes."""
+        self.held_back = max(0, self.held_back - nbytes)
 
 
 @dataclass(frozen=True, slots=True)

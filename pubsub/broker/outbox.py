@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pubsub.broker.backlog import Backlog, PendingMessages, first_offsets, message_counts
 from pubsub.broker.cursor import Cursor
-from pubsub.broker.outbox_queue import BEHIND, CLOSED, PAUSED, OutboxQueue
+from pubsub.broker.outbox_queue import BEHIND, CLOSED, HELD, PAUSED, STOPPED, OutboxQueue
 from pubsub.broker.slow_policy import Decision
 from pubsub.broker.start_positions import Resumption, at_offset, offset_of
 from pubsub.kernel import add_to_each
@@ -170,7 +170,9 @@ class Outbox(OutboxQueue):
         """
         router, queue = self._router, self._queue or []
         self._queue, self.queued = None, 0
-        self._charge(self._get_backlog().inflight)
+        backlog = self._get_backlog()
+        backlog.held_back = 0
+        self._charge(backlog.inflight)
         cursor = self._fall_behind(offset)
         first = first_offsets(queue)
         for topic, count in message_counts(queue).items():
@@ -196,10 +198,12 @@ class Outbox(OutboxQueue):
             self._router.undeliverable(self, source, count)
             return False
         backlog, policy = self._get_backlog(), self.policy
+        held_back = nbytes if self._state & STOPPED == HELD else 0
         decision = Decision.FALL_BEHIND
         if backlog.cursor is None:
             decision = policy.decide(
                 self.queued + backlog.inflight + nbytes,
+                backlog.held_back + held_back,
                 self._router.memory.full,
                 lambda: any(topic.durability for topic in source.topics),
             )
@@ -218,6 +222,7 @@ class Outbox(OutboxQueue):
             backlog.blocking.update(source.topics)
             for topic in source.topics:
                 topic.block(self)
+        backlog.held_back += held_back
         return True
 
     def overdue(self, now: float) -> bool:

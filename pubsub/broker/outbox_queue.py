@@ -101,6 +101,8 @@ class OutboxQueue(Tally):
                 backlog.inflight = len(data)
                 for piece, count, source, _offset in entries:
                     backlog.last_writes.add(len(piece), count, source)
+            elif self._backlog is not None:
+                self._backlog.count_taken(len(data))
         if self._backlog is not None:
             self._charge(self.queued + self._backlog.inflight if self._state else 0)
         if not self._queue and not self._state & PAUSED:
@@ -140,7 +142,10 @@ class OutboxQueue(Tally):
     # Readiness
 
     def hold(self) -> None:
-        """Queue deliveries until ``release``; used by protocols."""
+        """Queue deliveries until ``release``; used by protocols.
+
+        The policy for slow subscribers does not apply to them, unless the memory is full.
+        """
         self._state |= HELD
         self._ready = False
 
@@ -165,12 +170,14 @@ class OutboxQueue(Tally):
             return
         self._state &= ~PAUSED
         if self._backlog is not None:
+            self._backlog.count_taken(self._backlog.inflight)
             self._backlog.inflight = 0
         self.flush()
         # Full again, but with little queued: the subscriber reads and is not slow.
         if self.paused:
             backlog = self._get_backlog()
-            if self.queued + backlog.inflight <= self.policy.high_water_mark:
+            slow = self.queued + backlog.inflight - backlog.held_back
+            if slow <= self.policy.high_water_mark:
                 backlog.since = self._router.seconds()
 
     @property

@@ -62,15 +62,21 @@ class SlowPolicy:
         return replace(self, action=PAUSE) if self.action == AUTO else self
 
     def decide(
-        self, waiting: int, is_memory_full: bool, has_stored_topic: Callable[[], bool]
+        self,
+        waiting: int,
+        held_back: int,
+        is_memory_full: bool,
+        has_stored_topic: Callable[[], bool],
     ) -> Decision:
         """Return the treatment of a message with which ``waiting`` bytes wait for a subscriber.
 
-        The subscriber is slow and does not read the history.
+        The subscriber does not read the history. The broker itself has held ``held_back`` of these
+        bytes back: the subscriber is not slow because of them, but they take memory.
         """
-        if self.action == AUTO and self._is_too_much(waiting, is_memory_full, has_stored_topic):
+        slow = waiting if is_memory_full else waiting - held_back
+        if self.action == AUTO and self._is_too_much(slow, is_memory_full, has_stored_topic):
             return Decision.FALL_BEHIND
-        if waiting > self.nbytes:
+        if slow > self.nbytes:
             return Decision.DROP if self.action in (AUTO, DROP) else Decision.DISCONNECT
         if waiting > self.high_water_mark and self.action == PAUSE:
             return Decision.HOLD_PUBLISHERS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pubsub.broker.slow_policy import DISCONNECT, DROP, PAUSE, SlowPolicy
+from pubsub.broker.slow_policy import AUTO, DISCONNECT, DROP, PAUSE, SlowPolicy
 from pubsub.broker.topics import Topic
 from tests.unit.fakes import Held, Lines, batch_of
 from tests.unit.test_outbox import KIB, OutboxCase
@@ -199,3 +199,75 @@ class DisconnectTests(OutboxCase):
         assert self.bench.closed == ["slow consumer: over 1024 bytes behind"]
         assert self.bench.counters.dropped == 2
         assert self.bench.counters.delivered == 0
+
+
+class HeldTests(OutboxCase):
+    """Messages that the broker itself holds back"""
+
+    def test_they_do_not_count_as_slowness(self) -> None:
+        for action in (AUTO, DROP, DISCONNECT):
+            bob = self.subscriber(SlowPolicy(action, 4 * KIB, 30))
+            assert bob.outbox is not None
+            bob.outbox.hold()
+            for _ in range(10):
+                self.publish(b"x" * KIB)
+            bob.room = 1
+            bob.outbox.release()
+            self.publish(b"last")
+            bob.drain()
+            assert bob.data == (b"x" * KIB + b"\n") * 10 + b"last\n"
+            bob.outbox.shut("disconnected")
+        assert self.drops() == {}
+        assert self.bench.closed == []
+
+    def test_messages_after_the_hold_do(self) -> None:
+        bob = self.subscriber(SlowPolicy(DROP, 1024 * KIB, 30))
+        assert bob.outbox is not None
+        bob.outbox.hold()
+        for _ in range(20):
+            self.publish(b"x" * (256 * KIB))
+        bob.room = 1
+        bob.outbox.release()
+        for _ in range(5):
+            self.publish(b"y" * (256 * KIB))
+        assert self.drops() == {("bob", "t", "slow-consumer"): 2}
+        bob.drain()
+        assert bob.data.count(b"\n") == 23
+
+    def test_it_is_not_slow_while_it_reads_them(self) -> None:
+        bob = self.subscriber(SlowPolicy(DISCONNECT, 1024 * KIB, 30))
+        assert bob.outbox is not None
+        bob.outbox.hold()
+        for _ in range(20):
+            self.publish(b"x" * (256 * KIB))
+        bob.room = 1
+        bob.outbox.release()
+        for _ in range(4):
+            self.bench.clock.advance(20)
+            self.bench.router.sweep()
+            bob.drain(room=1)
+        assert self.bench.closed == []
+        self.bench.clock.advance(31)
+        self.bench.router.sweep()
+        assert self.bench.closed == ["slow consumer: behind for 30 s"]
+
+    def test_they_do_if_the_memory_is_full(self) -> None:
+        self.bench.memory.limit = 8 * KIB
+        bob = self.subscriber(SlowPolicy(DROP, 4 * KIB, 30))
+        assert bob.outbox is not None
+        bob.outbox.hold()
+        for _ in range(20):
+            self.publish(b"x" * KIB)
+        assert 8 * KIB <= self.bench.memory.used <= 10 * KIB
+        assert self.drops()[("bob", "t", "slow-consumer")] == 12
+
+    def test_publishers_wait_for_a_subscriber_of_pause(self) -> None:
+        bob = self.subscriber(SlowPolicy(PAUSE, 4 * KIB, 30))
+        assert bob.outbox is not None
+        bob.outbox.hold()
+        for _ in range(6):
+            self.publish(b"x" * KIB)
+        assert self.topic.blockers == {bob.outbox}
+        bob.outbox.release()
+        assert not self.topic.blockers
+        assert self.bench.closed == []
