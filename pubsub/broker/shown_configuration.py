@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,3 +15,5 @@ class ShownConfiguration:
     """
 
     content: Mapping[str, Any] = field(default_factory=dict)
+    reloaded: Callable[[], object] = lambda: None
+    """Called after each reload, once the listeners are those of the new configuration."""

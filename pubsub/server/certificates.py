@@ -38,8 +38,8 @@ def read_tls(protocol: str, endpoint: str, settings: Mapping[str, Any]) -> Serve
 
 
 class CertificateWatch(Service):
-    """Logs the certificates of ``listeners`` when the broker starts, and once a day those that end
-    soon. ``seconds`` is the system's time.
+    """Logs the certificates of ``listeners`` when the broker starts, and those that end soon once a
+    day and after a reload that changed them. ``seconds`` is the system's time.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class CertificateWatch(Service):
         self._clock = clock
         self._seconds = seconds
         self._timer: IDelayedCall | None = None
+        self._known: dict[Listener, ServerTls] = {}
 
     def startService(self) -> None:
         """Log the certificates, and begin the daily check."""
@@ -70,15 +71,36 @@ class CertificateWatch(Service):
             if tls is not None:
                 yield listener, tls
 
+    def look_again(self) -> None:
+        """Look at the certificates that are not those of the last look; called after a reload."""
+        if self.running:
+            known, self._known = self._known, dict(self._served())
+            for listener, tls in self._known.items():
+                if known.get(listener) != tls:
+                    self._check(listener, tls)
+
     def _look(self) -> None:
         self._timer = self._clock.callLater(_DAY, self._look)
+        self._known = dict(self._served())
+        for listener, tls in self._known.items():
+            self._check(listener, tls)
+
+    def _check(self, listener: Listener, tls: ServerTls) -> None:
         now = datetime.fromtimestamp(self._seconds(), UTC)
-        for listener, tls in self._served():
-            if tls.expires - now < _SOON:
-                log.warn(
-                    "{protocol}: the certificate of {subject} ends on {end}; replace it and send "
-                    "SIGHUP",
-                    protocol=listener.protocol,
-                    subject=tls.subject,
-                    end=f"{tls.expires:%Y-%m-%d}",
-                )
+        values = {
+            "protocol": listener.protocol,
+            "subject": tls.subject,
+            "end": f"{tls.expires:%Y-%m-%d}",
+        }
+        if tls.expires <= now:
+            log.warn(
+                "{protocol}: the certificate of {subject} has expired on {end}; replace it and "
+                "send SIGHUP",
+                **values,
+            )
+        elif tls.expires - now < _SOON:
+            log.warn(
+                "{protocol}: the certificate of {subject} ends on {end}; replace it and send "
+                "SIGHUP",
+                **values,
+            )

@@ -149,6 +149,7 @@ class LiveConfiguration:
                 missing.append(str(error))
                 log.error("reload: {reason}; correct it and reload again", reason=error)
         self._broker.readiness.missing = missing
+        self._broker.configuration.reloaded()
 
     def _report(self, changes: Changes) -> None:
         for one in changes.settings:

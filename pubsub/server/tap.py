@@ -130,6 +130,7 @@ def make_broker(
             listeners.add(prepared)
     watch = CertificateWatch(broker.listeners, reactor, wall.system)
     watch.setServiceParent(broker)  # type: ignore[no-untyped-call]
+    broker.configuration.reloaded = watch.look_again
     return broker
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any, cast
 
+import trustme
 from twisted.internet.address import IPv4Address
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IListeningPort
@@ -193,6 +195,20 @@ class MoveTests(ListenerCase):
 
 class ReportTests(ListenerCase):
     """The log"""
+
+    def test_an_expired_certificate_is_reported_at_once(self) -> None:
+        directory, end = scratch(self), datetime(2001, 2, 3, tzinfo=UTC)
+        issued = trustme.CA().issue_cert(
+            "a.example", not_before=datetime(2000, 1, 1, tzinfo=UTC), not_after=end
+        )
+        path = directory / "a.pem"
+        path.write_bytes(issued.private_key_and_cert_chain_pem.bytes())
+        path.chmod(0o600)
+        pem = str(path)
+        for _ in range(2):
+            self.apply(config(cafe(1, **{"tls-cert": pem}), cafe(2, **{"tls-cert": pem})))
+        expected = "cafe: the certificate of a.example has expired on 2001-02-03; "
+        assert len([line for line in self.lines if line.startswith(expected)]) == 2
 
     def test_changes_that_need_a_restart_are_named_each_time(self) -> None:
         line = "reload: tuning stays on until a restart makes it off"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from OpenSSL import SSL
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.listener import Listener
 from pubsub.broker.tls_settings import TLS, TLS_SETTINGS
 from pubsub.errors import ConfigurationError
 from pubsub.server.certificates import CertificateWatch, read_tls
@@ -193,6 +194,43 @@ class WatchTests(SynchronousTestCase):
         ]
         watch.stopService()
         assert not clock.getDelayedCalls()
+
+    def test_an_expired_certificate_is_said_to_be(self) -> None:
+        lines = logged(self)
+        watch, _ = self.watch(self.tls("old", days=-1))
+        watch.startService()
+        self.addCleanup(watch.stopService)
+        assert lines[1:] == [
+            "toy: the certificate of old has expired on 2026-06-30; replace it and send SIGHUP"
+        ]
+
+    def test_one_that_a_reload_has_changed_is_looked_at(self) -> None:
+        lines = logged(self)
+        watch, listener = self.watch(self.tls("good", days=90))
+        watch.look_again()
+        assert lines == []
+        watch.startService()
+        self.addCleanup(watch.stopService)
+        del lines[:]
+        listener.settings = {**listener.settings, TLS: self.tls("next", days=3)}
+        watch.look_again()
+        watch.look_again()
+        assert lines == [
+            "toy: the certificate of next ends on 2026-07-04; replace it and send SIGHUP"
+        ]
+
+    def tls(self, subject: str, days: int) -> ServerTls:
+        """Return the TLS of a certificate that ends ``days`` after 2026-07-01."""
+        end = datetime(2026, 7, 1, tzinfo=UTC) + timedelta(days=days)
+        digest = subject.encode().ljust(32)
+        return ServerTls(digest, subject, end, SSL.Context(SSL.TLS_SERVER_METHOD))
+
+    def watch(self, tls: ServerTls) -> tuple[CertificateWatch, Listener]:
+        """Return the watch of a listener with ``tls``, on 2026-07-01."""
+        listener = make_listener(make_broker())
+        listener.settings = {**listener.settings, TLS: tls}
+        now = datetime(2026, 7, 1, tzinfo=UTC).timestamp()
+        return CertificateWatch([listener], Clock(), lambda: now), listener
 
 
 class ReasonTests(SynchronousTestCase):
