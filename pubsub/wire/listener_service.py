@@ -6,6 +6,7 @@ import os
 import re
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from twisted.application.service import Service
@@ -150,6 +151,7 @@ class ListenerService(Service):
         listening = self._endpoint.listen(factory)
         listening.addCallback(self._listening).addErrback(failures.append)
         if failures:
+            _remove_lock(failures[0].value)
             raise StartError(self._explain(failures[0]))
 
     def startService(self) -> None:
@@ -249,6 +251,20 @@ class ListenerService(Service):
         else:
             failure.raiseException()
         return f"{self._protocol}: cannot listen on {self._description}: {reason}"
+
+
+def _remove_lock(error: BaseException | None) -> None:
+    """Remove the lock file of a UNIX socket that could not be bound: Twisted leaves it.
+
+    Without an error of the system, the lock could not be acquired and belongs to another listener.
+    """
+    if (
+        isinstance(error, CannotListenError)
+        and isinstance(error.port, bytes)
+        and isinstance(error.socketError, OSError)
+    ):
+        with suppress(OSError):
+            os.unlink(error.port + b".lock")
 
 
 def _parse(reactor: object, description: str) -> IStreamServerEndpoint:

@@ -118,6 +118,17 @@ class ListenTests(TestCase):
     def test_an_unusable_path_is_a_one_line_error(self) -> None:
         assert "No such file" in self.refuse("unix:/nowhere/at/all.sock")
 
+    def test_a_path_that_is_too_long_leaves_no_lock_file(self) -> None:
+        directory = tempfile.mkdtemp()
+        assert "path too long" in self.refuse(f"unix:{directory}/{'x' * 200}")
+        assert os.listdir(directory) == []
+
+    def test_the_lock_file_of_another_listener_stays(self) -> None:
+        directory = tempfile.mkdtemp()
+        self.start(f"unix:{directory}/s")
+        assert "Cannot acquire lock" in self.refuse(f"unix:{directory}/s")
+        assert sorted(os.listdir(directory)) == ["s", "s.lock"]
+
     def test_the_address_is_logged(self) -> None:
         lines = logged(self)
         path = os.path.join(tempfile.mkdtemp(), "s")
