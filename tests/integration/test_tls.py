@@ -126,7 +126,9 @@ def test_clients_verify_the_broker(start: Start, authority: Authority, other: Au
 def test_an_expired_certificate_of_the_broker(start: Start, authority: Authority) -> None:
     expired = authority.issue("expired", NAME, expired=True)
     broker = start(*listen("cafe"), f"--tls-cert={expired}")
-    broker.wait_line(r"cafe: the certificate of localhost ends on \d{4}-\d\d-\d\d; replace it and")
+    broker.wait_line(
+        r"cafe: the certificate of localhost has expired on \d{4}-\d\d-\d\d; replace it and"
+    )
     with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
         connect(broker.port("cafe"), authority.client())
 
