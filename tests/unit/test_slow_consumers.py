@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pubsub.broker.slow_policy import AUTO, DISCONNECT, DROP, PAUSE, SlowPolicy
 from pubsub.broker.topics import Topic
-from tests.unit.fakes import Held, Lines, batch_of
+from tests.unit.fakes import Held, Lines, Transport, batch_of
 from tests.unit.test_outbox import KIB, OutboxCase
 
 
@@ -204,6 +204,17 @@ class DisconnectTests(OutboxCase):
 class HeldTests(OutboxCase):
     """Messages that the broker itself holds back"""
 
+    def held(self, policy: SlowPolicy) -> Transport:
+        """Return a subscriber that reads slowly, for which 5 MiB were held back until now."""
+        bob = self.subscriber(policy)
+        assert bob.outbox is not None
+        bob.outbox.hold()
+        for _ in range(20):
+            self.publish(b"x" * (256 * KIB))
+        bob.room = 1
+        bob.outbox.release()
+        return bob
+
     def test_they_do_not_count_as_slowness(self) -> None:
         for action in (AUTO, DROP, DISCONNECT):
             bob = self.subscriber(SlowPolicy(action, 4 * KIB, 30))
@@ -221,13 +232,7 @@ class HeldTests(OutboxCase):
         assert self.bench.closed == []
 
     def test_messages_after_the_hold_do(self) -> None:
-        bob = self.subscriber(SlowPolicy(DROP, 1024 * KIB, 30))
-        assert bob.outbox is not None
-        bob.outbox.hold()
-        for _ in range(20):
-            self.publish(b"x" * (256 * KIB))
-        bob.room = 1
-        bob.outbox.release()
+        bob = self.held(SlowPolicy(DROP, 1024 * KIB, 30))
         for _ in range(5):
             self.publish(b"y" * (256 * KIB))
         assert self.drops() == {("bob", "t", "slow-consumer"): 2}
@@ -235,13 +240,7 @@ class HeldTests(OutboxCase):
         assert bob.data.count(b"\n") == 23
 
     def test_it_is_not_slow_while_it_reads_them(self) -> None:
-        bob = self.subscriber(SlowPolicy(DISCONNECT, 1024 * KIB, 30))
-        assert bob.outbox is not None
-        bob.outbox.hold()
-        for _ in range(20):
-            self.publish(b"x" * (256 * KIB))
-        bob.room = 1
-        bob.outbox.release()
+        bob = self.held(SlowPolicy(DISCONNECT, 1024 * KIB, 30))
         for _ in range(4):
             self.bench.clock.advance(20)
             self.bench.router.sweep()
