@@ -46,10 +46,10 @@ HEAD_BYTES = _HEAD.size
 # covers these too, and the bytes behind the head.
 _CRC_AT, _CRC_END = 8, 12
 _CHECK_AT = HEAD_BYTES - 4
-# Payloads of at least so many bytes in the mean are not copied into one buffer.
+# Payloads of at least this average size are not copied into one buffer.
 _LARGE = 16 * 1024
-# ``crc32`` keeps the interpreter for so many bytes.
-_KEPT = 5000
+# ``crc32`` releases the interpreter for larger buffers.
+_CRC_BYTES = 5000
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 _EPOCH = struct.Struct("<IIq16s")
@@ -199,12 +199,12 @@ def _checksum(payloads: Sequence[bytes | memoryview], crc: int) -> int:
     """Continue the checksum ``crc`` with ``payloads``."""
     if len(payloads) <= 1:
         return crc32(payloads[0], crc) if payloads else crc
-    # The checksum of each would give other threads the interpreter, and it can take milliseconds
+    # The checksum of a whole payload would release the interpreter, and it can take milliseconds
     # to get it back.
     for payload in payloads:
         view = memoryview(payload)
-        for at in range(0, len(view), _KEPT):
-            crc = crc32(view[at : at + _KEPT], crc)
+        for at in range(0, len(view), _CRC_BYTES):
+            crc = crc32(view[at : at + _CRC_BYTES], crc)
     return crc
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from typing import Any, ClassVar
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -421,6 +422,18 @@ class Bodies:
             self.house.turn()
             assert received + client.take() == 1000 * reply
             assert not client.stream.paused
+
+        def test_an_error_of_the_broker_ends_the_connection(self) -> None:
+            (driver,) = self.serve(self.kind)
+            driver.open()
+            client = driver.publisher()
+            _, request = next(iter(driver.questions(client).items()))
+            client.stream.feed(request * 1000)
+            with mock.patch.object(type(client.protocol), "next_turn", side_effect=ValueError):
+                self.house.turn()
+            assert client.stream.aborted
+            logged = self.flushLoggedErrors(ValueError)  # type: ignore[no-untyped-call]
+            assert len(logged) == 1
 
         def test_a_client_that_leaves_meanwhile(self) -> None:
             (driver,) = self.serve(self.kind)
