@@ -23,7 +23,7 @@ from pubsub.backplane.replica_record import (
 if TYPE_CHECKING:
     from pubsub.backplane.replica_stream import ReplicaStream
     from pubsub.broker.batch import Batch
-    from pubsub.interfaces import IStore
+    from pubsub.store.shared_store import SharedStore
 
 log = Logger()
 WINDOW = 4 * 1024**2
@@ -53,7 +53,7 @@ class ReplicaSender:
 
     def __init__(
         self,
-        store: IStore,
+        store: SharedStore,
         stream: ReplicaStream,
         origin: str,
         term: int,
@@ -126,11 +126,9 @@ class ReplicaSender:
     async def _pump(self) -> None:
         try:
             while (
-                not self._ended
-                and self._under_way < WINDOW
-                and self.cursor < self._store.next_offset
+                not self._ended and self._under_way < WINDOW and self.cursor < self._store.sendable
             ):
-                page = await self._store.read(self.cursor, None, _PAGE, fresh=True)
+                page = await self._store.read_sendable(self.cursor, _PAGE)
                 if self._ended or page.next_offset <= self.cursor:
                     break
                 first = page.batches[0].offset if page.batches else page.next_offset

@@ -19,8 +19,7 @@ from twisted.logger import Logger
 
 from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.shared_state import in_time
-from pubsub.broker.history_reads import require_written
-from pubsub.errors import BackplaneAway
+from pubsub.errors import BackplaneAway, HistoryUnavailable
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
@@ -88,9 +87,16 @@ class SharedBatches:
         self._check(at[0], batch)
         self._unsettled.pop(query, None)
         self._store.put(RESERVED_BATCHES, _key(query), str(batch).encode())
-        await require_written(self._store)
+        # After a power cut the reservation would otherwise stay, and no broker could settle it.
+        await self._require_on_disk()
         value = _Reservation(batch, self._store.log_id, False)
         await self._change(query, value, at, lambda found: self._check(found, batch))
+
+    async def _require_on_disk(self) -> None:
+        done: Deferred[bool] = Deferred()
+        self._store.when_synced(done.callback)
+        if not await done:
+            raise HistoryUnavailable(str(self._store.trouble))
 
     def _check(self, found: _Reservation | None, batch: int) -> bool:
         """Return True if this broker may reserve the batch; raise the reason if it may not."""

@@ -80,6 +80,10 @@ class UnsentMessages:
             self._spool.add(batch.offset + batch.count, batch.count, batch.nbytes)
             self._pump()
 
+    def commit_on_disk(self) -> None:
+        """See ``Replication``."""
+        self._pump()
+
     def after_stored(self, call: Callable[[bool], None]) -> Callable[[bool], None]:
         """See ``Replication``."""
         return self._waiters.after(self._spool.end, call)

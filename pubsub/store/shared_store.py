@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
+
+from twisted.internet.defer import Deferred
 
 from pubsub.errors import HistoryUnavailable
 from pubsub.store.log_store import LogStore
+from pubsub.store.unsynced_commits import UnsyncedCommits
 
 if TYPE_CHECKING:
-    from pubsub.broker.batch import Batch
+    from pubsub.broker.batch import Batch, Page
 
 
 class Replication(Protocol):
@@ -25,6 +29,9 @@ class Replication(Protocol):
     def after_stored(self, call: Callable[[bool], None]) -> Callable[[bool], None]:
         """Return a call for ``when_stored`` of this disk: ``call`` waits for the others too."""
 
+    def commit_on_disk(self) -> None:
+        """Messages of an atomic commit may be sent now."""
+
 
 class Positions(Protocol):
     """Observes all messages; see ``SharedPositions``."""
@@ -33,12 +40,51 @@ class Positions(Protocol):
         """The store has ``batch``."""
 
 
+def _before(page: Page, stop: int) -> Page:
+    """Return the messages of ``page`` before ``stop``, where a batch begins if it is within it."""
+    if page.next_offset <= stop:
+        return page
+    return replace(
+        page, batches=[one for one in page.batches if one.offset < stop], next_offset=stop
+    )
+
+
 class SharedStore(LogStore):
     """``when_stored`` waits for the stream that brokers share, too; ``append`` is bounded by it."""
 
     replication: Replication | None = None
     positions: Positions | None = None
     _is_together = False
+
+    def open(self, run: int) -> None:
+        """See ``IStore``."""
+        self._unsynced_commits = UnsyncedCommits(
+            self.when_synced, self._reactor.callLater, self._commit_on_disk
+        )
+        super().open(run)
+
+    def _commit_on_disk(self) -> None:
+        if self.replication is not None:
+            self.replication.commit_on_disk()
+
+    def close(self) -> Deferred[None]:
+        """See ``IStore``."""
+        closed = super().close()
+        self._unsynced_commits.close()
+        return closed
+
+    @property
+    def sendable(self) -> int:
+        """The offset before which messages may be sent to the other brokers.
+
+        Those of an atomic commit may when they are on disk, all others at once.
+        """
+        begins = self._unsynced_commits.begins
+        return self.next_offset if begins is None else begins
+
+    def read_sendable(self, offset: int, max_bytes: int) -> Deferred[Page]:
+        """As ``read``, of all topics, before ``sendable``."""
+        return self.read(offset, None, max_bytes, fresh=True).addCallback(_before, self.sendable)
 
     @property
     def log_id(self) -> str:
@@ -94,6 +140,16 @@ class SharedStore(LogStore):
         """See ``IStore``."""
         self._check()
         super().begin_commit(finish)
+        self._unsynced_commits.begin(self.next_offset)
+
+    def end_commit(self) -> None:
+        """See ``IStore``."""
+        super().end_commit()
+        self._unsynced_commits.end()
+
+    def when_synced(self, call: Callable[[bool], None]) -> None:
+        """As ``when_stored``, of this disk alone."""
+        super().when_stored(call)
 
     def when_stored(self, call: Callable[[bool], None]) -> None:
         """See ``IStore``."""

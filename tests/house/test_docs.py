@@ -35,6 +35,7 @@ _PATH = re.compile(
 )
 _MODULE = re.compile(r"(?<![\w./-])(?:pubsub|tests)(?:\.[a-z_]+)+(?![\w/-])")
 _OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)(?<!-)(?![\w-])")
+_CELL = re.compile(r"(?<!\\)\|")
 _WORD = re.compile(r"\w+")
 # Names of operators' files that look like modules.
 _FILES = {"pubsub.key", "pubsub.toml", "pubsub.service", "pubsub.lua"}
@@ -262,8 +263,25 @@ class DiagramTests(SynchronousTestCase):
         assert architecture.drawn(page) == page, "run scripts/architecture.py"
 
 
+def misshapen(text: str) -> list[str]:
+    """Return the rows that have another number of cells than their table."""
+    found, before = [], 0
+    for line in text.splitlines():
+        cells = len(_CELL.findall(line)) if line.startswith("|") else 0
+        if before and cells and cells != before:
+            found.append(line)
+        else:
+            before = cells
+    return found
+
+
 class TableTests(SynchronousTestCase):
     """The tables that follow from declarations"""
+
+    def test_every_row_has_all_cells(self) -> None:
+        assert misshapen("| a | b |\n| 1 | 2 | | 3 | 4 |") == ["| 1 | 2 | | 3 | 4 |"]
+        rows = [f"{name_of(page)}: {row}" for page in PAGES for row in misshapen(prose(page))]
+        assert not rows
 
     def test_they_are_current(self) -> None:
         for page in tables.pages():

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from twisted.internet import reactor
 from twisted.internet.address import IPv4Address
-from twisted.internet.defer import maybeDeferred
+from twisted.internet.defer import ensureDeferred, maybeDeferred
+from twisted.python.failure import Failure
 
 from pubsub.backplane import shared_batches
 from pubsub.backplane.memory_state import MemoryBucket, MemoryState
 from pubsub.backplane.shared_batches import BegunElsewhere, CommittedElsewhere, SharedBatches
 from pubsub.errors import BackplaneAway
 from pubsub.http_api.server import HttpApiFactory
+from pubsub.store import unsynced_commits
+from pubsub.store.stored_runs import topic_of
+from pubsub.store.write_group import WriteGroup
+from tests.unit.fakes import scratch
 from tests.unit.replicas import Node, ReplicaCase, at_tick_end
 from tests.unit.test_http_writing import table
 from tests.unit.web import Answer, WebClient, WebHouse, admin_settings, stream_of
@@ -115,6 +122,61 @@ class BatchTests(ReplicaCase):
         again = self.writing(here.path)
         assert not list(again.store.items(shared_batches.RESERVED_BATCHES))
         await self.has(there, [b"1", b"2"])
+
+    def hold_messages(self, node: Node) -> list[Callable[[], None]]:
+        """Hold writes of messages of topic ``t``; return the list of them."""
+        held: list[Callable[[], None]] = []
+        write = node.store._effects.write
+
+        def hold(group: WriteGroup | None, sync: bool) -> None:
+            call = partial(write, group, sync)
+            if group is not None and "t" in map(topic_of, group.runs):
+                held.append(call)
+            else:
+                call()
+
+        self.patch(node.store._effects, "write", hold)
+        return held
+
+    async def test_no_other_broker_has_messages_that_are_not_on_disk(self) -> None:
+        here, there = self.writing(), self.writing()
+        held = self.hold_messages(here)
+        done = ensureDeferred(self.commit(here, 0, await self.stage(here, 0, b"1")))
+        await self.until(lambda: bool(held))
+        here.publish("u", b"behind it")
+        there.publish("v", b"other")
+        await self.has(here, [b"1", b"behind it", b"other"])
+        assert await there.payloads() == [b"other"]
+        copy = here.crashed(scratch(self) / "copy")
+        ended = here.stop()
+        for call in held:
+            call()
+        await ended
+        done.addErrback(lambda failure: None)
+        done.cancel()
+        # Neither the messages nor the record of the commit were written before the crash.
+        self.writing(copy)
+        await self.free()
+        assert await self.commit(there, 0, await self.stage(there, 0, b"1")) == (200, False)
+        await self.has(there, [b"1", b"other"])
+
+    async def test_messages_are_shared_once_they_are_on_disk(self) -> None:
+        self.patch(unsynced_commits, "_RETRY_SECONDS", 0.01)
+        here, there = self.writing(), self.writing()
+        held = self.hold_messages(here)
+        done = ensureDeferred(self.commit(here, 0, await self.stage(here, 0, b"1")))
+        await self.until(lambda: bool(held))
+        full = Failure(OSError(28, "No space left on device"))
+        here.store._commits.write_failed(full)
+        # The client is told early; the write is repeated.
+        assert await done == (503, "history-unavailable")
+        assert await there.payloads() == []
+        write = held.pop()
+        await self.until(lambda: bool(held))
+        write()
+        await self.has(there, [b"1"])
+        assert await self.commit(here, 0) == (200, True)
+        assert await self.commit(there, 0) == (200, True)
 
     async def test_it_says_so_when_it_is_back(self) -> None:
         here, there = self.writing(), self.writing()
