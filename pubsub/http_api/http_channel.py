@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 # Seconds that a connection without a request stays open.
 _KEEP_ALIVE = 60.0
-# Bytes of a read between two bodies: it has few requests, which take 0.3 ms each. TLS reads more.
+# Bytes of a read between two bodies: it has few requests, which take 0.3 ms each.
 _HEAD_READ_BYTES = 1024
 # The reason of a disconnect that the client caused.
 _LEFT = "left"

@@ -1,7 +1,8 @@
 """The transport of a connection over TLS.
 
-It differs from Twisted's in four things. Failed handshakes are counted with their reason. A client
-that is held gets no further input, not even bytes that are decrypted already. The input in OpenSSL
+It differs from Twisted's in five things. Failed handshakes are counted with their reason. A client
+that is held gets no further input, not even bytes that are decrypted already. A protocol that reads
+few bytes at a time (``bufferSize``) gets as many in a tick, as from a socket. The input in OpenSSL
 is bounded, and so are the messages of TLS itself that a client can make it answer (see
 ``tls_input.py``). And the end of the client's output (close_notify) does not end the broker's own
 in TLS 1.3, as RFC 8446 §6.1 has it; in TLS 1.2 it does (RFC 5246 §7.2.1).
@@ -80,8 +81,12 @@ class TlsStream(BufferingTLSTransport):
 
     verify_error = 0
     """The number of OpenSSL's last error if the client's certificate was not accepted."""
+    bufferSize = _READ_BYTES
+    """See ``StreamTransport``."""
     _heard = False
     _paused = False
+    # There are more decrypted bytes than the protocol reads in a tick.
+    _is_divided = False
     _input_ended = False
     # The record that has arrived in part, and since when; the timer is kept for the next ones.
     _partial = 0
@@ -163,7 +168,7 @@ class TlsStream(BufferingTLSTransport):
     def _decrypt(self) -> None:
         """Give OpenSSL the input, a piece at a time, until the client is held."""
         waiting = self._input
-        while not (self._is_over or (self._paused and self._handshakeDone)):
+        while not (self._is_over or self._is_divided or (self._paused and self._handshakeDone)):
             piece = waiting.take()
             if not piece:
                 break
@@ -182,9 +187,23 @@ class TlsStream(BufferingTLSTransport):
 
     def _go_on(self) -> None:
         """Others have been served."""
-        if self._tlsConnection is not None and not self._paused:
+        if self._tlsConnection is not None and not (self._paused or self._is_divided):
             self._bottom.resumeProducing()
             self._decrypt()
+
+    def _divide(self) -> None:
+        """Deliver the rest in later ticks; nothing more is read meanwhile."""
+        self._is_divided = True
+        self._bottom.pauseProducing()
+        self.factory._clock.callLater(0, self._deliver_rest)
+
+    def _deliver_rest(self) -> None:
+        self._is_divided = False
+        if self._tlsConnection is None or self._paused:
+            return
+        self._deliver_held()
+        if self._tlsConnection is not None and not (self._paused or self._is_divided):
+            self._bottom.resumeProducing()
 
     @property
     def _is_over(self) -> bool:
@@ -202,9 +221,12 @@ class TlsStream(BufferingTLSTransport):
 
     def _flushReceiveBIO(self) -> None:
         """Deliver the bytes that can be decrypted, unless the client is held."""
-        while not (self._lostTLSConnection or self._paused or self._input_ended):
+        while not (
+            self._lostTLSConnection or self._paused or self._is_divided or self._input_ended
+        ):
+            size = min(self.bufferSize, _READ_BYTES)
             try:
-                data = self._tlsConnection.recv(_READ_BYTES)
+                data = self._tlsConnection.recv(size)
             except SSL.WantReadError:
                 break
             except SSL.ZeroReturnError:
@@ -215,6 +237,8 @@ class TlsStream(BufferingTLSTransport):
                 self._input.delivers()
                 if not self._aborted:
                     self.wrappedProtocol.dataReceived(data)
+                    if len(data) == size and self.bufferSize < _READ_BYTES:
+                        self._divide()
         if self._tlsConnection is not None:
             self._input.answered(self._flush_output())
 
@@ -260,7 +284,8 @@ class TlsStream(BufferingTLSTransport):
             self._paused = False
             self._partial_since = self.factory._clock.seconds()
             self.factory._clock.callLater(0, self._deliver_held)
-        self._bottom.resumeProducing()
+        if not self._is_divided:
+            self._bottom.resumeProducing()
 
     def _deliver_held(self) -> None:
         if self._tlsConnection is not None and self._handshakeDone:
