@@ -26,7 +26,7 @@ _TEMPORARY = ("rate-limited", "memory", "internal")
 # The frames have the token and the messages.
 _QUIET = logging.getLogger("pubsub.client.websocket")
 _QUIET.disabled = True
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class HttpConnection(WireConnection):
@@ -62,14 +62,14 @@ class HttpConnection(WireConnection):
         """Send a request, whose reply is for ``waiting``; return its number."""
         number = next(self._numbers)
         self.waiting[number] = waiting
-        self._frames.send_text(_encode({"id": number, "op": op, **members}).encode())
+        self._frames.send_text(encode({"id": number, "op": op, **members}).encode())
         return number
 
     def request_binary(self, waiting: object, payload: bytes, members: dict[str, object]) -> None:
         """Send a request that carries a payload."""
         number = next(self._numbers)
         self.waiting[number] = waiting
-        head = _encode({"id": number, **members}).encode()
+        head = encode({"id": number, **members}).encode()
         self._frames.send_binary(len(head).to_bytes(4, "big") + head + payload)
 
     def push(self) -> None:
@@ -188,12 +188,16 @@ class HttpConnection(WireConnection):
                 code = str(error["code"])
                 self._end(Rejected(code, permanent=code not in _TEMPORARY), events)
                 return
-            self.epoch = str(ok["epoch"])
+            self.welcomed(ok)
             events.append(Opened(self.resumed))
         elif waiting is None:
             events.append(Alive())
         else:
             self.answered(waiting, ok, error, events)
+
+    def welcomed(self, ok: Any) -> None:
+        """Take the members of the reply to ``connect``."""
+        self.epoch = str(ok["epoch"])
 
     def answered(self, waiting: Any, ok: Any, error: Any, events: list[WireEvent]) -> None:
         """Handle the reply to ``waiting``: ``ok``, unless there is an ``error``."""

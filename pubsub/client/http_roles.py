@@ -6,7 +6,7 @@ import base64
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pubsub.client.http_connection import HttpConnection
+from pubsub.client.http_connection import HttpConnection, encode
 from pubsub.kernel import Columns
 from pubsub.wire.client_events import (
     Interest,
@@ -22,6 +22,8 @@ from pubsub.wire.client_wire import Headers, Sender, WireOptions
 from pubsub.wire.confirm_groups import ConfirmGroup, ConfirmGroups
 
 _LEVELS = {"stored": Level.STORED}
+# Bytes of a request with several messages, at most; of a size in its list; and of other members.
+_REQUEST_BYTES, _SIZE_BYTES, _AROUND = 64 * 1024, 6, 128
 
 
 @dataclass(slots=True)
@@ -37,12 +39,35 @@ class _HttpPing(NamedTuple):
     group: ConfirmGroup
 
 
+class _HttpMessages(NamedTuple):
+    """The request that publishes some messages of a group."""
+
+    group: ConfirmGroup
+    messages: int
+
+
 class HttpPublisher(HttpConnection):
-    """Publishes."""
+    """Publishes.
+
+    Consecutive messages that have everything but the payload in common are sent in one request, if
+    the broker takes several.
+    """
 
     def __init__(self, options: WireOptions) -> None:
         super().__init__(options)
         self._groups = ConfirmGroups()
+        # The members of the next request, and its payloads.
+        self._members: dict[str, object] = {}
+        self._payloads: list[bytes] = []
+        # The bytes of the request so far, and those of it without payloads.
+        self._nbytes = self._around = 0
+        self._max_messages, self._max_bytes = 1, 0
+
+    def welcomed(self, ok: Any) -> None:
+        """See ``HttpConnection``. A broker of an earlier version takes one message."""
+        super().welcomed(ok)
+        self._max_messages = int(ok.get("max_messages", 1))
+        self._max_bytes = min(int(ok.get("max_bytes", 0)), _REQUEST_BYTES)
 
     def publish(
         self, topic: str, columns: Columns, sender: Sender = None, headers: Headers | None = None
@@ -56,20 +81,57 @@ class HttpPublisher(HttpConnection):
                 {"key": key, "value_base64": base64.b64encode(value).decode()}
                 for key, value in headers.items()
             ]
+        self._add(members, columns.payloads())
+
+    def publish_alike(self, topic: str, payloads: list[bytes]) -> bool:
+        """See ``WireConnection``."""
+        if len(payloads[0]) > self._max_bytes:
+            return False
+        self._add({"op": "publish", "topic": topic}, payloads)
+        return True
+
+    def _add(self, members: dict[str, object], payloads: list[bytes]) -> None:
+        if members != self._members:
+            self._request_all()
+            self._members = members
+            self._around = self._nbytes = len(encode(members).encode()) + _AROUND
+        for payload in payloads:
+            nbytes = len(payload) + _SIZE_BYTES
+            if self._nbytes + nbytes > self._max_bytes or len(self._payloads) >= self._max_messages:
+                self._request_all()
+            self._payloads.append(payload)
+            self._nbytes += nbytes
         group = self._groups.current
-        for payload in columns.payloads():
-            self.request_binary(group, payload, members)
-        group.published += columns.count
-        group.left += columns.count
+        group.published += len(payloads)
+        group.left += len(payloads)
+
+    def _request_all(self) -> None:
+        """Send the messages that wait for others."""
+        payloads = self._payloads
+        if not payloads:
+            return
+        self._payloads, self._nbytes = [], self._around
+        members, waiting = self._members, _HttpMessages(self._groups.current, len(payloads))
+        if len(payloads) == 1:
+            self.request_binary(waiting, payloads[0], members)
+        else:
+            sizes = list(map(len, payloads))
+            self.request_binary(waiting, b"".join(payloads), {**members, "sizes": sizes})
+
+    def take_output(self) -> bytes:
+        """See ``WireConnection``."""
+        self._request_all()
         self.push()
+        return super().take_output()
 
     def confirm(self) -> None:
         """See ``WireConnection``."""
+        self._request_all()
         group = self._groups.confirm()
         if not group.left:
             group.left = 1
             self.request(_HttpPing(group), "ping")
-            self.push()
+        self.push()
 
     def answered(self, waiting: Any, ok: Any, error: Any, events: list[WireEvent]) -> None:
         """See ``HttpConnection``."""
@@ -81,14 +143,19 @@ class HttpPublisher(HttpConnection):
         self._groups.report(events)
 
 
-def _count(group: ConfirmGroup, ok: Any, error: Any) -> None:
-    """Count the reply to a message of ``group``."""
-    group.left -= 1
+def _count(waiting: _HttpMessages, ok: Any, error: Any) -> None:
+    """Count the reply to a request."""
+    group, count = waiting
+    group.left -= count
     if error is not None:
-        group.refused += 1
+        group.refused += count
         group.reason = group.reason or str(error["message"])
-    else:
-        group.level = min(group.level, _LEVELS.get(str(ok.get("level")), Level.HANDLED))
+        return
+    group.level = min(group.level, _LEVELS.get(str(ok.get("level")), Level.HANDLED))
+    refused = int(ok.get("refused", 0))
+    if 0 < refused < count:
+        group.refused += refused
+        group.reason = group.reason or "the rate limit is exceeded"
 
 
 class _HttpSubscribe(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 from base64 import b64decode
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -26,6 +27,13 @@ class SubmittedMessages(NamedTuple):
 
     columns: Columns
     headers: Sequence[Headers] | None
+
+    def first(self, count: int) -> SubmittedMessages:
+        """Return the first ``count`` messages."""
+        if count == self.columns.count:
+            return self
+        headers = None if self.headers is None else self.headers[:count]
+        return SubmittedMessages(self.columns.slice(0, count), headers)
 
 
 def one_message(payload: bytes, request: RequestHeaders) -> SubmittedMessages:
@@ -67,6 +75,17 @@ def many_messages(body: bytes) -> SubmittedMessages:
     if not payloads:
         raise ApiError(BAD_REQUEST, "invalid-request", "the body has no messages")
     return SubmittedMessages(Columns.of(payloads), headers if any(headers) else None)
+
+
+def joined_messages(data: bytes, sizes: object) -> Columns:
+    """Return the payloads of ``sizes`` bytes that ``data`` consists of; raises ValueError."""
+    if not isinstance(sizes, list) or any(type(size) is not int for size in sizes):
+        raise ValueError("sizes: expected a list of numbers")
+    if not 0 < len(sizes) <= MAX_MESSAGES:
+        raise ValueError(f"sizes: expected 1 to {MAX_MESSAGES} numbers")
+    if min(sizes) < 0 or sum(sizes) != len(data):
+        raise ValueError(f"sizes: expected numbers whose sum is {len(data)}, the payload's bytes")
+    return Columns.unpack(data, array("I", sizes).tobytes(), b"")
 
 
 def message_of(row: Any) -> tuple[bytes, Headers]:

@@ -50,23 +50,27 @@ _PARSED_AT_ONCE = 8 * 1024
 class Published:
     """Messages that were published, to the level that their topic's durability requires.
 
-    ``offset`` is that of the first one; None if they are not in this broker's history.
+    ``offset`` is that of the first one; None if they are not in this broker's history. ``refused``
+    is the number of messages behind them that a rate limit has refused.
     """
 
     offset: int | None
     messages: int
     level: str
+    refused: int = 0
 
     def members(self) -> dict[str, object]:
         """Return the members of a reply."""
-        return {"offset": self.offset, "messages": self.messages, "level": self.level}
+        refused = {"refused": self.refused} if self.refused else {}
+        return {"offset": self.offset, "messages": self.messages, "level": self.level, **refused}
 
 
 class Submitted(NamedTuple):
-    """Messages that are published and perhaps not stored yet."""
+    """Messages that are published and perhaps not stored yet; ``refused`` as in ``Published``."""
 
     topic: Topic
     batch: Batch
+    refused: int
 
 
 class MessagePublisher:
@@ -96,12 +100,14 @@ class MessagePublisher:
         sender: bytes,
         access: RequestAccess,
         limiters: Sequence[RateLimiter],
+        divisible: bool = False,
     ) -> Submitted:
         """Publish messages, after a wait for backpressure.
 
-        A topic that does not exist is created. Either all messages are published or none. Raises
-        ApiError, RateLimited, SenderTooLong, HistoryUnavailable and the errors that the creation of
-        a topic raises; nothing has been published then.
+        A topic that does not exist is created. Either all messages are published or none; of
+        ``divisible`` ones as many as the rate limits admit, from the first on. Raises ApiError,
+        RateLimited, SenderTooLong, HistoryUnavailable and the errors that the creation of a topic
+        raises; nothing has been published then.
         """
         topics = ProvisionalTopics(self._listener.topics, self._listener.router)
         try:
@@ -114,9 +120,9 @@ class MessagePublisher:
                 raise RateLimited("the topic was deleted meanwhile")
             # A queue key may have been set or rotated in the meantime, and the token have ended.
             self._check(name, sender, access)
-            self._take(messages, sender, limiters)
+            admitted = self._take(messages, sender, limiters, divisible)
             batch = self._listener.dispatcher.publish(
-                topic, messages.columns, sender, PROTOCOL, messages.headers
+                topic, admitted.columns, sender, PROTOCOL, admitted.headers
             )
         except BaseException:
             for _ in topics.withdraw():
@@ -124,7 +130,7 @@ class MessagePublisher:
             raise
         for _ in topics.keep():
             pass
-        return Submitted(topic, batch)
+        return Submitted(topic, batch, messages.columns.count - batch.count)
 
     @staticmethod
     def _check(name: str, sender: bytes, access: RequestAccess) -> None:
@@ -135,29 +141,41 @@ class MessagePublisher:
             raise SenderTooLong(len(sender))
 
     @staticmethod
-    def _take(messages: SubmittedMessages, sender: bytes, limiters: Sequence[RateLimiter]) -> None:
-        """Charge the rate limits; raises RateLimited if one of them does not admit all.
+    def _take(
+        messages: SubmittedMessages,
+        sender: bytes,
+        limiters: Sequence[RateLimiter],
+        divisible: bool,
+    ) -> SubmittedMessages:
+        """Charge the rate limits; return the messages that they admit.
 
-        Raises ApiError if it never will: the client is not told to send the same again.
+        Raises RateLimited if they do not admit all, or none of ``divisible`` ones, and ApiError if
+        they never will: the client is not told to send the same again.
         """
         columns, headers = messages
+        wanted = count = columns.count
+        if divisible:
+            wanted = min(count, 1)
         for limiter in limiters:
             most = limiter.admissible_at_best(columns, sender, headers)
-            if most < columns.count:
+            if most < wanted:
                 message = f"the rate limit admits {most} of {columns.count} messages at once"
                 raise ApiError(TOO_LARGE, "too-large", f"{message}; send fewer in a request")
-            if limiter.admissible(columns, sender, headers) < columns.count:
+            count = min(count, limiter.admissible(columns, sender, headers))
+            if count < wanted:
                 raise RateLimited("the rate limit is exceeded; send fewer messages, or send later")
-        nbytes = messages_nbytes(columns, sender, headers)
+        admitted = messages.first(count)
+        nbytes = messages_nbytes(admitted.columns, sender, admitted.headers)
         for limiter in limiters:
-            limiter.take(columns.count, nbytes)
+            limiter.take(count, nbytes)
+        return admitted
 
     async def confirmed(self, submitted: Submitted) -> Published:
         """Wait until the messages are as durable as their topic requires.
 
         Raises ApiError if that is not known: they have been published.
         """
-        listener, (topic, batch) = self._listener, submitted
+        listener, (topic, batch, refused) = self._listener, submitted
         stored = stored_in(listener.store, topic.durability)
         is_remote = topic.upstream is not None
         condition = all_of([confirmed_by_host(topic), stored]) if is_remote else stored
@@ -166,9 +184,9 @@ class MessagePublisher:
             message = "the messages are published; it is not known whether they are stored"
             raise ApiError(UNAVAILABLE, failure, message)
         if is_remote or not topic.durability:
-            return Published(None, batch.count, HANDLED)
+            return Published(None, batch.count, HANDLED, refused)
         level = STORED if listener.store.durable else HANDLED
-        return Published(batch.offset, batch.count, level)
+        return Published(batch.offset, batch.count, level, refused)
 
 
 async def _result(listener: Listener, condition: Condition) -> str | None:

@@ -17,7 +17,7 @@ from websockets.protocol import OPEN, SERVER
 from websockets.protocol import Protocol as Frames
 
 from pubsub.broker.memory_budget import INPUT
-from pubsub.errors import BadToken, HandshakeTimeout, Refused
+from pubsub.errors import BadToken, HandshakeTimeout, RateLimited, Refused
 from pubsub.http_api.api_error import BAD_REQUEST, INTERNAL, ApiError
 from pubsub.http_api.live_response import HEARTBEAT_SECONDS, RESPONSE_BYTES, LiveResponse
 from pubsub.http_api.parameters import invalid
@@ -75,11 +75,10 @@ class WebSocketClient(LiveResponse):
         self._partial_since: float | None = None
         self._waiting: deque[tuple[bytes, bool]] = deque()
         self._holds: set[str] = set()
-        self._is_working = self._connected = self._ended = False
+        self._is_working = self._connected = self._ended = self._pinged = False
         self._closing: tuple[int, str] | None = None
         self._confirming = 0
         self._latest = listener.clock.seconds()
-        self._pinged = False
 
     def begin(self) -> None:
         """The handshake of HTTP is done: the first message must be ``connect``."""
@@ -131,8 +130,7 @@ class WebSocketClient(LiveResponse):
             self._partial_since = None
         elif self._partial_since is None:
             self._partial_since = self._latest
-        long = partial > _READ_BYTES
-        self.channel.stream.bufferSize = _LONG_READ_BYTES if long else _READ_BYTES
+        self.channel.stream.bufferSize = _LONG_READ_BYTES if partial > _READ_BYTES else _READ_BYTES
 
     def _send_control(self) -> None:
         """Send the frames that others require: pongs, and the close."""
@@ -206,8 +204,7 @@ class WebSocketClient(LiveResponse):
                 self.close(BAD_TOKEN, "the token has expired")
                 return
             if op == "publish":
-                limiters = self.channel.limiters()
-                submitted = await self._requests.publish(members, payload, limiters)
+                submitted = await self._requests.publish(members, payload, self.channel.limiters())
                 self._begin_confirmation(self._confirm(id, submitted))
                 return
             if payload is not None:
@@ -229,8 +226,12 @@ class WebSocketClient(LiveResponse):
 
     async def _confirm(self, id: object, submitted: Submitted) -> None:
         """Answer a publish when it is confirmed."""
-        batch = submitted.batch
+        topic, batch, refused = submitted
         self._request.count_published(batch.count, batch.nbytes)
+        if refused:
+            self._listener.refuse(
+                RateLimited.reason, self.label, refused, topic=topic.name, connection=self.channel
+            )
         try:
             published = await self._context.publisher.confirmed(submitted)
         except Exception as problem:
@@ -303,10 +304,9 @@ class WebSocketClient(LiveResponse):
             self._outbox.send(_PING)
 
     def _frame_is_overdue(self, now: float) -> bool:
-        seconds, since = self._listener.frame_seconds, self._partial_since
-        if not seconds or since is None:
+        if (since := self._partial_since) is None or not self._listener.frame_seconds:
             return False
-        return now - since > arrival_seconds(seconds, self._charge.held)
+        return now - since > arrival_seconds(self._listener.frame_seconds, self._charge.held)
 
     # The end
 

@@ -12,7 +12,12 @@ from pubsub.errors import LimitReached
 from pubsub.http_api.api_error import CONFLICT, NOT_FOUND, NOT_SATISFIABLE, ApiError
 from pubsub.http_api.follow_start import find_start
 from pubsub.http_api.live_response import TOPIC_BYTES
-from pubsub.http_api.message_body import SubmittedMessages, message_of
+from pubsub.http_api.message_body import (
+    MAX_MESSAGES,
+    SubmittedMessages,
+    joined_messages,
+    message_of,
+)
 from pubsub.http_api.parameters import Parameters, check_name, invalid
 from pubsub.http_api.request_access import RequestAccess, token_access
 from pubsub.http_api.websocket_frames import FrameEncoding
@@ -90,7 +95,11 @@ class WebSocketRequests:
         self.sender = given.text("sender", access.owner or "").encode()
         self.access = access
         await listener.slices.finish(self._recheck())
-        return {"epoch": listener.store.epoch}
+        return {
+            "epoch": listener.store.epoch,
+            "max_messages": MAX_MESSAGES,
+            "max_bytes": listener.settings["max-message"],
+        }
 
     def _recheck(self) -> Work:
         """The rights have changed: recheck every subscription."""
@@ -187,7 +196,10 @@ class WebSocketRequests:
     async def publish(
         self, members: dict[str, Any], payload: bytes | None, limiters: Any
     ) -> Submitted:
-        """Publish a message; ``payload`` is that of a binary frame. Raises ApiError or Refused."""
+        """Publish messages; ``payload`` is that of a binary frame. Raises ApiError or Refused.
+
+        ``sizes`` divides a payload into several; each of these has the headers of the request.
+        """
         row = dict(members)
         name = topic_name(check_name("topic", row.pop("topic", None)))
         sender = self.sender
@@ -197,13 +209,21 @@ class WebSocketRequests:
             if "value" in row or "value_base64" in row:
                 raise invalid("the payload of a binary frame follows the object; it has no value")
             row["value"] = ""
+        elif "sizes" in row:
+            raise invalid("sizes: expected a binary frame, whose payload they divide")
+        sizes = row.pop("sizes", None)
         try:
             value, headers = message_of(row)
+            if payload is None or sizes is None:
+                columns = Columns.one(value if payload is None else payload)
+            else:
+                columns = joined_messages(payload, sizes)
         except ValueError as problem:
             raise invalid(str(problem)) from None
-        columns = Columns.one(value if payload is None else payload)
-        messages = SubmittedMessages(columns, [headers] if headers else None)
-        return await self._context.publisher.submit(name, messages, sender, self.access, limiters)
+        messages = SubmittedMessages(columns, [headers] * columns.count if headers else None)
+        return await self._context.publisher.submit(
+            name, messages, sender, self.access, limiters, divisible=sizes is not None
+        )
 
     async def _acknowledge(self, members: dict[str, Any]) -> JsonReply:
         """Store the position of a reader: it has handled the message at ``offset``."""

@@ -135,10 +135,10 @@ class HandMade:
         return self.connection.receive(b"".join(parts))
 
 
-def upgraded(role: Role, session: object = None) -> HandMade:
-    """Return both ends after the handshake and the first request."""
+def upgraded(role: Role, session: object = None, **limits: object) -> HandMade:
+    """Return both ends after the handshake and the first request, whose reply has ``limits``."""
     far = HandMade(make(role, session=session))
     assert far.receive(far.accept()) == []
     assert [one["op"] for one in far.requests()] == ["connect"]
-    assert far.receive(far.ok(1, epoch=EPOCH)) == [Opened(session is not None)]
+    assert far.receive(far.ok(1, epoch=EPOCH, **limits)) == [Opened(session is not None)]
     return far

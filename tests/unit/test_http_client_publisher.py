@@ -68,8 +68,8 @@ class PublisherTests(SynchronousTestCase):
     def test_everything_is_answered_before_the_confirm(self) -> None:
         far = upgraded(Role.PUBLISHER)
         far.connection.publish("a", Columns.of([b"x", b"y"]))
+        assert len(far.requests()) == 2
         assert far.receive(far.ok(2, level="stored"), far.error(3, "e", "no")) == []
-        far.requests()
         far.connection.confirm()
         assert far.requests() == [{"id": 4, "op": "ping"}]
         assert far.receive(far.ok(4)) == [Confirmed(2, Level.STORED, 1, "no")]
@@ -86,5 +86,65 @@ class PublisherTests(SynchronousTestCase):
     def test_a_reply_that_comes_twice(self) -> None:
         far = upgraded(Role.PUBLISHER)
         far.connection.publish("a", Columns.one(b"x"))
+        assert len(far.requests()) == 1
         reply = far.ok(2, level="stored")
         assert far.receive(reply, reply) == [NOT_A_FRAME]
+
+
+class SeveralTests(SynchronousTestCase):
+    """A broker that takes several messages in a request"""
+
+    def setUp(self) -> None:
+        self.far = upgraded(Role.PUBLISHER, max_messages=4, max_bytes=1000)
+        self.connection = self.far.connection
+
+    def requests(self) -> list[tuple[int, str, object, bytes]]:
+        """Return the id, topic, sizes and payload of each request."""
+        return [
+            (head["id"], head["topic"], head.get("sizes"), payload)
+            for head, payload in self.far.requests()
+        ]
+
+    def test_messages_that_are_alike_are_sent_together(self) -> None:
+        for payload in (b"1", b"", b"333"):
+            self.connection.publish("a", Columns.one(payload))
+        self.connection.publish("b", Columns.of([b"x", b"y"]))
+        self.connection.publish("b", Columns.one(b"z"), b"me")
+        self.connection.publish("b", Columns.one(b"z"), b"me", {"k": b"v"})
+        assert self.requests() == [
+            (2, "a", [1, 0, 3], b"1333"),
+            (3, "b", [1, 1], b"xy"),
+            (4, "b", None, b"z"),
+            (5, "b", None, b"z"),
+        ]
+
+    def test_only_so_many(self) -> None:
+        self.connection.publish("a", Columns.of([b"%d" % number for number in range(6)]))
+        assert self.requests() == [(2, "a", [1] * 4, b"0123"), (3, "a", [1] * 2, b"45")]
+
+    def test_only_so_large(self) -> None:
+        self.connection.publish("a", Columns.of([bytes(400), bytes(400), bytes(400), bytes(2000)]))
+        assert [len(payload) for _, _, _, payload in self.requests()] == [800, 400, 2000]
+
+    def test_a_confirm_sends_the_rest(self) -> None:
+        self.connection.publish("a", Columns.of([b"x", b"y"]))
+        self.connection.confirm()
+        self.connection.publish("a", Columns.one(b"z"))
+        assert self.requests() == [(2, "a", [1, 1], b"xy"), (3, "a", None, b"z")]
+        assert self.far.receive(self.far.ok(2, level="stored")) == [Confirmed(2, Level.STORED)]
+
+    def test_replies(self) -> None:
+        self.connection.publish("a", Columns.of([b"%d" % number for number in range(12)]))
+        self.connection.confirm()
+        far = self.far
+        assert len(far.requests()) == 3
+        ok = far.ok(2, level="stored", messages=3, refused=1)
+        assert far.receive(ok, far.error(3, "rate-limited", "no more")) == []
+        (event,) = far.receive(far.ok(4, level="stored", messages=4))
+        assert event == Confirmed(12, Level.STORED, 5, "the rate limit is exceeded")
+
+    def test_payloads_of_one_size(self) -> None:
+        assert self.connection.publish_alike("a", [b"1", b"2", b"3"])
+        assert not self.connection.publish_alike("a", [bytes(1001)])
+        self.connection.publish("a", Columns.one(b"44"))
+        assert self.requests() == [(2, "a", [1, 1, 1, 2], b"12344")]

@@ -116,7 +116,7 @@ class ConnectTests(SynchronousTestCase):
 
     def test_connect(self) -> None:
         client = SocketClient(self.house)
-        assert client.ask("connect") == {"epoch": self.house.store.epoch}
+        assert client.ask("connect")["epoch"] == self.house.store.epoch
 
     def test_another_request_is_refused(self) -> None:
         client = SocketClient(self.house)

@@ -1,0 +1,74 @@
+"""Requests of a WebSocket that publish several messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.http_api.message_body import MAX_MESSAGES
+from tests.unit.web import WebHouse
+from tests.unit.web_sockets import SocketClient, connected
+
+
+def publish(client: SocketClient, payload: bytes, **members: object) -> Any:
+    """Return the reply to a request in a binary frame."""
+    number = client.send_binary(payload, op="publish", topic="a", **members)
+    (reply,) = client.pull()
+    assert reply["id"] == number
+    return reply
+
+
+class SeveralTests(SynchronousTestCase):
+    """The member ``sizes`` of publish"""
+
+    def setUp(self) -> None:
+        self.house = WebHouse()
+        self.client = connected(self.house)
+
+    def rows(self) -> list[Any]:
+        return self.house.get("/v1/topics/a/messages?headers=1").lines
+
+    def test_the_first_reply_has_the_limits(self) -> None:
+        client = SocketClient(WebHouse(max_message=70_000))
+        answer = client.ask("connect")
+        assert (answer["max_messages"], answer["max_bytes"]) == (MAX_MESSAGES, 70_000)
+
+    def test_they_are_published_in_order(self) -> None:
+        reply = publish(self.client, b"onethree", sizes=[3, 0, 5], sender="me")
+        assert reply["ok"] == {"offset": 0, "messages": 3, "level": "handled"}
+        rows = self.rows()
+        assert [row["value"] for row in rows] == ["one", "", "three"]
+        assert {row["key"] for row in rows} == {"bWU="}
+
+    def test_each_has_the_headers(self) -> None:
+        headers = [{"key": "k", "value": "v"}]
+        publish(self.client, b"ab", sizes=[1, 1], headers=headers)
+        assert [row["headers"] for row in self.rows()] == [headers] * 2
+
+    def test_as_many_as_a_request_may_have(self) -> None:
+        reply = publish(self.client, b"x" * MAX_MESSAGES, sizes=[1] * MAX_MESSAGES)
+        assert reply["ok"]["messages"] == MAX_MESSAGES
+
+    def test_sizes_that_are_refused(self) -> None:
+        sizes: list[Any] = [
+            [], [1], [2, 2], [4, -1], [-1, 4], [1.0, 2], [True, 2], ["1", 2], [None], {}, 3, "3",
+            [2**64, 3 - 2**64], [0] * (MAX_MESSAGES + 1),
+        ]  # fmt: skip
+        for wrong in sizes:
+            assert publish(self.client, b"abc", sizes=wrong)["error"]["code"] == "invalid-request"
+        assert self.client.refused("publish", topic="a", value="x", sizes=[1]) == "invalid-request"
+        assert self.client.ask("ping") == {}
+        assert not self.rows()
+
+    def test_a_rate_limit_admits_the_first(self) -> None:
+        house = WebHouse(rate_messages=3)
+        client = connected(house)
+        assert publish(client, b"ab", sizes=[1, 1])["ok"]["messages"] == 2
+        headers = [{"key": "k", "value": "v"}]
+        ok = publish(client, b"cde", sizes=[1, 1, 1], headers=headers)["ok"]
+        assert (ok["messages"], ok["refused"]) == (1, 2)
+        assert publish(client, b"f", sizes=[1])["error"]["code"] == "rate-limited"
+        rows = house.get("/v1/topics/a/messages").lines
+        assert [row["value"] for row in rows] == ["a", "b", "c"]
+        assert house.broker.counters.refusals["admin", "rate-limited"] == 3
