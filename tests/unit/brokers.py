@@ -21,9 +21,11 @@ from tests.unit.streams import Client, House, Stream
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
 
 
-def ready(socket_type: bytes, identity: bytes = b"") -> bytes:
-    """Return the greeting and READY of a socket of this type."""
+def ready(socket_type: bytes, identity: bytes = b"", refusals: bool = False) -> bytes:
+    """Return the greeting and READY of a socket of this type, perhaps with X-Refusals."""
     body = b"\x05READY\x0bSocket-Type" + len(socket_type).to_bytes(4, "big") + socket_type
+    if refusals:
+        body += b"\x0aX-Refusals\0\0\0\x011"
     if identity:
         body += b"\x08Identity" + len(identity).to_bytes(4, "big") + identity
     return GREETING + bytes([4, len(body)]) + body

@@ -32,6 +32,7 @@ from tests.unit.wire_pairs import Pair, flat, others, publish_two_groups, receiv
 
 NEWS, GAMES = Interest("news"), Interest("game:", prefix=True)
 READY = brokers.ready(b"ROUTER")
+LIMITED = "rate-limited"
 
 
 def make_wire(client_id: bytes = b"", limit: int = 1 << 20) -> SpotWire:
@@ -57,6 +58,11 @@ def pong(number: int) -> bytes:
 
 def listed(*topics: bytes) -> bytes:
     return brokers.message(b"", b"\x05", len(topics).to_bytes(4, "little"), *topics)
+
+
+def refused(count: int, reason: bytes, topic: bytes = b"") -> bytes:
+    body = b"\7REFUSED" + count.to_bytes(4, "big") + bytes([len(reason)]) + reason + topic
+    return bytes([4, len(body)]) + body
 
 
 def delivery(topic: bytes, payload: bytes) -> bytes:
@@ -113,9 +119,9 @@ class BrokerTests(SynchronousTestCase):
 
     def test_the_bytes_of_a_publisher(self) -> None:
         writer = Pair(House({"spot": {}}), "spot", make_wire(b"ada").connect(Role.PUBLISHER))
-        assert writer.take_sent() == brokers.ready(b"DEALER", b"ada")
+        assert writer.take_sent() == brokers.ready(b"DEALER", b"ada", refusals=True)
         publish = brokers.publish
-        for number, request in ((1, brokers.QUERY), (2, ping(1))):
+        for number, request in ((1, ping(1)), (2, ping(2))):
             writer.connection.publish("news", Columns.of([b"one", b"two"]))
             writer.connection.confirm()
             expected = publish(b"news", b"one") + publish(b"news", b"two") + request
@@ -136,13 +142,39 @@ class BrokerTests(SynchronousTestCase):
         expected = rheos_wire.response(ada, b"1") + rheos_wire.response(bob, b"2", b"3")
         assert reader.take() == expected
 
-    def test_topics_that_are_not_listed_were_refused(self) -> None:
+    def test_refused_messages(self) -> None:
         house = House({"spot": {"allow-publish": "news"}})
         writer = Pair(house, "spot", make_wire().connect(Role.PUBLISHER))
         assert publish_two_groups(writer, "news", "other") == [
             Opened(),
-            Confirmed(3, Level.HANDLED, 2, UNLISTED),
+            Confirmed(3, Level.HANDLED, 2, "not-authorized"),
             Confirmed(1, Level.HANDLED),
+        ]
+
+    def test_a_rate_limit_on_a_topic_that_exists(self) -> None:
+        house = House({"spot": {"rate-messages": 3}})
+        writer = Pair(house, "spot", make_wire().connect(Role.PUBLISHER))
+        for expected in (Confirmed(2, Level.HANDLED), Confirmed(2, Level.HANDLED, 1, LIMITED)):
+            writer.connection.publish("news", Columns.of([b"1", b"2"]))
+            writer.connection.confirm()
+            assert writer.take()[-1] == expected
+
+    def test_refused_subscriptions(self) -> None:
+        rules = {"allow-subscribe": "news,game:p1", "max-subscriptions": 2}
+        house = House({"spot": rules})
+        for name in ("game:p1", "game:p2"):
+            house.broker.topics.create(name)
+        reader = Pair(house, "spot", make_wire().connect(Role.SUBSCRIBER))
+        more = Interest("more", prefix=True)
+        # Of the topics with the prefix, one may not be read.
+        for interest in (NEWS, Interest("secret"), GAMES, more):
+            reader.connection.subscribe(interest)
+        assert reader.take() == [
+            Opened(),
+            Subscribed(NEWS),
+            NotSubscribed(Interest("secret"), "not-authorized"),
+            Subscribed(GAMES),
+            NotSubscribed(more, "limit-reached"),
         ]
 
     def test_a_subscriber_resumes(self) -> None:
@@ -244,6 +276,51 @@ class PublisherTests(SynchronousTestCase):
         data = pong(1) + listed(*[b"n%d" % number for number in range(50_000)])
         events = receive_cut(connection, data, (4096,))
         assert events == [Alive(), Confirmed(1, Level.HANDLED)]
+
+
+class ReportTests(SynchronousTestCase):
+    """A broker that reports refusals, by hand"""
+
+    def setUp(self) -> None:
+        self.connection = opened(Role.PUBLISHER, brokers.ready(b"ROUTER", refusals=True))
+
+    def confirm(self, number: int, *reports: bytes) -> object:
+        """Return the event of a message that is confirmed after ``reports``."""
+        self.connection.publish("news", Columns.of([b"1", b"2"]))
+        self.connection.confirm()
+        assert self.connection.take_output().endswith(ping(number))
+        (event,) = self.connection.receive(b"".join(reports) + pong(number))
+        return event
+
+    def test_they_count_for_the_next_confirmation(self) -> None:
+        limited, denied = refused(1, b"rate-limited", b"news"), refused(1, b"not-authorized")
+        assert self.confirm(1, limited, denied) == Confirmed(2, Level.HANDLED, 2, LIMITED)
+        assert self.confirm(2) == Confirmed(2, Level.HANDLED)
+
+    def test_more_than_there_were_messages(self) -> None:
+        reports = [refused(2**32 - 1, b"memory")] * 2000
+        assert self.confirm(1, *reports) == Confirmed(2, Level.HANDLED, 2, "memory")
+        assert len(self.connection._refusals) == 0  # type: ignore[attr-defined]
+
+    def test_malformed_ones(self) -> None:
+        for data in (b"", b"\0\0\0\1", b"\0\0\0\1\5four"):
+            connection = opened(Role.PUBLISHER, brokers.ready(b"ROUTER", refusals=True))
+            body = b"\7REFUSED" + data
+            (event,) = connection.receive(bytes([4, len(body)]) + body)
+            assert isinstance(event, Malformed)
+
+
+class UnlistedTests(SynchronousTestCase):
+    """A broker that does not report refusals"""
+
+    def test_topics_that_are_not_listed_were_refused(self) -> None:
+        connection = opened(Role.PUBLISHER)
+        connection.publish("news", Columns.one(b"1"))
+        connection.publish("other", Columns.of([b"2", b"3"]))
+        connection.confirm()
+        assert connection.take_output().endswith(brokers.QUERY)
+        event = Confirmed(3, Level.HANDLED, 2, UNLISTED)
+        assert connection.receive(listed(b"news")) == [event]
 
 
 class SubscriberTests(SynchronousTestCase):

@@ -76,6 +76,17 @@ class RefusalTests(SynchronousTestCase):
         assert "b" not in home.broker.topics
         assert not client.closed
 
+    def test_they_are_reported_to_clients_that_request_it(self) -> None:
+        home = house(allow_publish="a")
+        client = home.connect("spot")
+        client.send(ready(b"DEALER", refusals=True))
+        assert b"\x0aX-Refusals\0\0\0\x011" in client.take()
+        client.send(publish(b"b", b"x") + publish(b"a", b"x") + b"\x04\x08\x04PING\0\0a")
+        report = b"\7REFUSED\0\0\0\1\x0enot-authorizedb"
+        assert client.take() == bytes([4, len(report)]) + report + b"\x04\x06\x04PONGa"
+        other = join(home, b"DEALER", publish(b"b", b"x"))
+        assert other.take() == b""
+
     def test_origins_of_more_than_255_bytes_are_malformed(self) -> None:
         home = house()
         client = join(home, b"DEALER", encode_message([b"\x01", b"o" * 255, b"t", b"x"]))

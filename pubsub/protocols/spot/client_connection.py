@@ -1,10 +1,10 @@
 """spot's client, sans-IO, as a DEALER (spot §2.3, §3): see ``ClientWire``, ``WireConnection``.
 
 Commands have no reply and take effect in order. So a PING follows the commands that have to be
-confirmed, and its PONG shows that the commands before it were handled. A refusal has no reply
-either: only QUERY shows that a topic was refused as a whole, because a topic is listed once a
-message could be published on it. The first messages on a topic are therefore confirmed by the reply
-to a QUERY.
+confirmed, and its PONG shows that the commands before it were handled. A broker that announces it
+reports refusals before that PONG (§5.3). Of another one, only QUERY shows that a topic was refused
+as a whole, because a topic is listed once a message could be published on it; the first messages on
+a topic are therefore confirmed by the reply to a QUERY.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pubsub.protocols.spot.commands import (
 )
 from pubsub.protocols.spot.mechanisms import PLAIN, Login, PlainClient
 from pubsub.protocols.spot.message_heads import long_head, short_head
+from pubsub.protocols.spot.refusal_reports import REFUSALS, REFUSED, RefusalReport, decode_report
 from pubsub.protocols.spot.zmtp import (
     GREETING,
     LONG,
@@ -56,6 +57,8 @@ _PUBLICATION = b"\x01\x00\x01\x01\x01\x01"
 # Topics whose messages are recognized at once.
 _MAX_HEADS = 4096
 _NODE = b"x-node"
+# Refusals that are kept one by one until the next reply.
+_MAX_REFUSALS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +96,16 @@ class SpotClientConnection(WireConnection):
         self._partial: Partial | None = None
         self._pings = 0
         self._waiting: deque[Waiting] = deque()
+        self._refusals: list[RefusalReport] = []
         self._table = HeadTable(_learn)
 
     # Requests
 
     def open(self, topic: str | None = None) -> list[WireEvent]:
         """See ``WireConnection``."""
-        properties = {b"Identity": self._identity} if self._identity else None
+        properties = {REFUSALS: b"1"}
+        if self._identity:
+            properties[b"Identity"] = self._identity
         login = self._login
         if login is None:
             self.send(GREETING + ready(b"DEALER", properties))
@@ -197,6 +203,8 @@ class SpotClientConnection(WireConnection):
                 self.send(pong(command))
             elif command.name == b"PONG":
                 self._answered(command, events)
+            elif command.name == REFUSED:
+                self._add_refusal(decode_report(command.data))
         if not unit.frames:
             return
         try:
@@ -211,6 +219,23 @@ class SpotClientConnection(WireConnection):
             case _:
                 raise WireError("a command that only clients send")
 
+    @property
+    def reports_refusals(self) -> bool:
+        """Whether the broker reports refused commands."""
+        return REFUSALS.lower() in self._handshake.metadata
+
+    def _add_refusal(self, refusal: RefusalReport) -> None:
+        if len(self._refusals) < _MAX_REFUSALS:
+            self._refusals.append(refusal)
+        else:
+            last = self._refusals[-1]
+            self._refusals[-1] = last._replace(commands=last.commands + refusal.commands)
+
+    def take_refusals(self) -> list[RefusalReport]:
+        """Return the refusals of the commands that were answered."""
+        refusals, self._refusals = self._refusals, []
+        return refusals
+
     def _answered(self, command: Command, events: list[WireEvent]) -> None:
         if self._waiting and self._waiting[0].context == command.data:
             self.answered(self._waiting.popleft(), (), events)
@@ -221,6 +246,7 @@ class SpotClientConnection(WireConnection):
 
     def answered(self, waiting: Waiting, topics: Sequence[bytes], events: list[WireEvent]) -> None:
         """Handle the reply to ``waiting``, of which ``topics`` are the topics listed."""
+        self.take_refusals()
         events.append(Alive())
 
     def delivered(

@@ -53,7 +53,7 @@ class PublisherConnection(SpotClientConnection):
         """See ``WireConnection``."""
         name = topic.encode()
         self._published += columns.count
-        if name not in self._hosted:
+        if name not in self._hosted and not self.reports_refusals:
             self._unlisted[name] += columns.count
         if sender is None:
             self.send(self._writer.write(topic, columns))
@@ -81,6 +81,10 @@ class PublisherConnection(SpotClientConnection):
         self._hosted |= waiting.unlisted.keys() - missing
         refused = sum([waiting.unlisted[name] for name in missing])
         reason = UNLISTED if refused else ""
+        for refusal in self.take_refusals():
+            refused += refusal.commands
+            reason = reason or refusal.reason
+        refused = min(refused, waiting.published)
         events.append(Confirmed(waiting.published, Level.HANDLED, refused, reason))
 
 
@@ -98,7 +102,7 @@ class SubscriberConnection(SpotClientConnection):
         return SpotSession(node) if node else None
 
     def subscribe(self, interest: Interest) -> None:
-        """See ``WireConnection``. There is no reply to a refusal."""
+        """See ``WireConnection``."""
         name = _pattern(interest)
         if len(name) > _MAX_TOPIC:
             self.report(NotSubscribed(interest, "a prefix has at most 254 bytes"))
@@ -126,8 +130,15 @@ class SubscriberConnection(SpotClientConnection):
         """See ``SpotClientConnection``."""
         if waiting.interest is None:
             super().answered(waiting, topics, events)
-        else:
-            events.append(Subscribed(waiting.interest))
+            return
+        interest = waiting.interest
+        # A prefix that is subscribed to has a refusal for each topic that may not be read.
+        refused = [
+            one.reason
+            for one in self.take_refusals()
+            if not one.topic or (one.topic == interest.name.encode() and not interest.prefix)
+        ]
+        events.append(NotSubscribed(interest, refused[0]) if refused else Subscribed(interest))
 
     def delivered(
         self,

@@ -20,6 +20,7 @@ from pubsub.protocols.spot.identity_sessions import ClientSessions
 from pubsub.protocols.spot.listener_roles import RouterSide, XPubSide, XSubSide
 from pubsub.protocols.spot.mechanisms import PlainServer
 from pubsub.protocols.spot.message_heads import KnownPublications, Publication
+from pubsub.protocols.spot.refusal_reports import REFUSALS, RefusalReport
 from pubsub.protocols.spot.refusals import INVALID_SOCKET_TYPE, NOT_ADMITTED
 from pubsub.protocols.spot.security import SETTINGS as SECURITY_SETTINGS
 from pubsub.protocols.spot.security import check_peers, identity_of_key, server_mechanisms
@@ -100,6 +101,7 @@ class SpotConnection(ZmtpConnection):
     # No input is handled before the session is here.
     _waits = False
     _ticks_since_share = 0
+    _reports_refusals = False
     # The keys by which the client was admitted.
     _keys: Mapping[str, str] | None = None
 
@@ -173,6 +175,9 @@ class SpotConnection(ZmtpConnection):
         if ours is None:
             raise ZmtpError("socket-type", error(INVALID_SOCKET_TYPE))
         properties = {NODE: b"%015x" % self.listener.dispatcher.run_id}
+        self._reports_refusals = REFUSALS.lower() in self.handshake.metadata
+        if self._reports_refusals:
+            properties[REFUSALS] = b"1"
         if self.is_node:
             properties[EPOCH] = self.listener.store.epoch.encode()
         self.reply(self.handshake.ready(ours, properties))
@@ -189,6 +194,14 @@ class SpotConnection(ZmtpConnection):
         else:
             self.reply(encode_message([b"\x01"]))
         return XSubSide(self, self._factory.mixes)
+
+    def refuse(
+        self, reason: str, count: int = 1, topic: str | None = None, frame: bytes | None = None
+    ) -> None:
+        """See ``Connection``; a client that has requested it gets a REFUSED (§5.3)."""
+        super().refuse(reason, count, topic, frame)
+        if self._reports_refusals and not self.closing:
+            self.reply(RefusalReport(count, reason, (topic or "").encode()).encode())
 
     def wait_for(self, done: Deferred[Any]) -> None:
         """Handle no input before ``done`` fires, which has a deadline."""

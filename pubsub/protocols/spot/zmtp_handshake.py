@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MAJOR = len(SIGNATURE)
 _MECHANISM, _AS_SERVER = _MAJOR + 2, _MAJOR + 22
 # The properties of READY that are used, in lower case, and the longest identity (RFC 37).
-_PROPERTIES = (b"socket-type", b"identity", b"x-node", b"x-epoch")
+_PROPERTIES = (b"socket-type", b"identity", b"x-node", b"x-epoch", b"x-refusals")
 _MAX_IDENTITY = 255
 # The limits of the handshake's command frames; real ones have up to about 400 bytes.
 _HANDSHAKE_LIMITS = FrameLimits(frame=4096, frames=1)
