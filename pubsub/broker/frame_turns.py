@@ -28,13 +28,18 @@ class FrameTurns:
         self._left = FRAMES
         self._begun = False
 
+    @property
+    def are_over(self) -> bool:
+        """Whether others are to be served before the next frame."""
+        return self._left <= 0
+
     def count(self) -> bool:
         """Count a frame; return whether others are to be served before the next one."""
         if not self._begun:
             self._begun = True
             self._at_tick_end(self._begin_tick)
         self._left -= 1
-        return self._left <= 0
+        return self.are_over
 
     def run_later(self, parse: Callable[[], object], then: Callable[[], None]) -> None:
         """Call ``parse``, which counts frames, until it handles few, then ``then``."""
@@ -45,7 +50,7 @@ class FrameTurns:
             left, self._left = self._left, _STEP
             try:
                 parse()
-                over = self._left <= 0
+                over = self.are_over
             finally:
                 self._left = left
             if not over:

@@ -136,10 +136,15 @@ class Connection(StreamClient):
         turns = self.listener.frame_turns
         if not turns.count():
             return False
-        if not self.closing and (self._hold_reasons is None or _TURN not in self._hold_reasons):
+        if not self.closing and not self.takes_turns:
             self.hold(_TURN)
             turns.run_later(self._take_turn, self._end_turns)
         return True
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the rest of a read is handled in turns."""
+        return self._hold_reasons is not None and _TURN in self._hold_reasons
 
     def _take_turn(self) -> None:
         try:

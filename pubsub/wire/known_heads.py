@@ -2,7 +2,7 @@
 
 Clients choose the heads: each token, topic or origin that one of them uses is another. They are
 remembered only so that messages are recognized faster, so they are the first to go when memory is
-short.
+short. A head takes some 20 µs to learn, so each counts as a frame that is handled on its own.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from pubsub.kernel import Columns, HeadTable
 
 if TYPE_CHECKING:
+    from pubsub.broker.frame_turns import FrameTurns
     from pubsub.broker.memory_budget import MemoryBudget
 
 Learn: TypeAlias = Callable[[bytes, int], "tuple[Any, Hashable] | None"]
@@ -32,21 +33,24 @@ class Table(Protocol):
 class KnownHeads:
     """A table of heads that is charged to ``memory``.
 
-    ``learn`` is as in the table, which ``make_table`` makes. ``forgotten`` is called when the table
-    was emptied, so that others forget its addresses too. ``scan`` is the table's own method, as a
-    call more would cost each read.
+    ``learn`` is as in the table, which ``make_table`` makes. When the ``turns`` of a tick are over
+    no head is learnt: a scan ends there, and the frame is handled on its own. ``forgotten`` is
+    called when the table was emptied, so that others forget its addresses too. ``scan`` is the
+    table's own method, as a call more would cost each read.
     """
 
     def __init__(
         self,
         learn: Learn,
         memory: MemoryBudget,
+        turns: FrameTurns,
         at_tick_end: Callable[[Callable[[], None]], object],
         forgotten: Callable[[], None],
         make_table: Callable[[Learn], Table] = HeadTable,
     ) -> None:
         self._learn_head = learn
         self._make_table = make_table
+        self._turns = turns
         self._at_tick_end = at_tick_end
         self._forgotten = forgotten
         self._account = memory.cache(_MAX_BYTES, self._forget)
@@ -61,11 +65,15 @@ class KnownHeads:
         self.scan: Callable[[bytes, int], Columns] = self._table.scan
 
     def _learn(self, data: bytes, at: int) -> tuple[Any, Hashable] | None:
+        if self._turns.are_over:
+            return None
         learnt = self._learn_head(data, at)
-        if learnt is not None and not self._scheduled:
-            # The table must not be emptied within its scan.
-            self._scheduled = True
-            self._at_tick_end(self._charge)
+        if learnt is not None:
+            self._turns.count()
+            if not self._scheduled:
+                # The table must not be emptied within its scan.
+                self._scheduled = True
+                self._at_tick_end(self._charge)
         return learnt
 
     def _charge(self) -> None:

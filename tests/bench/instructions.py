@@ -22,7 +22,9 @@ from pathlib import Path
 from struct import Struct
 from tempfile import TemporaryDirectory
 
+from pubsub.broker.frame_turns import FrameTurns
 from pubsub.broker.memory_budget import MemoryBudget
+from pubsub.broker.slices import Slices
 from pubsub.build_info import build_kind
 from pubsub.interfaces import HeadEncoding
 from pubsub.kernel import FrameEncoder, HeadTable
@@ -114,7 +116,8 @@ def _rheos(topics: int) -> Case:
 
 
 def _spot(topics: int) -> Case:
-    known = spot.KnownPublications(1 << 20, MemoryBudget(0), lambda call: call())
+    turns = FrameTurns(Slices(lambda call: None), lambda call: None)
+    known = spot.KnownPublications(1 << 20, MemoryBudget(0), turns, lambda call: None)
     prefixes = [spot.publish_prefix(b"topic/%d" % n) for n in range(topics)]
     for prefix in prefixes:
         known.add(spot.Publication(prefix, "topic", None))

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID, uuid5
 from zlib import crc32
 
-from pubsub.protocols.rheos.server import RheosConnection
+from pubsub.protocols.rheos.connection import RheosConnection
 from tests.unit.streams import Client, ProtocolHouse
 
 CREATE, SUBSCRIBE, PUBLISH = 0, 1, 2
@@ -83,7 +83,7 @@ class Rheos(ProtocolHouse):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.listener = self.listeners["rheos"]
-        self.clients = self.factories["rheos"].clients
+        self.clients = self.factories["rheos"].shared.clients
         self.broker.topics.create("news")
 
     def reader(self, client_id: bytes, *names: str) -> Client:

@@ -15,7 +15,7 @@ from pubsub.broker.topic_lifecycle import TOPICS
 from pubsub.http_api.server import SETTINGS as OWN
 from pubsub.http_api.server import HttpApiFactory
 from pubsub.protocols.nsd.identities import IDENTITY_BYTES, SUBSCRIPTION_BYTES, SUBSCRIPTIONS, TABLE
-from pubsub.protocols.rheos.server import PARENTS
+from pubsub.protocols.rheos.listener_state import PARENTS
 from pubsub.settings import read_all
 from tests.unit import cafe_wire as cafe
 from tests.unit import nsd_lines as nsd

@@ -11,7 +11,7 @@ from pubsub.broker.batch import message_id
 from pubsub.broker.limits import CONNECTION_BYTES
 from pubsub.broker.topic_registry import TOPIC_BYTES
 from pubsub.protocols.rheos.client_ids import CLIENT_BYTES, SUBSCRIPTION_BYTES
-from pubsub.protocols.rheos.server import PARENTS
+from pubsub.protocols.rheos.listener_state import PARENTS
 from pubsub.wire.known_heads import HEAD_BYTES
 from tests.unit import rheos_wire as wire
 from tests.unit.rheos_wire import ALICE, BOB, CAROL, FAILED, NIL, SENDERS, Rheos

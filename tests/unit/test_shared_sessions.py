@@ -303,7 +303,7 @@ class RheosTests(SessionCase):
         again = self.reader(there)
         await self.acknowledged(again)
         assert await self.responses(again, 1) == [b"1"]
-        assert len(here.house.factories["rheos"].clients) == 0
+        assert len(here.house.factories["rheos"].shared.clients) == 0
 
     async def test_an_open_connection_gets_nothing_more(self) -> None:
         here, there = await self.two()

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pubsub.broker.frame_turns import FrameTurns
 from pubsub.broker.memory_budget import MemoryBudget
+from pubsub.broker.slices import Slices
 from pubsub.protocols.spot.commands import Publish, encode_request
 from pubsub.protocols.spot.message_heads import (
     KnownPublications,
@@ -39,12 +41,17 @@ def publications(*topics: bytes) -> list[Publication]:
     return [Publication(publish_prefix(name), name.decode(), None) for name in topics]
 
 
+def turns() -> FrameTurns:
+    """Return turns of a tick that has just begun and does not end."""
+    return FrameTurns(Slices(lambda call: None), lambda call: None)
+
+
 def known(
     kernel: Any, limit: int = 100, found: Iterable[Publication] | None = None
 ) -> KnownPublications:
     """Return known publications that are scanned with the form ``kernel``."""
     with patch.object(known_heads, "HeadTable", kernel.HeadTable):
-        made = KnownPublications(limit, MemoryBudget(0), lambda call: None)
+        made = KnownPublications(limit, MemoryBudget(0), turns(), lambda call: None)
     for publication in publications(b"t") if found is None else found:
         made.add(publication)
     return made
@@ -176,7 +183,7 @@ class TestScan:
         at_tick_end: list[Callable[[], None]] = []
         with patch.object(known_heads, "HeadTable", kernel.HeadTable):
             table = KnownPublications(
-                100, memory, at_tick_end.append, lambda: forgotten.append(True)
+                100, memory, turns(), at_tick_end.append, lambda: forgotten.append(True)
             )
             for found in publications(b"t", b"u"):
                 table.add(found)
@@ -199,7 +206,7 @@ class TestScan:
 
     def test_a_prefix_that_cannot_be_found_is_not_remembered(self, kernel: Any) -> None:
         memory = MemoryBudget(0)
-        table = KnownPublications(100, memory, lambda call: None)
+        table = KnownPublications(100, memory, turns(), lambda call: None)
         table.add(Publication(b"\x01\xff" + b"r" * 255, "t", None))
         used = memory.used
         assert used

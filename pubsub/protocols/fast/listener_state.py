@@ -33,7 +33,11 @@ class ListenerState:
         self.mixes = AddressMixes(listener.router, self._topic_of)
         self.proofs = Proofs(listener)
         self.heads = KnownHeads(
-            self._learn, listener.memory, listener.at_tick_end, self._heads_forgotten
+            self._learn,
+            listener.memory,
+            listener.frame_turns,
+            listener.at_tick_end,
+            self._heads_forgotten,
         )
         self.ownership = TopicOwnership(listener)
         self._hinted = False

@@ -27,6 +27,7 @@ class KnownPublishes:
         self._heads = KnownHeads(
             self._learner.learn,
             listener.memory,
+            listener.frame_turns,
             listener.at_tick_end,
             self.mixes.clear,
             TextTable,

@@ -64,12 +64,23 @@ def learn_publish(data: bytes, at: int, codec: Codec) -> tuple[Head, Source] | N
     return head, Source(header.client_id, data[name : name + name_length])
 
 
+def request_bytes(source: Source, columns: Columns, codec: Codec) -> int:
+    """Return the bytes of the PUBLISH requests of ``columns``."""
+    around = _bytes_before(codec) + len(source.topic) + CHECKSUM_SIZE * codec.checksum
+    return around * columns.count + columns.nbytes
+
+
+def _bytes_before(codec: Codec) -> int:
+    """Return the bytes of a PUBLISH before its data, without the topic's name."""
+    return HEADER_SIZE + 2 + codec.layout.data_length
+
+
 def unseal(columns: Columns, data: bytes, at: int, codec: Codec) -> tuple[Columns, int]:
     """Return the messages scanned from ``at`` on without their checksums, and where they end.
 
     They end before the first wrong checksum.
     """
-    before = HEADER_SIZE + 2 + codec.layout.data_length
+    before = _bytes_before(codec)
     widths = [before + len(source.topic) for source in columns.addresses]
     view, payloads = memoryview(data), []
     for index, payload in zip(columns.indexes(), columns.payloads(), strict=True):

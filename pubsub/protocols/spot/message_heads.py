@@ -17,6 +17,7 @@ from pubsub.wire.known_heads import KnownHeads
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
+    from pubsub.broker.frame_turns import FrameTurns
     from pubsub.broker.memory_budget import MemoryBudget
 
 # Publications that are remembered, the longest prefix of one in bytes, and its estimated bytes, for
@@ -104,6 +105,7 @@ class KnownPublications:
         self,
         limit: int,
         memory: MemoryBudget,
+        turns: FrameTurns,
         at_tick_end: Callable[[Callable[[], None]], object],
         forgotten: Callable[[], None] = lambda: None,
     ) -> None:
@@ -111,7 +113,7 @@ class KnownPublications:
         self._forgotten = forgotten
         self._known: dict[bytes, Publication] = {}
         self._account = memory.cache(_MAX_KNOWN * _PUBLICATION_BYTES, self._forget)
-        self._heads = KnownHeads(self.learn, memory, at_tick_end, forgotten)
+        self._heads = KnownHeads(self.learn, memory, turns, at_tick_end, forgotten)
 
     def at(self, data: bytes, at: int) -> Publication | None:
         """Return the publication that begins at ``at``, if its prefix is known."""

@@ -153,4 +153,6 @@ class OutgoingConnection(ZmtpConnection):
 
 
 def _make_known(listener: Listener) -> KnownPublications:
-    return KnownPublications(FRAME_LIMITS.frame, listener.memory, listener.at_tick_end)
+    return KnownPublications(
+        FRAME_LIMITS.frame, listener.memory, listener.frame_turns, listener.at_tick_end
+    )

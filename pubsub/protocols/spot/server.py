@@ -266,7 +266,11 @@ class SpotFactory(ConnectionFactory):
         self.mixes = AddressMixes(listener.router, self._topic_of)
         self.known: Mapping[bytes, KnownPublications] = {
             ours: KnownPublications(
-                self.limits.frame, listener.memory, listener.at_tick_end, self.mixes.clear
+                self.limits.frame,
+                listener.memory,
+                listener.frame_turns,
+                listener.at_tick_end,
+                self.mixes.clear,
             )
             for ours in SERVER_TYPES.values()
         }
