@@ -33,12 +33,12 @@ class FrameTurns:
         """Whether others are to be served before the next frame."""
         return self._left <= 0
 
-    def count(self) -> bool:
-        """Count a frame; return whether others are to be served before the next one."""
+    def count(self, frames: int = 1) -> bool:
+        """Count frames; return whether others are to be served before the next one."""
         if not self._begun:
             self._begun = True
             self._at_tick_end(self._begin_tick)
-        self._left -= 1
+        self._left -= frames
         return self.are_over
 
     def run_later(self, parse: Callable[[], object], then: Callable[[], None]) -> None:

@@ -11,6 +11,7 @@ from twisted.web.iweb import INonQueuedRequestFactory
 from zope.interface import provider
 
 from pubsub.broker.connection_marks import Marked
+from pubsub.errors import RateLimited
 from pubsub.http_api.api_error import TOO_LARGE, VERSION, ApiError, phrase
 from pubsub.http_api.client_share import client_of
 from pubsub.http_api.request_body import Body
@@ -20,10 +21,12 @@ from pubsub.wire.peer_address import address_text, host_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pubsub.broker.batch import Batch
     from pubsub.broker.identity import Identity
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.rate_limits import RateLimiter
+    from pubsub.broker.topics import Topic
     from pubsub.http_api.shares import Shares
     from pubsub.wire.direct_transport import StreamTransport
 
@@ -205,6 +208,14 @@ class ApiRequest(Request):
         """Count published messages; staged messages are not published yet."""
         if not self.client_left:
             self.channel.count_published(messages, nbytes)
+
+    def count_submitted(self, topic: Topic, batch: Batch, refused: int) -> None:
+        """Count published messages, and those that a rate limit has refused."""
+        self.count_published(batch.count, batch.nbytes)
+        if refused:
+            self._listener.refuse(
+                RateLimited.reason, self.label, refused, topic=topic.name, connection=self.channel
+            )
 
     def keep_body(self) -> Body:
         """Return the body, which the caller must close; otherwise it ends with the request."""

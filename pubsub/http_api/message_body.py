@@ -17,6 +17,8 @@ from pubsub.kernel import Columns
 
 MAX_MESSAGES = 5_000
 """Messages of one request, whose subscribers receive them at once."""
+MAX_JOINED = 1_000
+"""Messages of one request of a WebSocket: a connection may have many of these requests waiting."""
 HEADER_PREFIX = "pubsub-header-"
 """The prefix of the request headers that become headers of the message."""
 _MEMBERS = frozenset(("value", "value_base64", "headers"))
@@ -81,8 +83,8 @@ def joined_messages(data: bytes, sizes: object) -> Columns:
     """Return the payloads of ``sizes`` bytes that ``data`` consists of; raises ValueError."""
     if not isinstance(sizes, list) or any(type(size) is not int for size in sizes):
         raise ValueError("sizes: expected a list of numbers")
-    if not 0 < len(sizes) <= MAX_MESSAGES:
-        raise ValueError(f"sizes: expected 1 to {MAX_MESSAGES} numbers")
+    if not 0 < len(sizes) <= MAX_JOINED:
+        raise ValueError(f"sizes: expected 1 to {MAX_JOINED} numbers")
     if min(sizes) < 0 or sum(sizes) != len(data):
         raise ValueError(f"sizes: expected numbers whose sum is {len(data)}, the payload's bytes")
     return Columns.unpack(data, array("I", sizes).tobytes(), b"")

@@ -8,16 +8,17 @@ message is stored; requests after it do not wait for that.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import ensureDeferred
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from websockets.frames import CloseCode, Opcode
 from websockets.protocol import OPEN, SERVER
 from websockets.protocol import Protocol as Frames
 
 from pubsub.broker.memory_budget import INPUT
-from pubsub.errors import BadToken, HandshakeTimeout, RateLimited, Refused
+from pubsub.errors import BadToken, HandshakeTimeout, Refused
 from pubsub.http_api.api_error import BAD_REQUEST, INTERNAL, ApiError
 from pubsub.http_api.live_response import HEARTBEAT_SECONDS, RESPONSE_BYTES, LiveResponse
 from pubsub.http_api.parameters import invalid
@@ -40,7 +41,6 @@ from pubsub.wire.unsent_bytes import TransportCharge
 if TYPE_CHECKING:
     import logging
     from collections.abc import Coroutine
-    from typing import Any
 
     from pubsub.broker.topics import KeyChange, Topic
     from pubsub.http_api.api_request import ApiRequest
@@ -53,6 +53,8 @@ _PING = frame(0x89, b"")
 _MAX_CONFIRMING = 256
 # Bytes of a read: one of tiny frames takes milliseconds. A longer frame is read in larger pieces.
 _READ_BYTES, _LONG_READ_BYTES = 4 * 1024, 64 * 1024
+# Messages of a request that count as a frame of its own (see ``FrameTurns``).
+_FRAME_MESSAGES = 32
 
 
 class WebSocketClient(LiveResponse):
@@ -184,6 +186,8 @@ class WebSocketClient(LiveResponse):
     async def _carry_out_all(self) -> None:
         while self._waiting and not self._ended:
             await self._carry_out(*self._waiting.popleft())
+            if self._waiting and self._listener.frame_turns.are_over:
+                await deferLater(self._listener.clock, 0)
         self._is_working = False
         self._measure()
         self._release("working")
@@ -205,6 +209,7 @@ class WebSocketClient(LiveResponse):
                 return
             if op == "publish":
                 submitted = await self._requests.publish(members, payload, self.channel.limiters())
+                self._listener.frame_turns.count(1 + submitted.batch.count // _FRAME_MESSAGES)
                 self._begin_confirmation(self._confirm(id, submitted))
                 return
             if payload is not None:
@@ -226,12 +231,7 @@ class WebSocketClient(LiveResponse):
 
     async def _confirm(self, id: object, submitted: Submitted) -> None:
         """Answer a publish when it is confirmed."""
-        topic, batch, refused = submitted
-        self._request.count_published(batch.count, batch.nbytes)
-        if refused:
-            self._listener.refuse(
-                RateLimited.reason, self.label, refused, topic=topic.name, connection=self.channel
-            )
+        self._request.count_submitted(*submitted)
         try:
             published = await self._context.publisher.confirmed(submitted)
         except Exception as problem:

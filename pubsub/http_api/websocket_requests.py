@@ -13,7 +13,7 @@ from pubsub.http_api.api_error import CONFLICT, NOT_FOUND, NOT_SATISFIABLE, ApiE
 from pubsub.http_api.follow_start import find_start
 from pubsub.http_api.live_response import TOPIC_BYTES
 from pubsub.http_api.message_body import (
-    MAX_MESSAGES,
+    MAX_JOINED,
     SubmittedMessages,
     joined_messages,
     message_of,
@@ -97,7 +97,7 @@ class WebSocketRequests:
         await listener.slices.finish(self._recheck())
         return {
             "epoch": listener.store.epoch,
-            "max_messages": MAX_MESSAGES,
+            "max_messages": MAX_JOINED,
             "max_bytes": listener.settings["max-message"],
         }
 

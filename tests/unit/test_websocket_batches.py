@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.http_api.message_body import MAX_MESSAGES
+from pubsub.http_api.message_body import MAX_JOINED
 from tests.unit.web import WebHouse
 from tests.unit.web_sockets import SocketClient, connected
 
@@ -32,7 +33,7 @@ class SeveralTests(SynchronousTestCase):
     def test_the_first_reply_has_the_limits(self) -> None:
         client = SocketClient(WebHouse(max_message=70_000))
         answer = client.ask("connect")
-        assert (answer["max_messages"], answer["max_bytes"]) == (MAX_MESSAGES, 70_000)
+        assert (answer["max_messages"], answer["max_bytes"]) == (MAX_JOINED, 70_000)
 
     def test_they_are_published_in_order(self) -> None:
         reply = publish(self.client, b"onethree", sizes=[3, 0, 5], sender="me")
@@ -47,13 +48,13 @@ class SeveralTests(SynchronousTestCase):
         assert [row["headers"] for row in self.rows()] == [headers] * 2
 
     def test_as_many_as_a_request_may_have(self) -> None:
-        reply = publish(self.client, b"x" * MAX_MESSAGES, sizes=[1] * MAX_MESSAGES)
-        assert reply["ok"]["messages"] == MAX_MESSAGES
+        reply = publish(self.client, b"x" * MAX_JOINED, sizes=[1] * MAX_JOINED)
+        assert reply["ok"]["messages"] == MAX_JOINED
 
     def test_sizes_that_are_refused(self) -> None:
         sizes: list[Any] = [
             [], [1], [2, 2], [4, -1], [-1, 4], [1.0, 2], [True, 2], ["1", 2], [None], {}, 3, "3",
-            [2**64, 3 - 2**64], [0] * (MAX_MESSAGES + 1),
+            [2**64, 3 - 2**64], [0] * (MAX_JOINED + 1),
         ]  # fmt: skip
         for wrong in sizes:
             assert publish(self.client, b"abc", sizes=wrong)["error"]["code"] == "invalid-request"
@@ -72,3 +73,19 @@ class SeveralTests(SynchronousTestCase):
         rows = house.get("/v1/topics/a/messages").lines
         assert [row["value"] for row in rows] == ["a", "b", "c"]
         assert house.broker.counters.refusals["admin", "rate-limited"] == 3
+
+    def test_others_are_served_between_many(self) -> None:
+        sent = []
+        for number in range(8):
+            head = json.dumps(
+                {"id": number, "op": "publish", "topic": "a", "sizes": [1] * MAX_JOINED}
+            )
+            data = len(head).to_bytes(4, "big") + head.encode() + b"x" * MAX_JOINED
+            self.client.frames.send_binary(data)
+            sent += self.client.frames.data_to_send()
+        self.client.stream.feed(b"".join(sent))
+        assert self.client.stream.paused
+        assert self.house.store.next_offset == 4 * MAX_JOINED
+        replies = self.client.pull()
+        assert [one["ok"]["messages"] for one in replies] == [MAX_JOINED] * 8
+        assert not self.client.stream.paused
