@@ -184,11 +184,8 @@ class Fanout(Service):
 
     def _charge(self, nbytes: int) -> None:
         """Count the bytes of incomplete records."""
-        self._memory.held[LABEL] = self._memory.held.get(LABEL, 0) + nbytes
-        if nbytes > 0:
-            self._memory.add(nbytes)
-        elif nbytes:
-            self._memory.free(-nbytes)
+        self._memory.held.setdefault(LABEL, 0)
+        self._memory.count(LABEL, nbytes)
 
     def _records(self, envelopes: Envelopes) -> Iterator[tuple[Arrived, TopicRecord]]:
         for arrived in self._incoming.take(envelopes):

@@ -13,6 +13,8 @@ from pubsub.interfaces import Holdable, MemoryHolder
 SUBSCRIBERS, INPUT, OUTPUT = "subscribers", "input", "output"
 """Accounts of ``MemoryBudget.charge``: messages that wait for subscribers, partial frames, and
 other bytes in transports."""
+SUBSCRIPTIONS = "subscriptions"
+"""Account of ``MemoryBudget.count``: subscriptions to topics (see ``subscription_account.py``)."""
 
 
 class MemoryBudget:
@@ -28,8 +30,8 @@ class MemoryBudget:
         self.used = 0
         self._aside = 0
         self.holders: set[MemoryHolder] = set()
-        self.held = {SUBSCRIBERS: 0, INPUT: 0, OUTPUT: 0}
-        """The bytes of holders by account."""
+        self.held = {SUBSCRIBERS: 0, INPUT: 0, OUTPUT: 0, SUBSCRIPTIONS: 0}
+        """The bytes of holders and of subscriptions, by account."""
         self._caches: list[CacheAccount] = []
         self._waiting: set[Holdable] = set()
 
@@ -45,18 +47,30 @@ class MemoryBudget:
         """True if the bound is reached."""
         return bool(self.limit) and self.used >= self.limit
 
-    def reserve(self, nbytes: int) -> None:
-        """Count ``nbytes`` for a new object; raises MemoryExhausted at the bound."""
+    def check(self) -> None:
+        """Raise MemoryExhausted at the bound."""
         if self.full:
             raise MemoryExhausted(f"{self.used} bytes are in use, the bound is {self.limit}")
+
+    def reserve(self, nbytes: int) -> None:
+        """Count ``nbytes`` for a new object; raises MemoryExhausted at the bound."""
+        self.check()
         self.add(nbytes)
 
     def add(self, nbytes: int) -> None:
         """Count ``nbytes`` that are already in use, regardless of the bound."""
-        self.used += nbytes
-        if self.full:
+        used = self.used = self.used + nbytes
+        if self.limit and used >= self.limit:
             for cache in self._caches:
                 cache.clear()
+
+    def count(self, account: str, nbytes: int) -> None:
+        """Count ``nbytes`` more in ``account``, or fewer if negative, regardless of the bound."""
+        self.held[account] += nbytes
+        if nbytes > 0:
+            self.add(nbytes)
+        else:
+            self.free(-nbytes)
 
     def cache(self, limit: int, forget: Callable[[], None]) -> CacheAccount:
         """Return the account of a new cache; see there."""

@@ -113,7 +113,7 @@ class Router:
     @property
     def subscriptions(self) -> int:
         """Subscriptions of outboxes, live or behind."""
-        return self._subscribing.number
+        return self._subscribing.account.number
 
     def mix(self, topics: Iterable[Topic]) -> TopicMix:
         """Return the mix of distinct ``topics``, in an order of its own."""

@@ -11,6 +11,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pubsub.broker.compact_map import EMPTY_MAP, with_item, without_item
+from pubsub.broker.subscription_account import (
+    BEHIND_BYTES,
+    GROUP_BYTES,
+    LIVE_BYTES,
+    SubscriptionAccount,
+)
 from pubsub.broker.topics import SubscriberGroup
 
 if TYPE_CHECKING:
@@ -28,13 +34,12 @@ _FEW = 64
 class Subscribing:
     """Begins and ends the subscriptions of the outboxes to which ``router`` delivers.
 
-    ``number`` is that of all subscriptions, live or behind. ``behind`` has the topics that have
-    subscribers behind, ``gone`` the outboxes that are shut and whose subscriptions are being ended
-    in slices.
+    ``behind`` has the topics that have subscribers behind, ``gone`` the outboxes that are shut and
+    whose subscriptions are being ended in slices.
     """
 
     def __init__(self, router: MessageRouter, interest: TopicInterest, slices: Slices) -> None:
-        self.number = 0
+        self.account = SubscriptionAccount(router.memory)
         self.behind: set[Topic] = set()
         self.gone: set[Recipient] = set()
         self._router = router
@@ -42,16 +47,29 @@ class Subscribing:
         self._slices = slices
 
     def subscribe(
-        self, outbox: Recipient, topic: Topic, encoding: Encoding, start: Position | None = None
+        self,
+        outbox: Recipient,
+        topic: Topic,
+        encoding: Encoding,
+        start: Position | None = None,
+        *,
+        admitted: bool = False,
     ) -> bool:
         """Deliver ``topic`` to ``outbox`` from the next message on; False if it already is.
 
-        With ``start`` the messages of the history from there on are delivered first.
+        With ``start`` the messages of the history from there on are delivered first. Raises
+        MemoryExhausted at the bound, unless it is ``admitted``: then it belongs to an object that
+        was checked already, such as a session. Nothing is begun for an outbox that is shut.
         """
         if topic in outbox.subscriptions or outbox.is_behind(topic):
             return False
-        # Messages published earlier are not for the new subscriber.
+        memory = self._router.memory
+        if memory.full and not admitted:
+            memory.check()
+        # Messages published earlier are not for the new subscriber. They may evict it.
         self._router.complete(outbox)
+        if outbox.closed:
+            return False
         topic.idle_since = None
         if not outbox.starts_behind(topic, encoding, start):
             self._join(outbox, topic, encoding)
@@ -59,12 +77,13 @@ class Subscribing:
         return True
 
     def _join(self, outbox: Recipient, topic: Topic, encoding: Encoding) -> None:
-        group = topic.groups.get(encoding)
+        group, nbytes = topic.groups.get(encoding), LIVE_BYTES
         if group is None:
             group = topic.groups[encoding] = SubscriberGroup(topic, encoding)
+            nbytes += GROUP_BYTES
         group.add(outbox)
-        self.number += 1
         outbox.subscriptions = with_item(outbox.subscriptions, group.only_subscription)
+        self.account.began(nbytes)
         topic.subscription_changed(outbox)
 
     def unsubscribe(self, outbox: Recipient, topic: Topic) -> bool:
@@ -94,7 +113,7 @@ class Subscribing:
             self.behind.add(topic)
         if outbox not in topic.behind:
             topic.behind.add(outbox)
-            self.number += 1
+            self.account.began(BEHIND_BYTES)
         if self._router.waiting:
             # Its cursor makes the changes before it delivers later messages.
             self._router.complete(outbox, with_changes=False)
@@ -107,11 +126,11 @@ class Subscribing:
         """End ``fall_behind``."""
         if topic.behind is not None and outbox in topic.behind:
             topic.behind.discard(outbox)
-            self.number -= 1
             if not topic.behind:
                 topic.behind = None
                 self.behind.discard(topic)
                 self._interest.reader_left(topic)
+            self.account.ended(BEHIND_BYTES)
 
     def go_live(self, outbox: Recipient, behind: Mapping[Topic, Encoding]) -> None:
         """Deliver topics that ``outbox`` was behind with from the next message on."""
@@ -121,16 +140,18 @@ class Subscribing:
 
     def _leave(self, outbox: Recipient, topic: Topic, encoding: Encoding) -> None:
         """Deliver ``topic`` to ``outbox`` no more, whose subscription has ended."""
-        self.number -= 1
-        group = topic.groups.get(encoding)
+        group, nbytes = topic.groups.get(encoding), LIVE_BYTES
         if group is not None:
             self._router.hand_over()
             group.discard(outbox)
-            if not group:
+            # Handing over may end the subscription of another one, and with it the group.
+            if not group and topic.groups.get(encoding) is group:
                 del topic.groups[encoding]
+                nbytes += GROUP_BYTES
                 self._interest.reader_left(topic)
         topic.subscription_changed(outbox)
         topic.unblock(outbox)
+        self.account.ended(nbytes)
 
     @contextmanager
     def excluding(self, outbox: Recipient, topic: Topic) -> Iterator[None]:
@@ -153,7 +174,14 @@ class Subscribing:
             self._router.hand_over()
             # A flush can evict the subscriber, which ends the subscription, or free its queue.
             if topic in outbox.subscriptions:
-                topic.groups.setdefault(group.encoding, group).add(outbox)
+                self._return(outbox, topic, group)
+
+    def _return(self, outbox: Recipient, topic: Topic, group: SubscriberGroup) -> None:
+        """Add ``outbox`` to its ``group`` again, which may have ended meanwhile."""
+        if group.encoding not in topic.groups:
+            topic.groups[group.encoding] = group
+            self.account.group_began()
+        topic.groups[group.encoding].add(outbox)
 
     def forget(self, outbox: Recipient) -> None:
         """End every subscription of ``outbox``, which is being shut.

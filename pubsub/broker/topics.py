@@ -127,6 +127,10 @@ class Recipient(Protocol):
     def connection(self) -> object:
         """The client's connection, for log lines (see ``log_fields``)."""
 
+    @property
+    def closed(self) -> bool:
+        """True if it is shut."""
+
     def deliver(self, data: bytes, count: int, source: DeliverySource, offset: int) -> None:
         """Queue ``count`` encoded messages until ``flush``; ``offset`` is that of the first."""
 

@@ -75,7 +75,7 @@ class Follower(ChunkedResponse):
             if self._ended:
                 return
             self._followed.add(topic)
-            router.subscribe(self._outbox, topic, self._encoding, start)
+            router.subscribe(self._outbox, topic, self._encoding, start, admitted=True)
             yield
 
     # Notices besides messages

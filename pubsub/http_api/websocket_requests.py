@@ -152,7 +152,7 @@ class WebSocketRequests:
             raise
         topic = provisional[name]
         self._subscriptions[name] = _TopicSubscription(topic, provisional, past)
-        listener.router.subscribe(self._outbox, topic, encoding, start)
+        listener.router.subscribe(self._outbox, topic, encoding, start, admitted=True)
 
     async def _unsubscribe(self, members: dict[str, Any]) -> JsonReply:
         Parameters(members, ("topic",))

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.audience import WRITE_BYTES
+from pubsub.broker.memory_budget import SUBSCRIBERS
 from pubsub.broker.slow_policy import DISCONNECT, DROP, PAUSE, SlowPolicy
 from pubsub.broker.topics import Topic
 from tests.unit.fakes import Bench, Held, Lines, Transport, batch_of
@@ -307,18 +308,18 @@ class MemoryTests(OutboxCase):
     def test_a_ready_outbox_is_not_charged(self) -> None:
         self.subscriber()
         self.publish(b"x" * 100 * KIB)
-        assert self.bench.memory.used == 0
+        assert self.bench.memory.held[SUBSCRIBERS] == 0
 
     def test_unsent_messages_are_charged_until_they_are_sent(self) -> None:
         bob = self.subscriber()
         bob.room = 1
         self.publish(b"x" * 99)
         self.publish(b"y" * 49)
-        assert self.bench.memory.used == 150
+        assert self.bench.memory.held[SUBSCRIBERS] == 150
         bob.drain(room=1)
-        assert self.bench.memory.used == 50
+        assert self.bench.memory.held[SUBSCRIBERS] == 50
         bob.drain()
-        assert self.bench.memory.used == 0
+        assert self.bench.memory.held[SUBSCRIBERS] == 0
 
     def test_an_outbox_with_a_large_backlog_can_be_evicted(self) -> None:
         bob = self.subscriber()

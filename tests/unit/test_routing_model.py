@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker import router as router_module
 from pubsub.broker import sliced_routing
+from pubsub.broker.memory_budget import SUBSCRIPTIONS
 from pubsub.broker.slow_policy import DROP, SlowPolicy
 from pubsub.broker.topics import Topic
 from pubsub.interfaces import Encoding
@@ -239,6 +240,13 @@ class World:
             dropped = sum(n for (label, _, _), n in counters.drops.items() if label == f"{number}")
             assert dropped == member.too_large
 
+    def leave(self) -> None:
+        """End all subscriptions."""
+        for member in self.members:
+            assert member.transport.outbox is not None
+            self.bench.router.forget(member.transport.outbox)
+        assert self.bench.router.subscriptions == 0
+
 
 class ModelTests(SynchronousTestCase):
     """Random steps, within a tick or over several"""
@@ -272,4 +280,7 @@ class ModelTests(SynchronousTestCase):
             for step in steps:
                 world.take(step)
             world.check()
-        assert world.bench.memory.used == world.bench.memory.cached
+        memory = world.bench.memory
+        assert memory.used == memory.cached + memory.held[SUBSCRIPTIONS]
+        world.leave()
+        assert memory.used == memory.cached

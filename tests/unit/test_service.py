@@ -14,6 +14,7 @@ from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.master_secrets import SecretRing
 from pubsub.broker.outbox import Outbox
 from pubsub.broker.service import BrokerService
+from pubsub.broker.subscription_account import GROUP_BYTES, LIVE_BYTES
 from pubsub.broker.topic_registry import TOPIC_BYTES
 from pubsub.kernel import Columns
 from pubsub.store.memory_store import MemoryStore
@@ -98,9 +99,10 @@ class TopicTests(ServiceCase):
         assert not bob.outbox.subscriptions
         assert "news" not in self.broker.topics
         assert not self.broker.queue_keys.names
-        assert self.broker.memory.used == used - TOPIC_BYTES
+        freed = TOPIC_BYTES + GROUP_BYTES + LIVE_BYTES
+        assert self.broker.memory.used == used - freed
         self.broker.topic_lifecycle.end(topic)
-        assert self.broker.memory.used == used - TOPIC_BYTES
+        assert self.broker.memory.used == used - freed
 
     def test_a_new_topic_of_the_same_name_is_distinct(self) -> None:
         bob = self.subscriber(self.broker, "news")

@@ -145,6 +145,8 @@ class CafeHandshakes:
                 if sessions.sharing is None:
                     raise
         self._check(client, frame)
+        if session is not None:
+            self._check_memory(session, frame)
         if session is None and number is not None:
             self._take_over(client, shake, number)
             return
@@ -168,6 +170,13 @@ class CafeHandshakes:
             client.access.check_publish(self._channels.topic(frame.channel).name)
         else:
             self._subscribable(client, frame.channels)
+
+    def _check_memory(self, session: Session, frame: HandshakePub | HandshakeSub) -> None:
+        """Raise MemoryExhausted at the bound, unless the client only wants what it had."""
+        if isinstance(frame, HandshakeSub):
+            wanted = map(self._channels.topic, frame.channels)
+            if not session.subscriptions.keys() >= set(wanted):
+                self._listener.memory.check()
 
     # Sessions of other brokers
 
@@ -267,9 +276,10 @@ class CafeHandshakes:
             if listener.topics.holds(topic) and client.access.may_subscribe(topic.name):
                 # Encoded again: from UDP to TCP a frame can be longer.
                 again = self._channels.encoding(topic)
-                listener.router.subscribe(outbox, topic, again, offset)
+                listener.router.subscribe(outbox, topic, again, offset, admitted=True)
         for topic, encoding in wanted.items():
-            listener.router.subscribe(outbox, topic, encoding)
+            # Checked with the session, before the acknowledgment.
+            listener.router.subscribe(outbox, topic, encoding, admitted=True)
 
 
 def _content_of(outbox: Outbox | None) -> SessionContent:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from pubsub.broker.topics import KeyChange, Topic
 
 
+# Estimated bytes of a subscription with a token of its own and a timer, for the memory budget.
+SUBSCRIPTION_BYTES = 1024
+
+
 @dataclass(frozen=True, slots=True)
 class MessageEncoding:
     """Messages as MESSAGE packets of one topic (fast §3.4); see ``HeadEncoding``."""
@@ -84,17 +88,27 @@ class Subscriptions:
         self._by_topic: dict[Topic, _TokenSubscription] = {}
 
     def add(self, topic: Topic, token: Token) -> None:
-        """Subscribe, or replace the token of a subscription; raises LimitReached."""
+        """Subscribe, or replace the token of a subscription.
+
+        Raises LimitReached or MemoryExhausted.
+        """
         # A new queue key that waits is for the subscription as it is.
         self._outbox.make_changes()
         subscription = self._by_topic.get(topic)
         if subscription is None:
-            if len(self._by_topic) >= self._listener.settings["max-subscriptions"]:
-                raise LimitReached("subscriptions of a connection")
-            subscription = self._by_topic[topic] = _TokenSubscription(token, token.queue_key)
-            self._listener.router.subscribe(self._outbox, topic, MessageEncoding(topic.id))
+            subscription = self._begin(topic, token)
         subscription.token, subscription.key, subscription.grace_ends = token, token.queue_key, inf
         self._schedule_end(topic, subscription)
+
+    def _begin(self, topic: Topic, token: Token) -> _TokenSubscription:
+        listener = self._listener
+        if len(self._by_topic) >= listener.settings["max-subscriptions"]:
+            raise LimitReached("subscriptions of a connection")
+        listener.memory.reserve(SUBSCRIPTION_BYTES)
+        subscription = self._by_topic[topic] = _TokenSubscription(token, token.queue_key)
+        encoding = MessageEncoding(topic.id)
+        listener.router.subscribe(self._outbox, topic, encoding, admitted=True)
+        return subscription
 
     def remove(self, topic: Topic) -> None:
         """Unsubscribe, if subscribed."""
@@ -175,3 +189,4 @@ class Subscriptions:
         subscription = self._by_topic.pop(topic, None)
         if subscription is not None:
             subscription.cancel()
+            self._listener.memory.free(SUBSCRIPTION_BYTES)

@@ -30,7 +30,7 @@ SUBSCRIPTIONS = "nsd-subscriptions"
 strings, as names may contain any character; the values are empty."""
 # Estimated bytes of an identity and of a subscription, for the memory budget.
 IDENTITY_BYTES = 1024
-SUBSCRIPTION_BYTES = 128
+SUBSCRIPTION_BYTES = 256
 # Estimated bytes of the place here of a number that another broker gave.
 PLACE_BYTES = 1024
 

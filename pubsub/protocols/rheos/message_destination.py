@@ -106,7 +106,9 @@ class MessageDestination:
     def add(self, client: ClientId, topic: Topic, start: Position | None = None) -> None:
         """Deliver ``topic`` here for ``client``: the history from ``start`` on, if given."""
         self._readers.setdefault(topic, set()).add(client)
-        self._router.subscribe(self._open_outbox(), topic, self._encoding(topic), start)
+        encoding = self._encoding(topic)
+        # The subscription is that of the client, and only moves.
+        self._router.subscribe(self._open_outbox(), topic, encoding, start, admitted=True)
 
     def unsent(self) -> dict[Topic, Position]:
         """Return where each topic continues of which not everything is written here."""

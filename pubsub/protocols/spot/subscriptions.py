@@ -57,7 +57,7 @@ class PrefixSubscriptions:
         name = topic.name.encode()
         for end in range(len(name) + 1):
             for reader in tuple(self._readers.get(name[:end], ())):
-                reader.join(topic)
+                reader.join(topic, admitted=True)
 
 
 # Estimated bytes of a subscription by name or by prefix, for the memory budget.
@@ -219,7 +219,7 @@ class Subscriptions:
         topic = self._listener.topics.create(name, hosted=False)
         if hosted and not topic.hosted and self._connection.access.may_create(name):
             topic.hosted = True
-        self._subscribe(topic)
+        self._subscribe(topic, admitted=True)
         if is_new:
             self._names.add(name)
             self._charge(SUBSCRIPTION_BYTES)
@@ -291,23 +291,26 @@ class Subscriptions:
         """Return whether there is a subscription to exactly this prefix."""
         return prefix in self._prefixes
 
-    def join(self, topic: Topic) -> None:
-        """Subscribe to a topic that a prefix covers, if the client may read it."""
+    def join(self, topic: Topic, admitted: bool = False) -> None:
+        """Subscribe to a topic that a prefix covers, if the client may read it.
+
+        A new topic is ``admitted``: it was checked itself whether there is memory for it.
+        """
         try:
             self._connection.access.check_subscribe(topic.name)
+            self._subscribe(topic, admitted)
         except Refused as refused:
             # A subscription to everything does not mean the broker's own topics.
             if not topic.name.startswith(RESERVED):
                 self._connection.refuse(refused.reason, topic=topic.name)
-        else:
-            self._subscribe(topic)
 
     # Delivery
 
-    def _subscribe(self, topic: Topic) -> None:
+    def _subscribe(self, topic: Topic, admitted: bool) -> None:
         outbox = self._connection.open_outbox()
         position = None if self._kept is None else self._kept.position(topic)
-        self._listener.router.subscribe(outbox, topic, self._encoding(topic), position)
+        encoding = self._encoding(topic)
+        self._listener.router.subscribe(outbox, topic, encoding, position, admitted=admitted)
 
     def _encoding(self, topic: Topic) -> MessageEncoding:
         return MessageEncoding(self._prefix_of(topic.name.encode()))
