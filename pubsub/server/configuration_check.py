@@ -4,31 +4,35 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from twisted.internet.task import Clock
-
-from pubsub.errors import ConfigurationError
+from pubsub.errors import ConfigurationError, StartError
 from pubsub.plugin import installed_protocols
 from pubsub.server.configuration import CommandLine, Config, ListenerConfig, merge
 from pubsub.server.file_tables import read_file
 from pubsub.server.history_settings import check_history
+from pubsub.server.planned_ports import PlannedPorts
 from pubsub.server.tap import make_broker
+from pubsub.wire.listener_service import ListenerService
 
 # Of a socket that only the service manager can hand over.
 _INHERITED = "systemd:"
+_OWN = "tcp:0:interface=127.0.0.1"
 
 
 def read_and_check(path: str) -> Config:
     """Return the configuration of the file; raises ConfigurationError with the file's name.
 
     The broker is made in memory and not started, so that protocols and endpoints check the settings
-    that they are given. Neither the history nor the audit log is opened.
+    that they are given. The addresses are those that the start would listen on, and nothing
+    listens. Neither the history nor the audit log is opened.
     """
     document = read_file(path)
     try:
         config = merge(installed_protocols(), CommandLine(), document)
         check_history(config.broker)
-        make_broker(_harmless(config), Clock())
-    except ConfigurationError as error:
+        for service in make_broker(_harmless(config), PlannedPorts()):
+            if isinstance(service, ListenerService):
+                service.privilegedStartService()
+    except (ConfigurationError, StartError) as error:
         raise ConfigurationError(f"{path}: {error}") from None
     return config
 
@@ -45,4 +49,4 @@ def _harmless(config: Config) -> Config:
 
 
 def _without_inherited(one: ListenerConfig) -> ListenerConfig:
-    return replace(one, endpoint="tcp:0") if one.endpoint.startswith(_INHERITED) else one
+    return replace(one, endpoint=_OWN) if one.endpoint.startswith(_INHERITED) else one

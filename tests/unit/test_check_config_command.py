@@ -14,6 +14,11 @@ from tests.unit.test_pubsub_command import CommandCase
 CAFE = b'[[listen]]\nprotocol = "cafe"\nport = 7070\n'
 
 
+def _at(endpoint: str) -> bytes:
+    """Return a file with a listener at this endpoint."""
+    return f'[[listen]]\nprotocol = "cafe"\nendpoint = "{endpoint}"\n'.encode()
+
+
 class CheckTests(CommandCase):
     """check-config"""
 
@@ -33,12 +38,29 @@ class CheckTests(CommandCase):
             (b'store = "memory"\ndurability = "a=sync"', "durability: a=sync needs a history on"),
             (b"max-topics = 3\n" + CAFE, "cafe: its topics cannot be created (limit-reached: "),
             (b'secret-file = "/no/such/file"', "/no/such/file"),
+            (CAFE + CAFE.replace(b"cafe", b"nsd"), "nsd: cannot listen on tcp:7070:interface=127."),
+            (_at("tcp:7070"), "cafe: tcp 0.0.0.0:7070 would admit anonymous clients of other"),
+            (_at("tcp6:7070"), "cafe: tcp [::]:7070 would admit anonymous clients of other"),
+            (_at("unix:/a") + _at("unix:/a"), "another listener of the file has this address"),
+            (_at("unix:/a") + b"udp = true\n", "cafe: UDP requires a TCP endpoint"),
         ]
         for content, message in wrong:
             path = self.file("wrong", content)
             line = self.one_line("check-config", path)
             assert line.startswith(f"pubsub: {path}: ")
             assert message in line
+
+    def test_addresses_that_the_start_accepts(self) -> None:
+        files = [
+            b"allow-anonymous = false\n" + _at("tcp:7070"),
+            _at("haproxy:tcp:7070"),
+            _at("tcp:7070:interface=localhost") + b"udp = true\n",
+            _at("tcp:0:interface=127.0.0.1") * 2,
+            _at("unix:/a") + _at("unix:/b"),
+        ]
+        for content in files:
+            path = self.file("a", content)
+            assert self.run_it("check-config", path) == (0, f"{path}: valid\n", "")
 
     def test_nothing_is_written(self) -> None:
         audit, store = self.directory / "audit", self.directory / "history"
