@@ -124,7 +124,7 @@ class TokenVerifier:
 
     def _check_time(self, token: Token, now: float) -> None:
         if now >= self.end(token):
-            raise BadToken("expired")
+            raise BadToken("the token has expired")
         if now < token.not_before:
             raise BadToken("the token is not valid yet")
 

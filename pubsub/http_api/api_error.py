@@ -16,6 +16,7 @@ from pubsub.errors import (
     NotAuthorized,
     RateLimited,
     Refused,
+    SenderTooLong,
     TopicExists,
     TopicUnreachable,
     WrongKey,
@@ -38,6 +39,13 @@ _STATUS: dict[type[Refused], int] = {
     TopicExists: CONFLICT,
     WrongKey: CONFLICT,
     BackplaneAway: UNAVAILABLE,
+}
+# What a refusal of these classes is about, in a sentence; others have one.
+_SENTENCES: dict[type[Refused], str] = {
+    LimitReached: "the broker has no room for more {}",
+    NotAuthorized: "permission denied: topic {!r}",
+    SenderTooLong: "a sender has at most 255 bytes, not {}",
+    TopicUnreachable: "the broker that hosts topic {!r} cannot be reached; try again later",
 }
 PROBLEM = "application/problem+json"
 """The content type of error responses."""
@@ -77,7 +85,8 @@ class ApiError(Exception):
     def from_refusal(cls, refused: Refused) -> ApiError:
         """Return the response to a refusal of the broker."""
         status = _STATUS.get(type(refused), BAD_REQUEST)
-        return cls(status, refused.reason, str(refused) or refused.reason)
+        sentence = _SENTENCES.get(type(refused), "{}").format(*refused.args or [""])
+        return cls(status, refused.reason, sentence or refused.reason)
 
     @property
     def topic(self) -> str | None:

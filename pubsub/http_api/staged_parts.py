@@ -262,7 +262,7 @@ def _check_senders(batch: Any, sender: bytes) -> None:
     if "key" in batch.schema.names:
         longest = pc.max(pc.binary_length(batch["key"])).as_py() or 0
     if longest > MAX_SENDER:
-        raise SenderTooLong(f"a sender has {longest} bytes, more than {MAX_SENDER}")
+        raise SenderTooLong(longest)
 
 
 def _check_headers(column: Any) -> int:
