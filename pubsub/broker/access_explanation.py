@@ -8,12 +8,15 @@ from typing import Any
 
 from pubsub.broker.access import RESERVED
 from pubsub.broker.access_table import NO_TABLE, AccessRule, AccessTable, Who
+from pubsub.broker.anonymous_policy import AUTO, admits_anonymous
 from pubsub.broker.identity import TOKEN, Identity
 from pubsub.settings import matcher
 
 DECIDES = "decides"
 LATER = "not reached"
 TOPICLESS = ("admin", "metrics")
+# An address of another machine.
+_ELSEWHERE = "192.0.2.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,10 @@ class Explanation:
 def explain(
     table: AccessTable, protocol: str, settings: Mapping[str, Any], request: AccessRequest
 ) -> Explanation:
-    """Explain the decision of the rules of a listener of ``protocol`` with these settings."""
+    """Explain the decision of the rules of a listener of ``protocol`` with these settings.
+
+    An anonymous client that is not served has no rights, whatever the rules say.
+    """
     steps: list[RuleStep] = []
     decided: AccessRule | None = None
     for rule in table.listed(settings):
@@ -55,7 +61,11 @@ def explain(
             decided = rule
         steps.append(RuleStep(rule, part))
     allowed = decided is not None and decided.allow
-    if decided is None:
+    identity = request.identity
+    if identity.is_anonymous and not admits_anonymous(settings, identity.host):
+        policy = settings["allow-anonymous"]
+        allowed, reason = False, f"anonymous clients are not served: allow-anonymous is {policy}"
+    elif decided is None:
         reason = "no rule is about this request, and there is a table [[access]]"
     elif decided is NO_TABLE and _is_closed(settings, request):
         allowed, reason = False, "reserved topics have to be granted"
@@ -64,7 +74,15 @@ def explain(
     notes = _notes(settings, request, decided, allowed)
     if _depends_on_issuer(steps, request):
         notes.append("some rules are about tokens of one issuer: name it with --issuer")
+    if allowed and identity.is_anonymous and _depends_on_address(settings, identity):
+        notes.append("clients of other machines are not served: allow-anonymous is auto")
     return Explanation(allowed, reason, steps, notes)
+
+
+def _depends_on_address(settings: Mapping[str, Any], identity: Identity) -> bool:
+    """Return whether the client is served only if it is on the machine of the broker."""
+    is_auto = settings["allow-anonymous"] == AUTO
+    return is_auto and not identity.host and not admits_anonymous(settings, _ELSEWHERE)
 
 
 def _depends_on_issuer(steps: Sequence[RuleStep], request: AccessRequest) -> bool:

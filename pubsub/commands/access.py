@@ -95,11 +95,14 @@ def _explain_all(path: str, listener: str | None, request: AccessRequest) -> dic
     from pubsub.broker.access_explanation import explain
     from pubsub.plugin import ADMIN, installed_protocols
     from pubsub.server.access_settings import listeners_of, read_access
+    from pubsub.server.configuration import check_document
     from pubsub.server.file_tables import read_file
     from pubsub.server.secret_settings import issuer_actions
 
     document = read_file(path)
-    protocols = tuple(installed_protocols())
+    installed = installed_protocols()
+    check_document(installed, document)
+    protocols = tuple(installed)
     issuers = issuer_actions(document.get("keys", {}))
     issuer = request.identity.issuer
     if issuer and issuer not in issuers:

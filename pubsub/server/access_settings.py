@@ -21,9 +21,11 @@ from pubsub.broker.access_table import (
 )
 from pubsub.broker.identity import PROOFS
 from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
+from pubsub.broker.tls_settings import TLS
 from pubsub.errors import ConfigurationError
 from pubsub.plugin import ADMIN
 from pubsub.server.file_tables import check_keys
+from pubsub.server.http_listener import find_entry, split
 from pubsub.settings import read_all
 
 ACCESS_KEYS = (
@@ -41,6 +43,7 @@ ACCESS_KEYS = (
 """The keys of a table ``[[access]]``."""
 # Settings of listeners that are translated into rules, and their defaults.
 _DEPRECATED = {"allow-publish": EVERYTHING, "allow-subscribe": EVERYTHING, "grant": ()}
+_ANONYMOUS = ("allow-anonymous", "tls-client", "tls-cert")
 log = Logger()
 
 
@@ -200,18 +203,24 @@ def listeners_of(
 ) -> dict[str, Mapping[str, Any]]:
     """Return the settings about access of each listener of the file, by a name for it.
 
-    ``protocols`` are the names of all protocols. Nothing else of the file is read or checked.
-    Raises ConfigurationError.
+    ``protocols`` are the names of all protocols. The keys of the file have been checked. No other
+    value is read, and no file that it names: a listener with a certificate has an empty text for
+    it. Raises ConfigurationError.
     """
-    wanted = [setting for setting in LISTENER_SETTINGS if setting.name in _DEPRECATED]
-    listed = [*document.get("listen", [])] or [{"protocol": name} for name in protocols]
+    names = (*_DEPRECATED, *_ANONYMOUS)
+    wanted = [setting for setting in LISTENER_SETTINGS if setting.name in names]
+    listed, http = split(document.get("listen", []) or [{"protocol": name} for name in protocols])
+    own, admin_port = document.get(ADMIN.name, {}), str(document.get("admin-port", ""))
+    admin, _ = find_entry(admin_port, False, own, http, False)
     found: dict[str, Mapping[str, Any]] = {}
-    for entry in (*listed, {"protocol": ADMIN.name}):
+    for entry in (*listed, admin or {"protocol": ADMIN.name}):
         protocol = str(entry.get("protocol"))
         where = entry.get("endpoint", entry.get("port", ""))
         given = ChainMap(dict(entry), document.get(protocol, {}), dict(document))
         try:
-            found[f"{protocol} {where}".strip()] = read_all(wanted, given)
+            settings = read_all(wanted, given)
         except ValueError as error:
             raise ConfigurationError(str(error)) from None
+        tls = "" if settings["tls-cert"] else None
+        found[f"{protocol} {where}".strip()] = {**settings, TLS: tls}
     return found

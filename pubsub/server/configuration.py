@@ -117,7 +117,7 @@ def merge(
     ``issuers`` are ids of secrets that are added to those of the document.
     Raises ConfigurationError for unknown keys or protocols and for invalid values.
     """
-    _check_keys(protocols, document)
+    check_document(protocols, document)
     try:
         broker = read_all(BROKER_SETTINGS, ChainMap(dict(line.settings), dict(document)))
         secrets = read_secrets(broker, document.get("keys", {}))
@@ -217,7 +217,7 @@ def endpoint_string(where: object, interface: str) -> str:
     return f"{kind}:{text}:interface={quoteStringArgument(interface)}"
 
 
-def _check_keys(protocols: Mapping[str, IWireProtocol], document: Mapping[str, Any]) -> None:
+def check_document(protocols: Mapping[str, IWireProtocol], document: Mapping[str, Any]) -> None:
     """Check that every key of the file is a setting in its place; raises ConfigurationError."""
     common = {s.name for s in LISTENER_SETTINGS}
     tables = {"listen", "keys", "access", "groups", ADMIN.name} | protocols.keys()

@@ -104,7 +104,48 @@ class ExplainTests(CommandCase):
         options = ("--action", "subscribe", "--topic", "$SYS/events", "--listener", "cafe")
         assert self.found(*options)[0]["reason"] == "reserved topics have to be granted"
         (admin,) = self.found("--action", "admin", "--listener", "admin")
-        assert "only if there are no secrets" in admin["notes"][-1]
+        assert any("only if there are no secrets" in note for note in admin["notes"])
+
+    def test_anonymous_clients_that_are_not_served(self) -> None:
+        certificates = "[cafe]\ntls-cert = 'missing'\ntls-client = 'required'\n"
+        away, here = "192.0.2.1", "127.0.0.1"
+        auto, off = "allow-anonymous is auto", "allow-anonymous is off"
+        for content, network, reason in (
+            ("", away, f"anonymous clients are not served: {auto}"),
+            ("", here, "no table [[access]]"),
+            ("", "unix", "no table [[access]]"),
+            (certificates, away, "no table [[access]]"),
+            ("allow-anonymous = true\n", away, "no table [[access]]"),
+            ("allow-anonymous = false\n", here, f"anonymous clients are not served: {off}"),
+        ):
+            self.path.write_text(content)
+            options = ("--action", "publish", "--topic", "in", "--listener", "cafe")
+            (found,) = self.found(*options, "--network", network)
+            assert (found["allowed"], found["reason"]) == ("table" in reason, reason)
+            assert not any("other machines" in note for note in found["notes"])
+        self.path.write_text("")
+        (found,) = self.found(*options)
+        assert found["notes"][-1] == f"clients of other machines are not served: {auto}"
+        (found,) = self.found(*options, "--identity", "ada", "--network", away)
+        assert found["allowed"]
+
+    def test_the_http_api_as_a_listener(self) -> None:
+        listener = "[[listen]]\nprotocol = 'http'\nport = 7081\nallow-publish = 'a'\n"
+        self.path.write_text(f"{listener}[[access]]\nallow = '*'\nlistener = 'admin'\n")
+        options = ("--action", "publish", "--topic")
+        for topic, reason in (("a", "[[access]] 1"), ("b", "allow-publish")):
+            (found,) = self.found(*options, topic)
+            assert (found["listener"], found["reason"]) == ("admin 7081", reason)
+
+    def test_a_name_that_is_no_setting(self) -> None:
+        for content, message in (
+            ("[[acess]]\nallow = '*'\n", "acess: no such setting; did you mean access?"),
+            ("listen = [1]\n", "listen: expected tables, [[listen]]"),
+            ("cafe = 1\n", "cafe: expected a table, [cafe]"),
+        ):
+            self.path.write_text(content)
+            code, _, error = self.explain("--action", "admin")
+            assert (code, error) == (1, f"pubsub: {message}\n")
 
     def test_mistakes(self) -> None:
         for options, message in (
@@ -176,6 +217,7 @@ class AgreementTests(SynchronousTestCase):
     ) -> None:
         table = AccessTable(rules)
         access = ListenerAccess("toy", SETTINGS, table).rules_for(identity)
-        found = explain(table, "toy", SETTINGS, AccessRequest(identity, action, topic))
+        settings = {**SETTINGS, "allow-anonymous": "on"}
+        found = explain(table, "toy", settings, AccessRequest(identity, action, topic))
         assert found.allowed == access.may(action, topic)
         assert len(found.steps) == len(rules)
