@@ -18,7 +18,8 @@ from pubsub.server.configuration import Config, ListenerConfig
 from pubsub.server.reload_effects import BROKER, EFFECTS, Effect, effect_of
 from pubsub.store.retention_limits import RetentionLimits
 
-_SHOWN = 120
+# Characters of a value that are shown, and of these before the first difference of two long values.
+_SHOWN, _BEFORE = 120, 30
 # The name of the tables [[access]] and [groups] among the settings.
 _ACCESS = "access"
 # The beginning of the names of sets of keys that are fetched.
@@ -127,10 +128,10 @@ class Changes:
 
     def lines(self) -> list[str]:
         """Return the effects of a reload, a line for each difference."""
-        lines = [
-            f"{one.setting}: {cut(one.old)} becomes {cut(one.new)} ({_effect(one)})"
-            for one in self.settings
-        ]
+        lines = []
+        for one in self.settings:
+            old, new = cut_both(one.old, one.new)
+            lines.append(f"{one.setting}: {old} becomes {new} ({_effect(one)})")
         for verb, names in (("added", self.added), ("removed", self.removed)):
             lines += [f"listener {name} is {verb}" for name in names]
         for verb, names in (("added", self.secrets_added), ("removed", self.secrets_removed)):
@@ -146,6 +147,16 @@ def cut(text: str) -> str:
     """Return ``text`` in quotes unless it is a word, and cut if it is long."""
     shown = text if len(text) <= _SHOWN else text[: _SHOWN - 4] + " ..."
     return shown if shown and shown.isprintable() and " " not in shown else repr(shown)
+
+
+def cut_both(old: str, new: str) -> tuple[str, str]:
+    """Return two values as ``cut`` does. Long ones begin shortly before they differ."""
+    pairs = enumerate(zip(old, new, strict=False))
+    same = next((place for place, (one, other) in pairs if one != other), min(len(old), len(new)))
+    start = same - _BEFORE
+    if start > 0 and max(len(old), len(new)) > _SHOWN:
+        old, new = (f"... {text[start:]}" for text in (old, new))
+    return cut(old), cut(new)
 
 
 def compare(old: Described, new: Described) -> Changes:

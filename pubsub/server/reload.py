@@ -24,7 +24,7 @@ from pubsub.server.configuration_changes import (
     Changes,
     carried,
     compare,
-    cut,
+    cut_both,
     describe,
     entries,
 )
@@ -153,7 +153,8 @@ class LiveConfiguration:
 
     def _report(self, changes: Changes) -> None:
         for one in changes.settings:
-            values = {"setting": one.setting, "old": cut(one.old), "new": cut(one.new)}
+            old, new = cut_both(one.old, one.new)
+            values = {"setting": one.setting, "old": old, "new": new}
             if one.needs_restart:
                 log.warn("reload: {setting} stays {old} until a restart makes it {new}", **values)
             else:

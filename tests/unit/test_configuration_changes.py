@@ -10,7 +10,15 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.plugin import installed_protocols
 from pubsub.server.configuration import CommandLine, Config, merge
-from pubsub.server.configuration_changes import Changes, carried, compare, cut, describe, text_of
+from pubsub.server.configuration_changes import (
+    Changes,
+    carried,
+    compare,
+    cut,
+    cut_both,
+    describe,
+    text_of,
+)
 from pubsub.store.retention_limits import RETENTION
 from tests.unit.fakes import scratch
 from tests.unit.tokens import KEY, OTHER_KEY
@@ -110,6 +118,19 @@ class ComparisonTests(SynchronousTestCase):
         assert cut("") == "''"
         assert cut("a b") == "'a b'"
         assert len(cut("x" * 1000)) < 130
+
+    def test_long_values_are_shown_where_they_differ(self) -> None:
+        rules = [{"deny": "publish", "topics": f"closed/{number}"} for number in range(20)]
+        old = config(access=[*rules, {"allow": "*", "identity": "ada"}])
+        (line,) = changes(old, config(access=[*rules, {"allow": "*", "identity": "bob"}])).lines()
+        assert line == (
+            "access: '... s=closed/19; allow * identity=ada' becomes "
+            "'... s=closed/19; allow * identity=bob' (at once)"
+        )
+        (line,) = changes(old, config(access=rules)).lines()
+        assert "; allow * identity=ada' becomes '... " in line
+        assert cut_both("a b", "a c") == ("'a b'", "'a c'")
+        assert cut_both("x" * 200, "") == (cut("x" * 200), "''")
 
 
 class CarryTests(SynchronousTestCase):
