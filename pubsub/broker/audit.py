@@ -6,6 +6,7 @@ It never contains a key, secret, token or payload.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,15 +41,26 @@ class AuditLog:
             self._file = _open(path, size)
 
     def reconfigure(self, settings: Mapping[str, Any]) -> None:
-        """Apply ``audit-log`` and ``audit-size``.
+        """Apply ``audit-log`` and ``audit-size``; begin a new file if the old one was moved away.
 
         Raises ConfigurationError if the file cannot be opened; the old one is then kept.
         """
         place = (settings["audit-log"], settings["audit-size"])
-        if place != self._place:
+        if place != self._place or self._is_moved:
             file = _open(*place) if place[0] else None
             self.close()
             self._file, self._place = file, place
+
+    @property
+    def _is_moved(self) -> bool:
+        """True if the path has no file, or another one, as after a rotation by another program."""
+        if self._file is None:
+            return False
+        try:
+            found = os.stat(self._file.path)
+        except OSError:
+            return True
+        return not os.path.samestat(found, os.fstat(self._file._file.fileno()))
 
     def record(self, event: str, **fields: object) -> None:
         """Write one line with the time, ``event`` and ``fields``."""

@@ -154,6 +154,23 @@ class FileTests(AuditCase):
             audit.record("create", topic="t" * 100)
         assert [path.name for path in self.directory.iterdir()] == ["audit.log"]
 
+    def test_a_file_that_was_moved_away_is_begun_again(self) -> None:
+        audit = self.open()
+        settings = {"audit-log": str(self.path), "audit-size": 0}
+        audit.record("create", number=0)
+        audit.reconfigure(settings)
+        moved = self.path.rename(self.directory / "moved")
+        audit.record("create", number=1)
+        audit.reconfigure(settings)
+        audit.record("create", number=2)
+        self.path.unlink()
+        self.path.touch()
+        audit.reconfigure(settings)
+        audit.record("create", number=3)
+        numbers = [[record["number"] for record in self.read(path)] for path in (moved, self.path)]
+        assert numbers == [[0, 1], [3]]
+        assert self.mode(self.path) == 0o600
+
 
 class FailureTests(AuditCase):
     """Paths that cannot be written"""
