@@ -208,6 +208,25 @@ class RefusalTests(SynchronousTestCase):
         reader.send(subscribe(b"t") + publish(b"t", b"y"))
         assert reader.take() == publish(b"t", b"y")
 
+    def test_topics_of_a_pattern_that_were_revoked_can_be_subscribed_again(self) -> None:
+        home = house()
+        listener = home.listeners["spot"]
+        dealer = join(home, b"DEALER", subscribe(b"t*"))
+        plain = join(home, b"SUB", message(b"\x01t"))
+        client = join(home, b"DEALER", publish(b"t", b"1"))
+        assert dealer.take() == publish(b"t", b"1")
+        assert plain.take() == message(b"t", b"1")
+        listener.reconfigure({**listener.settings, "allow-subscribe": ()})
+        assert recheck_all(home.broker.router, home.broker.topics) == (0, 2)
+        listener.reconfigure({**listener.settings, "allow-subscribe": ("*",)})
+        client.send(publish(b"t", b"2"))
+        assert dealer.take() == plain.take() == b""
+        dealer.send(subscribe(b"t*") * 2)
+        plain.send(message(b"\x01t") * 2)
+        client.send(publish(b"t", b"3"))
+        assert dealer.take() == publish(b"t", b"3")
+        assert plain.take() == message(b"t", b"3")
+
 
 class SenderTests(SynchronousTestCase):
     """The sender of a message"""

@@ -56,8 +56,7 @@ class Requests:
 
     def _subscribe(self, topic: bytes) -> None:
         if topic.endswith(b"*"):
-            if not self.subscriptions.has_prefix(topic[:-1]):
-                self.subscriptions.add_prefix(topic[:-1])
+            self.subscriptions.add_prefix(topic[:-1], once=True)
             return
         client, topics = self._client, self._client.listener.topics
         name = topic_name(topic)

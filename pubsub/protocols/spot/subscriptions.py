@@ -245,13 +245,17 @@ class Subscriptions:
 
     # Prefixes
 
-    def add_prefix(self, prefix: bytes) -> None:
-        """Subscribe to all topics that begin with ``prefix``. Subscriptions are counted."""
-        if prefix in self._prefixes:
-            self._prefixes.add(prefix)
-        else:
+    def add_prefix(self, prefix: bytes, once: bool = False) -> None:
+        """Subscribe to all topics that begin with ``prefix``.
+
+        Subscriptions are counted unless ``once`` is true.
+        """
+        if prefix not in self._prefixes:
             self._begin_prefix(prefix)
-            self._connection.carry_out(self._join_all(prefix))
+        elif not once:
+            self._prefixes.add(prefix)
+        # Joined again even if it is not new: subscriptions to topics may have been revoked.
+        self._connection.carry_out(self._join_all(prefix))
 
     def _begin_prefix(self, prefix: bytes) -> None:
         """Subscribe to the topics that will be created with ``prefix``; raises Refused."""
@@ -286,10 +290,6 @@ class Subscriptions:
             yield
             if self._connection.closing:
                 return
-
-    def has_prefix(self, prefix: bytes) -> bool:
-        """Return whether there is a subscription to exactly this prefix."""
-        return prefix in self._prefixes
 
     def join(self, topic: Topic, admitted: bool = False) -> None:
         """Subscribe to a topic that a prefix covers, if the client may read it.
