@@ -228,6 +228,25 @@ def test_a_wrong_token_says_so(browser: Browser, start: Start, tmp_path: Path) -
     tab.close()
 
 
+def test_a_token_that_expires_is_asked_for_again(
+    browser: Browser, start: Start, tmp_path: Path
+) -> None:
+    broker = EveryProtocol(start, tmp_path)
+    token = make_token(broker.secret, "--expires=4s", permission="*").decode()
+    tab = enter(browser, broker, 1400, "light", token)
+    tab.failures = True
+    expect(tab.page.get_by_role("dialog")).to_be_visible()
+    expect(tab.page.locator(".pill")).to_have_text("Token needed")
+    tab.page.keyboard.press("Escape")
+    assert "undefined" not in tab.page.locator("body").inner_text()
+    tab.go("#/topics")
+    tab.heading("Topics")
+    tab.page.keyboard.press("Escape")
+    tab.go("#/")
+    tab.heading("Overview")
+    tab.close()
+
+
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
 def test_a_broker_that_goes_away_and_comes_back(browser: Browser, plain: Plain, kill: bool) -> None:
     plain.publish("t", "before")

@@ -52,8 +52,12 @@ export class Feed extends EventTarget {
     try {
       const parameters = { follow: 1, format: "jsonl" };
       const response = await send("status", { parameters, signal: attempt.signal });
-      for await (const lines of linesOf(response, expect))
-        this.#take(JSON.parse(lines[lines.length - 1]));
+      for await (const lines of linesOf(response, expect)) {
+        const last = JSON.parse(lines[lines.length - 1]);
+        // Of the reason the next attempt shows what matters, such as a token that has expired.
+        if (last.end) break;
+        this.#take(last);
+      }
       throw new ApiProblem(0, "ended", "the broker has closed the connection");
     } catch (error) {
       if (attempt === this.#attempt) this.#failed(error);
