@@ -75,7 +75,7 @@ def text_of(value: object) -> str:
     if isinstance(value, str | int | Path):
         return str(value)
     if isinstance(value, Mapping):
-        return ",".join(f"{text_of(key)}:{text_of(item)}" for key, item in value.items())
+        return ",".join(_text_of_pair(key, item) for key, item in value.items())
     if isinstance(value, RetentionLimits):
         return str(value)
     if is_dataclass(value):
@@ -88,6 +88,14 @@ def text_of(value: object) -> str:
             for item in value
         )
     return str(value)
+
+
+def _text_of_pair(key: object, item: object) -> str:
+    """Return a part of a mapping as the file has it: 7:NAME, KEY=VALUE, or the value for all."""
+    if key == "":
+        return text_of(item)
+    sign = "=" if isinstance(key, str) else ":"
+    return f"{text_of(key)}{sign}{text_of(item)}"
 
 
 @dataclass(frozen=True, slots=True)

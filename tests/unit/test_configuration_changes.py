@@ -48,6 +48,9 @@ class DescriptionTests(SynchronousTestCase):
         assert described["broker"]["durability"] == "a=sync,b*=none"
         assert described["broker"]["max-memory"] == str(64 * 1024**2)
         assert described["broker"]["events"] == "off"
+        levels = describe(config(log_level="store=debug,info"))["broker"]["log-level"]
+        assert levels == "info,pubsub.store=debug"
+        assert text_of({7: "orders", "KEY": "ada"}) == "7:orders,KEY=ada"
         assert text_of(None) == "none"
         assert text_of(0.005) == "0.005"
         assert text_of(Path("/x")) == "/x"
