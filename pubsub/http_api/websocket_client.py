@@ -205,7 +205,7 @@ class WebSocketClient(LiveResponse):
                 raise ApiError(BAD_REQUEST, "not-connected", "the first request must be connect")
             if op != "connect" and not self._requests.access.token_is_valid:
                 self._refuse(id, BadToken("the token is not valid any more"))
-                self.close(BAD_TOKEN, "the token has expired")
+                self.close(BAD_TOKEN, "the token is not valid any more")
                 return
             if op == "publish":
                 submitted = await self._requests.publish(members, payload, self.channel.limiters())
@@ -286,7 +286,7 @@ class WebSocketClient(LiveResponse):
         listener = self._listener
         if not self._requests.access.token_is_valid:
             self.channel.count_refusal("bad-token")
-            self.close(BAD_TOKEN, "the token has expired")
+            self.close(BAD_TOKEN, "the token is not valid any more")
         elif self._holds:
             # Nothing can arrive.
             return

@@ -272,7 +272,7 @@ class BrokerTests(SynchronousTestCase):
         good = HttpPair(self.house, make(Role.PUBLISHER, self.house.token(lasts=9).decode()))
         assert good.take() == [Opened()]
         self.house.pass_time(12)
-        assert good.take() == [Rejected("the token has expired", permanent=True)]
+        assert good.take() == [Rejected("the token is not valid any more", permanent=True)]
         bad = HttpPair(self.house, make(Role.PUBLISHER, "x.y.z"))
         assert bad.take() == [Rejected("bad-token", permanent=True)]
 

@@ -178,6 +178,7 @@ class ConnectTests(SynchronousTestCase):
         # No time passes: the sweep, once a second, does not end it.
         assert client.refused("publish", topic="a", value="2") == "bad-token"
         assert client.close_code == 4001
+        assert client.close_reason == "the token is not valid any more"
         assert other.refused("subscribe", topic="a") == "bad-token"
         assert other.close_code == 4001
         assert self.house.broker.store.next_offset == 1
