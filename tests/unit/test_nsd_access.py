@@ -61,6 +61,21 @@ class NameTests(SynchronousTestCase):
         apply(nsd, DENIED, EVERYTHING)
         assert say(nsd.connect("nsd"), wire.unsubscribe("ben", "secret")) == SUCCESS
 
+    def test_an_anonymous_client_that_is_not_served(self) -> None:
+        nsd = Nsd()
+        nsd.ask(wire.open_("secret"), wire.subscribe("ben", "secret"))
+        client = nsd.connect("nsd")
+        listener = nsd.listeners["nsd"]
+        listener.reconfigure({**listener.settings, "allow-anonymous": "off"})
+        for line, name in (
+            (wire.get("ben"), "ben"),
+            (wire.subscribe("ben", "secret"), "ben"),
+            (wire.unsubscribe("ben", "secret"), "ben"),
+            (wire.open_("new"), "new"),
+            (wire.publish("secret", "x"), "secret"),
+        ):
+            assert say(client, line) == wire.error(f"NOT AUTHORIZED: {name}"), line
+
 
 class ListTests(SynchronousTestCase):
     """A Get whose response takes many pages"""

@@ -33,7 +33,7 @@ from pubsub.protocols.nsd.figures import UnseenFigures
 from pubsub.protocols.nsd.identity_proof import (
     NO_PASSWORD,
     check_identity,
-    check_owner,
+    check_user,
     is_proved,
     may_name,
     prove,
@@ -203,7 +203,7 @@ class NsdConnection(Connection):
             if not is_prepared and self._prepare(request, line, in_base64):
                 return
             if isinstance(request, Subscribe | Unsubscribe | Get):
-                check_owner(self, self._identities.owner(request.identity))
+                check_user(self, request.identity, self._identities.owner(request.identity))
             if isinstance(request, Get):
                 self._get(request, in_base64)
             else:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from pubsub.broker.identity import PASSWORD, Identity
-from pubsub.errors import Refused, WrongPassword
+from pubsub.errors import NotAuthorized, Refused, WrongPassword
 from pubsub.wire.peer_address import network_of
 
 if TYPE_CHECKING:
@@ -61,6 +61,17 @@ def check_owner(connection: Connection, owner: str) -> None:
     is_used = connection.listener.settings["identity-password"] != NO_PASSWORD
     if owner and is_used and connection.identity.name != owner:
         raise WrongPassword
+
+
+def check_user(connection: Connection, name: str, owner: str) -> None:
+    """Check the client of a request about the subscriptions of the identity ``name``.
+
+    Raises NotAuthorized if it is anonymous and not served, and as ``check_owner`` does.
+    """
+    identity = connection.identity
+    if identity.is_anonymous and not connection.listener.admits_anonymous(identity.host):
+        raise NotAuthorized(name)
+    check_owner(connection, owner)
 
 
 def prove(
