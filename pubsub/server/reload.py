@@ -154,15 +154,19 @@ class LiveConfiguration:
     def _report(self, changes: Changes) -> None:
         for one in changes.settings:
             old, new = cut_both(one.old, one.new)
-            values = {"setting": one.setting, "old": old, "new": new}
+            values = {"setting": one.setting, "old": old, "new": new, "unlimited": True}
             if one.needs_restart:
                 log.warn("reload: {setting} stays {old} until a restart makes it {new}", **values)
             else:
                 log.info("reload: {setting} is {new}, and was {old}", **values)
         for name in changes.added:
-            log.info("reload: listener {name} is added", name=name)
+            log.info("reload: listener {name} is added", name=name, unlimited=True)
         for name in changes.removed:
-            log.info("reload: listener {name} is removed; its clients are drained", name=name)
+            log.info(
+                "reload: listener {name} is removed; its clients are drained",
+                name=name,
+                unlimited=True,
+            )
 
 
 def _settings(entries: list[ListenerConfig]) -> dict[tuple[str, str], Mapping[str, Any]]:

@@ -9,7 +9,9 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import provider
 
 from pubsub.errors import BadToken
 from pubsub.server import reload
@@ -208,6 +210,23 @@ class RuleTests(ReloadCase):
         for client, answer in ((before, b""), (after, error(0x04))):
             client.send(publish(1, b"1", b"2", b"3"))
             assert client.take() == answer
+
+    def test_the_log_has_every_change(self) -> None:
+        events: list[LogEvent] = []
+
+        @provider(ILogObserver)
+        def observe(event: LogEvent) -> None:
+            events.append(event)
+
+        globalLogPublisher.addObserver(observe)
+        self.addCleanup(globalLogPublisher.removeObserver, observe)
+        self.house.document["max-topics"] = 700
+        self.house.document["listen"] = [{"protocol": "cafe", "port": 7999}]
+        self.reloader.reload()
+        found = {event["log_format"]: event for event in events}
+        changes = [found[text] for text in found if text.startswith("reload: ")]
+        assert len(changes) == 3
+        assert all(event["unlimited"] for event in changes)
 
 
 class ErrorTests(ReloadCase):
