@@ -94,12 +94,22 @@ class RequestAccess:
         A topic with a queue key needs a token with the permission ``history``.
         """
         permitted = self.token is not None and self.token.permits("history")
-        return self._access.may_read(name, permitted)
+        return self._token_allows("history") and self._access.may_read(name, permitted)
+
+    def _token_allows(self, *permissions: str) -> bool:
+        """Return whether the token, if there is one, has one of these permissions.
+
+        Without rules, clients with a token may do all that others may do without one.
+        """
+        token = self.token
+        if token is None or not self._listener.has_access_table:
+            return True
+        return any(map(token.permits, permissions))
 
     @property
     def may_read_some(self) -> bool:
         """Return whether the rules let the client read the history of some topic."""
-        return self._access.may_read_some()
+        return self._token_allows("history") and self._access.may_read_some()
 
     def require_readers(self) -> None:
         """Raise ApiError unless the client may have readers: a position is one in the history of
@@ -123,6 +133,8 @@ class RequestAccess:
 
     def may_publish(self, name: str) -> bool:
         """Return whether this topic may be published to."""
+        if not self._token_allows("publish"):
+            return False
         if not self._access.may_write(name, self._has_key(name)):
             return False
         topic = self._listener.topics.get(name)
@@ -138,6 +150,8 @@ class RequestAccess:
 
         A topic with a queue key needs the permission ``history``, or ``subscribe`` and the key.
         """
+        if not self._token_allows("subscribe", "history"):
+            return False
         permitted = self.token is not None and self.token.permits("history")
         return self._access.may_follow(name, permitted or self._has_key(name, "subscribe"))
 

@@ -186,6 +186,29 @@ class RuleTests(SynchronousTestCase):
         house = self.house(rule(True, "history"))
         assert house.get("/v1/configuration", token=house.token("admin")).status == 403
 
+    def test_a_token_needs_the_permission_for_messages_too(self) -> None:
+        bob = Who(("bob",))
+        house = self.house(rule(True, "publish history subscribe admin", "a", bob))
+        reading = ("/v1/history?start=0&topic=a", "/v1/topics/a/messages")
+        for permission, reads, writes in (
+            ("history", 200, 403),
+            ("publish", 403, 200),
+            ("subscribe", 403, 403),
+            ("metrics", 403, 403),
+            ("admin", 200, 200),
+        ):
+            token = house.token(permission)
+            assert [house.get(path, token=token).status for path in reading] == [reads] * 2
+            assert house.post("/v1/topics/a/messages", b"x", token=token).status == writes
+        assert self.reader(house, "PUT", house.token("publish")).error == (403, "not-authorized")
+
+    def test_without_rules_a_token_takes_nothing_away(self) -> None:
+        house = WebHouse()
+        house.publish("a", b"1")
+        token = house.token("metrics")
+        assert house.get("/v1/history?start=0&topic=a", token=token).status == 200
+        assert house.post("/v1/topics/a/messages", b"x", token=token).status == 200
+
     def test_a_new_topic_has_to_be_created(self) -> None:
         house = self.house(rule(True, "publish"))
         assert house.post("/v1/topics/a/messages", b"x").status == 200
