@@ -156,7 +156,7 @@ class SharedHistory:
     async def _session(self) -> None:
         self._is_broken = False
         last = self._last = await self._wait(self._stream.begin(self._progress.sequence))
-        if last < self._progress.sequence:
+        if last < self._progress.sequence or self.positions.is_another(self._stream.identity):
             log.warn("backplane: the stream of the shared history is another one than before")
             self._progress.restart()
             for origin, reached in self._progress.reached.items():

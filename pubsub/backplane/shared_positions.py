@@ -102,6 +102,10 @@ class SharedPositions:
         for batch in first:
             self.missing.arrived(origin, MissingBefore(run, batch.sequence, offset), last)
 
+    def is_another(self, identity: str) -> bool:
+        """Return whether the stream with this identity is not the one that was read before."""
+        return bool(self.identity and identity) and identity != self.identity
+
     def joined_stream(self, identity: str) -> None:
         """The stream with this identity is read."""
         if identity != self.identity:

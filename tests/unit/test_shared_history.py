@@ -294,6 +294,22 @@ class FailureTests(ReplicaCase):
         await self.has(there, [*numbers(0, 10), b"new"])
         await self.has(here, [*numbers(0, 10), b"new"])
 
+    async def test_another_stream_that_is_longer_than_the_one_before(self) -> None:
+        here, there = self.node(), self.node()
+        here.publish("t", b"0")
+        await self.settled(here, there)
+        await there.stop()
+        self.log.leave()
+        self.log.clear()
+        self.log.come_back()
+        for number in range(1, 10):
+            here.publish("t", b"%d" % number)
+            await self.settled(here)
+        there = self.node(there.path)
+        await self.has(there, numbers(0, 10))
+        here.publish("t", b"10")
+        await self.has(there, numbers(0, 11))
+
 
 class RestartTests(ReplicaCase):
     """Brokers that end and begin again"""
