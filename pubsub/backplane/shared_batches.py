@@ -72,6 +72,13 @@ class SharedBatches:
         # Published or given up, and not in the shared state yet: whether it was published.
         self._unsettled: dict[QueryName, tuple[int, bool]] = {}
         self._under_way: set[QueryName] = set()
+        # Reserved since the start, until the shared state has the outcome.
+        self._open: dict[QueryName, int] = {}
+        self._is_closed = False
+
+    def close(self) -> None:
+        """The broker ends; the next one resumes what is not settled."""
+        self._is_closed = True
 
     async def check(self, query: QueryName, batch: int) -> None:
         """Raise CommittedElsewhere or BegunElsewhere if it was; or BackplaneAway."""
@@ -86,11 +93,17 @@ class SharedBatches:
         at = await self._get(query)
         self._check(at[0], batch)
         self._unsettled.pop(query, None)
+        self._open[query] = batch
         self._store.put(RESERVED_BATCHES, _key(query), str(batch).encode())
-        # After a power cut the reservation would otherwise stay, and no broker could settle it.
-        await self._require_on_disk()
         value = _Reservation(batch, self._store.log_id, False)
-        await self._change(query, value, at, lambda found: self._check(found, batch))
+        try:
+            # After a power cut the reservation would otherwise stay, and no broker could settle it.
+            await self._require_on_disk()
+            await self._change(query, value, at, lambda found: self._check(found, batch))
+        except (BackplaneAway, HistoryUnavailable):
+            # It may have come about, or be under way: the client may continue at another broker.
+            self.settle(query, batch, False)
+            raise
 
     async def _require_on_disk(self) -> None:
         done: Deferred[bool] = Deferred()
@@ -117,6 +130,19 @@ class SharedBatches:
                 lambda failure: log.failure("backplane: sharing a batch has failed", failure)
             )
 
+    def published(self, query: QueryName, batch: int) -> None:
+        """Share that this broker has published the batch, as soon as it is stored as required."""
+
+        def stored(is_stored: bool) -> None:
+            if self._open.get(query) != batch or self._is_closed:
+                return
+            if is_stored:
+                self.settle(query, batch, True)
+            else:
+                self._clock.callLater(_PAUSE, self.published, query, batch)
+
+        self._store.when_stored(stored)
+
     def resume(self, last: Callable[[QueryName], int]) -> None:
         """Settle what was reserved before a restart; ``last`` returns the last batch of a query."""
         for query, batch in list(self._reserved()):
@@ -138,6 +164,7 @@ class SharedBatches:
                     return
                 if self._unsettled.get(query) == settled:
                     del self._unsettled[query]
+                    self._open.pop(query, None)
                     self._store.delete(RESERVED_BATCHES, _key(query))
         finally:
             self._under_way.discard(query)
@@ -153,8 +180,10 @@ class SharedBatches:
                 return False
             if found is not None and found.is_after(batch):
                 return False
-            # Otherwise the reservation did not come about.
-            return done or (found is not None and found[:2] == (batch, self._store.log_id))
+            if done or found is None or found.batch < batch:
+                # A reservation of this broker may still be under way: it is refused then.
+                return True
+            return found.broker == self._store.log_id
 
         value = _Reservation(batch, self._store.log_id if done else "", done)
         await self._change(query, value, await self._get(query), is_open)

@@ -159,6 +159,8 @@ class SharedPositions:
     def close(self) -> None:
         """End all that waits."""
         self._ended = True
+        if self.batches is not None:
+            self.batches.close()
         for done in list(self._waiting):
             self._decide(done, False)
 

@@ -78,7 +78,14 @@ class SharedCommits:
         except BaseException:
             if self._last(query) < batch:
                 batches.settle(query, batch, False)
+            else:
+                batches.published(query, batch)
             raise
+
+    def published(self, query: QueryKey, batch: int, shared: bool) -> None:
+        """The batch is published, and not stored yet as required: notify the others when it is."""
+        if shared and self._batches is not None:
+            self._batches.published(query, batch)
 
     def stored(self, query: QueryKey, batch: int, shared: bool) -> None:
         """The batch is on disk: notify the others."""

@@ -214,7 +214,11 @@ class StagingHandler:
             self._parts.release(ids)
         # This includes the parts of tasks that failed after staging.
         self._parts.drop_all(query, lambda part: part.batch <= batch)
-        await self._stored()
+        try:
+            await self._stored()
+        except ApiError:
+            self._shared.published(query, batch, shared)
+            raise
         return {**_range(commit), "duplicate": False}
 
     async def _publish_parts(

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from twisted.internet import reactor
 from twisted.internet.address import IPv4Address
-from twisted.internet.defer import ensureDeferred, maybeDeferred
+from twisted.internet.defer import Deferred, ensureDeferred, fail, maybeDeferred
 from twisted.python.failure import Failure
 
 from pubsub.backplane import shared_batches
 from pubsub.backplane.memory_state import MemoryBucket, MemoryState
+from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.shared_batches import BegunElsewhere, CommittedElsewhere, SharedBatches
 from pubsub.errors import BackplaneAway
 from pubsub.http_api.server import HttpApiFactory
@@ -206,6 +208,57 @@ class BatchTests(ReplicaCase):
         assert await self.commit(here, 0, part) == (409, "remote-topic")
         await self.free()
         assert await self.commit(there, 0, await self.stage(there, 0, b"1")) == (200, False)
+
+    async def test_a_reservation_whose_answer_is_lost_is_given_up(self) -> None:
+        here, there = self.writing(), self.writing()
+        part, state = await self.stage(here, 0, b"1"), self.states[here]
+        put = state.put
+
+        def lose_answer(*arguments: Any) -> Deferred[int]:
+            self.patch(state, "put", put)
+            return put(*arguments).addCallback(lambda _: self.away())
+
+        self.patch(state, "put", lose_answer)
+        assert await self.commit(here, 0, part) == (503, "backplane-away")
+        await self.free()
+        assert await self.commit(there, 0, await self.stage(there, 0, b"1")) == (200, False)
+        await self.has(here, [b"1"])
+
+    async def test_a_reservation_that_comes_about_late_is_refused(self) -> None:
+        here, there = self.writing(), self.writing()
+        part, state = await self.stage(here, 0, b"1"), self.states[here]
+        put, late = state.put, []
+
+        def delay(*arguments: Any) -> Deferred[int]:
+            self.patch(state, "put", put)
+            late.append(arguments)
+            return fail(BackplaneAway("the engine does not answer"))
+
+        self.patch(state, "put", delay)
+        assert await self.commit(here, 0, part) == (503, "backplane-away")
+        await self.free()
+        with pytest.raises(Outdated):
+            await put(*late[0])
+        assert await self.commit(there, 0, await self.stage(there, 0, b"1")) == (200, False)
+
+    def away(self) -> int:
+        raise BackplaneAway("the engine does not answer")
+
+    async def test_a_batch_that_is_stored_late_is_known_to_others(self) -> None:
+        here, there = self.writing(), self.writing()
+        held = self.hold_messages(here)
+        done = ensureDeferred(self.commit(here, 0, await self.stage(here, 0, b"1")))
+        await self.until(lambda: bool(held))
+        here.store._commits.write_failed(Failure(OSError(28, "No space left on device")))
+        assert await done == (503, "history-unavailable")
+        write = held.pop()
+        await self.until(lambda: bool(held))
+        write()
+        # The client does not come back to the first broker.
+        key = shared_batches._state_key(QUERY)
+        await self.until(lambda: b'"done":true' in self.bucket.entries[key].value)
+        assert await self.commit(there, 0, await self.stage(there, 0, b"1")) == (200, True)
+        await self.has(there, [b"1"])
 
     async def test_one_of_two_brokers_wins(self) -> None:
         here, there = (self.batches[self.writing()] for _ in range(2))
