@@ -39,6 +39,11 @@ class MemoryBucket:
                 state.tell(entry)
         return self._revision
 
+    def clear(self) -> None:
+        """Begin again, as an engine that has lost its disk does; no state reaches it meanwhile."""
+        self.entries, self._revision = {}, 0
+        self.write(state_format.KEY, state_format.new_format())
+
     def remove(self, key: str) -> None:
         """Remove a key without a notification, as at the end of its time."""
         del self.entries[key]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pubsub.backplane.shared_state import ISharedState
     from pubsub.broker.memory_budget import MemoryBudget
     from pubsub.broker.session_sharing import SharedClient
+    from pubsub.broker.slices import Work
 
 log = Logger()
 # Values that are being written at a time.
@@ -178,6 +179,14 @@ class SessionValues:
             self.change(key)
         else:
             await self._write(key, one)
+
+    def write_all(self) -> Work:
+        """Write all sessions, in steps: the shared state has lost them."""
+        for key, one in list(self.shared.items()):
+            if self.shared.get(key) is one and (one.client or one.ended):
+                one.value = one.revision = 0
+                self.change(key)
+            yield
 
     def _settle(self, one: SharedValue) -> None:
         """Nothing of ``one`` is left to be written."""

@@ -17,6 +17,7 @@ from twisted.internet.defer import Deferred, DeferredSemaphore, ensureDeferred
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
+from pubsub.backplane import state_format
 from pubsub.backplane.entry_format import MalformedEntry
 from pubsub.backplane.identity_claims import IdentityClaims
 from pubsub.backplane.identity_entry import (
@@ -82,6 +83,7 @@ class SharedIdentities(Service):
         self._looking: Iterator[str] = iter(())
         self._reached: list[Deferred[bool]] = []
         self._seen = self._taken = self._lost = self._confirming = 0
+        self._bucket = b""
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = clock
         broker.sessions.identities = self
@@ -221,7 +223,11 @@ class SharedIdentities(Service):
             return
         own = limit_key(self._numbers.log)
         for entry in entries:
-            if entry.key == own:
+            if entry.key == state_format.KEY:
+                # The revisions of another bucket are small.
+                self._seen = self._seen if entry.value == self._bucket else 0
+                self._bucket = entry.value
+            elif entry.key == own:
                 self._numbers.reported(entry)
             elif is_claim(entry.key, self._numbers.log) and entry.revision > self._seen:
                 self._seen = entry.revision

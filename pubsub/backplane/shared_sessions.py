@@ -23,6 +23,7 @@ from twisted.internet.defer import Deferred, DeferredSemaphore, ensureDeferred
 from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import Logger
 
+from pubsub.backplane import state_format
 from pubsub.backplane.entry_format import MalformedEntry
 from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.session_entry import (
@@ -76,6 +77,7 @@ class SharedSessions(Service):
             self.run, state, self._positions, self.bounded, broker.memory, clock, self._forget
         )
         self._revision = self._seen = 0
+        self._bucket = b""
         self._candidate: tuple[int, SharedPosition] | None = None
         self._broker_value = b""
         self._broker_written = -math.inf
@@ -191,10 +193,19 @@ class SharedSessions(Service):
     def state_changed(self, entries: Sequence[StateEntry]) -> None:
         """See ``StateWatcher``: other brokers ask for sessions."""
         for entry in entries:
+            if entry.key == state_format.KEY:
+                self._at_bucket(entry.value)
             key = requested(entry.key, self.run)
             if key is not None and entry.revision > self._seen:
                 self._seen = entry.revision
                 ensureDeferred(self._hand_over(key)).addErrback(failed)
+
+    def _at_bucket(self, id: bytes) -> None:
+        """``id`` is that of the bucket: another one has no sessions, and small revisions."""
+        if self._bucket not in (b"", id):
+            self._seen = 0
+            self._broker.slices.run_later(self._values.write_all())
+        self._bucket = id
 
     @property
     def _seconds_lost(self) -> int:

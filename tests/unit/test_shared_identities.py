@@ -168,6 +168,24 @@ class MoveTests(IdentityCase):
         self.there.publish("a", b"1")
         assert bodies(await self.polled(self.there, "ada", when, 1)) == ["1"]
 
+    async def test_the_shared_state_begins_again_with_small_revisions(self) -> None:
+        await self.begin("a")
+        await self.done(self.here, wire.subscribe("ada", "a"))
+        self.here.publish("a", b"0")
+        ((when, _),) = await self.polled(self.here, "ada", 0, 1)
+        for node in (self.there, self.here) * 4:
+            self.here.publish("a", b"more")
+            ((when, _),) = await self.polled(node, "ada", when, 1)
+        await self.pass_time(2)
+        self.lose_state(self.here, self.there)
+        await self.pass_time(2)
+        self.here.publish("a", b"1")
+        ((when, _),) = await self.polled(self.here, "ada", when, 1)
+        lost = self.here.identities.figures()["identities_lost"]
+        # The broker answers, so it is known what the client has got.
+        assert await self.get(self.there, "ada", when) == []
+        assert self.here.identities.figures()["identities_lost"] == lost + 1
+
     async def test_everything_is_read_from_the_beginning(self) -> None:
         await self.begin("a")
         self.here.publish("a", b"0")

@@ -121,6 +121,14 @@ class SessionCase(ReplicaCase):
         await self.pass_time(1.1)
         return here, there
 
+    def lose_state(self, *nodes: SessionNode) -> None:
+        """Begin the shared state again while no broker reaches it."""
+        for node in nodes:
+            node.state.leave()
+        self.bucket.clear()
+        for node in nodes:
+            node.state.come_back()
+
     def subscribed(self, node: SessionNode, channels: bytes = b"\x01") -> tuple[Client, int]:
         """Return a subscriber of cafe, and the id of its session."""
         client = node.house.connect("cafe")
@@ -244,6 +252,32 @@ class CafeTests(SessionCase):
         assert again.take() == cafe_wire.ack(0, status=1)
         everything = b"".join(one.key.encode() + one.value for one in self.bucket.entries.values())
         assert b"%016x" % session not in everything
+
+    async def test_the_shared_state_is_lost(self) -> None:
+        here, there = await self.two()
+        client, session = self.subscribed(here)
+        await self.pass_time(1)
+        # Its revisions begin again, too.
+        for _ in range(3):
+            client = await self.resumed(there, session)
+            client = await self.resumed(here, session)
+        self.lose_state(here, there)
+        await self.pass_time(1)
+        again = await self.resumed(there, session)
+        assert client.closed
+        here.publish("a", b"0")
+        assert await self.taken(again, 1) == [b"0"]
+
+    async def test_the_shared_state_is_lost_before_a_crash(self) -> None:
+        here, there = await self.two()
+        _, session = self.subscribed(here)
+        await self.pass_time(1)
+        self.lose_state(here, there)
+        await self.pass_time(2)
+        here.crash()
+        there.publish("a", b"0")
+        again = await self.resumed(there, session)
+        assert await self.taken(again, 1) == [b"0"]
 
     async def test_the_engine_is_away(self) -> None:
         here, there = await self.two()
