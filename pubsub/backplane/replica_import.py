@@ -43,16 +43,25 @@ class ReplicaImport:
             yield
         for batch in kept:
             self.imported += batch.count
-            self._dispatcher.route_stored([self._topic(name) for name in batch.topics], batch)
+            self._route(batch)
 
     @contextmanager
     def recovering(self, batches: Sequence[Batch]) -> Iterator[None]:
-        """Store messages of this broker that its log has lost, in one commit with the context."""
+        """Store messages of this broker that its log has lost, in one commit with the context.
+
+        Then route them: clients may have resumed their sessions before.
+        """
         with self._store.importing():
             for batch in batches:
                 self._store.append(batch)
                 self.recovered += batch.count
             yield
+        for batch in batches:
+            for part in self._permitted(batch, frozenset()):
+                self._route(part)
+
+    def _route(self, batch: Batch) -> None:
+        self._dispatcher.route_stored([self._topic(name) for name in batch.topics], batch)
 
     def _permitted(self, batch: Batch, keyed: frozenset[str]) -> list[Batch]:
         if all(self._refusal(name, keyed) is None for name in batch.topics):

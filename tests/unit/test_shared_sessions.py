@@ -231,6 +231,27 @@ class CafeTests(SessionCase):
         again = await self.resumed(there, session)
         assert await self.taken(again, 1) == [b"1"]
 
+    async def test_messages_that_the_log_had_lost_reach_a_session_that_was_resumed(self) -> None:
+        here, there = await self.two()
+        client, session = self.subscribed(here)
+        here.publish("a", b"0")
+        assert await self.taken(client, 1) == [b"0"]
+        client.stream.lose()
+        await self.settled(here, there)
+        await self.pass_time(2)
+        copy = here.crashed(scratch(self) / "copy")
+        here.publish("a", b"1")
+        await self.settled(here, there)
+        here.crash()
+        self.log.leave()
+        again = self.broker(copy)
+        await self.pass_time(1)
+        assert await again.payloads() == [b"0"]
+        client = await self.resumed(again, session)
+        self.log.come_back()
+        assert await self.taken(client, 1) == [b"1"]
+        assert await again.payloads() == [b"0", b"1"]
+
     async def test_a_session_that_has_ended(self) -> None:
         here, there = await self.two()
         client, session = self.subscribed(here)
