@@ -262,27 +262,42 @@ class SharedIdentities(Service):
         try:
             # A claim that is under way may have taken it already.
             async with self._locks.of(wanted.name):
-                await self._hand_over_now(wanted)
+                await self._hand_over_now(wanted, request.revision)
         except BackplaneAway:
             self._values.drop(wanted.name)
 
-    async def _hand_over_now(self, wanted: WantedIdentity) -> None:
-        name, content = wanted.name, self._content(wanted.name)
-        if content is None or not self._values.is_current(name):
-            # Whoever wants it here looks at its value first.
-            self._values.drop(name)
+    async def _hand_over_now(self, wanted: WantedIdentity, requested: int) -> None:
+        name = wanted.name
+        is_current = self._values.is_current(name)
+        # Otherwise whoever wants it here looks at its value first.
+        revision = self._values.drop(name)
+        if not is_current:
+            revision = await self._unconfirmed(name, requested)
+        content = self._content(name)
+        if content is None or not revision:
             return
         holder, top = self.holder, self._numbers.top + content.shift
         place = None
         if holder is not None and 0 < wanted.after <= top:
             place = holder.place(name, wanted.after)
-        revision = self._values.drop(name)
         self._release(name)
         known = None
         if place is not None:
             known = KnownNumber(wanted.after, await self._positions.shared(place))
         entry = IdentityEntry(self._numbers.log, content, top, known)
         await self._values.put(name, entry, revision)
+
+    async def _unconfirmed(self, name: str, requested: int) -> int:
+        """Return the revision of an identity that this broker has had since before its start.
+
+        0 if it has not, or if its value was written after the request with the other revision.
+        """
+        found = None if self._content(name) is None else await self._claims.find(name)
+        if found is None or found.revision > requested:
+            return 0
+        entry = found.entry
+        is_mine = entry.log == self._numbers.log and entry.top is None and not entry.ended
+        return found.revision if is_mine else 0
 
     def _lose(self, name: str) -> None:
         """Another broker has the identity."""

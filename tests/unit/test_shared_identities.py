@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pubsub.backplane import log_numbers
+from pubsub.backplane import log_numbers, shared_identities
 from pubsub.backplane.identity_entry import (
     IdentityEntry,
     decode_identity,
@@ -185,6 +185,28 @@ class MoveTests(IdentityCase):
         # The broker answers, so it is known what the client has got.
         assert await self.get(self.there, "ada", when) == []
         assert self.here.identities.figures()["identities_lost"] == lost + 1
+
+    async def test_a_broker_that_was_started_again_answers_for_all_its_identities(self) -> None:
+        await self.begin("a")
+        # It looks at none of them by itself.
+        self.patch(shared_identities, "_LOOKED_AT", 0)
+        names = [f"ada-{number}" for number in range(60)]
+        for name in names:
+            await self.done(self.here, wire.subscribe(name, "a"))
+        given = {}
+        for name in names:
+            self.here.publish("a", name.encode())
+            self.there.publish("a", name.encode(), b"more")
+            await self.settled(self.here, self.there)
+            given[name] = await self.get(self.here, name)
+        await self.stopped(self.here)
+        again = self.broker(self.here.path)
+        await self.settled(again, self.there)
+        await self.get(again, names.pop())
+        await self.pass_time(1.1)
+        for name in names:
+            more = await self.get(self.there, name, given[name][-1][0])
+            assert len(given[name]) + len(more) == 180
 
     async def test_everything_is_read_from_the_beginning(self) -> None:
         await self.begin("a")
