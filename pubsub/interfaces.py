@@ -153,8 +153,11 @@ class IStore(Interface):
 
         ``call(False)`` reports that it cannot be written at present; it may still be written
         later. Calls are made in the order of the requests, perhaps before this method returns;
-        those with False may come early.
+        those with False may come early. If the history is shared, the other brokers can have it.
         """
+
+    def when_synced(call: Callable[[bool], None]) -> None:
+        """As ``when_stored``, of the disk of this broker alone."""
 
     def read(
         offset: int, topics: frozenset[str] | None, max_bytes: int, fresh: bool = False

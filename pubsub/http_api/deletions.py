@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import Deferred, succeed
 
 from pubsub.http_api.api_error import CONFLICT, NOT_FOUND, UNAVAILABLE, ApiError
-from pubsub.http_api.flow_control import all_stored
+from pubsub.http_api.flow_control import all_on_disk
 from pubsub.http_api.parameters import TOPICS, Parameters, name_in_path
 from pubsub.http_api.request_access import RequestAccess, request_access
 
@@ -77,7 +77,7 @@ class Deletions:
             "delete", **{kind: name}, subject=access.owner or "", client=request.label
         )
         await delete()
-        if not await all_stored(self._listener.store):
+        if not await all_on_disk(self._listener.store):
             message = "the change is not on disk yet"
             raise ApiError(UNAVAILABLE, "history-unavailable", message)
         request.answer(204, b"")

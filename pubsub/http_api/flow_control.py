@@ -21,9 +21,16 @@ WAIT_SECONDS = 20.0
 
 
 def all_stored(store: IStore) -> Deferred[bool]:
-    """Fire with True when everything given to the store so far is on disk, False if it cannot."""
+    """Fire with True when everything so far is stored as a ``sync`` topic needs it; else False."""
     done: Deferred[bool] = Deferred()
     store.when_stored(done.callback)
+    return done
+
+
+def all_on_disk(store: IStore) -> Deferred[bool]:
+    """Fire with True when everything so far is on the disk of this broker, False if it cannot."""
+    done: Deferred[bool] = Deferred()
+    store.when_synced(done.callback)
     return done
 
 

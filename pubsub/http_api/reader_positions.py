@@ -23,7 +23,7 @@ from pubsub.http_api.api_error import (
     ApiError,
 )
 from pubsub.http_api.endpoints import MAX_QUIET_TOPICS
-from pubsub.http_api.flow_control import all_stored
+from pubsub.http_api.flow_control import all_on_disk
 from pubsub.http_api.paging import PAGING, answer_page, page_request
 from pubsub.http_api.parameters import Parameters, invalid, name_in_path
 from pubsub.http_api.request_access import request_access
@@ -243,7 +243,7 @@ class ReaderPositions:
 
     async def _confirm(self, request: ApiRequest) -> None:
         """Answer when the change is on disk."""
-        if not await all_stored(self._store):
+        if not await all_on_disk(self._store):
             message = "the change is not on disk yet"
             raise ApiError(UNAVAILABLE, "history-unavailable", message)
         request.answer(204, b"")

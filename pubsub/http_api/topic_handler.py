@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pubsub.broker.topic_sharing import Requirements
 from pubsub.errors import Refused
 from pubsub.http_api.api_error import CONFLICT, NOT_FOUND, UNAVAILABLE, ApiError
-from pubsub.http_api.flow_control import all_stored
+from pubsub.http_api.flow_control import all_on_disk
 from pubsub.http_api.paging import PAGING, answer_page, page_request
 from pubsub.http_api.parameters import TOPICS, Parameters, name_in_path
 from pubsub.http_api.request_access import request_access
@@ -152,7 +152,7 @@ class TopicHandler:
         request.answer(status, to_json(row) + b"\n")
 
     async def _stored(self) -> None:
-        if not await all_stored(self._listener.store):
+        if not await all_on_disk(self._listener.store):
             message = "the change is not on disk yet"
             raise ApiError(UNAVAILABLE, "history-unavailable", message)
 

@@ -72,8 +72,7 @@ class LogStore:
     ) -> None:
         self.path = path
         self._migrate_from = migrate_from
-        self.epoch = ""
-        self.last_timestamp = 0
+        self.epoch, self.last_timestamp = "", 0
         self._retention_time = retention_time
         self._reactor = reactor
         self._options = options or LogOptions()
@@ -192,8 +191,7 @@ class LogStore:
 
     def reconfigure(self, settings: Mapping[str, Any]) -> None:
         """See ``IStore``."""
-        options = options_of(settings)
-        self._options = options
+        self._options = options = options_of(settings)
         self._commits.reconfigure(options.interval, options.nbytes)
         if self._upkeep is not None:
             self._upkeep.reconfigure(options.retention, options.compress)
@@ -345,6 +343,8 @@ class LogStore:
         """See ``IStore``."""
         self._commits.when_written(call)
 
-    def when_stored(self, call: Callable[[bool], None]) -> None:
+    def when_synced(self, call: Callable[[bool], None]) -> None:
         """See ``IStore``."""
         self._commits.when_synced(call)
+
+    when_stored = when_synced

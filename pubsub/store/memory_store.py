@@ -129,6 +129,10 @@ class MemoryStore:
         """See ``IStore``."""
         call(True)
 
+    def when_synced(self, call: Callable[[bool], None]) -> None:
+        """See ``IStore``."""
+        self.when_stored(call)
+
     def read(
         self, offset: int, topics: frozenset[str] | None, max_bytes: int, fresh: bool = False
     ) -> Deferred[Page]:

@@ -147,12 +147,8 @@ class SharedStore(LogStore):
         super().end_commit()
         self._unsynced_commits.end()
 
-    def when_synced(self, call: Callable[[bool], None]) -> None:
-        """As ``when_stored``, of this disk alone."""
-        super().when_stored(call)
-
     def when_stored(self, call: Callable[[bool], None]) -> None:
         """See ``IStore``."""
         if self.replication is not None:
             call = self.replication.after_stored(call)
-        super().when_stored(call)
+        self.when_synced(call)

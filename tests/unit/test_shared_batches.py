@@ -13,10 +13,11 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, ensureDeferred, fail, maybeDeferred
 from twisted.python.failure import Failure
 
-from pubsub.backplane import shared_batches
+from pubsub.backplane import shared_batches, spool
 from pubsub.backplane.memory_state import MemoryBucket, MemoryState
 from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.shared_batches import BegunElsewhere, CommittedElsewhere, SharedBatches
+from pubsub.broker.durability import Durability
 from pubsub.errors import BackplaneAway
 from pubsub.http_api.server import HttpApiFactory
 from pubsub.store import unsynced_commits
@@ -54,10 +55,16 @@ class BatchTests(ReplicaCase):
         return node
 
     async def post(self, node: Node, path: str, body: object) -> Answer:
+        return await self.ask(node, "POST", path, body)
+
+    async def put(self, node: Node, path: str, body: object) -> Answer:
+        return await self.ask(node, "PUT", path, body)
+
+    async def ask(self, node: Node, method: str, path: str, body: object) -> Answer:
         client = WebClient(self.factories[node], node.house.clock, ADDRESS)
-        client.ask("POST", path, body)
+        client.ask(method, path, body)
         await self.until(lambda: b"\r\n\r\n" in client.stream.received)
-        return client.answer("POST")
+        return client.answer(method)
 
     async def stage(self, node: Node, batch: int, *values: bytes) -> str:
         """Stage a part; return its id."""
@@ -290,6 +297,23 @@ class BatchTests(ReplicaCase):
         self.states[here].come_back()
         await self.until(lambda: key in self.bucket.entries)
         assert b'"done":true' in self.bucket.entries[key].value
+
+    async def test_the_stream_is_away_too(self) -> None:
+        here = self.writing()
+        await self.settled(here)
+        self.patch(spool, "SYNC_SECONDS", 0.01)
+        self.states[here].leave()
+        self.log.leave()
+        part = await self.stage(here, 0, b"1")
+        assert await self.commit(here, 0, part, shared=False) == (200, False)
+        assert await self.commit(here, 0, part, shared=False) == (200, True)
+        assert (await self.put(here, "/v1/readers/r", {"offset": 0})).status == 204
+        # The messages of such a topic are acknowledged when the others can have them.
+        here.broker.topics.create("t").durability = Durability.SYNC
+        part = await self.stage(here, 1, b"2")
+        for _ in range(2):
+            status = await self.commit(here, 1, part, shared=False)
+            assert status == (503, "history-unavailable")
 
     async def test_values_of_another_version(self) -> None:
         here = self.writing()
