@@ -90,6 +90,9 @@ class SharedHistory:
             self.positions.begin_sharing(self.origin)
         self._unsent.reached(self._progress.reached[self.origin].offset)
         self.positions.open(self.origin)
+        # What waits for the stream counts, also if the engine is away.
+        self._running = True
+        ensureDeferred(self._run_sessions())
 
     def close(self) -> None:
         """End the session; the log keeps messages that were not sent."""
@@ -335,7 +338,6 @@ class SharedHistory:
 
     def figures(self) -> Mapping[str, float]:
         """Return the state and the totals; see ``Statistics.snapshot``."""
-        removed = 0 if self._sender is None else self._sender.removed
         return {
             "history_connected": self._sender is not None,
             "history_replicated": self._replicated,
@@ -344,5 +346,5 @@ class SharedHistory:
             "history_recovered": self._import.recovered,
             "history_lag": max(self._last - self._progress.sequence, 0),
             "history_gaps": self._progress.gaps,
-            "history_removed": self._removed + removed,
+            "history_removed": self._removed + (self._sender.removed if self._sender else 0),
         }

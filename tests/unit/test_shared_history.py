@@ -336,6 +336,20 @@ class RestartTests(ReplicaCase):
         await self.settled(here, there)
         assert await there.messages() == await here.messages()
 
+    async def test_the_spool_is_bounded_through_restarts(self) -> None:
+        node = self.node()
+        await self.settled(node)
+        self.log.leave()
+        while not node.refuses("t"):
+            node.publish("t", bytes(20_000))
+        waiting = node.figure("unreplicated")
+        node = await self.again(node)
+        await self.until(lambda: node.figure("unreplicated") == waiting)
+        assert node.refuses("t")
+        self.log.come_back()
+        await self.settled(node)
+        assert not node.refuses("t")
+
     async def test_the_spool_survives(self) -> None:
         here, there = self.node(), self.node()
         here.publish("t", b"0")
