@@ -89,6 +89,15 @@ class Bodies:
             assert driver.messages(subscriber) == [b"%d" % n for n in range(300)]
             assert driver.messages(subscriber) == []
 
+        def test_messages_whose_heads_are_not_learnt(self) -> None:
+            """Because the turns of the tick are over: each is handled on its own."""
+            driver = self.driver
+            subscriber, publisher = driver.subscriber(), driver.publisher()
+            self.house.listeners[driver.name].frame_turns.count(1000)
+            payloads = [b"%d" % n for n in range(300)]
+            self.publish_accepted(driver, publisher, *payloads)
+            assert driver.messages(subscriber) == payloads
+
         def test_requests_may_arrive_in_any_pieces(self) -> None:
             driver = self.driver
             subscriber, publisher = driver.subscriber(), driver.publisher()

@@ -31,6 +31,7 @@ from pubsub.protocols.fast.codec import (
     FastError,
     KeyUpdate,
     Packet,
+    Publish,
     RotateKey,
     Subscribe,
     Unsubscribe,
@@ -116,6 +117,10 @@ class FastConnection(Connection):
         return at, 1 if self._waits_for_change else need
 
     def _handle(self, packet: Packet) -> None:
+        if isinstance(packet, Publish):
+            # The scanner finds those whose heads it knows.
+            self._publish(Source(packet.token, packet.topic_id), Columns.one(packet.payload))
+            return
         topic_id = 0 if isinstance(packet, Create) else packet.topic_id
         try:
             match packet:
