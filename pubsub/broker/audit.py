@@ -5,6 +5,7 @@ It never contains a key, secret, token or payload.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -84,6 +85,14 @@ class AuditLog:
         """Close the file."""
         if self._file is not None:
             self._file.close()
+
+
+def check_place(path: str) -> None:
+    """Raise ConfigurationError if a file at ``path`` could not be opened; it is not made."""
+    target = Path(path)
+    number = errno.EISDIR if target.is_dir() else 0 if target.parent.is_dir() else errno.ENOENT
+    if number:
+        raise ConfigurationError(f"audit-log: {path}: {os.strerror(number)}")
 
 
 def _open(path: str, size: int) -> LogFile:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pubsub.broker.client_registry import ClientRegistry
     from pubsub.broker.slices import Work
 
-REASON = "its password was changed"
+REASON = "the password of its user was changed or removed"
 
 
 def changed_users(before: Mapping[str, str] | None, now: Mapping[str, str] | None) -> set[str]:

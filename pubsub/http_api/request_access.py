@@ -78,7 +78,15 @@ class RequestAccess:
 
     def require(self, action: str) -> None:
         """Raise ApiError unless the client may do this (see ``may``)."""
-        if not self.may(action):
+        self._require(action, self.may(action))
+
+    def require_publishing(self) -> None:
+        """Raise ApiError if the client has a token that lets it publish to no topic."""
+        self._require("publish", self._token_allows("publish"))
+
+    @staticmethod
+    def _require(action: str, allowed: bool) -> None:
+        if not allowed:
             message = f"permission denied: this needs the permission {action!r}"
             raise ApiError(FORBIDDEN, "not-authorized", message)
 

@@ -166,7 +166,9 @@ class StagingHandler:
         """POST /v1/abort"""
         parameters = Parameters.of_body(request, "query", "batch")
         batch = parameters.number("batch")
-        query = (request_access(request, self._listener).owner, parameters.text("query"))
+        access = request_access(request, self._listener)
+        access.require_publishing()
+        query = (access.owner, parameters.text("query"))
         self._parts.drop_all(query, lambda part: part.batch == batch)
         request.answer(204, b"")
 

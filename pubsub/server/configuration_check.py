@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pubsub.broker.audit import check_place
 from pubsub.errors import ConfigurationError, StartError
 from pubsub.plugin import installed_protocols
 from pubsub.server.configuration import CommandLine, Config, ListenerConfig, merge
@@ -29,6 +30,8 @@ def read_and_check(path: str) -> Config:
     try:
         config = merge(installed_protocols(), CommandLine(), document)
         check_history(config.broker)
+        if config.broker["audit-log"]:
+            check_place(config.broker["audit-log"])
         for service in make_broker(_harmless(config), PlannedPorts()):
             if isinstance(service, ListenerService):
                 service.privilegedStartService()

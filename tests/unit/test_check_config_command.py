@@ -43,6 +43,8 @@ class CheckTests(CommandCase):
             (_at("tcp6:7070"), "cafe: tcp [::]:7070 would admit anonymous clients of other"),
             (_at("unix:/a") + _at("unix:/a"), "another listener of the file has this address"),
             (_at("unix:/a") + b"udp = true\n", "cafe: UDP requires a TCP endpoint"),
+            (b'audit-log = "/no/such/dir/file"', "/no/such/dir/file: No such file or directory"),
+            (b'audit-log = "/"', "audit-log: /: Is a directory"),
         ]
         for content, message in wrong:
             path = self.file("wrong", content)

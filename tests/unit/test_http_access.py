@@ -200,6 +200,8 @@ class RuleTests(SynchronousTestCase):
             token = house.token(permission)
             assert [house.get(path, token=token).status for path in reading] == [reads] * 2
             assert house.post("/v1/topics/a/messages", b"x", token=token).status == writes
+            aborted = house.post("/v1/abort", {"query": "q", "batch": 0}, token=token).status
+            assert aborted == (204 if writes == 200 else 403)
         assert self.reader(house, "PUT", house.token("publish")).error == (403, "not-authorized")
 
     def test_without_rules_a_token_takes_nothing_away(self) -> None:
