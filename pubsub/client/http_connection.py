@@ -49,6 +49,8 @@ class HttpConnection(WireConnection):
         self._parts: list[bytes] = []
         self._status = 0
         self.epoch = ""
+        self.max_messages = 1
+        """The number of messages that the broker takes, or sends, at once."""
 
     # Requests
 
@@ -198,6 +200,8 @@ class HttpConnection(WireConnection):
     def welcomed(self, ok: Any) -> None:
         """Take the members of the reply to ``connect``."""
         self.epoch = str(ok["epoch"])
+        # A broker of an earlier version has one message in each frame.
+        self.max_messages = int(ok.get("max_messages", 1))
 
     def answered(self, waiting: Any, ok: Any, error: Any, events: list[WireEvent]) -> None:
         """Handle the reply to ``waiting``: ``ok``, unless there is an ``error``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from array import array
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -61,12 +62,11 @@ class HttpPublisher(HttpConnection):
         self._payloads: list[bytes] = []
         # The bytes of the request so far, and those of it without payloads.
         self._nbytes = self._around = 0
-        self._max_messages, self._max_bytes = 1, 0
+        self._max_bytes = 0
 
     def welcomed(self, ok: Any) -> None:
-        """See ``HttpConnection``. A broker of an earlier version takes one message."""
+        """See ``HttpConnection``."""
         super().welcomed(ok)
-        self._max_messages = int(ok.get("max_messages", 1))
         self._max_bytes = min(int(ok.get("max_bytes", 0)), _REQUEST_BYTES)
 
     def publish(
@@ -97,7 +97,7 @@ class HttpPublisher(HttpConnection):
             self._around = self._nbytes = len(encode(members).encode()) + _AROUND
         for payload in payloads:
             nbytes = len(payload) + _SIZE_BYTES
-            if self._nbytes + nbytes > self._max_bytes or len(self._payloads) >= self._max_messages:
+            if self._nbytes + nbytes > self._max_bytes or len(self._payloads) >= self.max_messages:
                 self._request_all()
             self._payloads.append(payload)
             self._nbytes += nbytes
@@ -193,6 +193,8 @@ class HttpSubscriber(HttpConnection):
     def subscribe(self, interest: Interest) -> None:
         """See ``WireConnection``."""
         members: dict[str, object] = {"topic": interest.name, "binary": True, "headers": True}
+        if self.max_messages > 1:
+            members["batches"] = True
         position = self.session.positions.get(interest)
         if position is not None:
             members["position"] = position
@@ -227,6 +229,8 @@ class HttpSubscriber(HttpConnection):
         """See ``HttpConnection``."""
         if "message" in found:
             self._add(found["message"], payload, events)
+        elif "batch" in found:
+            self._take_batch(found["batch"], payload or b"", events)
         elif "gap" in found:
             self.flush(events)
             events.append(Missed(None, _gap(found["gap"])))
@@ -250,6 +254,32 @@ class HttpSubscriber(HttpConnection):
         run.offsets.append(offset)
         run.senders.append(sender)
         run.headers.append(headers)
+
+    def _take_batch(self, batch: Any, payload: bytes, events: list[WireEvent]) -> None:
+        topic, first, timestamp = str(batch["topic"]), int(batch["offset"]), int(batch["timestamp"])
+        columns = Columns.unpack(payload, array("I", batch["sizes"]).tobytes(), b"")
+        count, sender = columns.count, base64.b64decode(batch["key"])
+        headers = [
+            {str(one["key"]): _value(one) for one in listed}
+            for listed in batch.get("headers", [()] * count)
+        ]
+        if not count or len(headers) != count:
+            raise ValueError
+        self.flush(events)
+        interest = self._interests.get(topic)
+        if interest is None:
+            return
+        self.session.positions[interest] = f"{self.epoch}:{first + count}"
+        events.append(
+            Messages(
+                topic,
+                columns,
+                timestamps=[timestamp] * count,
+                offsets=range(first, first + count),
+                senders=[sender] * count,
+                headers=headers,
+            )
+        )
 
     def flush(self, events: list[WireEvent]) -> None:
         """See ``HttpConnection``."""

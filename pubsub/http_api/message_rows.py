@@ -38,7 +38,7 @@ def rows_of(batch: Batch, run: int, with_headers: bool, with_value: bool = True)
         low = f"{number + index:016x}"
         row = f'{{"offset": {offset + index}, {common}{value}{id}{low[:4]}-{low[4:]}"'
         if with_headers:
-            row += f', "headers": {_headers({} if headers is None else headers[index])}'
+            row += f', "headers": {headers_row({} if headers is None else headers[index])}'
         yield row + "}"
 
 
@@ -55,6 +55,7 @@ def _value(data: bytes) -> str:
         return f'"value_base64": "{b64encode(data).decode()}"'
 
 
-def _headers(headers: Headers) -> str:
+def headers_row(headers: Headers) -> str:
+    """Return the headers of a message as a JSON list."""
     rows = [f'{{"key": {encode_basestring(k)}, {_value(v)}}}' for k, v in headers.items()]
     return f"[{', '.join(rows)}]"

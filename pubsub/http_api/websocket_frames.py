@@ -1,7 +1,8 @@
 """The subprotocol ``pubsub.v1.json``: requests, replies and messages in WebSocket frames. Sans-IO.
 
 A text frame has a JSON object. A binary frame has one too, after its length (u32, big-endian), and
-then the payload of a message: the object has no member ``value`` in that case.
+then the payload of a message: the object has no member ``value`` in that case. Several messages are
+in one binary frame if the object has their ``sizes``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from math import isfinite
 from sys import maxsize
 from typing import TYPE_CHECKING, Any
 
-from pubsub.http_api.message_rows import rows_of
+from pubsub.http_api.message_rows import headers_row, rows_of
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 SUBPROTOCOL = "pubsub.v1.json"
 _TEXT, _BINARY = 0x81, 0x82
 _LENGTH = struct.Struct(">I")
+# Messages and bytes of payload in a frame, at most, unless one is larger.
+_BATCH_MESSAGES, _BATCH_BYTES = 1_000, 64 * 1024
 _MEDIUM, _LONG = struct.Struct(">BBH"), struct.Struct(">BBQ")
 
 
@@ -114,5 +117,37 @@ class FrameEncoding:
 
     @staticmethod
     def _binary(row: str, payload: bytes) -> bytes:
-        head = f'{{"message": {row}}}'.encode()
-        return frame(_BINARY, _LENGTH.pack(len(head)) + head + payload)
+        return _binary_frame(f'{{"message": {row}}}', payload)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchEncoding:
+    """See ``RunEncoding``: consecutive messages of one batch share a frame."""
+
+    headers: bool
+    run: int
+
+    @property
+    def limit(self) -> int:
+        return maxsize
+
+    def encode(self, batch: Batch) -> bytes:
+        """See ``RunEncoding``."""
+        size = max(batch.nbytes // batch.count, 1)
+        step = max(min(_BATCH_BYTES // size, _BATCH_MESSAGES), 1)
+        return b"".join([self._frame(batch, at, at + step) for at in range(0, batch.count, step)])
+
+    def _frame(self, whole: Batch, start: int, stop: int) -> bytes:
+        batch = whole.slice(start, stop)
+        if batch.count == 1:
+            return FrameEncoding(self.headers, True, self.run).encode(batch)
+        row = next(rows_of(batch, self.run, with_headers=False, with_value=False))
+        members = f'{row[:-1]}, "sizes": {batch.columns.sizes()}'
+        if self.headers and batch.headers is not None:
+            members += f', "headers": [{", ".join(map(headers_row, batch.headers))}]'
+        return _binary_frame(f'{{"batch": {members}}}}}', batch.columns.pack()[0])
+
+
+def _binary_frame(head: str, payload: bytes) -> bytes:
+    data = head.encode()
+    return frame(_BINARY, _LENGTH.pack(len(data)) + data + payload)

@@ -20,7 +20,7 @@ from pubsub.http_api.message_body import (
 )
 from pubsub.http_api.parameters import Parameters, check_name, invalid
 from pubsub.http_api.request_access import RequestAccess, token_access
-from pubsub.http_api.websocket_frames import FrameEncoding
+from pubsub.http_api.websocket_frames import BatchEncoding, FrameEncoding
 from pubsub.kernel import Columns
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pubsub.broker.topics import Topic
     from pubsub.http_api.message_publishing import MessagePublisher, Submitted
     from pubsub.http_api.reader_positions import ReaderPositions
+    from pubsub.interfaces import RunEncoding
 
 JsonReply = dict[str, object]
 _START = ("start", "timestamp", "epoch", "position", "reader")
@@ -114,7 +115,7 @@ class WebSocketRequests:
     # Subscriptions
 
     async def _subscribe(self, members: dict[str, Any]) -> JsonReply:
-        given = Parameters(members, ("topic", "headers", "binary", *_START))
+        given = Parameters(members, ("topic", "headers", "binary", "batches", *_START))
         listener = self._listener
         name = topic_name(check_name("topic", members.get("topic")))
         if name in self._subscriptions:
@@ -127,7 +128,12 @@ class WebSocketRequests:
             self.access.check_read(frozenset((name,)))
         else:
             self.access.check_follow((name,))
-        encoding = FrameEncoding(given.flag("headers"), given.flag("binary"), self._run)
+        encoding: RunEncoding
+        headers, binary, run = given.flag("headers"), given.flag("binary"), self._run
+        if given.flag("batches"):
+            encoding = BatchEncoding(headers, run)
+        else:
+            encoding = FrameEncoding(headers, binary, run)
         self._begin(name, start.past, encoding, start.offset)
         answer: JsonReply = {"topic": name, "start": start.offset, "epoch": listener.store.epoch}
         return answer if start.gap is None else {**answer, "gap": start.gap._asdict()}
@@ -140,7 +146,7 @@ class WebSocketRequests:
             return None
         return await self._context.positions.position((self.access.owner, given.text("reader")))
 
-    def _begin(self, name: str, past: bool, encoding: FrameEncoding, start: int) -> None:
+    def _begin(self, name: str, past: bool, encoding: RunEncoding, start: int) -> None:
         listener = self._listener
         listener.memory.reserve(TOPIC_BYTES)
         provisional = ProvisionalTopics(listener.topics, listener.router)
