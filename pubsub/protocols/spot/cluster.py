@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from pubsub.broker.topics import Topic
 
 log = Logger()
+# The remedy where two brokers host a topic.
+_DELETE = "their messages are not shared: delete it at one of the two"
 
 
 def _peers(value: object) -> tuple[str, ...]:
@@ -129,11 +131,11 @@ class Cluster(Service):
     def _add(self, node: Node, topic: Topic) -> None:
         owner = self._owners.get(topic)
         if topic.hosted:
-            self._warn(node, topic, "it is hosted here too and stays LOCAL")
+            self._warn(node, topic, f"it is hosted here too; {_DELETE}")
         elif owner is None or owner.no_longer_hosts(topic):
             self._assign(node, topic)
         elif owner is not node:
-            self._warn(node, topic, f"it is hosted by {owner.endpoint} too and stays there")
+            self._warn(node, topic, f"it is hosted by {owner.endpoint} too; {_DELETE}")
 
     def _assign(self, node: Node, topic: Topic) -> None:
         owner = self._owners.get(topic)
