@@ -4,20 +4,25 @@ Before a broker publishes a batch it reserves the batch in the shared state, and
 there that it has published it. So a commit that is repeated at another broker publishes nothing
 again. If the broker that has reserved the batch is unavailable, the outcome is unknown, and a
 commit waits for it. It notes in its own history what it has reserved, and finds that out when it is
-back.
+back. It also keeps the last batches that were published, and puts them back if the shared state is
+lost (``returning_batches.py``).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from pubsub.backplane.outdated import Outdated
+from pubsub.backplane.returning_batches import ReturningBatches
+from pubsub.backplane.settled_batches import KEPT, QueryName, SettledBatches, key_of
 from pubsub.backplane.shared_state import in_time
 from pubsub.errors import BackplaneAway, HistoryUnavailable
 
@@ -25,18 +30,15 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
 
     from pubsub.backplane.shared_state import ISharedState
+    from pubsub.broker.memory_budget import MemoryBudget
     from pubsub.store.shared_store import SharedStore
 
 log = Logger()
-QueryName = tuple[str | None, str]
-"""The owner of a query, and its name."""
 RESERVED_BATCHES = "reserved-batches"
 """The table of the metadata with the number of the batch that is reserved, by query."""
 _VERSION = 1
 _PAUSE = 2.0
 _ATTEMPTS = 8
-# The time for which the last batch of a query is known to all brokers.
-_KEPT = 30 * 24 * 3600
 
 
 class CommittedElsewhere(Exception):
@@ -45,6 +47,10 @@ class CommittedElsewhere(Exception):
 
 class BegunElsewhere(Exception):
     """Another broker, which is away, has begun to publish the batch."""
+
+
+class _UnknownVersion(BackplaneAway):
+    """Another version of the broker has written a value."""
 
 
 class _Reservation(NamedTuple):
@@ -64,11 +70,15 @@ class _Reservation(NamedTuple):
 
 
 class SharedBatches:
-    """The batches in ``state``; ``store`` is this broker's history."""
+    """The batches in ``state``; ``store`` is this broker's history, whose memory is ``memory``."""
 
-    def __init__(self, state: ISharedState, store: SharedStore, clock: IReactorTime) -> None:
+    def __init__(
+        self, state: ISharedState, store: SharedStore, clock: IReactorTime, memory: MemoryBudget
+    ) -> None:
         self._state, self._store = state, store
         self._clock = clock
+        self._settled = SettledBatches(store, memory, time.time)
+        self._returning = ReturningBatches(state, store, clock, self._queries, self._put_back)
         # Published or given up, and not in the shared state yet: whether it was published.
         self._unsettled: dict[QueryName, tuple[int, bool]] = {}
         self._under_way: set[QueryName] = set()
@@ -76,30 +86,47 @@ class SharedBatches:
         self._open: dict[QueryName, int] = {}
         self._is_closed = False
 
+    def open(self) -> None:
+        """Begin; the store is open, and the engine is connected to later."""
+        self._settled.restore()
+        self._returning.open()
+
     def close(self) -> None:
         """The broker ends; the next one resumes what is not settled."""
         self._is_closed = True
+        self._returning.close()
 
     async def check(self, query: QueryName, batch: int) -> None:
         """Raise CommittedElsewhere or BegunElsewhere if it was; or BackplaneAway."""
-        found, _ = await self._get(query)
+        await self._get_free(query, batch)
+
+    async def _get_free(self, query: QueryName, batch: int) -> tuple[_Reservation | None, int]:
+        """Return the value and its revision if this broker may reserve the batch, or raise."""
+        if self._settled.last(query) >= batch:
+            raise CommittedElsewhere
+        found, revision = await self._get(query)
+        if found is not None and found.is_after(batch):
+            # The broker of a batch that is begun has published the one before, or another has.
+            self._settled.keep(query, found.batch if found.done else found.batch - 1)
         self._check(found, batch)
+        self._returning.require_complete()
+        return found, revision
 
     async def reserve(self, query: QueryName, batch: int) -> None:
         """Let only this broker publish the batch.
 
         Raises CommittedElsewhere, BegunElsewhere, BackplaneAway or HistoryUnavailable.
         """
-        at = await self._get(query)
-        self._check(at[0], batch)
+        at = await self._get_free(query, batch)
         self._unsettled.pop(query, None)
         self._open[query] = batch
-        self._store.put(RESERVED_BATCHES, _key(query), str(batch).encode())
+        self._store.put(RESERVED_BATCHES, key_of(query), str(batch).encode())
         value = _Reservation(batch, self._store.log_id, False)
         try:
             # After a power cut the reservation would otherwise stay, and no broker could settle it.
             await self._require_on_disk()
             await self._change(query, value, at, lambda found: self._check(found, batch))
+            await self._returning.require_same()
         except (BackplaneAway, HistoryUnavailable):
             # It may have come about, or be under way: the client may continue at another broker.
             self.settle(query, batch, False)
@@ -165,7 +192,7 @@ class SharedBatches:
                 if self._unsettled.get(query) == settled:
                     del self._unsettled[query]
                     self._open.pop(query, None)
-                    self._store.delete(RESERVED_BATCHES, _key(query))
+                    self._store.delete(RESERVED_BATCHES, key_of(query))
         finally:
             self._under_way.discard(query)
 
@@ -185,8 +212,38 @@ class SharedBatches:
                 return True
             return found.broker == self._store.log_id
 
+        if done:
+            self._settled.keep(query, batch)
         value = _Reservation(batch, self._store.log_id if done else "", done)
         await self._change(query, value, await self._get(query), is_open)
+
+    def _queries(self) -> Iterator[QueryName]:
+        """Return the queries whose batches this broker can put back."""
+        return chain(list(self._open), self._settled.queries())
+
+    async def _put_back(self, query: QueryName) -> None:
+        """Put the last batch of ``query`` back that this broker knows of, unless there is a later.
+
+        A batch that this broker publishes now is reserved again.
+        """
+        batch, done = self._open.get(query, -1), False
+        if batch < 0:
+            batch, done = self._settled.last(query), True
+        if batch < 0 or query in self._unsettled:
+            return
+
+        def is_newer(found: _Reservation | None) -> bool:
+            if not done and (self._open.get(query) != batch or query in self._unsettled):
+                return False
+            return found is None or found.batch < batch or (done and not found.is_after(batch))
+
+        try:
+            value, at = _Reservation(batch, self._store.log_id, done), await self._get(query)
+            seconds = self._settled.seconds(query) if done else KEPT
+            await self._change(query, value, at, is_newer, seconds)
+        except _UnknownVersion:
+            # A newer one.
+            return
 
     async def _change(
         self,
@@ -194,6 +251,7 @@ class SharedBatches:
         value: _Reservation,
         at: tuple[_Reservation | None, int],
         may_replace: Callable[[_Reservation | None], bool],
+        seconds: int = KEPT,
     ) -> None:
         """Replace the value of ``query``, which was ``at`` with its revision, by ``value``.
 
@@ -204,7 +262,8 @@ class SharedBatches:
             if not may_replace(found):
                 return
             try:
-                await self._put(query, value, revision)
+                done = self._state.put(_state_key(query), value.encode(), revision, seconds)
+                await in_time(done, self._clock)
             except Outdated as outdated:
                 found, revision = _decode(outdated.value), outdated.revision
             else:
@@ -216,21 +275,13 @@ class SharedBatches:
         entry = await in_time(done, self._clock)
         return (None, 0) if entry is None else (_decode(entry.value), entry.revision)
 
-    async def _put(self, query: QueryName, value: _Reservation, revision: int) -> None:
-        done = self._state.put(_state_key(query), value.encode(), revision, _KEPT)
-        await in_time(done, self._clock)
-
-
-def _key(query: QueryName) -> str:
-    return json.dumps(query)
-
 
 def _state_key(query: QueryName) -> str:
-    return f"q.{hashlib.sha256(_key(query).encode()).hexdigest()[:32]}"
+    return f"q.{hashlib.sha256(key_of(query).encode()).hexdigest()[:32]}"
 
 
 def _decode(data: bytes | None) -> _Reservation | None:
-    """Return the value; None without one. Raises BackplaneAway if another version wrote it."""
+    """Return the value; None without one. Raises _UnknownVersion."""
     if data is None:
         return None
     try:
@@ -239,4 +290,4 @@ def _decode(data: bytes | None) -> _Reservation | None:
             return _Reservation(int(found["batch"]), str(found["broker"]), bool(found["done"]))
     except (ValueError, LookupError, TypeError):
         pass
-    raise BackplaneAway("another version of the broker has written the value")
+    raise _UnknownVersion("another version of the broker has written the value")

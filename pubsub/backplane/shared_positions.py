@@ -122,6 +122,8 @@ class SharedPositions:
             self._opened = store.next_offset
         begin = index.restore(store.items(KNOWN), store.items(POINTS), self._opened)
         ensureDeferred(self._restore(begin)).addErrback(self._failed)
+        if self.batches is not None:
+            self.batches.open()
 
     def _failed(self, failure: Failure) -> None:
         if failure.check(HistoryUnavailable, CancelledError) is None and not self._ended:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import pickle
 import threading
 from pathlib import Path
 
+import nats
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
@@ -83,6 +85,28 @@ def test_a_broker_is_killed_between_stage_and_commit(places: tuple[Place, Place]
     # The query is started again.
     target.commit(write(target, 0, b"1", b"2"), 0)
     assert values(second) == ["1", "2"]
+
+
+def test_the_shared_state_is_lost(places: tuple[Place, Place], server: NatsServer) -> None:
+    first, second = places
+    target = sink(first, second)
+    target.commit(write(target, 0, b"1"), 0)
+    settle(first, second)
+    asyncio.run(remove_state(server))
+    # At once, before the brokers have noticed it.
+    again = sink(second, first)
+    again.commit(write(again, 0, b"1"), 0)
+    again.commit(write(again, 1, b"2"), 1)
+    settle(first, second)
+    target.commit(write(target, 1, b"2"), 1)
+    for place in places:
+        assert values(place) == ["1", "2"]
+
+
+async def remove_state(server: NatsServer) -> None:
+    client = await nats.connect(server.url)
+    await client.jetstream().delete_stream("KV_pubsub")
+    await client.close()
 
 
 def test_a_job_that_publishes(places: tuple[Place, Place]) -> None:
