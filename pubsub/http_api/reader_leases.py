@@ -31,6 +31,11 @@ class _Lease:
     end: float
 
 
+def _no_leases() -> tuple[OrderedDict[ReaderKey, _Lease], Counter[str | None]]:
+    """Return the leases of all HTTP listeners, and the number of those of each owner."""
+    return OrderedDict(), Counter()
+
+
 class ReaderLeases:
     """The endpoints below /v1/leases."""
 
@@ -38,8 +43,7 @@ class ReaderLeases:
         self._listener = listener
         self._clock = listener.clock
         # All leases last equally long, so the first one here is the first to end.
-        self._leases: OrderedDict[ReaderKey, _Lease] = OrderedDict()
-        self._counts: Counter[str | None] = Counter()
+        self._leases, self._counts = listener.shared(_Lease, _no_leases)
         # So that leases that have ended are not charged until the next request.
         listener.statistics.each_second.append(self._end_leases)
 

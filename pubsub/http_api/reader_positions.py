@@ -77,6 +77,15 @@ class _ListPlace(NamedTuple):
         return self.owner[1:] if self.owner else None, self.name
 
 
+class _KnownReaders:
+    """The readers of all HTTP listeners of a broker, and the number of those of each owner."""
+
+    def __init__(self) -> None:
+        self.rows: SortedDict[_ListPlace, dict[str, object]] = SortedDict()
+        self.counts: Counter[str | None] = Counter()
+        self.are_restored = False
+
+
 class ReaderPositions:
     """The endpoints below /v1/readers."""
 
@@ -84,12 +93,14 @@ class ReaderPositions:
         self._listener = listener
         self._store = listener.store
         self._timestamp = listener.wall.timestamp
-        self._known: SortedDict[_ListPlace, dict[str, object]] = SortedDict()
-        # The number of readers of each owner.
-        self._counts: Counter[str | None] = Counter()
+        self._readers = listener.shared(_KnownReaders, _KnownReaders)
+        self._known, self._counts = self._readers.rows, self._readers.counts
 
     def restore(self) -> None:
-        """Load the stored positions."""
+        """Load the stored positions, once for all listeners."""
+        if self._readers.are_restored:
+            return
+        self._readers.are_restored = True
         for name, row in self._store.items(READERS):
             self._restore((None, name), row)
         for key, row in self._store.items(OWNED_READERS):

@@ -30,14 +30,14 @@ from pubsub.http_api.api_error import (
     ApiError,
 )
 from pubsub.http_api.batch_publication import BatchPublication
+from pubsub.http_api.batch_state import BatchState
 from pubsub.http_api.client_share import client_of
-from pubsub.http_api.committed_batches import Commit, CommittedBatches
+from pubsub.http_api.committed_batches import Commit
 from pubsub.http_api.flow_control import all_on_disk, all_stored, wait_for_backpressure
 from pubsub.http_api.history_response import RunInThread
 from pubsub.http_api.parameters import Parameters
-from pubsub.http_api.part_registry import PartRegistry, QueryKey, StagedPart
+from pubsub.http_api.part_registry import QueryKey, StagedPart
 from pubsub.http_api.request_access import RequestAccess, request_access
-from pubsub.http_api.shared_commits import SharedCommits
 from pubsub.http_api.staged_parts import PartSummary, StagedRows, read_rows, summarize
 from pubsub.kernel import Columns
 
@@ -70,21 +70,22 @@ class StagingHandler:
         self._listener = listener
         self._store = listener.store
         self._run_in_thread = run_in_thread
-        self._parts = PartRegistry(listener.memory)
-        self._committed = CommittedBatches(listener.store, listener.memory)
-        self._shared = SharedCommits(listener.store, self._committed)
+        # A query may stage at one listener of the broker and commit at another one.
+        self._batches = state = listener.shared(
+            BatchState, lambda: BatchState(listener.store, listener.memory)
+        )
+        self._parts, self._committed, self._shared = state.parts, state.committed, state.commits
         self._publishing = listener.shared(
             SlicedPublishing,
             lambda: SlicedPublishing(listener.store, listener.router, listener.at_tick_end),
         )
-        self._locks: dict[QueryKey, DeferredLock] = {}
+        self._locks = state.locks
         # The queries whose last batch has messages of ``sync`` topics.
         self._synced: set[QueryKey] = set()
 
     def restore(self) -> None:
         """Load the stored commits."""
-        self._committed.restore()
-        self._shared.restore()
+        self._batches.restore()
 
     # Staging
 
