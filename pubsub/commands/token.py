@@ -16,7 +16,9 @@ import jwt
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from pubsub.broker.access_table import ACTIONS
 from pubsub.broker.master_secrets import ALGORITHMS, HMACS
+from pubsub.broker.tokens import ALL
 
 MAX_TOKEN = 255
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -85,8 +87,8 @@ class _Claims:
 )
 @click.option("--queue-key-file", metavar="FILE", help="File with the queue key.")
 @click.option(
-    "--permission", multiple=True,
-    help="publish, subscribe, rotate, create, history, admin or * (all); may be repeated.",
+    "--permission", multiple=True, type=click.Choice([*ACTIONS, ALL]),
+    help="A permission, * for all; may be repeated.",
 )  # fmt: skip
 @click.option(
     "--expires", type=_Duration(), help="Validity, such as 90s or 12h (default: no expiry)."

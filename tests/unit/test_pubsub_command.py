@@ -192,6 +192,16 @@ class MakeTests(CommandCase):
         assert jwt.decode(raw, options={"verify_signature": False})["permissions"] == "*"
         assert self.check(raw).permits("rotate")
 
+    def test_a_permission_that_no_broker_knows(self) -> None:
+        """A token with it would permit nothing."""
+        for permission in ("publish,subscribe", "read", ""):
+            code, out, err = self.run_it(
+                "token", "make", "--secret-file", self.secret, "--queue-key=k",
+                f"--permission={permission}",
+            )  # fmt: skip
+            assert (code, out) == (2, "")
+            assert "--permission" in err
+
     def test_times(self) -> None:
         for text, seconds in (("90s", 90), ("5m", 300), ("1h", 3600), ("2d", 172_800)):
             raw = self.make("--secret-file", self.secret, "--queue-key=k", f"--expires={text}")
