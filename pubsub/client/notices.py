@@ -37,7 +37,7 @@ class Reconnected:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """A connection has ended and is made again."""
+    """The connection of a subscription has ended and is made again."""
 
     reason: str
 
