@@ -7,14 +7,24 @@ each topic, the position after the last message is kept, and continued from on t
 
 from __future__ import annotations
 
+from pubsub.client.http_connection import encode
 from pubsub.client.http_roles import HttpPublisher, HttpSession, HttpSubscriber
+from pubsub.kernel import Columns
 from pubsub.settings import SIZE, Setting
 from pubsub.wire.client_events import Level
 from pubsub.wire.client_side import ClientSide, TokenUse
-from pubsub.wire.client_wire import ClientWire, Role, Traits, WireConnection, WireOptions
+from pubsub.wire.client_wire import (
+    ClientWire,
+    Headers,
+    Role,
+    Traits,
+    WireConnection,
+    WireOptions,
+    text_problem,
+)
 
-# Bytes of a request beside the payload, at most.
-_AROUND = 4096
+# Bytes of a request beside payload and headers, and of a header beside name and value, at most.
+_AROUND, _AROUND_HEADER = 4096, 32
 
 
 class HttpWire(ClientWire):
@@ -35,6 +45,17 @@ class HttpWire(ClientWire):
     def __init__(self, options: WireOptions) -> None:
         super().__init__(options)
         self.limit = max(options.values["max-message"] - _AROUND, 0)
+
+    def envelope_problem(
+        self, columns: Columns, sender: bytes | None, headers: Headers | None
+    ) -> str:
+        """See ``ClientWire``. The headers are in base64."""
+        size = columns.largest
+        for name, value in (headers or {}).items():
+            size += len(encode(name).encode()) + (len(value) + 2) // 3 * 4 + _AROUND_HEADER
+        if headers and size > self.limit:
+            return f"{size} bytes with its headers are more than {self.limit}"
+        return text_problem(sender)
 
     def connect(self, role: Role, session: object = None) -> WireConnection:
         """See ``ClientWire``."""

@@ -40,11 +40,7 @@ def check_message(
     wire: ClientWire, columns: Columns, sender: bytes | None, headers: Headers | None
 ) -> None:
     """Raise NotExpressible if the wire cannot carry the messages."""
-    problem = wire.payload_problem(columns)
-    if not problem and sender is not None and not wire.traits.senders:
-        problem = "a message's own sender"
-    if not problem and headers and not wire.traits.headers:
-        problem = "headers"
+    problem = wire.payload_problem(columns) or wire.envelope_problem(columns, sender, headers)
     if problem:
         raise NotExpressible(f"{wire.name} cannot carry the message: {problem}")
 

@@ -133,12 +133,32 @@ class ClientWire(ABC):
         size, limit = columns.largest, self.limit
         return "" if size <= limit else f"{size} bytes are more than {limit}"
 
+    def envelope_problem(
+        self, columns: Columns, sender: bytes | None, headers: Headers | None
+    ) -> str:
+        """Return why the wire cannot carry this sender or these headers, or an empty text.
+
+        ``columns`` are the payloads that they accompany.
+        """
+        if sender is not None and not self.traits.senders:
+            return "a message's own sender"
+        return "headers" if headers and not self.traits.headers else ""
+
     @abstractmethod
     def connect(self, role: Role, session: object = None) -> WireConnection:
         """Return the client's next connection in this role.
 
         ``session`` is that of the connection before it, to be resumed, or None.
         """
+
+
+def text_problem(sender: bytes | None) -> str:
+    """Return why a wire with senders in UTF-8 cannot carry ``sender``, or an empty text."""
+    try:
+        (sender or b"").decode()
+    except UnicodeDecodeError:
+        return "the sender is not UTF-8"
+    return ""
 
 
 class WireConnection(ABC):

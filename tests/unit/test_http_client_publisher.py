@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.client.http_wire import CLIENT
 from pubsub.kernel import Columns
 from pubsub.wire.client_events import Confirmed, Level, Malformed
-from pubsub.wire.client_wire import Role
+from pubsub.wire.client_wire import Role, WireOptions
 from tests.unit.http_ends import upgraded
 
 NOT_A_FRAME = Malformed("a frame is not one of pubsub.v1.json")
@@ -33,6 +34,19 @@ class PublisherTests(SynchronousTestCase):
                 b"x",
             ),
         ]
+
+    def test_senders_and_headers_that_no_request_carries(self) -> None:
+        wire = CLIENT.make_wire(WireOptions(values={"max-message": 8192}))
+        one = Columns.of([b"", bytes(4000)])
+        for sender, headers, problem in (
+            (None, None, ""),
+            ("zo\xeb".encode(), {"a": bytes(30)}, ""),
+            (b"\xff", None, "the sender is not UTF-8"),
+            # 108 bytes in base64, and the name.
+            (None, {"a": bytes(80)}, "4143 bytes with its headers are more than 4096"),
+            (None, {"n" * 90: b""}, "4124 bytes with its headers are more than 4096"),
+        ):
+            assert wire.envelope_problem(one, sender, headers) == problem
 
     def test_replies_in_another_order(self) -> None:
         """Topics are confirmed independently; confirmations keep the order of the requests."""

@@ -60,6 +60,10 @@ class WireTests(SynchronousTestCase):
         for payload in (b"\xff", b"ok\xc3", b"\xed\xa0\x80", b"\xff" + b"x" * 1_000_000):
             columns = Columns.of([b"good", payload])
             assert wire.payload_problem(columns) == "the payload is not UTF-8"
+        one = Columns.one(b"x")
+        assert wire.envelope_problem(one, "zo\xeb".encode(), None) == ""
+        assert wire.envelope_problem(one, b"\xff", None) == "the sender is not UTF-8"
+        assert wire.envelope_problem(one, None, {"a": b""}) == "headers"
 
     def test_payloads_fit_a_line_with_their_escapes(self) -> None:
         wire = make_wire()

@@ -12,7 +12,15 @@ from pubsub.protocols.nsd.client_subscriber import NsdSession, NsdSubscriber
 from pubsub.protocols.nsd.codec import MAX_LINE, MAX_NAME
 from pubsub.wire.client_events import Level
 from pubsub.wire.client_side import ClientSide
-from pubsub.wire.client_wire import ClientWire, Role, Traits, WireConnection, WireOptions
+from pubsub.wire.client_wire import (
+    ClientWire,
+    Headers,
+    Role,
+    Traits,
+    WireConnection,
+    WireOptions,
+    text_problem,
+)
 
 # Bytes of a line around the body, at most: the names of topic and sender, escaped.
 _AROUND = 4096
@@ -60,6 +68,12 @@ class NsdWire(ClientWire):
         if longest > MAX_LINE - _AROUND:
             return f"{longest} bytes are too many for a line"
         return ""
+
+    def envelope_problem(
+        self, columns: Columns, sender: bytes | None, headers: Headers | None
+    ) -> str:
+        """See ``ClientWire``."""
+        return super().envelope_problem(columns, sender, headers) or text_problem(sender)
 
     def connect(self, role: Role, session: object = None) -> WireConnection:
         """See ``ClientWire``."""
