@@ -21,6 +21,8 @@ from pubsub.wire.client_side import ClientSide, TokenUse
 from pubsub.wire.client_wire import ClientWire, UserLogin, WireOptions
 
 _TLS = "+tls"
+# The usual names of schemes.
+_SCHEMES = {"http+tls": "https"}
 WIRES = ("cafe", "fast", "nsd", "rheos", "spot", "http")
 """The protocols that come with the package. Others are found through Twisted's plugins."""
 
@@ -39,7 +41,8 @@ class ClientUrl:
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.name}{_TLS if self.tls else ''}://{host}:{self.port}"
+        scheme = f"{self.name}{_TLS}" if self.tls else self.name
+        return f"{_SCHEMES.get(scheme, scheme)}://{host}:{self.port}"
 
     def wire(self, client_id: bytes, token: str | None) -> ClientWire:
         """Return the wire of a client. Raises InvalidUrl."""

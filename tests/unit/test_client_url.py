@@ -31,7 +31,8 @@ class UrlTests(SynchronousTestCase):
         for given, shown in (
             ("cafe://host", "cafe://host:7070"),
             ("nsd+tls://host:1/", "nsd+tls://host:1"),
-            ("https://host", "http+tls://host:7080"),
+            ("https://host", "https://host:7080"),
+            ("http+tls://host", "https://host:7080"),
             ("http://[::1]:9", "http://[::1]:9"),
         ):
             assert str(parse_url(given)) == shown
