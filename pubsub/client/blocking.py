@@ -115,8 +115,9 @@ class Client:
         return made
 
     def close(self, flush: bool = True) -> None:
-        """See ``pubsub.client.Client.close``."""
-        self._thread.run(self._client.close(flush))
+        """See ``pubsub.client.Client.close``. In a process that was forked it does nothing."""
+        if not self._thread.is_of_parent:
+            self._thread.run(self._client.close(flush))
 
 
 class Subscription:
@@ -177,8 +178,9 @@ class Subscription:
         return self._thread.run(self._inner.next_item(seconds))
 
     def close(self) -> None:
-        """See ``pubsub.client.Subscription.close``."""
-        self._thread.run(self._close())
+        """See ``pubsub.client.Subscription.close`` and ``Client.close``."""
+        if not self._thread.is_of_parent:
+            self._thread.run(self._close())
 
     async def _close(self) -> None:
         self._inner.close()

@@ -15,6 +15,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from pubsub.client.client_errors import ClientClosed
+
 _Result = TypeVar("_Result")
 
 
@@ -31,11 +33,20 @@ class LoopThread:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
+    @property
+    def is_of_parent(self) -> bool:
+        """True in a process that was forked, which does not have the thread."""
+        return self.pid != os.getpid()
+
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Return the result of ``work``. Raises its error.
 
-        An exception in the calling thread, such as KeyboardInterrupt, cancels ``work``.
+        An exception in the calling thread, such as KeyboardInterrupt, cancels ``work``. Raises
+        ClientClosed in a process that was forked: the loop does not run there.
         """
+        if self.is_of_parent:
+            work.close()
+            raise ClientClosed("the client belongs to the process that was forked; connect again")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -53,7 +64,7 @@ def loop_thread() -> LoopThread:
     """Return the process's loop."""
     global _current
     with _lock:
-        if _current is None or _current.pid != os.getpid():
+        if _current is None or _current.is_of_parent:
             _current = LoopThread()
         return _current
 

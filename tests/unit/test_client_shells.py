@@ -392,6 +392,22 @@ class LoopThreadTests(TestCase):
 
         assert other.run(where()) == "pubsub-client"
 
+    async def test_a_client_does_not_survive_a_fork(self) -> None:
+        broker = start_broker(self)
+
+        def work() -> None:
+            with blocking.connect(broker.url("cafe")) as client, client.subscribe("cafe/7") as feed:
+                with patch.object(client._thread, "pid", -1):
+                    for use in (lambda: client.publish("cafe/7", b"x"), feed.next, client.flush):
+                        assert "forked" in str(raised(ClientClosed, use))
+                    # The connections are those of the parent.
+                    feed.close()
+                    client.close()
+                client.publish("cafe/7", b"x")
+                assert feed.next(SECONDS) is not None
+
+        await deferToThread(work)
+
     def test_errors_of_the_work(self) -> None:
         async def fail() -> None:
             raise KeyError("a")
