@@ -4,9 +4,8 @@ twisted.web limits lines and headers (16 KiB together, 500 headers). Bodies are 
 they arrive, and a request must arrive at a minimum speed. Each connection is a client of the
 broker: it is counted, swept and drained, and leaves like any stream (``channel_departure.py``).
 
-A connection causes events only when it publishes or is refused. A client that only reads may open
-a connection for each range, as Spark's tasks do. If that caused events, reading the events would
-produce more of them.
+A connection causes events only when it publishes or is refused: a client that only reads may open
+one for each range, as Spark's tasks do, and reading the events would produce more of them.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from pubsub.wire.connection_admission import admit, report_end, withdraw
 from pubsub.wire.direct_transport import READ_BYTES
 from pubsub.wire.life_cycle import Event
 from pubsub.wire.peer_address import address_text
+from pubsub.wire.tls_input import begins_handshake
 from pubsub.wire.transport_identity import identity_of
 from pubsub.wire.unsent_bytes import TransportCharge, unsent_bytes
 
@@ -65,8 +65,7 @@ class Channel(HTTPChannel):
     refused = output_full = upgraded = False
     cut: Any = None
     long_response: LongResponse | None = None
-    # See ``admit``.
-    _admitted_host: str | None = None
+    _admitted_host: str | None = None  # See ``admit``.
     _identity: Identity | None = None
     _limiters: tuple[RateLimiter, ...] | None = None
     _last_response: LongResponse | None = None
@@ -195,7 +194,9 @@ class Channel(HTTPChannel):
         if self.upgraded and self.long_response is not None:
             self.long_response.data_received(data)
             return
-        self._times.received(len(data))
+        if self._times.received(len(data)) and begins_handshake(data):
+            self.refuse(ApiError(BAD_REQUEST, "invalid-request", "this port does not speak TLS"))
+            return
         super().dataReceived(data)
         if not self.upgraded:
             self.stream.bufferSize = READ_BYTES if self._transferDecoder else _HEAD_READ_BYTES

@@ -21,13 +21,15 @@ class RequestTimes:
         self.is_answering = False
         """True while a request that has arrived completely is being answered."""
 
-    def received(self, nbytes: int) -> None:
-        """Count bytes of the request that is arriving, or that begins to arrive."""
-        if not self._is_arriving and not self.is_answering:
+    def received(self, nbytes: int) -> bool:
+        """Count bytes of the request that is arriving; return whether it begins with them."""
+        begins = not self._is_arriving and not self.is_answering
+        if begins:
             self._is_arriving = True
             self._since = self._seconds()
             self._arrived = 0
         self._arrived += nbytes
+        return begins
 
     def arrived(self) -> None:
         """The request has arrived completely."""

@@ -217,6 +217,15 @@ class HeadTests(SynchronousTestCase):
             assert client.closed
             assert house.broker.counters.refusals["admin", "invalid-request"] == 1
 
+    def test_a_handshake_of_tls(self) -> None:
+        """Its client would wait for a reply as long as a request may take."""
+        house = WebHouse()
+        client = house.connect()
+        client.send(b"\x16\x03\x01\x02\0\x01" + bytes(511))
+        assert client.answer().error == (400, "invalid-request")
+        assert client.closed
+        assert house.broker.counters.refusals["admin", "invalid-request"] == 1
+
     def test_the_text_of_a_status_that_twisted_does_not_know(self) -> None:
         client = WebHouse().connect()
         client.send(b"GET /" + bytes(20_000))
