@@ -1,4 +1,4 @@
-"""``ReturningBatches``: batches are put back into a shared state that was made again.
+"""``ReturningBatches``: batches are put back into a shared state that was recreated.
 
 Every broker puts back what it knows. Until all that are connected have probably done so, no new
 batch is begun: another broker may have published it.
@@ -35,7 +35,7 @@ _TOGETHER = 16
 
 
 class ReturningBatches:
-    """Has ``put_back`` called for all ``queries`` when ``state`` was made again."""
+    """Has ``put_back`` called for all ``queries`` when ``state`` was recreated."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class ReturningBatches:
             _refuse()
 
     async def require_same(self) -> None:
-        """Raise BackplaneAway if the state was made again, which may not be reported yet."""
+        """Raise BackplaneAway if the state was recreated, which may not be reported yet."""
         entry = await in_time(self._state.get(state_format.KEY), self._clock)
         known = self._id or self._complete
         if entry is None or (known and entry.value != known):
@@ -102,7 +102,7 @@ class ReturningBatches:
             # Nothing was shared before.
             self._finish(id)
         elif id != self._complete:
-            log.info("backplane: the shared state was made again; batches are put back")
+            log.info("backplane: the shared state was recreated; batches are put back")
             self._run(id, iter(self._queries()), self._clock.seconds() + _OTHERS)
 
     def _run(self, id: bytes, left: Iterator[QueryName], until: float) -> None:
@@ -144,4 +144,4 @@ class ReturningBatches:
 
 
 def _refuse() -> NoReturn:
-    raise BackplaneAway("the shared state was made again, and may lack batches still")
+    raise BackplaneAway("the shared state was recreated and may not have all batches yet")

@@ -24,6 +24,7 @@ from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.returning_batches import ReturningBatches
 from pubsub.backplane.settled_batches import KEPT, QueryName, SettledBatches, key_of
 from pubsub.backplane.shared_state import in_time
+from pubsub.broker.history_reads import all_on_disk
 from pubsub.errors import BackplaneAway, HistoryUnavailable
 
 if TYPE_CHECKING:
@@ -124,19 +125,14 @@ class SharedBatches:
         value = _Reservation(batch, self._store.log_id, False)
         try:
             # After a power cut the reservation would otherwise stay, and no broker could settle it.
-            await self._require_on_disk()
+            if not await all_on_disk(self._store):
+                raise HistoryUnavailable(str(self._store.trouble))
             await self._change(query, value, at, lambda found: self._check(found, batch))
             await self._returning.require_same()
         except (BackplaneAway, HistoryUnavailable):
             # It may have come about, or be under way: the client may continue at another broker.
             self.settle(query, batch, False)
             raise
-
-    async def _require_on_disk(self) -> None:
-        done: Deferred[bool] = Deferred()
-        self._store.when_synced(done.callback)
-        if not await done:
-            raise HistoryUnavailable(str(self._store.trouble))
 
     def _check(self, found: _Reservation | None, batch: int) -> bool:
         """Return True if this broker may reserve the batch; raise the reason if it may not."""

@@ -33,6 +33,13 @@ class WrittenHistory(Protocol):
         """See ``IStore``."""
 
 
+class SyncedHistory(Protocol):
+    """An ``IStore`` whose disk is waited for."""
+
+    def when_synced(self, call: Callable[[bool], None]) -> None:
+        """See ``IStore``."""
+
+
 class Labelled(Protocol):
     """A connection, or an outbox with its ``connection``."""
 
@@ -48,6 +55,13 @@ def written(store: WrittenHistory) -> Deferred[bool]:
     """
     done: Deferred[bool] = Deferred()
     store.when_written(done.callback)
+    return done
+
+
+def all_on_disk(store: SyncedHistory) -> Deferred[bool]:
+    """Fires with True when everything so far is on the disk of this broker, False if it cannot."""
+    done: Deferred[bool] = Deferred()
+    store.when_synced(done.callback)
     return done
 
 

@@ -28,7 +28,8 @@ _QUERY_BYTES = 1000
 class Commit:
     """A committed batch; ``at`` is in µs since the Unix epoch.
 
-    ``address`` is that of a client without a token, otherwise empty.
+    ``address`` is that of a client without a token, otherwise empty. ``sync`` is True if one of its
+    topics is stored as ``sync``.
     """
 
     batch: int
@@ -37,6 +38,7 @@ class Commit:
     messages: int
     at: int
     address: str = ""
+    sync: bool = False
 
 
 @dataclass(slots=True)

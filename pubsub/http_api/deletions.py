@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, succeed
 
+from pubsub.broker.history_reads import all_on_disk
 from pubsub.http_api.api_error import CONFLICT, NOT_FOUND, UNAVAILABLE, ApiError
-from pubsub.http_api.flow_control import all_on_disk
 from pubsub.http_api.parameters import TOPICS, Parameters, name_in_path
 from pubsub.http_api.request_access import RequestAccess, request_access
 

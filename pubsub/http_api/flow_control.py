@@ -27,13 +27,6 @@ def all_stored(store: IStore) -> Deferred[bool]:
     return done
 
 
-def all_on_disk(store: IStore) -> Deferred[bool]:
-    """Fire with True when everything so far is on the disk of this broker, False if it cannot."""
-    done: Deferred[bool] = Deferred()
-    store.when_synced(done.callback)
-    return done
-
-
 async def wait_for_backpressure(listener: Listener, topics: Iterable[Topic]) -> None:
     """Wait while a topic, the memory bound or the history holds publishers.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sortedcontainers import SortedDict
 
+from pubsub.broker.history_reads import all_on_disk
 from pubsub.http_api.api_error import (
     CONFLICT,
     FORBIDDEN,
@@ -23,7 +24,6 @@ from pubsub.http_api.api_error import (
     ApiError,
 )
 from pubsub.http_api.endpoints import MAX_QUIET_TOPICS
-from pubsub.http_api.flow_control import all_on_disk
 from pubsub.http_api.paging import PAGING, answer_page, page_request
 from pubsub.http_api.parameters import Parameters, invalid, name_in_path
 from pubsub.http_api.request_access import request_access

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import DeferredLock
 
 from pubsub.broker.durability import Durability
+from pubsub.broker.history_reads import all_on_disk
 from pubsub.broker.provisional_topics import ProvisionalTopics
 from pubsub.broker.sliced_publishing import SlicedPublishing
 from pubsub.errors import HistoryUnavailable, LimitReached
@@ -33,7 +33,7 @@ from pubsub.http_api.batch_publication import BatchPublication
 from pubsub.http_api.batch_state import BatchState
 from pubsub.http_api.client_share import client_of
 from pubsub.http_api.committed_batches import Commit
-from pubsub.http_api.flow_control import all_on_disk, all_stored, wait_for_backpressure
+from pubsub.http_api.flow_control import all_stored, wait_for_backpressure
 from pubsub.http_api.history_response import RunInThread
 from pubsub.http_api.parameters import Parameters
 from pubsub.http_api.part_registry import QueryKey, StagedPart
@@ -44,7 +44,6 @@ from pubsub.kernel import Columns
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.slices import Work
-    from pubsub.broker.topics import Topic
     from pubsub.http_api.api_request import ApiRequest
     from pubsub.http_api.request_body import Body
 
@@ -80,8 +79,6 @@ class StagingHandler:
             lambda: SlicedPublishing(listener.store, listener.router, listener.at_tick_end),
         )
         self._locks = state.locks
-        # The queries whose last batch has messages of ``sync`` topics.
-        self._synced: set[QueryKey] = set()
 
     def restore(self) -> None:
         """Load the stored commits."""
@@ -204,7 +201,7 @@ class StagingHandler:
     ) -> dict[str, object]:
         known = self._committed.last(*query)
         if known is not None and batch <= known.batch:
-            await self._stored(query, shared)
+            await self._stored(known, shared)
             self._parts.drop_all(query, lambda part: part.batch <= batch)
             return {**(_range(known) if batch == known.batch else {}), "duplicate": True}
         if await self._shared.is_committed(query, batch, shared):
@@ -223,7 +220,7 @@ class StagingHandler:
         # This includes the parts of tasks that failed after staging.
         self._parts.drop_all(query, lambda part: part.batch <= batch)
         try:
-            await self._stored(query, shared)
+            await self._stored(commit, shared)
         except ApiError:
             self._shared.published(query, batch, shared)
             raise
@@ -278,7 +275,8 @@ class StagingHandler:
                 def record() -> None:
                     at, messages = listener.wall.timestamp(), publication.messages
                     next = store.next_offset
-                    commit = Commit(batch.number, first, next, messages, at, batch.address)
+                    sync = any(topic.durability is Durability.SYNC for topic in topics)
+                    commit = Commit(batch.number, first, next, messages, at, batch.address, sync)
                     commits.append(commit)
                     if messages:
                         self._committed.record(*batch.query, commit)
@@ -290,14 +288,8 @@ class StagingHandler:
             if not publication.has_begun:
                 await listener.slices.finish(topics.withdraw())
             raise
-        self._note_durability(batch.query, topics)
         await listener.slices.finish(topics.keep())
         return commits[0], publication.nbytes
-
-    def _note_durability(self, query: QueryKey, topics: Iterable[Topic]) -> None:
-        self._synced.discard(query)
-        if any(topic.durability is Durability.SYNC for topic in topics):
-            self._synced.add(query)
 
     async def _take_turn(self, topics: ProvisionalTopics) -> None:
         """Wait until nothing holds publishers, and no other batch is being published."""
@@ -319,9 +311,9 @@ class StagingHandler:
                 self._listener.topics.check_claim(topic.name)
             yield
 
-    async def _stored(self, query: QueryKey, shared: bool) -> None:
+    async def _stored(self, commit: Commit, shared: bool) -> None:
         # Without either, a commit does not need the other brokers.
-        stored = all_stored if shared or query in self._synced else all_on_disk
+        stored = all_stored if shared or commit.sync else all_on_disk
         if not await stored(self._store):
             message = "the batch is not on disk yet; repeat the commit to find out when it is"
             raise ApiError(UNAVAILABLE, HistoryUnavailable.reason, message)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pubsub.broker.history_reads import all_on_disk
 from pubsub.broker.topic_sharing import Requirements
 from pubsub.errors import Refused
 from pubsub.http_api.api_error import CONFLICT, NOT_FOUND, UNAVAILABLE, ApiError
-from pubsub.http_api.flow_control import all_on_disk
 from pubsub.http_api.paging import PAGING, answer_page, page_request
 from pubsub.http_api.parameters import TOPICS, Parameters, name_in_path
 from pubsub.http_api.request_access import request_access

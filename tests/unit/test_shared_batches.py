@@ -250,6 +250,11 @@ class BatchTests(BatchCase):
         for _ in range(2):
             status = await self.commit(here, 1, part, shared=False)
             assert status == (503, "history-unavailable")
+        # Also after a restart.
+        await self.end_of(here)
+        again = self.writing(here.path)
+        await self.until(lambda: again.figure("unreplicated") > 0)
+        assert await self.commit(again, 1, shared=False) == (503, "history-unavailable")
 
     async def test_values_of_another_version(self) -> None:
         here = self.writing()
