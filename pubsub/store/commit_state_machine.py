@@ -10,7 +10,7 @@ One group is collected while at most one is written, and at most one sync runs b
     written                     it is committed: callbacks of ``when_written`` are called
     written with a sync         callbacks of ``when_synced`` are called too
     a client waits for the      a sync, unless one runs; after that, another
-    disk, or 8 MiB or a second
+    disk, or 4 MiB or a second
     of groups are not synced
     synced                      callbacks of ``when_synced`` of the groups that it covers
     write or sync failed        all callbacks are called with False; the step is repeated
@@ -35,7 +35,7 @@ from pubsub.store.stored_runs import RunRecord, first_offset_of, last_offset_of,
 from pubsub.store.unsynced_groups import UnsyncedGroup, UnsyncedGroups
 from pubsub.store.write_group import WriteGroup
 
-SYNC_BYTES = 8 * 1024**2
+SYNC_BYTES = 4 * 1024**2
 """Bytes that are written and not synced, from which on a sync starts."""
 BACKLOG = 24 * 1024**2
 """Bytes that are collected, written or not synced, from which on publishers are held."""

@@ -17,7 +17,6 @@ from zope.interface import implementer
 
 from pubsub.errors import FrameTimeout, HandshakeTimeout, Refused
 from pubsub.wire.connection_admission import admit, withdraw
-from pubsub.wire.direct_transport import READ_BYTES
 from pubsub.wire.life_cycle import Event
 from pubsub.wire.read_buffer import ReadBuffer
 from pubsub.wire.replies import Condition, ReplyQueue
@@ -42,8 +41,6 @@ class Connection(StreamClient):
 
     delimiter: ClassVar[bytes | None] = None
     """If set, a partial frame is parsed when this byte arrives, or as much as can be kept."""
-    read_bytes: ClassVar[int] = READ_BYTES
-    """The largest number of bytes of one read."""
     has_handshake: ClassVar[bool] = False
     """If set, the client has to send a handshake; the subclass calls ``end_handshake``."""
 
@@ -175,7 +172,7 @@ class Connection(StreamClient):
         if done < len(data):
             if buffer is None:
                 memory = self.listener.memory
-                buffer = self._read_buffer = ReadBuffer(self, memory, self.read_bytes)
+                buffer = self._read_buffer = ReadBuffer(self, memory)
             read_size = buffer.start(data[done:], need, len(data))
         else:
             assert buffer is not None

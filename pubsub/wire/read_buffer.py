@@ -23,6 +23,11 @@ _ARRIVAL_BYTES = 64 * 1024
 _MAX_CHUNKS = 256
 # A read of this many bytes and more shows that the client sends as fast as it can.
 _BUSY_BYTES = 32 * 1024
+# Bytes of its reads then. Many messages share the cost of a read, and of the write to the log that
+# it leads to. Much larger reads leave the processor's cache before they are written and sent.
+LONG_READ = 256 * 1024
+# Of large frames a read has this many, but not more than these bytes.
+_FRAMES, LONGEST_READ = 16, 384 * 1024
 
 
 def arrival_seconds(seconds: float, nbytes: int) -> float:
@@ -34,18 +39,16 @@ class ReadBuffer:
     """The bytes of one connection's partial frame.
 
     It exists only while there is a partial frame, so that an idle connection does not pay for it.
-    ``holder`` is charged in ``memory``; ``max_read`` is the number of bytes of the largest read.
+    ``holder`` is charged in ``memory``.
     """
 
     __slots__ = (
-        "_age", "_chunks", "_frame_bytes", "_holder", "_max_read", "_memory", "_nbytes", "_need",
-        "charged",
+        "_age", "_chunks", "_frame_bytes", "_holder", "_memory", "_nbytes", "_need", "charged",
     )  # fmt: skip
 
-    def __init__(self, holder: MemoryHolder, memory: MemoryBudget, max_read: int) -> None:
+    def __init__(self, holder: MemoryHolder, memory: MemoryBudget) -> None:
         self._holder = holder
         self._memory = memory
-        self._max_read = max_read
         self._chunks: list[bytes] = []
         self._nbytes = 0
         self._need = 0
@@ -71,7 +74,7 @@ class ReadBuffer:
             self._age = 0
         if nbytes >= _CHARGED_BYTES or self.charged:
             self._charge(nbytes)
-        if nbytes < need < _BUSY_BYTES <= received:
+        if nbytes < need and received >= _BUSY_BYTES:
             self._frame_bytes = need
             return self._whole_frames(need - nbytes)
         return 0
@@ -111,7 +114,10 @@ class ReadBuffer:
 
     def _whole_frames(self, first: int) -> int:
         """The size of a read of ``first`` bytes and as many whole frames as fit."""
-        count = (self._max_read - first) // self._frame_bytes
+        longest = max(LONG_READ, min(self._frame_bytes * _FRAMES, LONGEST_READ))
+        if self._frame_bytes > longest:
+            return longest
+        count = (longest - first) // self._frame_bytes
         return first + count * self._frame_bytes
 
     def _charge(self, nbytes: int) -> None:

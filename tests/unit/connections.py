@@ -15,7 +15,9 @@ from tests.unit.streams import Client, Stream
 
 
 class Frames(Connection):
-    """Frames with one byte of length; each is recorded, and ``!`` stops parsing."""
+    """Frames with a length of ``width`` bytes; each is recorded, and ``!`` stops parsing."""
+
+    width = 1
 
     def connectionMade(self) -> None:
         self.frames: list[bytes] = []
@@ -27,10 +29,13 @@ class Frames(Connection):
         self.calls += 1
         at = 0
         while at < len(data) and not self.closing:
-            need = 1 + data[at]
+            start = at + self.width
+            if len(data) < start:
+                return at, self.width
+            need = self.width + int.from_bytes(data[at:start], "big")
             if len(data) - at < need:
                 return at, need
-            self.frames.append(data[at + 1 : at + need])
+            self.frames.append(data[start : at + need])
             at += need
             if self.frames[-1] == b"!":
                 break
@@ -48,6 +53,12 @@ class Frames(Connection):
             self.outbox.shut("disconnected")
 
 
+class LongFrames(Frames):
+    """Frames of up to 4 GiB."""
+
+    width = 4
+
+
 class Lines(Frames):
     """Lines; a line of more than a thousand bytes is parsed without its end."""
 
@@ -60,8 +71,8 @@ class Lines(Frames):
         return len(data) - len(rest), 1001
 
 
-def frame(payload: bytes) -> bytes:
-    return bytes([len(payload)]) + payload
+def frame(payload: bytes, width: int = 1) -> bytes:
+    return len(payload).to_bytes(width, "big") + payload
 
 
 class Setup:

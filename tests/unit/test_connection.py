@@ -13,7 +13,8 @@ from pubsub.errors import Refused
 from pubsub.wire.connection import Connection
 from pubsub.wire.departure import LINGER
 from pubsub.wire.direct_transport import READ_BYTES
-from tests.unit.connections import Frames, Lines, Setup, frame
+from pubsub.wire.read_buffer import LONG_READ, LONGEST_READ
+from tests.unit.connections import Frames, Lines, LongFrames, Setup, frame
 from tests.unit.streams import Client
 
 # All but the payload that stops the parsing of ``Frames``.
@@ -95,13 +96,35 @@ class BufferTests(SynchronousTestCase):
         sent, ends = 0, []
         while sent < len(rows):
             piece = rows[sent : sent + client.stream.bufferSize]
-            assert READ_BYTES - 400 < client.stream.bufferSize <= READ_BYTES
+            if sent:
+                assert LONG_READ - 400 < client.stream.bufferSize <= LONG_READ
             client.send(piece)
             sent += len(piece)
             ends.append(connection._read_buffer is None)
         # The size is not known in the first read, nor in the one in which it changes.
-        assert ends == [False, True, True, False, *[True] * 8]
+        assert ends == [False, True, False, *[True] * 4]
         assert connection.frames == [b"x" * 99] * 5000 + [b"y" * 200] * 5000
+
+    def test_reads_of_large_frames_are_longer(self) -> None:
+        client, connection = Setup(LongFrames).connect()
+        rows = frame(bytes(65_000), 4) * 20
+        sent = 0
+        while sent < len(rows):
+            piece = rows[sent : sent + client.stream.bufferSize]
+            client.send(piece)
+            sent += len(piece)
+            assert connection._read_buffer is None or sent == READ_BYTES
+            assert client.stream.bufferSize <= LONGEST_READ
+        assert connection.frames == [bytes(65_000)] * 20
+        assert client.stream.bufferSize == LONGEST_READ // 65_004 * 65_004
+
+    def test_a_frame_that_is_longer_than_a_read(self) -> None:
+        client, connection = Setup(LongFrames).connect()
+        rows = frame(bytes(2**20), 4)
+        client.send(rows[:READ_BYTES])
+        assert client.stream.bufferSize == LONGEST_READ
+        client.send(rows[READ_BYTES:])
+        assert connection.frames == [bytes(2**20)]
 
     def test_short_reads_do_not_change_the_read_size(self) -> None:
         client, _ = Setup().connect()

@@ -58,8 +58,6 @@ if TYPE_CHECKING:
 class FastConnection(Connection):
     """One client."""
 
-    # Larger than in other protocols, because a token before each message takes space.
-    read_bytes = 256 * 1024
     _waits_for_token = False
     _pending_change: PendingChange | None = None
     # An ERROR was sent, and nothing has been received since.
@@ -81,11 +79,6 @@ class FastConnection(Connection):
     @property
     def _waits_for_change(self) -> bool:
         return self._pending_change is not None and self._pending_change.pending
-
-    def connectionMade(self) -> None:
-        """See ``Connection``."""
-        self.stream.bufferSize = self.read_bytes
-        super().connectionMade()
 
     def consume(self, data: bytes) -> tuple[int, int]:
         """See ``Connection``. Stops early if the client has to wait for its tokens."""
