@@ -58,6 +58,13 @@ class ConnectionQuota:
         self._per_address = per_address
         self._addresses: Counter[str] = Counter()
         self.open = 0
+        self.spared = 0
+        """Connections that are admitted at the bound of memory as well."""
+
+    @property
+    def spares_next(self) -> bool:
+        """Whether the next connection is admitted at the bound of memory as well."""
+        return self.open < self.spared
 
     def reconfigure(self, total: int, per_address: int) -> None:
         """Admit by these limits from now on; connections beyond them stay."""

@@ -227,7 +227,8 @@ class Listener:
 
     def admit(self, address: str) -> None:
         """Count a new connection; raises LimitReached or MemoryExhausted."""
-        self.memory.reserve(CONNECTION_BYTES)
+        count = self.memory.add if self.quota.spares_next else self.memory.reserve
+        count(CONNECTION_BYTES)
         try:
             self.quota.admit(address)
         except Exception:

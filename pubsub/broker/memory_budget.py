@@ -50,7 +50,9 @@ class MemoryBudget:
     def check(self) -> None:
         """Raise MemoryExhausted at the bound."""
         if self.full:
-            raise MemoryExhausted(f"{self.used} bytes are in use, the bound is {self.limit}")
+            raise MemoryExhausted(
+                f"all {self.limit} bytes of max-memory are in use; try again later"
+            )
 
     def reserve(self, nbytes: int) -> None:
         """Count ``nbytes`` for a new object; raises MemoryExhausted at the bound."""

@@ -53,6 +53,8 @@ SETTINGS: tuple[Setting, ...] = (
 _MAX_BODY = 1024**2
 # Bytes of all such bodies that arrive or are being worked on.
 _MAX_BODIES = 64 * 1024**2
+# Metrics, health checks and the dashboard are needed most when the memory is used up.
+_SPARED_CONNECTIONS = 16
 _THREADS = 2
 
 
@@ -65,6 +67,7 @@ class HttpApiFactory(Factory):
     def __init__(self, listener: Listener, run_in_thread: RunInThread) -> None:
         self.listener = listener
         listener.event_protocol = PROTOCOL
+        listener.quota.spared = _SPARED_CONNECTIONS
         self.staged_shares = Shares(lambda: listener.settings["max-staged"])
         self.body_shares = Shares(lambda: _MAX_BODIES)
         self._origin = RequestOrigin(listener.settings)

@@ -176,6 +176,15 @@ class MemoryTests(WritingCase):
         assert answer.error == (503, "memory")
         assert answer.headers["Retry-After"] == "1"
 
+    def test_some_connections_are_admitted_at_the_bound(self) -> None:
+        self.memory.add(1)
+        self.memory.limit = 1
+        served = [self.house.connect() for _ in range(16)]
+        assert all(client.get("/healthz").status == 200 for client in served)
+        assert self.house.get("/healthz").error == (503, "memory")
+        served[0].stream.lose()
+        assert self.house.get("/healthz").status == 200
+
     def test_a_staged_part_is_charged_with_its_topics(self) -> None:
         names = ["x" * 200 + str(number) for number in range(100)]
         part = stream_of(table(names, [b""] * 100))
