@@ -292,6 +292,15 @@ def test_names_and_payloads_stay_text(browser: Browser, plain: Plain) -> None:
         tab.close()
 
 
+def test_a_name_cannot_turn_the_text_around(browser: Browser, plain: Plain) -> None:
+    plain.publish("paid\u202egnp.exe", "\u2066value")
+    tab = DashboardTab(browser, plain.url, hash="#/topics")
+    tab.page.get_by_role("link", name="paid\\u202egnp.exe").click()
+    tab.heading("paid\\u202egnp.exe")
+    expect(tab.rows().last).to_contain_text("\\u2066value")
+    tab.close()
+
+
 def test_a_topic_is_created_re_keyed_and_deleted(
     browser: Browser, start: Start, tmp_path: Path
 ) -> None:

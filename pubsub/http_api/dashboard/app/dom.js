@@ -34,8 +34,20 @@ function setAttribute(element, name, value) {
 function append(element, children) {
   for (const child of children.flat()) {
     if (child === null || child === undefined || child === false) continue;
-    element.append(child instanceof Node ? child : String(child));
+    element.append(child instanceof Node ? child : visible(String(child)));
   }
+}
+
+/**
+ * Show the characters that change the direction of the text around them by their numbers: a name
+ * with one would look like another name.
+ *
+ * @param {string} text
+ */
+function visible(text) {
+  return text.replace(/[\u202a-\u202e\u2066-\u2069]/g, (character) => {
+    return `\\u${character.charCodeAt(0).toString(16)}`;
+  });
 }
 
 /** Replace what is in `element`. @param {Element} element @param {...(Child | Child[])} children */
@@ -59,7 +71,8 @@ export function fillOnce(element, key, make) {
 
 /** Set the text of `element` if it differs. @param {Element} element @param {string} text */
 export function setText(element, text) {
-  if (element.textContent !== text) element.textContent = text;
+  const shown = visible(text);
+  if (element.textContent !== shown) element.textContent = shown;
 }
 
 /** Return the element with this id, which exists. @param {string} id @returns {HTMLElement} */
