@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
@@ -71,14 +70,22 @@ class _Reservation(NamedTuple):
 
 
 class SharedBatches:
-    """The batches in ``state``; ``store`` is this broker's history, whose memory is ``memory``."""
+    """The batches in ``state``; ``store`` is this broker's history, whose memory is ``memory``.
+
+    ``clock`` is monotonic, ``time`` returns seconds since the Unix epoch.
+    """
 
     def __init__(
-        self, state: ISharedState, store: SharedStore, clock: IReactorTime, memory: MemoryBudget
+        self,
+        state: ISharedState,
+        store: SharedStore,
+        clock: IReactorTime,
+        memory: MemoryBudget,
+        time: Callable[[], float],
     ) -> None:
         self._state, self._store = state, store
         self._clock = clock
-        self._settled = SettledBatches(store, memory, time.time)
+        self._settled = SettledBatches(store, memory, time)
         self._returning = ReturningBatches(state, store, clock, self._queries, self._put_back)
         # Published or given up, and not in the shared state yet: whether it was published.
         self._unsettled: dict[QueryName, tuple[int, bool]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from twisted.internet import reactor
@@ -35,7 +36,9 @@ class BatchCase(ReplicaCase):
         """Start a broker with an HTTP API that shares batches."""
         node = self.node(path)
         state = self.states[node] = MemoryState(self.bucket, at_tick_end)
-        batches = self.batches[node] = SharedBatches(state, node.store, reactor, node.broker.memory)
+        batches = self.batches[node] = SharedBatches(
+            state, node.store, reactor, node.broker.memory, time.time
+        )
         batches.open()
         node.history.positions.batches = batches
         listener = node.broker.make_listener("admin", admin_settings())
