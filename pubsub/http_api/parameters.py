@@ -36,6 +36,11 @@ class Parameters:
     @classmethod
     def of_url(cls, request: ApiRequest, *known: str) -> Parameters:
         """Return the parameters of the URL."""
+        if _BAD_ESCAPE.search(request.uri.partition(b"?")[2]):
+            raise invalid(
+                "the URL's parameters: expected two hexadecimal digits after %; write %25 for a "
+                "percent sign"
+            )
         try:
             given = {
                 name.decode(): [value.decode() for value in values]

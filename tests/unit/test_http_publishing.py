@@ -79,6 +79,12 @@ class PublishTests(SynchronousTestCase):
             assert answer.status in (400, 404), path
             assert answer.headers["Content-Type"] == "application/problem+json"
 
+    def test_parameters_are_percent_encoded(self) -> None:
+        for query in ("match=50%", "match=%2", "%zz=1", "match=%%20"):
+            answer = self.client.get(f"/v1/topics?{query}")
+            assert answer.error == (400, "invalid-request"), query
+        assert self.client.get("/v1/topics?match=50%25").status == 200
+
     def test_a_topic_named_messages_can_be_deleted(self) -> None:
         self.client.post("/v1/topics/messages/messages", b"x")
         answer = self.client.get("/v1/topics/messages/messages")
