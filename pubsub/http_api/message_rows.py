@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 # Text without characters that JSON escapes.
 _PLAIN = re.compile(rb"[ !#-\[\]-~]*")
+_LOW = 2**48 - 1
 
 
 def rows_of(batch: Batch, run: int, with_headers: bool, with_value: bool = True) -> Iterator[str]:
@@ -30,16 +32,25 @@ def rows_of(batch: Batch, run: int, with_headers: bool, with_value: bool = True)
     # The id of message_id(), whose first 64 bits are the same for all of them.
     high = f"{run >> 12:012x}"
     id = f'"message_id": "{high[:8]}-{high[8:]}-{0x8000 | run & 0xFFF:04x}-'
-    headers = batch.headers if with_headers else None
     number, offset = 0b10 << 62 | batch.sequence, batch.offset
     payloads = batch.payloads()
     values = _values(payloads) if with_value else [""] * len(payloads)
-    for index, value in enumerate(values):
-        low = f"{number + index:016x}"
-        row = f'{{"offset": {offset + index}, {common}{value}{id}{low[:4]}-{low[4:]}"'
-        if with_headers:
-            row += f', "headers": {headers_row({} if headers is None else headers[index])}'
-        yield row + "}"
+    ends = _ends(batch, len(payloads), with_headers)
+    for index, (value, end) in enumerate(zip(values, ends, strict=True)):
+        low = number + index
+        yield (
+            f'{{"offset": {offset + index}, {common}{value}'
+            f"{id}{low >> 48:04x}-{low & _LOW:012x}{end}"
+        )
+
+
+def _ends(batch: Batch, count: int, with_headers: bool) -> Iterable[str]:
+    """Return what follows the id of each message."""
+    if not with_headers:
+        return repeat('"}', count)
+    if batch.headers is None:
+        return repeat('", "headers": []}', count)
+    return [f'", "headers": {headers_row(one)}}}' for one in batch.headers]
 
 
 def _values(payloads: Sequence[bytes]) -> list[str]:
