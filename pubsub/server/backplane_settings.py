@@ -208,9 +208,7 @@ def _share_places(
     """Share the positions of readers, batches that are committed once, sessions and identities."""
     assert isinstance(broker.store, SharedStore)
     SharedReaders(state, positions, reactor)
-    positions.batches = SharedBatches(
-        state, broker.store, reactor, broker.memory, time.time
-    )
+    positions.batches = SharedBatches(state, broker.store, reactor, broker.memory, time.time)
     sessions = SharedSessions(broker, state, positions, reactor)
     identities = SharedIdentities(broker, broker.store, state, positions, reactor)
     sessions.also.append(identities.leave)
