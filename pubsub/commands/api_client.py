@@ -19,6 +19,7 @@ from pubsub.wire.connect_errors import why_not
 
 _SECONDS = 30.0
 _PAGE = 1000
+_LINES_BYTES = 64 * 1024
 _PORT = 7080
 _ADVICE = {
     "bad-token": "give a valid token with --token-file or PUBSUB_TOKEN",
@@ -86,10 +87,16 @@ class Api:
     def lines(self, path: str, query: Mapping[str, object]) -> Iterator[dict[str, Any]]:
         """Yield the JSON object of each line of a reply."""
         with self._request("GET", path, query) as response:
-            while line := self._read(response, True):
-                if not line.endswith(b"\n"):
-                    raise self._cut_off("the last line is incomplete")
-                yield json.loads(line)
+            partial: list[bytes] = []
+            while data := self._read(response, _LINES_BYTES):
+                *ends, rest = data.split(b"\n")
+                if ends:
+                    ends[0] = b"".join([*partial, ends[0]])
+                    partial.clear()
+                    yield from map(json.loads, ends)
+                partial.append(rest)
+            if any(partial):
+                raise self._cut_off("the last line is incomplete")
             if response.length:
                 raise self._cut_off(f"{response.length} bytes are missing")
 
@@ -100,9 +107,10 @@ class Api:
         )
         return found
 
-    def _read(self, response: HTTPResponse, line: bool = False) -> bytes:
+    def _read(self, response: HTTPResponse, most: int = 0) -> bytes:
+        """Return the whole body, or what has arrived of it, up to ``most`` bytes."""
         try:
-            return response.readline() if line else response.read()
+            return response.read1(most) if most else response.read()
         except (OSError, HTTPException) as error:
             raise self._cut_off(why_not(error)) from None
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pubsub.commands.api_client import Api, CutOff
 
 _MOST_MORE = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class StoredMessage:
+class StoredMessage(NamedTuple):
     """A message of the history. ``timestamp`` is in µs since the Unix epoch."""
 
     topic: str
@@ -91,8 +90,14 @@ def count_messages(api: Api, start: int, stop: int, topics: Sequence[str]) -> in
     return sum(row["messages"] for row in rows if not topics or row["name"] in topics)
 
 
-def start_of_last(number: int, first: int, stop: int, count: Callable[[int, int], int]) -> int:
-    """Return an offset from which on there are ``number`` messages, and not many more.
+def start_of_last(
+    number: int,
+    first: int,
+    stop: int,
+    count: Callable[[int, int], int],
+    most_more: int,
+) -> int:
+    """Return an offset from which on there are ``number`` messages, up to ``most_more`` more.
 
     ``count`` returns the messages in a range. The result is ``first`` if there are fewer.
     """
@@ -106,7 +111,7 @@ def start_of_last(number: int, first: int, stop: int, count: Callable[[int, int]
     else:
         return first
     too_late = stop
-    while found > number + _MOST_MORE and too_late - start > 1:
+    while found > number + most_more and too_late - start > 1:
         middle = (start + too_late) // 2
         fewer = count(middle, stop)
         if fewer >= number:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +14,12 @@ from pubsub.commands.message_formats import MessageFormatter, choose
 from pubsub.commands.start_position import StartPosition
 from pubsub.commands.sub import SubscribePlan, format_options, subscribe
 from pubsub.commands.whole_number import WholeNumber
+
+if TYPE_CHECKING:
+    from pubsub.commands.history_reading import DamagedOffsets, StoredMessage
+
+# Up to so many messages it is quicker to read some more than to find the first one exactly.
+_KEPT = 1000
 
 
 @click.command("tail")
@@ -58,18 +66,26 @@ def print_last(
     bounds = api.bounds()
     stop = int(bounds["next"])
     start = history.start_of_last(
-        number, int(bounds["first"]), stop, lambda a, b: history.count_messages(api, a, b, topics)
+        number,
+        int(bounds["first"]),
+        stop,
+        lambda a, b: history.count_messages(api, a, b, topics),
+        _KEPT if number <= _KEPT else 0,
     )
-    last: deque[history.StoredMessage] = deque(maxlen=number)
-    for item in history.read(api, start, stop, topics):
-        if isinstance(item, history.StoredMessage):
-            last.append(item)
-        else:
-            click.echo(f"pubsub: {item}", err=True)
-    for message in last:
+    messages = _intact(history.read(api, start, stop, topics))
+    for message in deque(messages, number) if number <= _KEPT else messages:
         sys.stdout.buffer.write(formatter(message))
     sys.stdout.buffer.flush()
     return stop
+
+
+def _intact(items: Iterable[StoredMessage | DamagedOffsets]) -> Iterator[StoredMessage]:
+    """Yield the messages; report damage."""
+    for item in items:
+        if isinstance(item, tuple):
+            yield item
+        else:
+            click.echo(f"pubsub: {item}", err=True)
 
 
 COMMAND = tail
