@@ -32,6 +32,8 @@ cdef extern from "Python.h":
 
 cdef enum:
     FIELDS = 2
+    HEAD_BYTES = 32
+    WORDS = 5
     # The fields of a run at rest, and the bytes of its row in a record of the history.
     RECORD = 15
     ROW = 40
@@ -64,6 +66,11 @@ cdef struct Entry:
     Py_ssize_t length
     Field fields[FIELDS]
     int field_count
+    # The head as words, of which the last one may overlap the one before, and which of their bits
+    # are not those of length fields; none for a very short or a long head.
+    int word_count
+    uint64_t words[WORDS]
+    uint64_t masks[WORDS]
     Py_ssize_t least
     Py_ssize_t limit
     # What follows a payload of text; NULL for a head with length fields.
@@ -75,12 +82,18 @@ cdef struct Entry:
     uint64_t digest
 
 
-cdef struct Last:
-    # Of an index: its first entry; the size, entry and head (in the frames) of the last message.
+cdef struct Ready:
+    # The first entry of an index. If its head is short and has one length field of 1 or 4 bytes,
+    # the head with the variable bytes and what is needed to complete it; else ``length`` is 0.
     Entry *first
-    uint32_t size
-    Entry *entry
-    const uint8_t *head
+    uint32_t length
+    uint32_t least
+    uint32_t span
+    uint32_t at
+    uint32_t add
+    int width
+    bint big
+    uint8_t text[HEAD_BYTES]
 
 
 cdef struct Seen:
@@ -173,6 +186,11 @@ cdef uint8_t *write_row(
 cdef inline uint64_t read_field(const uint8_t *p, Field *field) noexcept nogil:
     cdef uint64_t value = 0
     cdef int i
+    if field.width == 4:
+        p += field.at
+        if field.big:
+            return <uint32_t>p[0] << 24 | <uint32_t>p[1] << 16 | <uint32_t>p[2] << 8 | p[3]
+        return <uint32_t>p[3] << 24 | <uint32_t>p[2] << 16 | <uint32_t>p[1] << 8 | p[0]
     for i in range(field.width):
         if field.big:
             value = value << 8 | p[field.at + i]
@@ -181,8 +199,25 @@ cdef inline uint64_t read_field(const uint8_t *p, Field *field) noexcept nogil:
     return value
 
 
+cdef inline void write_4(uint8_t *p, uint32_t value, bint big) noexcept nogil:
+    # Without a loop a compiler makes one or two instructions of it.
+    if big:
+        p[0] = <uint8_t>(value >> 24)
+        p[1] = <uint8_t>(value >> 16)
+        p[2] = <uint8_t>(value >> 8)
+        p[3] = <uint8_t>value
+    else:
+        p[0] = <uint8_t>value
+        p[1] = <uint8_t>(value >> 8)
+        p[2] = <uint8_t>(value >> 16)
+        p[3] = <uint8_t>(value >> 24)
+
+
 cdef inline void write_field(uint8_t *p, Field *field, uint64_t value) noexcept nogil:
     cdef int i
+    if field.width == 4:
+        write_4(p + field.at, <uint32_t>value, field.big)
+        return
     for i in range(field.width):
         if field.big:
             p[field.at + field.width - 1 - i] = <uint8_t>(value >> (8 * i))
@@ -262,6 +297,36 @@ cdef Match match_text(
     return INCOMPLETE if rest < entry.after_length else WHOLE
 
 
+cdef inline Py_ssize_t word_at(Entry *entry, int number) noexcept nogil:
+    return 8 * number if number + 1 < entry.word_count else entry.length - 8
+
+
+cdef inline uint64_t other_words(const uint8_t *p, Entry *entry) noexcept nogil:
+    """Compare a head without its length fields; 0 if it is the same."""
+    cdef uint64_t word, other = 0
+    cdef int i
+    for i in range(entry.word_count):
+        memcpy(&word, p + word_at(entry, i), 8)
+        other |= (word ^ entry.words[i]) & entry.masks[i]
+    return other
+
+
+cdef void fill_words(Entry *entry) noexcept nogil:
+    """Set the words of a head, whose bytes and fields are known."""
+    cdef uint8_t mask[8 * WORDS]
+    cdef int i
+    entry.word_count = 0
+    if not 8 <= entry.length <= 8 * WORDS:
+        return
+    entry.word_count = <int>(entry.length + 7) // 8
+    memset(mask, 0xFF, sizeof(mask))
+    for i in range(entry.field_count):
+        memset(mask + entry.fields[i].at, 0, entry.fields[i].width)
+    for i in range(entry.word_count):
+        memcpy(&entry.words[i], entry.data + word_at(entry, i), 8)
+        memcpy(&entry.masks[i], mask + word_at(entry, i), 8)
+
+
 cdef inline Match match(
     const uint8_t *p, Py_ssize_t left, Entry *entry, Py_ssize_t *size
 ) noexcept nogil:
@@ -274,17 +339,22 @@ cdef inline Match match(
         return match_text(p, left, entry, size)
     if left < entry.length:
         return DIFFERENT
-    for i in range(entry.field_count):
-        field = &entry.fields[i]
-        if memcmp(p + at, entry.data + at, field.at - at) != 0:
+    if entry.word_count:
+        if other_words(p, entry):
             return DIFFERENT
-        value = read_field(p, field) - field.add
+    else:
+        for i in range(entry.field_count):
+            field = &entry.fields[i]
+            if memcmp(p + at, entry.data + at, field.at - at) != 0:
+                return DIFFERENT
+            at = field.at + field.width
+        if memcmp(p + at, entry.data + at, entry.length - at) != 0:
+            return DIFFERENT
+    for i in range(entry.field_count):
+        value = read_field(p, &entry.fields[i]) - entry.fields[i].add
         if i > 0 and value != found:
             return DIFFERENT
         found = value
-        at = field.at + field.width
-    if memcmp(p + at, entry.data + at, entry.length - at) != 0:
-        return DIFFERENT
     # A field smaller than what is added to it has become very large here.
     if found < <uint64_t>entry.least or found > <uint64_t>entry.limit:
         return DIFFERENT
@@ -384,7 +454,7 @@ cdef int fill_text_entry(Entry *entry, head, uint32_t address) except -1:
     entry.length = PyBytes_Size(before)
     entry.after = <const uint8_t *>PyBytes_AsString(after)
     entry.after_length = PyBytes_Size(after)
-    entry.field_count = 0
+    entry.field_count = entry.word_count = 0
     entry.least = 0
     # Also if it is negative, nothing fits.
     entry.limit = max(min(head.limit, MAX_DATA), -1)
@@ -425,6 +495,7 @@ cdef int fill_entry(Entry *entry, head, uint32_t address) except -1:
     if entry.limit < entry.least:
         # Nothing fits. A negative limit would be a very large one where it is compared.
         entry.least, entry.limit = 1, 0
+    fill_words(entry)
     entry.address = address
     entry.next = -1
     entry.shape = 0
@@ -1043,13 +1114,18 @@ cdef class HeadTable:
         cdef Entry *entry = NULL
         cdef bint alike = False
         cdef Match matched
-        cdef int number
+        cdef int number, last
+        # Locals, so that they stay in registers.
+        cdef uint64_t scans
+        cdef Entry *entries
+        cdef Py_ssize_t found = 0
         cdef Seen *seen
         if not 0 <= at <= length or length > MAX_DATA:
             raise ValueError("at is outside the data, or the data is too long")
         columns.data = data
         columns.addresses = []
         self.scans += 1
+        scans, last, entries = self.scans, self.last, self.entries
         while at < length:
             # A head can be long, and of messages of several sizes or topics few are the same.
             if alike:
@@ -1058,7 +1134,7 @@ cdef class HeadTable:
                 row = count_alike(p + at, length - at, p + head, entry.length, step)
                 if row:
                     columns.append_alike(row, step)
-                    self.entries[self.last].next = self.last
+                    entries[last].next = last
                     at += row * step
                     head = at - step
                     if at == length:
@@ -1068,35 +1144,39 @@ cdef class HeadTable:
                     break
             matched = DIFFERENT
             number = -1
-            if self.last >= 0:
-                number = self.entries[self.last].next
+            if last >= 0:
+                number = entries[last].next
                 if number >= 0:
-                    matched = match(p + at, length - at, &self.entries[number], &size)
-                if matched == DIFFERENT and number != self.last:
-                    number = self.last
-                    matched = match(p + at, length - at, &self.entries[number], &size)
+                    matched = match(p + at, length - at, &entries[number], &size)
+                if matched == DIFFERENT and number != last:
+                    number = last
+                    matched = match(p + at, length - at, &entries[number], &size)
             if matched == DIFFERENT:
-                number = self.find(p + at, length - at, &matched, &size)
+                number = self.find(p + at, length - at, &matched, &found)
                 if number < 0:
-                    number = self.learn_at(columns, data, at, &matched, &size)
+                    self.last = last
+                    number = self.learn_at(columns, data, at, &matched, &found)
+                    last, entries = self.last, self.entries
                 if number < 0:
                     break
+                size = found
             if matched == INCOMPLETE:
                 break
-            entry = &self.entries[number]
+            entry = &entries[number]
             seen = &self.seen[entry.address]
-            if seen.scan != self.scans:
-                seen.scan = self.scans
+            if seen.scan != scans:
+                seen.scan = scans
                 seen.index = <uint32_t>len(columns.addresses)
                 columns.addresses.append(self.addresses[entry.address])
             columns.append(at + entry.length, size, seen.index)
-            alike = number == self.last and size == last_size and entry.after == NULL
-            if self.last >= 0:
-                self.entries[self.last].next = number
-            self.last = number
+            alike = number == last and size == last_size and entry.after == NULL
+            if last >= 0:
+                entries[last].next = number
+            last = number
             last_size = size
             head = at
             at += entry.length + size + entry.after_length
+        self.last = last
         columns.end = at
         return columns
 
@@ -1417,72 +1497,93 @@ cdef class FrameEncoder:
                 return &self.entries[i]
         return NULL
 
-    cdef inline void complete(
-        self, uint8_t *o, Entry *entry, uint32_t size, const char *stamp
-    ) noexcept nogil:
-        """Write the length fields and the variable bytes of a head whose other bytes are there."""
-        cdef int j
-        for j in range(entry.field_count):
-            write_field(o, &entry.fields[j], size + entry.fields[j].add)
-        copy_short(o + self.variable_at, <const uint8_t *>stamp, self.variable_size)
+    cdef inline void write_lengths(self, uint8_t *o, Entry *entry, uint32_t size) noexcept nogil:
+        cdef int i
+        for i in range(entry.field_count):
+            write_field(o, &entry.fields[i], size + entry.fields[i].add)
 
-    cdef inline Entry *entry_after(self, Last *last, const Message *message) noexcept nogil:
-        """As ``entry_for``, for an index whose last message is known."""
-        cdef Entry *first = last.first
-        if first == NULL or first.least <= message.size <= first.limit:
-            return first
-        return self.entry_for(message)
+    cdef inline void prepare(self, Ready *ready, Entry *entry, const char *stamp) noexcept nogil:
+        cdef Field *field = &entry.fields[0]
+        ready.first = entry
+        if entry.length > HEAD_BYTES or entry.field_count != 1 or field.width not in (1, 4):
+            return
+        if entry.limit < entry.least:
+            return
+        if field.at < self.variable_at + self.variable_size and (
+            self.variable_at < field.at + field.width
+        ):
+            # The variable bytes are written last.
+            return
+        memcpy(ready.text, entry.data, entry.length)
+        memcpy(ready.text + self.variable_at, stamp, self.variable_size)
+        ready.length = <uint32_t>entry.length
+        ready.least = <uint32_t>entry.least
+        ready.span = <uint32_t>(min(entry.limit, MAX_DATA) - entry.least)
+        ready.at, ready.add = <uint32_t>field.at, <uint32_t>field.add
+        ready.width, ready.big = field.width, field.big
 
     cdef tuple encode_mixed(self, Columns columns, const char *stamp):
-        """As ``encode``, for messages of several indexes, each of which has a last head."""
+        """As ``encode``, for messages of several indexes."""
         cdef const uint8_t *p = <const uint8_t *>PyBytes_AsString(columns.data)
         cdef Py_ssize_t i, total = 0, count = 0
+        cdef uint32_t size
         # Locals, because a write to the frames could change members as far as C can tell.
         cdef Py_ssize_t number = columns.count, indexes = self.indexes
         cdef const Message *messages = columns.messages
         cdef Entry *entry
-        cdef Last *last
-        cdef Last *lasts = <Last *>calloc(indexes, sizeof(Last))
+        cdef Ready *ready
+        cdef Ready *heads = <Ready *>calloc(indexes, sizeof(Ready))
         cdef bytes out
         cdef uint8_t *o
-        if lasts == NULL:
+        cdef uint8_t *end
+        if heads == NULL:
             raise MemoryError
         try:
             for i in range(indexes):
                 if self.first[i] < self.first[i + 1]:
-                    lasts[i].first = &self.entries[self.first[i]]
-            for i in range(number):
-                if messages[i].index < <size_t>indexes:
-                    entry = self.entry_after(&lasts[messages[i].index], &messages[i])
-                    if entry != NULL:
-                        total += entry.length + messages[i].size
-                        count += 1
-            out = PyBytes_FromStringAndSize(NULL, total)
-            o = <uint8_t *>PyBytes_AsString(out)
+                    self.prepare(&heads[i], &self.entries[self.first[i]], stamp)
             for i in range(number):
                 if messages[i].index >= <size_t>indexes:
                     continue
-                last = &lasts[messages[i].index]
-                if last.head != NULL and last.size == messages[i].size:
-                    entry = last.entry
-                    copy_short(o, last.head, entry.length)
+                ready = &heads[messages[i].index]
+                if ready.first == NULL:
+                    continue
+                if messages[i].size - ready.least <= ready.span and ready.length:
+                    total += ready.length + messages[i].size
+                    count += 1
+                elif (entry := self.entry_for(&messages[i])) != NULL:
+                    total += entry.length + messages[i].size
+                    count += 1
+            out = PyBytes_FromStringAndSize(NULL, total)
+            o = <uint8_t *>PyBytes_AsString(out)
+            end = o + total
+            for i in range(number):
+                if messages[i].index >= <size_t>indexes:
+                    continue
+                ready = &heads[messages[i].index]
+                if ready.first == NULL:
+                    continue
+                size = messages[i].size
+                if size - ready.least <= ready.span and ready.length and end - o >= HEAD_BYTES:
+                    # What is behind the head is written next.
+                    memcpy(o, ready.text, HEAD_BYTES)
+                    if ready.width == 4:
+                        write_4(o + ready.at, size + ready.add, ready.big)
+                    else:
+                        o[ready.at] = <uint8_t>(size + ready.add)
+                    o += ready.length
                 else:
-                    entry = self.entry_after(last, &messages[i])
+                    entry = self.entry_for(&messages[i])
                     if entry == NULL:
                         continue
-                    if entry == last.entry:
-                        copy_short(o, last.head, entry.length)
-                    else:
-                        memcpy(o, entry.data, entry.length)
-                    self.complete(o, entry, messages[i].size, stamp)
-                    last.size = messages[i].size
-                    last.entry = entry
-                    last.head = o
-                o += entry.length
-                memcpy(o, p + messages[i].start, messages[i].size)
-                o += messages[i].size
+                    memcpy(o, entry.data, entry.length)
+                    self.write_lengths(o, entry, size)
+                    copy_short(o + self.variable_at, <const uint8_t *>stamp, self.variable_size)
+                    o += entry.length
+                memcpy(o, p + messages[i].start, size)
+                o += size
         finally:
-            free(lasts)
+            free(heads)
         return out, count
 
     def encode_alike(self, list payloads not None):
@@ -1508,7 +1609,7 @@ cdef class FrameEncoder:
         out = PyBytes_FromStringAndSize(NULL, count * (entry.length + size))
         o = <uint8_t *>PyBytes_AsString(out)
         memcpy(o, entry.data, entry.length)
-        self.complete(o, entry, like.size, NULL)
+        self.write_lengths(o, entry, like.size)
         memcpy(&first, o, 8)
         memcpy(&last, o + entry.length - 8, 8)
         for i in range(count):
@@ -1537,7 +1638,9 @@ cdef class FrameEncoder:
             p = <const uint8_t *>PyBytes_AsString(columns.data)
         if PyBytes_Size(variable) != self.variable_size:
             raise ValueError("the variable bytes have another length")
-        if self.indexes > 1 and columns.parts == NULL and columns.count >= 2 * self.indexes:
+        if columns.parts == NULL and columns.count >= 2 * self.indexes and (
+            self.indexes > 1 or columns.smallest != columns.largest
+        ):
             return self.encode_mixed(columns, stamp)
         end = 0
         while end < columns.count:
