@@ -10,6 +10,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
+from pubsub.broker.stored_rows import read_row
 from pubsub.interfaces import IStore
 
 if TYPE_CHECKING:
@@ -78,12 +79,10 @@ class CommittedBatches:
 
     def restore(self) -> None:
         """Load the stored commits."""
-        found = [(json.loads(key), Commit(**json.loads(row))) for key, row in self._rows(COMMITS)]
+        found = [(json.loads(key), read_row(Commit, row)) for key, row in self._rows(COMMITS)]
         for (owner, query), commit in sorted(found, key=lambda row: row[1].at):
             self._add(owner, query, commit)
-        self._unowned = {
-            query: Commit(**json.loads(row)) for query, row in self._rows(UNOWNED_COMMITS)
-        }
+        self._unowned = {query: read_row(Commit, row) for query, row in self._rows(UNOWNED_COMMITS)}
         self._memory.add(_QUERY_BYTES * len(self._unowned))
 
     def _rows(self, table: str) -> list[tuple[str, bytes]]:

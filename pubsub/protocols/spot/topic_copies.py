@@ -15,6 +15,7 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
 
 from pubsub.broker.history_reads import written
+from pubsub.broker.stored_rows import read_row
 from pubsub.errors import HistoryUnavailable
 from pubsub.kernel import Columns
 
@@ -71,7 +72,7 @@ class TopicCopies:
         for key, row in self._listener.store.items(COPIES):
             endpoint, name = json.loads(key)
             if endpoint == self._endpoint:
-                self._copies[name] = TopicCopy(**json.loads(row))
+                self._copies[name] = read_row(TopicCopy, row)
 
     def __contains__(self, topic: Topic) -> bool:
         return topic.name in self._copies
