@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -32,11 +31,19 @@ def _store(command: _HistoryCommand) -> _HistoryCommand:
 
 
 def _directory(text: str | None) -> Path:
-    from pubsub.store.history_location import default_path
+    """Return the directory that the broker's setting names; also one without the prefix."""
+    from pubsub.store.history_location import STORE
 
-    if text is None:
-        return default_path(os.environ)
-    return Path(text.removeprefix("log:")).expanduser()
+    try:
+        location = STORE.parse("log" if text is None else text)
+    except ValueError as error:
+        if not text or text.startswith("log:"):
+            raise click.BadParameter(str(error)) from None
+        return Path(text).expanduser()
+    if location is None:
+        raise click.BadParameter("a history in memory has no directory")
+    directory: Path = location.directory
+    return directory
 
 
 @contextmanager

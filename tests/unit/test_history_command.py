@@ -79,6 +79,36 @@ class HistoryCase(CommandCase):
             metadata.close()
 
 
+class StoreTests(HistoryCase):
+    """``--store`` has the form of the broker's setting."""
+
+    def check(self, store: str) -> tuple[int, str]:
+        code, out, err = self.run_it("history", "check", "--store", store)
+        return code, out + err
+
+    def test_a_directory_without_the_prefix(self) -> None:
+        assert self.check(str(self.path)) == self.run_on("check")
+
+    def test_the_default(self) -> None:
+        with patch.dict(os.environ, STATE_DIRECTORY=str(self.directory)):
+            assert self.check("log") == self.run_on("check")
+
+    def test_the_file_of_version_0_1_stands_for_what_it_was_migrated_to(self) -> None:
+        self.path.rename(self.directory / "old.db.log")
+        code, out = self.check(f"sqlite:{self.directory / 'old.db'}")
+        assert (code, out.count("no damage")) == (0, 1)
+
+    def test_without_a_directory(self) -> None:
+        for store, reason in (
+            ("memory", "a history in memory has no directory"),
+            ("log:", "expected memory, log or log:DIR, not 'log:'"),
+            ("", "expected memory, log or log:DIR, not ''"),
+        ):
+            code, out = self.check(store)
+            assert code == 2
+            assert reason in out, out
+
+
 class CheckTests(HistoryCase):
     def test_no_damage(self) -> None:
         (line,) = self.lines("check")
