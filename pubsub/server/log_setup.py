@@ -31,6 +31,7 @@ from twisted.python.components import Componentized
 from twisted.python.logfile import LogFile
 from zope.interface import implementer
 
+from pubsub.errors import StartError
 from pubsub.server.log_levels import set_levels
 from pubsub.server.log_lines import (
     JSON,
@@ -85,7 +86,7 @@ class ProcessLog:
         return shown
 
     def observer(self) -> ILogObserver:
-        """Return the observer; opens the file."""
+        """Return the observer; opens the file, or raises StartError."""
         self._rationing = Rationing(self._output(), time.monotonic, self._call_later)
         made: ILogObserver = FilteringLogObserver(self._rationing, [self._predicate])
         return made
@@ -104,7 +105,11 @@ class ProcessLog:
             if not self._twistd.get("nodaemon"):
                 raise SystemExit("pubsub: daemons cannot log to standard output; give a --logfile")
             return _file_observer(sys.stdout, self._json)
-        file = LogFile.fromFullPath(path or _DEFAULT_FILE)
+        path = path or _DEFAULT_FILE
+        try:
+            file = LogFile.fromFullPath(path)
+        except OSError as error:
+            raise StartError(f"logfile: {path}: {error.strerror}") from None
         _rotate_at_signal(file)
         return _file_observer(cast(IO[Any], file), self._json)
 

@@ -16,6 +16,7 @@ from twisted.internet.task import Clock
 from twisted.logger import ILogObserver, Logger
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.errors import StartError
 from pubsub.server.broker_settings import BROKER_SETTINGS
 from pubsub.server.log_setup import (
     LoggedProcess,
@@ -93,6 +94,11 @@ class OutputTests(ProcessLogCase):
     def test_a_daemon_cannot_log_to_standard_output(self) -> None:
         error = raised(SystemExit, process_log({"logfile": "-"}).observer)
         assert "daemons cannot log to standard output" in str(error)
+
+    def test_a_file_that_cannot_be_opened(self) -> None:
+        path = scratch(self) / "missing" / "own.log"
+        error = raised(StartError, process_log({"logfile": str(path)}).observer)
+        assert str(error) == f"logfile: {path}: No such file or directory"
 
     def test_syslog_has_priorities(self) -> None:
         sent: list[tuple[int, str]] = []
