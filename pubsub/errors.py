@@ -29,6 +29,10 @@ class StartError(PubSubError):
     reason = "start"
 
 
+class NewerVersion(StartError):
+    """A later version has written the history, which is not changed."""
+
+
 class Refused(PubSubError):
     """A request that the broker refuses; the connection may continue."""
 

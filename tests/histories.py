@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
+from zlib import crc32
 
 from pubsub.broker.batch import Batch, Headers
 from pubsub.kernel import Columns
@@ -124,6 +125,15 @@ def damage(path: Path, base: int) -> None:
                     file.write(bytes([found.data[-1] ^ 1]))
                     return
     raise AssertionError(f"no record begins at {base}")
+
+
+def of_later_version(path: Path) -> bytes:
+    """Give a segment the version 2, with the right checksum; return its bytes."""
+    data = bytearray(path.read_bytes())
+    data[8] = 2
+    data[56:60] = crc32(data[:56]).to_bytes(4, "little")
+    path.write_bytes(data)
+    return bytes(data)
 
 
 def fill(path: Path, messages: int, size: int = 100, topics: int = 10, a_batch: int = 500) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from pubsub.errors import StartError
+from pubsub.errors import NewerVersion, StartError
 from pubsub.store.log_check import Inspected, describe_range, index_problem, inspect
 from pubsub.store.log_directory import METADATA, LogDirectory
 from pubsub.store.log_files import read_note, write_index
@@ -154,6 +154,8 @@ class LogRepair:
                 self._put_metadata_aside("it is empty")
                 return None
             metadata = open_metadata(self._directory, read_only=False)
+        except NewerVersion:
+            raise
         except (StartError, sqlite3.Error) as error:
             self._put_metadata_aside(str(error))
             return None

@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 
-from pubsub.errors import StartError
+from pubsub.errors import NewerVersion, StartError
 from pubsub.store.record import Begin, End, Operation, Put
 
 APPLICATION = 0x50755342 + 1
@@ -157,7 +157,7 @@ class Metadata:
                 "from the segments with pubsub history repair"
             )
         if version > VERSION:
-            raise StartError(
+            raise NewerVersion(
                 f"history: {path} has version {version}, and this broker supports up to {VERSION}"
             )
 

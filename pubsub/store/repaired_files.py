@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
-from pubsub.errors import StartError
+from pubsub.errors import NewerVersion, StartError
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_files import write_all
 from pubsub.store.metadata import SealedSegment
@@ -53,6 +53,8 @@ class RepairedFiles:
                 self._directory.size(name)
                 data = self._read(name, 0, SEGMENT_HEAD_BYTES)
                 head = SegmentHead.decode(data)
+            except NewerVersion:
+                raise
             except StartError as error:
                 self.put_aside(name, str(error))
             except NotASegment as error:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from threading import Lock
 from zlib import crc32
 
+from pubsub.errors import NewerVersion
 from pubsub.store.record import COMPRESSED, HEAD_BYTES, Found, decode_head, is_intact
 from pubsub.store.record import START as RECORD_START
 from pubsub.store.segment_index import IndexEntry, SegmentIndex
@@ -58,7 +59,7 @@ class SegmentHead:
 
     @classmethod
     def decode(cls, data: bytes) -> SegmentHead:
-        """Return the head at the start of ``data``; raises NotASegment."""
+        """Return the head at the start of ``data``; raises NotASegment or NewerVersion."""
         if not data.strip(b"\0"):
             raise NotASegment("the file is empty")
         if len(data) < SEGMENT_HEAD_BYTES or data[:8] != MAGIC:
@@ -67,7 +68,10 @@ class SegmentHead:
             raise NotASegment("the head of the segment is damaged")
         _, version, _, base, sequence, salt, log_id, created = _HEAD.unpack_from(data)
         if version != VERSION:
-            raise NotASegment(f"the segment has version {version}, this broker reads {VERSION}")
+            raise NewerVersion(
+                f"history: a segment has version {version}, and this broker supports up to "
+                f"{VERSION}"
+            )
         return cls(base, sequence, salt, log_id, created)
 
 
@@ -245,5 +249,5 @@ def _open(directory: int, name: str) -> int:
 
 
 def read_head(file: int) -> SegmentHead:
-    """Return the head of the open segment ``file``; raises NotASegment or OSError."""
+    """Return the head of the open segment ``file``; raises NotASegment, NewerVersion or OSError."""
     return SegmentHead.decode(os.pread(file, SEGMENT_HEAD_BYTES, 0))

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,7 +18,7 @@ from pubsub.store.segment import SEGMENT_HEAD_BYTES, read_head
 from pubsub.store.segment_index import Grain, SegmentIndex
 from pubsub.store.segment_scan import scan
 from tests import sqlite_histories
-from tests.histories import START, History, damage, history
+from tests.histories import START, History, damage, history, of_later_version
 from tests.unit.test_log_view import numbers, shown
 from tests.unit.test_pubsub_command import CommandCase
 
@@ -204,6 +205,26 @@ class RepairTests(HistoryCase):
         assert code == 1
         assert "is in use by another broker" in out
         assert out.endswith("; stop it first\n")
+
+    def test_not_a_history_of_a_later_version(self) -> None:
+        of_later_version(self.segments()[0])
+        self.assert_untouched("a segment has version 2")
+
+    def test_not_metadata_of_a_later_version(self) -> None:
+        with closing(sqlite3.connect(self.path / "metadata.db")) as connection:
+            connection.execute("PRAGMA user_version = 2")
+        self.assert_untouched("metadata.db has version 2")
+
+    def assert_untouched(self, reason: str) -> None:
+        """A repair fails for this reason, and changes no file."""
+        before = {path.name: path.read_bytes() for path in self.path.iterdir()}
+        code, out = self.run_on("repair")
+        assert (code, out.count("\n")) == (1, 1), out
+        assert f"{reason}, and this broker supports up to 1" in out
+        after = {path.name: path.read_bytes() for path in self.path.iterdir()}
+        assert {name: after.get(name) for name in before if name != "lock"} == {
+            name: data for name, data in before.items() if name != "lock"
+        }
 
     def test_missing_metadata(self) -> None:
         before, epochs = self.stored(), self.epochs()

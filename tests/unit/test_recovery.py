@@ -11,6 +11,7 @@ from pubsub.errors import StartError
 from pubsub.store import log_writer
 from pubsub.store.record import HEAD_BYTES
 from pubsub.store.segment import SEGMENT_HEAD_BYTES
+from tests.histories import of_later_version
 from tests.unit.fakes import batch_of
 from tests.unit.logs import OTHER_BOOT, Log, LogCase, numbered
 from tests.unit.raising import raised
@@ -315,6 +316,13 @@ class RefusedTests(RecoveryCase):
         shutil.copy(other / self.names()[0], self.path / "00000000000000000040-00000099.log")
         (self.path / self.names()[0]).write_bytes((other / self.names()[0]).read_bytes()[:-1])
         assert "belongs to another history" in self.refused()
+
+    def test_a_segment_of_a_later_version(self) -> None:
+        self.make(closed=False)
+        path = self.path / self.names()[-1]
+        data = of_later_version(path)
+        assert "a segment has version 2, and this broker supports up to 1" in self.refused()
+        assert path.read_bytes() == data
 
     def test_a_file_that_is_no_segment(self) -> None:
         self.make()
