@@ -47,10 +47,20 @@ def _directory(text: str | None) -> Path:
 
 
 @contextmanager
-def _metadata_errors(store: Path) -> Iterator[None]:
+def _errors(store: Path, written: Path | None = None) -> Iterator[None]:
+    """Name the files of errors: those of ``store``, or the directory that is ``written``."""
     try:
         yield
+    except OSError as error:
+        # Names without a directory are those of files in the history.
+        path = written if error.filename is None else store / error.filename
+        if path is not None:
+            error.filename = str(path)
+        raise
     except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY):
+            raise StartError(f"history: {written or store}: {error}") from None
         raise StartError(
             f"history: {store}: metadata.db cannot be used: {error}; rebuild it with pubsub "
             "history repair"
@@ -66,7 +76,7 @@ def check(store: Path) -> int:
     """
     from pubsub.store.log_check import LogCheck
 
-    with _metadata_errors(store), closing(LogCheck(store)) as found:
+    with _errors(store), closing(LogCheck(store)) as found:
         problems = 0
         for text in found.problems():
             problems += 1
@@ -97,7 +107,7 @@ def repair(store: Path) -> None:
         reported.append(text)
         click.echo(text)
 
-    with _metadata_errors(store), closing(LogRepair(store, report)) as run:
+    with _errors(store), closing(LogRepair(store, report)) as run:
         run.run()
     if not reported:
         click.echo(f"{store}: nothing had to be repaired")
@@ -110,7 +120,7 @@ def backup(path: Path, store: Path) -> None:
     """Copy the history to the new directory PATH, also while a broker runs."""
     from pubsub.store.log_backup import copy_log
 
-    with _metadata_errors(store):
+    with _errors(store, path):
         first, stop = copy_log(store, path)
     click.echo(f"{path}: backup of offsets {first} to {stop}")
 
@@ -122,7 +132,7 @@ def restore(directory: Path, store: Path) -> None:
     """Copy the backup in DIR to the directory of a history."""
     from pubsub.store.log_backup import copy_log
 
-    with _metadata_errors(store):
+    with _errors(directory, store):
         first, stop = copy_log(directory, store)
     click.echo(f"{store}: restored offsets {first} to {stop}")
 
@@ -144,7 +154,7 @@ def migrate(file: Path, store: Path) -> None:
     def report(reached: int, first: int, stop: int) -> None:
         click.echo(f"offset {reached} of {first} to {stop}")
 
-    with _metadata_errors(store):
+    with _errors(store, store):
         migrate_file(file, store, report)
     click.echo(f"{store}: the history of {file}, which is kept")
 
@@ -160,7 +170,7 @@ def dump(payloads: bool, store: Path) -> None:
     from pubsub.store.log_dump import dump as records
     from pubsub.store.log_view import LogView
 
-    with _metadata_errors(store), closing(LogView(store)) as view:
+    with _errors(store), closing(LogView(store)) as view:
         for record in records(view, payloads):
             print(json.dumps(record, ensure_ascii=False, separators=(",", ":")))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -108,6 +109,30 @@ class StoreTests(HistoryCase):
             code, out = self.check(store)
             assert code == 2
             assert reason in out, out
+
+
+class ErrorTests(HistoryCase):
+    """Errors of the system name the files"""
+
+    def test_what_is_written(self) -> None:
+        backup = self.directory / "backup"
+        full = OSError(errno.ENOSPC, "No space left on device")
+        with patch("pubsub.store.log_backup.os.fsync", side_effect=full):
+            code, out = self.run_on("backup", str(backup))
+        assert (code, out) == (1, f"pubsub: {backup}: No space left on device\n")
+
+    def test_a_file_of_the_history(self) -> None:
+        error = OSError(errno.EROFS, "Read-only file system", "lock")
+        with patch("pubsub.store.log_repair.LogDirectory.lock", side_effect=error):
+            code, out = self.run_on("repair")
+        assert (code, out) == (1, f"pubsub: {self.path / 'lock'}: Read-only file system\n")
+
+    def test_a_full_disk_is_no_damage_of_the_metadata(self) -> None:
+        full = sqlite3.OperationalError("database or disk is full")
+        full.sqlite_errorcode = sqlite3.SQLITE_FULL
+        with patch("pubsub.store.log_repair.LogRepair.run", side_effect=full):
+            code, out = self.run_on("repair")
+        assert (code, out) == (1, f"pubsub: history: {self.path}: database or disk is full\n")
 
 
 class CheckTests(HistoryCase):
