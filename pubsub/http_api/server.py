@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IProtocolFactory, IProtocolNegotiationFactory
@@ -76,6 +78,9 @@ class HttpApiFactory(Factory):
 
     def _restore(self) -> None:
         self._routes.restore()
+        # Where no file can be opened later, the search would report that there is no directory.
+        with suppress(OSError):
+            tempfile.gettempdir()
         if not self.listener.tokens.ring.has_issuers and not self.listener.has_access_table:
             log.info("http: without a secret, clients of this machine may administer the broker")
 

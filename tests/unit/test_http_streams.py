@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -308,6 +311,17 @@ class WireTests(SynchronousTestCase):
         assert self.house.connect().get("/").status == 200
         self.client.stream.lose()
         assert self.house.body_bytes == 0
+
+    def test_without_descriptors_the_cause_is_told(self) -> None:
+        def none_left(*arguments: object, **options: object) -> int:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        self.patch(tempfile, "tempdir", None)  # type: ignore[no-untyped-call]
+        house = WebHouse()
+        self.patch(os, "open", none_left)  # type: ignore[no-untyped-call]
+        answer = house.connect().post("/v1/topics/a/messages", b"x" * 70_000)
+        assert answer.error == (507, "staged")
+        assert answer.json["detail"] == "cannot store the request body: Too many open files"
 
     def test_expect_continue(self) -> None:
         head = b"POST /v1/history HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 11\r\n\r\n"
