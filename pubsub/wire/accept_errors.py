@@ -1,7 +1,10 @@
-"""Connections that Twisted could not accept, counted instead of logged one by one."""
+"""Connections that are not accepted, counted instead of logged one by one."""
 
 from __future__ import annotations
 
+import resource
+import socket
+import sys
 from collections.abc import Callable
 
 from twisted.internet import tcp
@@ -12,6 +15,9 @@ NO_DESCRIPTORS = "file-descriptors"
 """The reason of a connection that was closed because the process has too many open files."""
 NOT_ACCEPTED = "not-accepted"
 """The reason of a connection that the system could not accept, as for lack of memory."""
+# Descriptors that no connection gets: the history has to open files at any time. It is a quarter of
+# a small limit.
+_RESERVED = 32
 
 
 def count_accept_errors(port: tcp.Port, refuse: Callable[[str, str], object]) -> None:
@@ -31,6 +37,32 @@ def count_accept_errors(port: tcp.Port, refuse: Callable[[str, str], object]) ->
     # The log that ``Port`` fills while it accepts; another version of Twisted may have another.
     if hasattr(port, "_logger"):
         port._logger = Logger(observer=observe)
+
+
+def reserve_descriptors(port: tcp.Port, refuse: Callable[[str, str], object]) -> None:
+    """Call ``refuse`` for a connection at ``port`` that would take one of the last descriptors."""
+
+    class Accepting(socket.socket):
+        __slots__ = ()
+
+        def accept(self) -> tuple[socket.socket, object]:
+            while True:
+                client, address = super().accept()
+                # The system gives the smallest descriptor that is free.
+                if client.fileno() < connection_descriptors():
+                    return client, address
+                client.close()
+                refuse(NO_DESCRIPTORS, _label(address))
+
+    port.socket.__class__ = Accepting
+
+
+def connection_descriptors() -> int:
+    """Return the descriptor before which those of connections are."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return limit - min(_RESERVED, limit // 4)
 
 
 def _label(address: object) -> str:

@@ -31,7 +31,7 @@ from pubsub.errors import ConfigurationError, StartError
 from pubsub.interfaces import IDatagramSource
 from pubsub.tuning import LOOPBACK_RENO, TUNED, Tuning
 from pubsub.wire import proxy_protocol
-from pubsub.wire.accept_errors import count_accept_errors
+from pubsub.wire.accept_errors import count_accept_errors, reserve_descriptors
 from pubsub.wire.inherited_sockets import family_of, find_inherited, name_in
 from pubsub.wire.light_transport import use_transports
 from pubsub.wire.loopback import use_reno_on_loopback
@@ -171,6 +171,7 @@ class ListenerService(Service):
         self._ports.append(port)
         if isinstance(port, tcp.Port):
             count_accept_errors(port, self._refuse)
+            reserve_descriptors(port, self._refuse)
             use_proxied_streams(port.factory)
             use_tls_streams(
                 port.factory,

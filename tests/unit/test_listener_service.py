@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import socket
 import struct
 import sys
 import tempfile
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 from twisted.internet import reactor, tcp, udp
@@ -25,6 +27,7 @@ from pubsub.errors import ConfigurationError, StartError
 from pubsub.server.clocks import system_wall_clock
 from pubsub.store.memory_store import MemoryStore
 from pubsub.tuning import LOOPBACK_RENO, TUNED, Tuning
+from pubsub.wire import accept_errors
 from pubsub.wire.light_transport import LightTransport
 from pubsub.wire.listener_service import BACKLOG, ListenerService
 from tests.unit.cafe_wire import Cafe
@@ -169,6 +172,32 @@ class ListenTests(TestCase):
         assert refused == [("not-accepted", "ENOMEM")] + [("file-descriptors", "192.0.2.1:7")] * 2
         assert [client.fileno() for client in clients] == [-1, -1]
         assert lines == []
+
+    def test_the_last_descriptors_are_not_for_connections(self) -> None:
+        refused: list[tuple[str, str]] = []
+        service = ListenerService(
+            "toy",
+            "tcp:0:interface=127.0.0.1",
+            Factory.forProtocol(Protocol),
+            reactor,
+            lambda reason, client: refused.append((reason, client)),
+        )
+        self.addCleanup(service.stopService)
+        service.startService()
+        port = port_of(service)
+        self.patch(accept_errors, "connection_descriptors", lambda: 0)  # type: ignore[no-untyped-call]
+        with socket.create_connection(("127.0.0.1", port.getHost().port)) as client:
+            port.doRead()
+            name = f"127.0.0.1:{client.getsockname()[1]}"
+            client.settimeout(5)
+            assert client.recv(1) == b""
+        assert refused == [("file-descriptors", name)]
+
+    def test_descriptors_that_connections_may_take(self) -> None:
+        infinity = resource.RLIM_INFINITY
+        for limit, allowed in ((1024, 992), (65_536, 65_504), (64, 48), (infinity, sys.maxsize)):
+            with patch.object(resource, "getrlimit", return_value=(limit, infinity)):
+                assert accept_errors.connection_descriptors() == allowed
 
     def test_the_backlog_is_large(self) -> None:
         if not sys.platform.startswith("linux"):
