@@ -48,10 +48,11 @@ class Upstream(Protocol):
         published there, or that this is not known. Calls may be made before this returns.
         """
 
-    def update(self, topic: Topic) -> Deferred[None]:
+    def update(self, topic: Topic) -> Deferred[bool]:
         """Copy the messages that the host has of ``topic`` into the history here.
 
-        The Deferred fires with None, also if the host cannot be reached.
+        The Deferred fires with False if the messages in the history are going to be replaced by
+        copies from the host, which cannot be reached at present. With True they remain.
         """
 
     def want(self, topic: Topic) -> None:

@@ -131,8 +131,8 @@ class RemoteHost:
 
     def when_confirmed(self, topic: object, call: object) -> None: ...
 
-    def update(self, topic: object) -> Deferred[None]:
-        return succeed(None)
+    def update(self, topic: object) -> Deferred[bool]:
+        return succeed(True)
 
     def want(self, topic: object) -> None: ...
 

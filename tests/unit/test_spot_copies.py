@@ -222,6 +222,16 @@ class SubscriberTests(CopyCase):
         assert self.a.store.next_offset == 3
         assert self.get(self.subscribe()) == names(0, 8)
 
+    def test_messages_stored_before_come_once_if_the_host_was_gone(self) -> None:
+        self.live()
+        self.publish(3)
+        self.cable.snap()
+        client = self.subscribe()
+        found = self.get(client)
+        end = self.a.store.next_offset
+        self.reconnect()
+        assert found + self.get(client, end) == names(0, 8)
+
 
 class RestartTests(CopyCase):
     """The copy continues after a restart"""

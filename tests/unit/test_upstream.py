@@ -32,8 +32,8 @@ class RemoteHost:
         self.calls.append(("confirm", topic.name))
         call(self.reachable)
 
-    def update(self, topic: Topic) -> Deferred[None]:
-        return succeed(None)
+    def update(self, topic: Topic) -> Deferred[bool]:
+        return succeed(True)
 
     def want(self, topic: Topic) -> None:
         self.calls.append(("want", topic.name))

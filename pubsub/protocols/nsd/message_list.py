@@ -88,7 +88,7 @@ class MessageList:
         channels, remote = await self._readable()
         # Messages published while the list is sent are left to the next Get.
         offset = max(offset_of(self._start.position), 0)
-        await self._ask_hosts(remote)
+        channels -= await self._ask_hosts(remote)
         end = await self._stored_end() if channels else offset
         pieces, comma = [LIST_START], b""
         while channels and offset < end and not connection.closing:
@@ -178,12 +178,18 @@ class MessageList:
             await listener.slices.finish(check(iter(tuple(self._channels))))
         return frozenset(readable), remote
 
-    async def _ask_hosts(self, topics: list[Topic]) -> None:
-        """Wait until the history has the messages of topics that other brokers host."""
+    async def _ask_hosts(self, topics: list[Topic]) -> frozenset[str]:
+        """Wait until the history has the messages of topics that other brokers host.
+
+        Returns the channels of which it has only messages that will be copied again later.
+        """
+        unsettled = set()
         for topic in topics:
             if topic.upstream is not None:
                 self._connection.hold(self)
-                await topic.upstream.update(topic)
+                if not await topic.upstream.update(topic):
+                    unsettled.add(topic.name)
+        return frozenset(unsettled)
 
     async def _stored_end(self) -> int:
         """The offset where the history ends now, once it is committed up to there.

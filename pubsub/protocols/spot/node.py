@@ -262,17 +262,17 @@ class Node:
             self.update(topic)
             self._connection.subscribe(topic)
 
-    def update(self, topic: Topic) -> Deferred[None]:
+    def update(self, topic: Topic) -> Deferred[bool]:
         """See ``Upstream``."""
-        connection = self._connection
-        if (
-            connection is None
-            or not connection.reads_history
-            or not topic.durability
-            or not (topic.history_readers or topic in self._copies)
-        ):
-            return succeed(None)
-        return self._copies.update(topic, connection)
+        connection, copies = self._connection, self._copies
+        if not topic.durability or not (topic.history_readers or topic in copies):
+            return succeed(True)
+        if connection is None:
+            return succeed(copies.is_settled(topic))
+        if not connection.reads_history:
+            copies.keep(topic)
+            return succeed(True)
+        return copies.update(topic, connection)
 
     def received(self, topic: Topic, columns: Columns, reader: PageReader) -> None:
         """See ``PeerEvents``."""

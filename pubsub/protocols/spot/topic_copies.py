@@ -64,8 +64,10 @@ class TopicCopies:
         self._endpoint = endpoint
         self._copies: dict[str, TopicCopy] = {}
         self._beginning: set[str] = set()
+        # Topics that the host has no history of, as it said when it was asked the last time.
+        self._kept: set[str] = set()
         # The calls that wait for the present update of a topic, and for the one after it.
-        self._updates: dict[Topic, tuple[list[Deferred[None]], list[Deferred[None]]]] = {}
+        self._updates: dict[Topic, tuple[list[Deferred[bool]], list[Deferred[bool]]]] = {}
         listener.when_open(self._restore)
 
     def _restore(self) -> None:
@@ -81,14 +83,24 @@ class TopicCopies:
         """Return whether the messages that arrive now are going to be copied from the host."""
         return topic.name in self._beginning
 
+    def is_settled(self, topic: Topic) -> bool:
+        """Return whether the messages that are stored here are not going to be copied again."""
+        return topic.name in self._copies or topic.name in self._kept
+
+    def keep(self, topic: Topic) -> None:
+        """The host has no history of the topic: the messages that arrive are stored here."""
+        self.drop(topic)
+        self._kept.add(topic.name)
+
     def drop(self, topic: Topic) -> None:
         """Another broker hosts the topic, or its host does not store it."""
+        self._kept.discard(topic.name)
         if self._copies.pop(topic.name, None) is not None:
             self._listener.store.delete(COPIES, self._key(topic.name))
 
-    def update(self, topic: Topic, reader: PageReader) -> Deferred[None]:
-        """Copy the present messages of the host. The Deferred fires in any case."""
-        done: Deferred[None] = Deferred()
+    def update(self, topic: Topic, reader: PageReader) -> Deferred[bool]:
+        """Copy the present messages of the host. The Deferred fires with ``is_settled``."""
+        done: Deferred[bool] = Deferred()
         present = self._updates.get(topic)
         if present is not None:
             # The present update may have read the end already.
@@ -121,7 +133,7 @@ class TopicCopies:
             if following:
                 self._updates[topic] = (following, [])
             for done in waiting:
-                done.callback(None)
+                done.callback(self.is_settled(topic))
             if not following:
                 return
 
@@ -131,7 +143,7 @@ class TopicCopies:
         while copy is not None and (end is None or copy.offset < end):
             page = await reader.read(topic.name, copy.epoch, copy.offset)
             if not page.epoch:
-                self.drop(topic)
+                self.keep(topic)
                 return
             if end is None:
                 end = page.end
@@ -146,11 +158,13 @@ class TopicCopies:
         finally:
             self._beginning.discard(topic.name)
         if not page.epoch:
+            self.keep(topic)
             return None
         # The messages that were stored here as they arrived are copied again.
         store = self._listener.store
         store.forget(topic.name)
         copy = TopicCopy(page.epoch.decode(errors="replace"), page.next, page.end)
+        self._kept.discard(topic.name)
         self._copies[topic.name] = copy
         self._save(topic, copy)
         return copy
