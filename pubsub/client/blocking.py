@@ -136,17 +136,16 @@ class Subscription:
         self.close()
 
     def __iter__(self) -> Iterator[Message | Notice]:
-        while (item := self.next_item()) is not None:
-            if isinstance(item, MessageBatch):
-                yield from item
-            else:
-                yield item
+        while (item := self.next()) is not None:
+            yield item
+            # Those that are left when the loop ends are for the next one.
+            yield from self._current
 
     def next(self, seconds: float | None = None) -> Message | Notice | None:
         """Return the next message; None at the end. Raises TimeoutError after ``seconds``.
 
-        Several threads may call it: each message is given to one. Messages of a batch that ``next``
-        has begun are not given by iterating.
+        Several threads may call it: each message is given to one. ``next_item`` and ``batches`` do
+        not give the messages of a batch that was begun here, or by iterating.
         """
         until = None if seconds is None else monotonic() + seconds
         # One thread waits for a batch; the others, for what it leaves of it.

@@ -9,6 +9,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -334,6 +335,20 @@ class BlockingTests(TestCase):
                     messages = reader.subscribe("t", start=0)
                     found = [messages.next(SECONDS) for _ in range(50)]
                 assert [one.payload for one in found] == [b"%d" % n for n in range(50)]  # type: ignore[union-attr]
+
+        await deferToThread(work)
+
+    async def test_a_loop_that_ends_early_leaves_the_rest_of_its_batch(self) -> None:
+        broker = start_broker(self)
+
+        def work() -> None:
+            with blocking.connect(broker.url("nsd"), client_id="bob") as client:
+                client.publish_many("t", [b"%d" % number for number in range(5)], confirm=True)
+                with blocking.connect(broker.url("http")) as reader:
+                    messages = reader.subscribe("t", start=0)
+                    found = [next(iter(messages)), messages.next(SECONDS)]
+                    found += islice(messages, 3)
+                assert [one.payload for one in found] == [b"%d" % n for n in range(5)]  # type: ignore[union-attr]
 
         await deferToThread(work)
 
