@@ -34,7 +34,8 @@ __all__ = ["Client", "Subscription", "connect"]
 def connect(url: str, **options: Any) -> Client:
     """Return a client of the broker at ``url``; the options are those of ``pubsub.client``.
 
-    Nothing is connected yet. ``on_event`` is called in the client's thread. Raises InvalidUrl.
+    Nothing is connected yet. ``on_event`` is called in the client's thread, in which the methods of
+    blocking clients raise RuntimeError. Raises InvalidUrl.
     """
     return Client(read_options(url, **options))
 

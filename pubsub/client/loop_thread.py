@@ -26,8 +26,8 @@ class LoopThread:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self._loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=self._serve, name="pubsub-client", daemon=True)
-        thread.start()
+        self._thread = threading.Thread(target=self._serve, name="pubsub-client", daemon=True)
+        self._thread.start()
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -42,11 +42,15 @@ class LoopThread:
         """Return the result of ``work``. Raises its error.
 
         An exception in the calling thread, such as KeyboardInterrupt, cancels ``work``. Raises
-        ClientClosed in a process that was forked: the loop does not run there.
+        ClientClosed in a process that was forked: the loop does not run there; and RuntimeError in
+        the thread itself, such as in ``on_event``: the loop would wait for itself.
         """
         if self.is_of_parent:
             work.close()
             raise ClientClosed("the client belongs to the process that was forked; connect again")
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("a blocking client cannot be used in on_event and call")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

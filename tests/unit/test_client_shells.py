@@ -423,6 +423,15 @@ class LoopThreadTests(TestCase):
 
         await deferToThread(work)
 
+    def test_a_blocking_client_in_the_thread_of_the_loop(self) -> None:
+        client = blocking.connect("cafe://127.0.0.1:9")
+
+        async def publish() -> None:
+            client.publish("cafe/7", b"x")
+
+        error = raised(RuntimeError, client.call, lambda _: publish())
+        assert str(error) == "a blocking client cannot be used in on_event and call"
+
     def test_errors_of_the_work(self) -> None:
         async def fail() -> None:
             raise KeyError("a")
