@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from copy import copy
 
 from pubsub.client.client_errors import ClientClosed, ClientError
 from pubsub.client.messages import MessageBatch
@@ -121,7 +122,8 @@ class Feed:
                 self._notices -= 1
             return item
         if self.error is not None:
-            raise self.error
+            # A new one for each call, as raising one adds to its traceback.
+            raise copy(self.error)
         return None
 
     def clear(self) -> None:

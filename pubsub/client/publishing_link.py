@@ -251,7 +251,8 @@ class PublishingLink(Link):
             self._tell_room()
 
     def _tell_room(self) -> None:
-        while self._room and self._may_add():
+        # Those that are done belong to calls that were cancelled.
+        while self._room and (self._room[0].done or self._may_add()):
             ticket = self._room.popleft()
             if not ticket.done:
                 # It adds a request, and calls room_taken, before the next one is looked at.

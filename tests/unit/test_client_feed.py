@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.client.client_errors import ConnectFailed
 from pubsub.client.feed import NOTICES, Feed, FeedItem
 from pubsub.client.messages import MessageBatch
 from pubsub.client.notices import Disconnected, Gap
 from pubsub.kernel import Columns
 from pubsub.wire.client_events import Interest, Messages
+from tests.unit.raising import raised
 
 
 def taken(feed: Feed) -> list[FeedItem]:
@@ -17,6 +19,19 @@ def taken(feed: Feed) -> list[FeedItem]:
     while (item := feed.get()) is not None:
         items.append(item)
     return items
+
+
+class EndTests(SynchronousTestCase):
+    """The end of a subscription"""
+
+    def test_each_call_gets_an_error_of_its_own(self) -> None:
+        """Each raise adds to the traceback of its error."""
+        feed = Feed([Interest("t")], 1_000_000, False)
+        feed.end(ConnectFailed("no", refused=True))
+        first, second = raised(ConnectFailed, feed.get), raised(ConnectFailed, feed.get)
+        assert first is not second
+        assert str(second) == "no"
+        assert second.refused
 
 
 class NoticeTests(SynchronousTestCase):

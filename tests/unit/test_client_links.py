@@ -272,6 +272,18 @@ class PublisherTests(LinkCase):
         fourth = self.runtime.begin(client.publish("news", b"z", confirm=True))
         assert fourth.result() is Level.HANDLED
 
+    def test_a_call_that_waits_for_room_and_is_cancelled_leaves_nothing(self) -> None:
+        client = self.client("spot", queue_bytes=1000)
+        self.runtime.run(client.publish("news", b"0", confirm=True))
+        self.runtime.down = True
+        self.snap()
+        self.runtime.run(client.publish("news", bytes(1000)))
+        for _ in range(3):
+            call = client.publish("news", b"x")
+            call.send(None)
+            call.close()
+        assert not client._links.publishing.link._room
+
     def test_a_first_attempt_that_fails_is_an_error(self) -> None:
         self.runtime.down = True
         client = self.client("cafe")
