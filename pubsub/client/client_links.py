@@ -74,14 +74,16 @@ class ClientLinks:
         renew = partial(self._renew_token, link.wire)
         return LinkDriver(self._runtime, link, target.host, target.port, tls, renew)
 
-    def _renew_token(self, wire: ClientWire) -> None:
-        """Use the token that is in the file now, if it comes from one."""
+    def _renew_token(self, wire: ClientWire) -> str | None:
+        """Use the token that is in the file now, if it comes from one, and return it."""
         secret = self._options.token
-        if secret is not None:
-            secret.renew()
-            # One that the wire cannot use does not replace one that it could.
-            with suppress(ConfigurationError):
-                wire.use_token(secret.reveal())
+        if secret is None:
+            return None
+        secret.renew()
+        # One that the wire cannot use does not replace one that it could.
+        with suppress(ConfigurationError):
+            wire.use_token(secret.reveal())
+        return secret.reveal()
 
     def start(self, driver: LinkDriver) -> None:
         """Connect, unless that has begun."""

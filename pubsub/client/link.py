@@ -82,6 +82,8 @@ class Link(ABC):
         self.state = LinkState.IDLE
         self.proved = False
         """True if the address and the credentials have been good once."""
+        self.renewed: Callable[[], bool] = lambda: False
+        """Returns whether there is another token than that of the last attempt."""
         self.reading = True
         """False while the driver does not read, so that silence means nothing."""
         self.connection: WireConnection | None = None
@@ -292,9 +294,10 @@ class Link(ABC):
             self.touched(now)
 
     def _rejected(self, event: Rejected, now: float) -> None:
-        if event.permanent:
+        permanent = event.permanent and not self.renewed()
+        if permanent:
             self.proved = False
-        self._abort(f"the broker refused the client: {event.reason}", now, event.permanent)
+        self._abort(f"the broker refused the client: {event.reason}", now, permanent)
 
     def _abort(self, why: str, now: float, refused: bool = False) -> None:
         self.commands.append(Command.ABORT)

@@ -17,7 +17,7 @@ _log = logging.getLogger("pubsub.client")
 class LinkDriver:
     """Connects ``link`` to ``host`` and ``port``. ``step`` follows each request to the link.
 
-    ``renew`` is called before each attempt to connect.
+    ``renew`` is called before each attempt to connect, and returns the token to use.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class LinkDriver:
         host: str,
         port: int,
         tls: TlsOptions | None,
-        renew: Callable[[], None] = lambda: None,
+        renew: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.runtime = runtime
         self.link = link
@@ -37,6 +37,9 @@ class LinkDriver:
         """Returns the time for the link's methods."""
         self._host, self._port, self._tls = host, port, tls
         self._renew = renew
+        # That of the last attempt.
+        self._token: str | None = None
+        link.renewed = lambda: self._renew() != self._token
         self.attempt: _Attempt | None = None
         """The current one. Events of others are ignored."""
         self._timer: Cancel | None = None
@@ -87,7 +90,7 @@ class LinkDriver:
         self.step()
 
     def _connect(self) -> None:
-        self._renew()
+        self._token = self._renew()
         self.attempt = attempt = _Attempt(self)
         attempt.cancel = self.runtime.connect(self._host, self._port, self._tls, attempt)
 

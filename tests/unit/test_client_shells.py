@@ -24,11 +24,13 @@ from pubsub import client as asyncio_client
 from pubsub.client import (
     ClientClosed,
     ConnectFailed,
+    Disconnected,
     HistoryNeeded,
     InvalidTopic,
     Level,
     MessageBatch,
     NotExpressible,
+    Reconnected,
     SubscriptionRefused,
     TopicNotAddressable,
     Unconfirmable,
@@ -240,6 +242,37 @@ class CoroutineTests(TestCase):
                 await client.publish("t", b"x")
 
         await in_both(scenario)
+
+
+class TokenTests(TestCase):
+    """Tokens that expire while the client is connected"""
+
+    timeout = SECONDS
+
+    async def in_both(self, renew: bool) -> None:
+        broker = start_broker(self)
+        file = scratch(self) / "token"
+
+        async def scenario(connect: Callable[..., Any]) -> None:
+            file.write_text(broker.token(expires=1))
+            async with (
+                connect(broker.url("http"), token_file=file) as client,
+                client.subscribe("news", events=True) as messages,
+            ):
+                if renew:
+                    file.write_text(broker.token())
+                assert type(await messages.next_item(SECONDS)) is Disconnected
+                assert type(await messages.next_item(SECONDS)) is Reconnected
+
+        await in_both(scenario)
+
+    async def test_the_file_has_another_one_by_then(self) -> None:
+        await self.in_both(True)
+
+    async def test_the_file_has_the_same(self) -> None:
+        with pytest.raises(ConnectFailed) as caught:
+            await self.in_both(False)
+        assert caught.value.refused
 
 
 class TlsTests(TestCase):
