@@ -128,10 +128,8 @@ class WebSocketClient(LiveResponse):
         """Charge the message that has not arrived in full, and the requests that wait."""
         partial = len(self._frames.reader.buffer) + len(self._fragments)
         self._charge.set(partial + sum([len(data) for data, _ in self._waiting]))
-        if not partial:
-            self._partial_since = None
-        elif self._partial_since is None:
-            self._partial_since = self._latest
+        if not partial or self._partial_since is None:
+            self._partial_since = self._latest if partial else None
         self.channel.stream.bufferSize = _LONG_READ_BYTES if partial > _READ_BYTES else _READ_BYTES
 
     def _send_control(self) -> None:
@@ -189,7 +187,8 @@ class WebSocketClient(LiveResponse):
             if self._waiting and self._listener.frame_turns.are_over:
                 await deferLater(self._listener.clock, 0)
         self._is_working = False
-        self._measure()
+        if not self._ended:
+            self._measure()
         self._release("working")
 
     async def _carry_out(self, data: bytes, binary: bool) -> None:

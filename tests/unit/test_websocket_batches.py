@@ -7,6 +7,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.memory_budget import INPUT
 from pubsub.http_api.message_body import MAX_JOINED
 from tests.unit.web import WebHouse
 from tests.unit.web_sockets import SocketClient, connected
@@ -74,7 +75,8 @@ class SeveralTests(SynchronousTestCase):
         assert [row["value"] for row in rows] == ["a", "b", "c"]
         assert house.broker.counters.refusals["admin", "rate-limited"] == 3
 
-    def test_others_are_served_between_many(self) -> None:
+    def many(self) -> bytes:
+        """Return eight requests, which take several turns."""
         sent = []
         for number in range(8):
             head = json.dumps(
@@ -83,7 +85,19 @@ class SeveralTests(SynchronousTestCase):
             data = len(head).to_bytes(4, "big") + head.encode() + b"x" * MAX_JOINED
             self.client.frames.send_binary(data)
             sent += self.client.frames.data_to_send()
-        self.client.stream.feed(b"".join(sent))
+        return b"".join(sent)
+
+    def test_a_client_that_leaves_between_them(self) -> None:
+        """What has arrived of the next request is not charged to a client that is gone."""
+        memory = self.house.broker.memory
+        self.client.stream.feed(self.many() + b"\x82\xfe\x0f\x00abcd" + bytes(1000))
+        assert memory.held[INPUT] > 1000
+        self.client.stream.lose()
+        self.house.clock.advance(1)
+        assert memory.held[INPUT] == 0
+
+    def test_others_are_served_between_many(self) -> None:
+        self.client.stream.feed(self.many())
         assert self.client.stream.paused
         assert self.house.store.next_offset == 4 * MAX_JOINED
         replies = self.client.pull()
