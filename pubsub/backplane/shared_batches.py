@@ -136,8 +136,9 @@ class SharedBatches:
                 raise HistoryUnavailable(str(self._store.trouble))
             await self._change(query, value, at, lambda found: self._check(found, batch))
             await self._returning.require_same()
-        except (BackplaneAway, HistoryUnavailable):
+        except (BegunElsewhere, CommittedElsewhere, BackplaneAway, HistoryUnavailable):
             # It may have come about, or be under way: the client may continue at another broker.
+            # Of one that another broker was first to reserve, nothing is kept here.
             self.settle(query, batch, False)
             raise
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from twisted.internet.defer import Deferred, ensureDeferred, fail
+from twisted.internet.defer import Deferred, DeferredList, ensureDeferred, fail
 from twisted.python.failure import Failure
 
 from pubsub.backplane import shared_batches, spool
@@ -43,6 +43,20 @@ class BatchTests(BatchCase):
         assert await self.commit(here, 2, await self.stage(here, 2, b"4")) == (200, False)
         await self.has(here, [b"1", b"2", b"3", b"4"])
         await self.has(there, [b"1", b"2", b"3", b"4"])
+
+    async def test_two_reserve_a_batch_at_the_same_time(self) -> None:
+        """The one that is refused keeps nothing: it would put the batch back as its own."""
+        nodes = self.writing(), self.writing()
+        tries = [ensureDeferred(self.batches[node].reserve(QUERY, 0)) for node in nodes]
+        found = await DeferredList(tries, consumeErrors=True)
+        assert sorted(done for done, _ in found) == [False, True]
+        (refused,) = (node for node, (done, _) in zip(nodes, found, strict=True) if not done)
+        (error,) = (failure for done, failure in found if not done)
+        assert error.check(BegunElsewhere)
+        batches, store = self.batches[refused], refused.store
+        await self.until(lambda: not batches._unsettled)
+        assert not batches._open
+        assert not list(store.items(shared_batches.RESERVED_BATCHES))
 
     async def test_a_broker_is_killed_before_it_publishes(self) -> None:
         here, there = self.writing(), self.writing()
