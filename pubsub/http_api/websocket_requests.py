@@ -124,6 +124,9 @@ class WebSocketRequests:
         if len(self._subscriptions) >= listener.settings["max-subscriptions"]:
             raise LimitReached("subscriptions of a connection")
         start = await find_start(listener.store, given, await self._position(given), True)
+        if self._outbox.closed:
+            # The client has left meanwhile.
+            return {}
         if start.past:
             self.access.check_read(frozenset((name,)))
         else:

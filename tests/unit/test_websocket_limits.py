@@ -8,6 +8,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.memory_budget import INPUT
@@ -458,3 +459,21 @@ class NoiseTests(SynchronousTestCase):
         client.stream.lose()
         house.pass_time(1)
         assert house.broker.counters.connections == 0
+
+
+class GoneTests(SynchronousTestCase):
+    """Clients that leave while a request waits"""
+
+    def test_a_subscription_that_waits_for_its_start(self) -> None:
+        house = WebHouse()
+        client = connected(house)
+        used = house.broker.memory.used
+        start: Deferred[int] = Deferred()
+        self.patch(house.store, "offset_at", lambda timestamp: start)  # type: ignore[no-untyped-call]
+        client.send("subscribe", topic="a", timestamp=1)
+        client.stream.lose()
+        house.clock.advance(1)
+        start.callback(0)
+        house.clock.advance(1)
+        assert house.broker.topics.get("a") is None
+        assert house.broker.memory.used < used
