@@ -42,7 +42,8 @@ class PlannedPorts(Clock):
 
     def __init__(self) -> None:
         super().__init__()
-        self._taken: set[tuple[object, ...]] = set()
+        # By kind and port, the addresses that are taken.
+        self._taken: dict[tuple[str, int], list[str]] = {}
 
     def listenTCP(
         self, port: int, factory: object, backlog: int = 50, interface: str = ""
@@ -80,11 +81,21 @@ class PlannedPorts(Clock):
         return _PlannedPort(address(kind, host, port))
 
     def _take(self, interface: str, port: int, kind: str, place: str) -> None:
-        key = (kind, place, port)
-        if key in self._taken:
+        taken = self._taken.setdefault((kind, port), [])
+        if any(_overlap(place, other) for other in taken):
             error = OSError(errno.EADDRINUSE, "another listener of the file has this address")
             raise CannotListenError(interface, port, error)
-        self._taken.add(key)
+        taken.append(place)
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Return whether two places have an address in common.
+
+    ``0.0.0.0`` has all addresses of IPv4, and ``::`` those too.
+    """
+    if one == other or "::" in (one, other):
+        return True
+    return "0.0.0.0" in (one, other) and ":" not in one + other
 
 
 def _numeric(interface: str, port: int) -> str:

@@ -42,6 +42,17 @@ class CheckTests(CommandCase):
             (_at("tcp:7070"), "cafe: tcp 0.0.0.0:7070 would admit anonymous clients of other"),
             (_at("tcp6:7070"), "cafe: tcp [::]:7070 would admit anonymous clients of other"),
             (_at("unix:/a") + _at("unix:/a"), "another listener of the file has this address"),
+            *[
+                (
+                    b"allow-anonymous = true\n" + _at(one) + _at(other),
+                    "another listener of the file",
+                )
+                for one, other in (
+                    ("tcp:7070", "tcp:7070:interface=127.0.0.1"),
+                    ("tcp6:7070:interface=\\\\:\\\\:1", "tcp6:7070"),
+                    ("tcp:7070:interface=127.0.0.2", "tcp6:7070"),
+                )
+            ],
             (_at("unix:/a") + b"udp = true\n", "cafe: UDP requires a TCP endpoint"),
             (b'audit-log = "/no/such/dir/file"', "/no/such/dir/file: No such file or directory"),
             (b'audit-log = "/"', "audit-log: /: Is a directory"),
@@ -58,6 +69,11 @@ class CheckTests(CommandCase):
             _at("haproxy:tcp:7070"),
             _at("tcp:7070:interface=localhost") + b"udp = true\n",
             _at("tcp:0:interface=127.0.0.1") * 2,
+            _at("tcp:7070:interface=127.0.0.1") + _at("tcp:7070:interface=127.0.0.2"),
+            b"allow-anonymous = false\n"
+            + _at("tcp:7070")
+            + _at("tcp6:7070:interface=\\\\:\\\\:1")
+            + _at("tcp:7071"),
             _at("unix:/a") + _at("unix:/b"),
         ]
         for content in files:
