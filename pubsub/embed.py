@@ -116,15 +116,14 @@ class EmbeddedBroker(Service):
         super().startService()  # type: ignore[no-untyped-call]
 
     def stopService(self) -> Deferred[None]:
-        """Stop accepting, deliver the accepted messages, close; fires when that is done."""
-        if self._stopping is not None:
-            waiting: Deferred[None] = Deferred()
-            self._stopping.chainDeferred(waiting)
-            return waiting
-        if not self._opened:
-            return succeed(None)
-        super().stopService()  # type: ignore[no-untyped-call]
-        return self._stop()
+        """Stop accepting, deliver the accepted messages, close; fires when that is done.
+
+        A broker that stops still is waited for too.
+        """
+        if self._opened:
+            super().stopService()  # type: ignore[no-untyped-call]
+            return self._stop()
+        return succeed(None) if self._stopping is None else _same_time(self._stopping)
 
     def reload(
         self, config: ConfigurationSource, *, secrets: Mapping[str, bytes] | None = None
@@ -185,13 +184,26 @@ class EmbeddedBroker(Service):
 
     def _stop(self) -> Deferred[None]:
         self._spent, self._opened = True, False
-        self._stopping = stopping = self._broker.stopService()
+        before, stopping = self._stopping, self._broker.stopService()
+        if before is not None:
+            # It was started again while the broker before it was stopping.
+            ended = _same_time(before)
+            stopping.addCallback(lambda _: ended)
+        self._stopping = stopping
 
         def stopped(result: None) -> None:
-            self._stopping = None
+            if self._stopping is stopping:
+                self._stopping = None
             return result
 
         return stopping.addBoth(stopped)
+
+
+def _same_time(done: Deferred[None]) -> Deferred[None]:
+    """Return a Deferred that fires with ``done``."""
+    waiting: Deferred[None] = Deferred()
+    done.chainDeferred(waiting)
+    return waiting
 
 
 def _make(config: Config) -> tuple[BrokerService, LiveConfiguration]:

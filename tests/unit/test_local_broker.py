@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import cast
+from urllib.parse import urlsplit
 
 import jwt
 from twisted.internet import reactor
@@ -115,6 +116,25 @@ class EmbedTests(TestCase):
             await second
             await first
         await made.stopService()
+
+    async def test_it_starts_again_while_it_stops(self) -> None:
+        broker = embed({"store": "memory", "listen": [{"protocol": "nsd", "port": 0}]})
+        broker.startService()
+        host, port = urlsplit(broker.url("nsd")).netloc.split(":")
+        endpoint = clientFromString(reactor, f"tcp:{host}:{port}")
+        client = await connectProtocol(endpoint, Protocol())
+        first = broker.stopService()
+        assert not first.called
+        broker.startService()
+        second = broker.stopService()
+        assert not broker.running
+        # Both are waited for.
+        third = broker.stopService()
+        assert not second.called
+        client.transport.loseConnection()
+        for done in (first, second, third):
+            await done
+        await broker.stopService()
 
     async def test_a_reload(self) -> None:
         broker = start_broker(self).service
