@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from pubsub.backplane.later_calls import LaterCalls
 from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.returning_batches import ReturningBatches
 from pubsub.backplane.settled_batches import KEPT, QueryName, SettledBatches, key_of
@@ -84,7 +85,7 @@ class SharedBatches:
         time: Callable[[], float],
     ) -> None:
         self._state, self._store = state, store
-        self._clock = clock
+        self._clock, self._later = clock, LaterCalls(clock)
         self._settled = SettledBatches(store, memory, time)
         self._returning = ReturningBatches(state, store, clock, self._queries, self._put_back)
         # Published or given up, and not in the shared state yet: whether it was published.
@@ -102,6 +103,7 @@ class SharedBatches:
     def close(self) -> None:
         """The broker ends; the next one resumes what is not settled."""
         self._is_closed = True
+        self._later.close()
         self._returning.close()
 
     async def check(self, query: QueryName, batch: int) -> None:
@@ -170,7 +172,7 @@ class SharedBatches:
             if is_stored:
                 self.settle(query, batch, True)
             else:
-                self._clock.callLater(_PAUSE, self.published, query, batch)
+                self._later.add(_PAUSE, lambda: self.published(query, batch))
 
         self._store.when_stored(stored)
 
@@ -191,7 +193,7 @@ class SharedBatches:
                 try:
                     await self._settle(query, *settled)
                 except BackplaneAway:
-                    self._clock.callLater(_PAUSE, self._again, query)
+                    self._later.add(_PAUSE, lambda: self._again(query))
                     return
                 if self._unsettled.get(query) == settled:
                     del self._unsettled[query]

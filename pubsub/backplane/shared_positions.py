@@ -47,6 +47,9 @@ class ReaderSharing(Protocol):
     async def elsewhere(self, reader: tuple[str | None, str]) -> SharedPosition | None:
         """Return the position that ``reader`` has reported to another broker last."""
 
+    def close(self) -> None:
+        """The broker ends."""
+
 
 class SharedPositions:
     """The positions of ``store``, whose messages the present ``run`` of the broker numbers.
@@ -161,8 +164,9 @@ class SharedPositions:
     def close(self) -> None:
         """End all that waits."""
         self._ended = True
-        if self.batches is not None:
-            self.batches.close()
+        for shared in (self.batches, self.readers):
+            if shared is not None:
+                shared.close()
         for done in list(self._waiting):
             self._decide(done, False)
 

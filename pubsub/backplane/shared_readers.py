@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from pubsub.backplane.later_calls import LaterCalls
 from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.shared_position import MalformedPosition, SharedPosition, of_json
 from pubsub.backplane.shared_state import in_time
@@ -53,11 +54,16 @@ class SharedReaders:
         self, state: ISharedState, positions: SharedPositions, clock: IReactorTime
     ) -> None:
         self._state, self._positions, self._clock = state, positions, clock
+        self._later = LaterCalls(clock)
         # The value to share: an offset, a position, or None for a reader that was deleted.
         self._pending: dict[Name, int | SharedPosition | None] = {}
         self._under_way: set[Name] = set()
         self._revisions: dict[Name, int] = {}
         positions.readers = self
+
+    def close(self) -> None:
+        """The broker ends; what is not shared is not shared any more."""
+        self._later.close()
 
     def report(self, reader: Name, place: int | SharedPosition | None) -> None:
         """Share the offset or position of ``reader`` soon; None if it was deleted."""
@@ -76,7 +82,7 @@ class SharedReaders:
                     await self._put(reader, place)
                 except BackplaneAway:
                     self._pending.setdefault(reader, place)
-                    self._clock.callLater(_PAUSE, self._again, reader)
+                    self._later.add(_PAUSE, lambda: self._again(reader))
                     return
         finally:
             self._under_way.discard(reader)

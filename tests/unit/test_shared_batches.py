@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred, DeferredList, ensureDeferred, fail
+from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from pubsub.backplane import shared_batches, spool
@@ -44,6 +45,21 @@ class BatchTests(BatchCase):
         await self.has(here, [b"1", b"2", b"3", b"4"])
         await self.has(there, [b"1", b"2", b"3", b"4"])
 
+    async def test_nothing_is_tried_again_after_the_end(self) -> None:
+        node = self.writing()
+        batches, clock = self.batches[node], Clock()
+        batches._clock = batches._later._clock = clock
+        self.states[node].leave()
+        batches.settle(QUERY, 0, True)
+        batches._open[("o", "r")] = 0
+        self.patch(node.store, "when_stored", lambda call: call(False))
+        batches.published(("o", "r"), 0)
+        assert len(clock.getDelayedCalls()) == 2
+        batches.close()
+        assert not clock.getDelayedCalls()
+        batches.settle(QUERY, 0, True)
+        assert not clock.getDelayedCalls()
+
     async def test_two_reserve_a_batch_at_the_same_time(self) -> None:
         """The one that is refused keeps nothing: it would put the batch back as its own."""
         nodes = self.writing(), self.writing()
@@ -52,6 +68,7 @@ class BatchTests(BatchCase):
         assert sorted(done for done, _ in found) == [False, True]
         (refused,) = (node for node, (done, _) in zip(nodes, found, strict=True) if not done)
         (error,) = (failure for done, failure in found if not done)
+        assert error is not None
         assert error.check(BegunElsewhere)
         batches, store = self.batches[refused], refused.store
         await self.until(lambda: not batches._unsettled)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from twisted.internet import reactor
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import maybeDeferred
+from twisted.internet.task import Clock
 
 from pubsub.backplane import shared_readers
 from pubsub.backplane.memory_state import MemoryBucket, MemoryState
@@ -60,6 +61,17 @@ class ReaderTests(ReplicaCase):
         for node in (here, there):
             await self.until(lambda node=node: node.store.committed == 6)  # type: ignore[misc]
         return here, there
+
+    async def test_nothing_is_tried_again_after_the_end(self) -> None:
+        here = self.reading()
+        readers = here.history.positions.readers
+        assert isinstance(readers, SharedReaders)
+        clock = readers._later._clock = Clock()
+        self.states[here].leave()
+        readers.report(NAME, None)
+        assert clock.getDelayedCalls()
+        here.history.positions.close()
+        assert not clock.getDelayedCalls()
 
     async def test_a_reader_goes_on_at_another_broker_and_comes_back(self) -> None:
         here, there = await self.filled()
