@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
 import socket
 import sys
@@ -18,6 +20,8 @@ NOT_ACCEPTED = "not-accepted"
 # Descriptors that no connection gets: the history has to open files at any time. It is a quarter of
 # a small limit.
 _RESERVED = 32
+# Connections that are refused for that in one tick.
+_REFUSED = 32
 
 
 def count_accept_errors(port: tcp.Port, refuse: Callable[[str, str], object]) -> None:
@@ -46,13 +50,15 @@ def reserve_descriptors(port: tcp.Port, refuse: Callable[[str, str], object]) ->
         __slots__ = ()
 
         def accept(self) -> tuple[socket.socket, object]:
-            while True:
+            for _ in range(_REFUSED):
                 client, address = super().accept()
                 # The system gives the smallest descriptor that is free.
                 if client.fileno() < connection_descriptors():
                     return client, address
                 client.close()
                 refuse(NO_DESCRIPTORS, _label(address))
+            # The others have their turn in the next tick.
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     port.socket.__class__ = Accepting
 
