@@ -166,6 +166,10 @@ class Metadata:
         with self._lock:
             self._connection.close()
 
+    def wait_for_locks(self, seconds: float) -> None:
+        """Let a change wait for so long while another program has locked the file."""
+        self._connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
+
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._lock:

@@ -17,6 +17,8 @@ from pubsub.store.metadata import LogPlace, Metadata, SealedSegment
 from pubsub.store.open_segment import OpenSegment, WrittenRecords
 
 log = Logger()
+# Acknowledgments wait meanwhile, of records that are on disk; a change that fails is tried again.
+_LOCKED_SECONDS = 0.5
 
 
 class MetadataCopy:
@@ -25,6 +27,7 @@ class MetadataCopy:
     def __init__(self, directory: LogDirectory, metadata: Metadata) -> None:
         self._directory = directory
         self._metadata = metadata
+        metadata.wait_for_locks(_LOCKED_SECONDS)
         self.waiting: tuple[WrittenRecords, ...] = ()
         """Synced records with operations that are not applied, and the last synced ones."""
         self.failing: str | None = None

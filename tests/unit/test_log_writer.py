@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -331,6 +332,19 @@ class FailureTests(FaultCase):
         ]
         after = self.log(crashed)
         assert after.items() == {"a": b"2", "b": b"1"}
+
+    def test_metadata_that_another_program_has_locked_hold_no_commit_for_long(self) -> None:
+        log = self.log()
+        other = sqlite3.connect(self.path / "metadata.db", isolation_level=None)
+        self.addCleanup(other.close)
+        other.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        log.commit(numbered(0, 1), puts={"a": b"1"}, sync=True)
+        assert time.monotonic() - began < 5
+        assert log.writer.metadata_failing == "database is locked"
+        other.execute("ROLLBACK")
+        log.commit(numbered(1, 2), sync=True)
+        assert log.items() == {"a": b"1"}
 
     def test_an_index_that_cannot_be_written_is_made_again(self) -> None:
         self.patch(log_writer, "SEGMENT_BYTES", 1)
