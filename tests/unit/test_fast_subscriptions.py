@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 from pubsub.broker import sliced_routing
+from pubsub.broker.outbox import Outbox
+from pubsub.broker.router import Router
 from tests.unit import fast_wire as wire
 from tests.unit.fakes import START, Bench, Lines
 from tests.unit.fast_wire import (
@@ -18,6 +22,7 @@ from tests.unit.fast_wire import (
     WRONG_KEY,
     FastCase,
 )
+from tests.unit.streams import Client
 
 
 class ExpiryTests(FastCase):
@@ -95,6 +100,22 @@ class ExpiryTests(FastCase):
         assert reader.take() == OVER
         self.owner.send(wire.publish(OWNER, b"x", topic=more))
         assert reader.take() == wire.message(b"x", topic=more)
+
+    def test_a_client_that_is_evicted_while_it_subscribes(self) -> None:
+        """Messages that wait are delivered before a subscription begins."""
+        used = self.fast.broker.memory.used
+        for kind, name in ((Router, "complete"), (Outbox, "make_changes")):
+            client = self.fast.client()
+
+            def evict(*given: object, client: Client = client, **named: object) -> None:
+                if not client.closed:
+                    client.protocol.evict("too slow")
+
+            with patch.object(kind, name, evict):
+                client.send(wire.subscribe(wire.for_seconds(9, "subscribe")))
+            assert client.closed
+            assert self.fast.broker.memory.used == used
+            assert not self.fast.clock.getDelayedCalls()
 
     def test_unsubscribing_cancels_the_expiry(self) -> None:
         reader = self.fast.reader(wire.for_seconds(10, "subscribe"))

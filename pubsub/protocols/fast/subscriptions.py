@@ -95,8 +95,11 @@ class Subscriptions:
         # A new queue key that waits is for the subscription as it is.
         self._outbox.make_changes()
         subscription = self._by_topic.get(topic)
-        if subscription is None:
+        if subscription is None and not self._outbox.closed:
             subscription = self._begin(topic, token)
+        if subscription is None or self._outbox.closed:
+            # The client was evicted by a message that had to be delivered first.
+            return
         subscription.token, subscription.key, subscription.grace_ends = token, token.queue_key, inf
         self._schedule_end(topic, subscription)
 
