@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.router import Router
 from pubsub.broker.topic_registry import TOPIC_BYTES
 from pubsub.errors import ConfigurationError
 from pubsub.plugin import installed_protocols
@@ -281,6 +284,23 @@ class EndTests(SynchronousTestCase):
         home.broker.topic_lifecycle.end(home.broker.topics.named("t"))
         client.send(unsubscribe(b"t") + QUERY)
         assert client.take() == message(b"", b"\x05", bytes(4))
+
+    def test_a_client_that_is_evicted_while_it_subscribes(self) -> None:
+        """Messages that wait are delivered before a subscription begins."""
+        home = house()
+        join(home, b"DEALER", publish(b"news", b"x"))
+        used = home.broker.memory.used
+        client = join(home)
+
+        def evict(*given: object, **named: object) -> None:
+            if not client.closed:
+                client.protocol.evict("too slow")
+
+        with patch.object(Router, "complete", evict):
+            client.send(subscribe(b"news"))
+        home.turn()
+        assert client.closed
+        assert home.broker.memory.used == used
 
 
 class SettingTests(SynchronousTestCase):

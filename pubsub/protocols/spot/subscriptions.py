@@ -220,7 +220,8 @@ class Subscriptions:
         if hosted and not topic.hosted and self._connection.access.may_create(name):
             topic.hosted = True
         self._subscribe(topic, admitted=True)
-        if is_new:
+        # A message that had to be delivered first may have evicted the client.
+        if is_new and not self._connection.closing:
             self._names.add(name)
             self._charge(SUBSCRIPTION_BYTES)
             self._changed()
