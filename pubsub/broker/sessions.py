@@ -135,6 +135,8 @@ class SessionRegistry:
         """Shares sessions with other brokers, if anything does."""
         self.identities: IdentitySharing | None = None
         """Shares identities of nsd with other brokers, if anything does."""
+        self.at_stop: list[Callable[[], object]] = []
+        """Called when the broker keeps no sessions any more."""
         self.numbers: Counter[Hashable] = Counter()
         """The sessions of each kind."""
         self.nbytes = 0
@@ -278,6 +280,8 @@ class SessionRegistry:
         self.sharing = None
         for session in [session for session in self._detached if session.pending is not None]:
             self.close(session)
+        for call in self.at_stop:
+            call()
 
     def expire(self) -> Work:
         """Close the detached sessions whose window has passed, one a step."""

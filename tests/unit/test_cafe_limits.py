@@ -231,6 +231,14 @@ class MemoryBoundTests(SynchronousTestCase):
 class EndTests(SynchronousTestCase):
     """cafe §4.5, §4.7: shutdown and idle clients"""
 
+    def test_no_timer_is_left_of_a_client_that_leaves_at_once(self) -> None:
+        cafe = Cafe()
+        client = cafe.connect("cafe")
+        client.send(wire.hs_sub(b"\x01", b"bob"))
+        assert cafe.clock.getDelayedCalls()
+        client.stream.lose()
+        assert not cafe.clock.getDelayedCalls()
+
     def test_shutdown_sends_disconnect_after_queued_messages(self) -> None:
         cafe = Cafe()
         cafe.start()

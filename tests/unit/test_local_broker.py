@@ -14,6 +14,7 @@ from twisted.internet.protocol import Protocol
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
+import pubsub.client.twisted
 from pubsub.embed import NotServed, embed
 from pubsub.errors import ConfigurationError, StartError
 from pubsub.testing import LocalBroker, start_broker
@@ -54,6 +55,16 @@ class StartBrokerTests(TestCase):
         assert b"Error" in await client.answer
         client.transport.loseConnection()
         await client.lost
+
+    async def test_clients_that_could_resume_keep_no_timers(self) -> None:
+        """Trial reports timers that are left."""
+        broker = start_broker(self)
+        for protocol in ("cafe", "nsd", "rheos", "spot"):
+            async with (
+                pubsub.client.twisted.connect(broker.url(protocol), client_id="bob") as client,
+                client.subscribe("cafe/7"),
+            ):
+                pass
 
     async def test_connections_that_stay_open_are_reported(self) -> None:
         broker = start_broker(self)

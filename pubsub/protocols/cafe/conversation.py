@@ -247,6 +247,7 @@ class Conversations:
         """The connection has ended: end the session, or keep it if it can be resumed."""
         if client.password_check is not None:
             client.password_check.cancel()
+        self._handshakes.ended(client)
         listener = self._listener
         session, client.session = client.session, None
         outbox = client.outbox

@@ -24,6 +24,8 @@ from pubsub.wire.peer_address import network_of
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
+    from twisted.internet.interfaces import IDelayedCall
+
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.sessions import Session
@@ -79,6 +81,14 @@ class CafeHandshakes:
     def __init__(self, listener: Listener, channels: Channels) -> None:
         self._listener = listener
         self._channels = channels
+        # The ends of the gaps between acknowledgments and first messages.
+        self._gaps: dict[ServedClient, IDelayedCall] = {}
+
+    def ended(self, client: ServedClient) -> None:
+        """The connection has ended."""
+        gap = self._gaps.pop(client, None)
+        if gap is not None:
+            gap.cancel()
 
     def receive(self, client: ServedClient, frame: HandshakePub | HandshakeSub) -> None:
         """Handle a handshake: open or resume a session, or reject the client."""
@@ -263,13 +273,17 @@ class CafeHandshakes:
             client.access.check_subscribe(topic.name)
         return {topic: self._channels.encoding(topic) for topic in topics}
 
+    def _release(self, client: ServedClient, outbox: Outbox) -> None:
+        del self._gaps[client]
+        outbox.release()
+
     def _start_receiving(
         self, client: ServedClient, session: Session, wanted: Mapping[Topic, Encoding]
     ) -> None:
         listener = self._listener
         outbox = client.open_outbox()
         outbox.hold()
-        listener.clock.callLater(ACK_GAP, outbox.release)
+        self._gaps[client] = listener.clock.callLater(ACK_GAP, self._release, client, outbox)
         missed, session.subscriptions = session.subscriptions, EMPTY_MAP
         for topic, offset in missed.items():
             # Without topics that have ended, and those that the client may no longer read.

@@ -51,6 +51,12 @@ class Clients:
         self.shared: IdSharing
         """Shares them with other brokers; set by it."""
         listener.topics.watch_removal(self._topic_ended)
+        listener.sessions.at_stop.append(self._stop)
+
+    def _stop(self) -> None:
+        """The broker is stopping: no client is kept for another connection."""
+        for client in list(self._kept.values()):
+            self.drop_kept(client)
 
     def _topic_ended(self, topic: Topic) -> None:
         self._topics_ended += 1
