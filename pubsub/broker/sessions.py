@@ -136,7 +136,7 @@ class SessionRegistry:
         self.identities: IdentitySharing | None = None
         """Shares identities of nsd with other brokers, if anything does."""
         self.at_stop: list[Callable[[], object]] = []
-        """Called when the broker keeps no sessions any more."""
+        """Called when the broker stops, before it closes the connections."""
         self.numbers: Counter[Hashable] = Counter()
         """The sessions of each kind."""
         self.nbytes = 0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from pubsub.http_api.api_error import CONFLICT, FULL, ApiError
 from pubsub.http_api.shares import Shares
@@ -56,9 +56,18 @@ class PartRegistry:
         self._memory = memory
         self._parts: dict[str, StagedPart] = {}
         self._shares = Shares(lambda: _MAX_PARTS)
+        self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._parts)
+
+    def close(self) -> None:
+        """The broker stops: drop all parts, those that are being committed after their commit."""
+        self._is_closed = True
+        for id, part in tuple(self._parts.items()):
+            if part.timer is not None and part.timer.active():
+                part.timer.cancel()
+            self.drop(id)
 
     def reserve(self, client: Hashable) -> None:
         """Make sure that a part of ``client`` can be added; raises ApiError.
@@ -74,11 +83,15 @@ class PartRegistry:
         """Undo ``reserve``."""
         self._shares.free(client, 1)
 
-    def add(self, part: StagedPart) -> str:
-        """Add a part and return its id."""
+    def add(self, part: StagedPart, clock: IReactorTime, seconds: float) -> str:
+        """Add a part, which expires after ``seconds``, and return its id."""
         id = secrets.token_hex(16)
         self._parts[id] = part
         self._memory.add(part.held)
+        if self._is_closed:
+            self.drop(id)
+        else:
+            part.timer = clock.callLater(seconds, self.drop, id)
         return id
 
     def nbytes(self, query: QueryKey, batch: int) -> int:

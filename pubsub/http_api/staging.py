@@ -70,9 +70,7 @@ class StagingHandler:
         self._store = listener.store
         self._run_in_thread = run_in_thread
         # A query may stage at one listener of the broker and commit at another one.
-        self._batches = state = listener.shared(
-            BatchState, lambda: BatchState(listener.store, listener.memory)
-        )
+        self._batches = state = listener.shared(BatchState, lambda: _batches_of(listener))
         self._parts, self._committed, self._shared = state.parts, state.committed, state.commits
         self._publishing = listener.shared(
             SlicedPublishing,
@@ -121,9 +119,8 @@ class StagingHandler:
             self._parts.cancel(client)
             raise
         part = StagedPart(query, batch, run, body, summary, sender, client)
-        id = self._parts.add(part)
         seconds = self._listener.settings["stage-seconds"]
-        part.timer = self._listener.clock.callLater(seconds, self._parts.drop, id)
+        id = self._parts.add(part, self._listener.clock, seconds)
         if request.client_left:
             # The client does not get the id.
             self._parts.drop(id)
@@ -317,6 +314,12 @@ class StagingHandler:
         if not await stored(self._store):
             message = "the batch is not on disk yet; repeat the commit to find out when it is"
             raise ApiError(UNAVAILABLE, HistoryUnavailable.reason, message)
+
+
+def _batches_of(listener: Listener) -> BatchState:
+    state = BatchState(listener.store, listener.memory)
+    listener.sessions.at_stop.append(state.parts.close)
+    return state
 
 
 def _rows_of(parts: list[StagedPart]) -> deque[StagedRows]:

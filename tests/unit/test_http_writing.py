@@ -156,6 +156,17 @@ class CommitTests(WritingCase):
         assert client.answer().json["messages"] == 1
         assert self.house.body_bytes == 0
 
+    def test_the_end_of_the_broker(self) -> None:
+        held = self.held()
+        self.part(b"1")
+        assert self.house.body_bytes
+        self.house.broker.sessions.stop()
+        self.part(b"2")
+        assert self.house.body_bytes == 0
+        assert self.held() == held
+        names = [str(call) for call in self.house.clock.getDelayedCalls()]
+        assert not [name for name in names if "drop" in name]
+
     def test_expired_parts_are_dropped_when_a_commit_fails(self) -> None:
         self.house = WebHouse(stage_seconds=10)
         id = self.part(b"1")
