@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from pubsub.errors import InvalidTopicName, PubSubError
 
 
 class ClientError(PubSubError):
-    """Any error that the client library raises on purpose."""
+    """Any error that the client library raises on purpose. It can be copied and pickled."""
 
     reason = "client"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions are made again from their texts alone, which some of these are not.
+        return _made_again, (type(self), self.args), self.__dict__
+
+
+def _made_again(kind: type[ClientError], texts: tuple[object, ...]) -> ClientError:
+    return kind.__new__(kind, *texts)
 
 
 class InvalidUrl(ClientError):

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
+from copy import copy
+
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.client.client_errors import ConnectFailed
+from pubsub.client.client_errors import (
+    ClientError,
+    ConnectFailed,
+    NotPublished,
+    OutcomeUnknown,
+    TopicNotAddressable,
+)
 from pubsub.client.feed import NOTICES, Feed, FeedItem
 from pubsub.client.messages import MessageBatch
 from pubsub.client.notices import Disconnected, Gap
@@ -23,6 +32,18 @@ def taken(feed: Feed) -> list[FeedItem]:
 
 class EndTests(SynchronousTestCase):
     """The end of a subscription"""
+
+    def test_errors_can_be_copied_and_pickled(self) -> None:
+        errors: list[ClientError] = [
+            ConnectFailed("no", refused=True),
+            NotPublished("some", 2, 5),
+            TopicNotAddressable("no address", "a", ["nsd"]),
+            OutcomeUnknown("lost"),
+        ]
+        for error in errors:
+            for again in (copy(error), pickle.loads(pickle.dumps(error))):
+                assert type(again) is type(error)
+                assert (str(again), vars(again)) == (str(error), vars(error))
 
     def test_each_call_gets_an_error_of_its_own(self) -> None:
         """Each raise adds to the traceback of its error."""
