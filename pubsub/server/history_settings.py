@@ -9,6 +9,7 @@ from twisted.application.service import Service
 
 from pubsub.broker.durability import Durability
 from pubsub.errors import ConfigurationError
+from pubsub.store.commit_gate import unsynced_limit
 from pubsub.store.log_directory import check_free
 from pubsub.store.log_options import options_of
 from pubsub.store.log_store import MEMORY_BYTES, LogStore
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 def history_bytes(settings: Mapping[str, Any]) -> int:
     """Return the bytes of memory that the history takes."""
     if settings["store"] is not None:
-        return MEMORY_BYTES
+        return MEMORY_BYTES + unsynced_limit(settings["max-memory"])
     messages, nbytes = settings["history"]
     return nbytes if messages else 0
 

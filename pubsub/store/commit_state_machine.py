@@ -26,10 +26,10 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 
-from pubsub.broker.publisher_gates import Gate
 from pubsub.interfaces import Value
 from pubsub.store.commit_effects import Effects
 from pubsub.store.commit_figures import CommitFigures
+from pubsub.store.commit_gate import MAX_UNWRITTEN, CommitGate
 from pubsub.store.record import End, Put
 from pubsub.store.stored_runs import RunRecord, first_offset_of, last_offset_of, nbytes_of, run_of
 from pubsub.store.unsynced_groups import UnsyncedGroup, UnsyncedGroups
@@ -37,17 +37,17 @@ from pubsub.store.write_group import WriteGroup
 
 SYNC_BYTES = 4 * 1024**2
 """Bytes that are written and not synced, from which on a sync starts."""
-BACKLOG = 24 * 1024**2
-"""Bytes that are collected, written or not synced, from which on publishers are held."""
 SYNC_SECONDS = 1.0
 RETRY_SECONDS = 0.5
 
 
 class CommitStateMachine:
-    """Commits after ``interval`` seconds or ``nbytes`` bytes. ``committed`` is the first offset."""
+    """Commits after ``interval`` seconds or ``nbytes`` bytes; ``unsynced`` is for its gate."""
 
-    def __init__(self, effects: Effects, interval: float, nbytes: int, committed: int) -> None:
-        self.gate = Gate()
+    def __init__(
+        self, effects: Effects, interval: float, nbytes: int, committed: int, unsynced: int
+    ) -> None:
+        self.gate = CommitGate(unsynced)
         self.committed = committed
         """Every message before this offset is written."""
         self.failing: str | None = None
@@ -60,7 +60,6 @@ class CommitStateMachine:
         self._writing: WriteGroup | None = None
         self._unsynced = UnsyncedGroups()
         self._write_runs = self._sync_runs = self._with_sync = False
-        self._backlog = 0
         self._due = self._examining = self._closing = False
         self._holds = 0
         self._interval_timer: IDelayedCall | None = None
@@ -87,9 +86,11 @@ class CommitStateMachine:
         group.runs.append(run)
         nbytes = nbytes_of(run)
         group.nbytes += nbytes
-        self._backlog += nbytes
-        if self._backlog > BACKLOG and self.failing is None:
-            self.gate.close()
+        gate = self.gate
+        gate.unwritten += nbytes
+        gate.unsynced += nbytes
+        if (gate.unwritten > MAX_UNWRITTEN or gate.unsynced > gate.most) and self.failing is None:
+            gate.close()
         if group.nbytes >= self._nbytes or not (self._examining or self._interval_timer):
             self._schedule()
 
@@ -240,6 +241,7 @@ class CommitStateMachine:
             waiting, group.written = group.written, []
             for call in waiting:
                 call(True)
+            self.gate.wrote(group.nbytes)
         self._go_on()
         self._settle()
 
@@ -254,9 +256,7 @@ class CommitStateMachine:
     def _call_synced(self, groups: Sequence[UnsyncedGroup]) -> None:
         """Call the functions that wait for these groups, which are on disk."""
         self.figures.synced(groups, self._effects.seconds())
-        self._backlog -= sum(group.nbytes for group in groups)
-        if self.gate.shut and self._backlog <= BACKLOG // 2:
-            self.gate.open()
+        self.gate.synced(sum(group.nbytes for group in groups))
         for group in groups:
             for call in group.synced:
                 call(True)
@@ -288,7 +288,7 @@ class CommitStateMachine:
         self.figures.failures += 1
         if self.failing is None:
             self.failing = self._effects.failed(reason)
-        # Publishers are not held for this time: they are refused when they publish again.
+        # Publishers are refused from now on, and not held.
         self.gate.open()
         writing = [] if self._writing is None else [self._writing]
         waiting = self._unsynced.take_waiting()

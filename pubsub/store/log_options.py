@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pubsub.store.commit_gate import MOST_UNSYNCED, unsynced_limit
 from pubsub.store.retention_limits import RetentionLimits
 
 
@@ -13,7 +14,8 @@ from pubsub.store.retention_limits import RetentionLimits
 class LogOptions:
     """``interval`` seconds and ``nbytes`` bytes bound a group; ``retention`` bounds the history.
 
-    With ``compress`` upkeep compresses segments.
+    With ``compress`` upkeep compresses segments. Publishers are held while more than ``unsynced``
+    bytes are not on disk.
     """
 
     interval: float = 0.005
@@ -22,6 +24,7 @@ class LogOptions:
         default=(RetentionLimits("*", 7 * 86_400, 10 * 1024**3),)
     )
     compress: bool = False
+    unsynced: int = MOST_UNSYNCED
 
 
 def options_of(settings: Mapping[str, Any]) -> LogOptions:
@@ -31,4 +34,5 @@ def options_of(settings: Mapping[str, Any]) -> LogOptions:
         settings["commit-bytes"],
         settings["retention"],
         settings["compression"] == "zstd",
+        unsynced_limit(settings["max-memory"]),
     )

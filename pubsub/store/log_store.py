@@ -26,7 +26,8 @@ from pubsub.errors import HistoryUnavailable, StartError
 from pubsub.interfaces import CommitWatcher, IStore, Value
 from pubsub.store.atomic_commits import AtomicCommits
 from pubsub.store.catalog import CACHE_BYTES, set_horizons
-from pubsub.store.commit_state_machine import BACKLOG, CommitStateMachine
+from pubsub.store.commit_gate import MAX_UNWRITTEN
+from pubsub.store.commit_state_machine import CommitStateMachine
 from pubsub.store.commit_threads import CommitThreads
 from pubsub.store.epochs import continuation, continues
 from pubsub.store.expired_messages import ExpiredMessages, grain_of, horizons_of
@@ -39,15 +40,13 @@ from pubsub.store.reader_threads import ReaderThreads
 from pubsub.store.record import Begin
 from pubsub.store.recovery import boot_id, recover
 from pubsub.store.retention_limits import MICROSECONDS
-from pubsub.store.run_log import RunLog
+from pubsub.store.run_log import RECENT, RunLog
 from pubsub.store.sqlite_migration import migrate_missing
 from pubsub.store.upkeep import Rounds, Upkeep
 
 log = Logger()
-# Bytes of messages that are kept in memory for readers, beside those that are not on disk yet.
-RECENT = 8 * 1024**2
-MEMORY_BYTES = BACKLOG + RECENT + CACHE_BYTES
-"""Memory of the process that the history takes."""
+MEMORY_BYTES = RECENT + CACHE_BYTES
+"""Memory that the history takes besides that of messages that are not on disk."""
 
 
 @implementer(IStore)
@@ -83,9 +82,10 @@ class LogStore:
 
     def _continue_at(self, offset: int) -> None:
         """Keep the messages from ``offset`` on in memory, and commit them."""
-        self._log = RunLog(2**62, BACKLOG + RECENT, offset)
+        self._log = RunLog(2**62, MAX_UNWRITTEN + RECENT, offset)
         effects, options = self._effects, self._options
-        commits = CommitStateMachine(effects, options.interval, options.nbytes, offset)
+        bounds = options.interval, options.nbytes
+        commits = CommitStateMachine(effects, *bounds, offset, options.unsynced)
         commits.figures.watcher = self._watcher
         self._commits = effects.commits = commits
         self.gate = commits.gate

@@ -30,6 +30,8 @@ _SCAN = 2_000
 _STEP, _MIB = 4096, 1024**2
 # Topics that have ended before their runs are removed.
 _FORGOTTEN = 10_000
+RECENT = 8 * 1024**2
+"""Bytes of messages that are kept for readers, beside those that are not written."""
 
 
 class RunLog:

@@ -19,8 +19,8 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.store.commit_gate import MAX_UNWRITTEN, unsynced_limit
 from pubsub.store.commit_state_machine import (
-    BACKLOG,
     RETRY_SECONDS,
     SYNC_BYTES,
     SYNC_SECONDS,
@@ -33,6 +33,7 @@ from pubsub.store.write_group import WriteGroup
 from tests.unit.fakes import Held, batch_of
 
 INTERVAL = 0.01
+MAX_UNSYNCED = 48 * 1024**2
 SMALL, GROUP, LARGE = 10, 2000, SYNC_BYTES // 2
 
 
@@ -45,7 +46,7 @@ class Disk:
 
     def __init__(self) -> None:
         self.clock = Clock()
-        self.commits = CommitStateMachine(self, INTERVAL, GROUP, 0)
+        self.commits = CommitStateMachine(self, INTERVAL, GROUP, 0, MAX_UNSYNCED)
         self.writing: tuple[WriteGroup | None, bool] | None = None
         self.syncing: int | None = None
         self.written = self.synced = 0
@@ -268,7 +269,8 @@ class CommitMachine(RuleBasedStateMachine):
     def publishers_are_held_by_the_backlog(self) -> None:
         if self.commits.gate.shut:
             assert self.commits.failing is None
-            assert self.commits._backlog > BACKLOG // 2
+            gate = self.commits.gate
+            assert gate.unwritten > MAX_UNWRITTEN // 2 or gate.unsynced > MAX_UNSYNCED // 4 * 3
 
     def teardown(self) -> None:
         if self.held >= 0:
@@ -278,7 +280,8 @@ class CommitMachine(RuleBasedStateMachine):
         assert self.commits.failing is None
         assert self.disk.synced == self.disk.written == self.log.next_offset
         assert not self.commits.gate.shut
-        assert self.commits._backlog == self.commits._unsynced.nbytes == 0
+        assert self.commits.gate.unwritten == self.commits.gate.unsynced == 0
+        assert self.commits._unsynced.nbytes == 0
 
 
 def run_of(log: RunLog, size: int) -> RunRecord:
@@ -458,9 +461,26 @@ class CommitTests(CommitCase):
         assert self.called == [True, True]
         self.disk.settle()
 
-    def test_publishers_are_held_while_too_much_waits(self) -> None:
+    def test_publishers_are_held_while_too_much_is_not_written(self) -> None:
         held = Held()
-        self.add(BACKLOG)
+        self.add(MAX_UNWRITTEN)
+        assert self.commits.gate.shut
+        self.commits.gate.wait(held)
+        self.disk.end_write()
+        assert not held.reasons
+        self.disk.settle()
+
+    def test_the_limit_follows_the_memory(self) -> None:
+        mib = 1024**2
+        limits = [unsynced_limit(n) // mib for n in (1, 48 * mib, 800 * mib, 4096 * mib, 0)]
+        assert limits == [24, 24, 50, 96, 96]
+
+    def test_publishers_are_held_while_too_much_is_not_on_disk(self) -> None:
+        held = Held()
+        for _ in range(2):
+            self.add(MAX_UNWRITTEN - GROUP)
+            self.disk.end_write()
+        self.add(3 * GROUP)
         assert self.commits.gate.shut
         self.commits.gate.wait(held)
         self.disk.end_write()
@@ -556,7 +576,7 @@ class HeldTests(CommitCase):
         self.add(GROUP)
         self.commits.hold(1)
         self.disk.end_write(works=False)
-        self.add(BACKLOG)
+        self.add(MAX_UNSYNCED)
         assert not self.commits.gate.shut
         self.commits.release()
         self.disk.settle()
@@ -623,7 +643,7 @@ class FailureTests(CommitCase):
 
     def test_the_gate_is_open_meanwhile(self) -> None:
         held = Held()
-        self.add(BACKLOG)
+        self.add(MAX_UNSYNCED)
         self.commits.gate.wait(held)
         self.disk.end_write(works=False)
         assert not held.reasons

@@ -15,7 +15,7 @@ from pubsub.broker.batch import Page
 from pubsub.errors import HistoryUnavailable, StartError
 from pubsub.store import commit_state_machine, log_reader
 from pubsub.store.block import decode_block
-from pubsub.store.commit_state_machine import BACKLOG
+from pubsub.store.commit_gate import MAX_UNWRITTEN
 from pubsub.store.log_directory import RESERVE, check_free
 from pubsub.store.log_store import LogStore
 from pubsub.store.metadata_copy import MetadataCopy
@@ -55,7 +55,7 @@ class WriteTests(StoreCase):
 
     async def test_publishers_wait_while_too_much_does(self) -> None:
         held = Held()
-        self.store.append(batch_of([b"x" * BACKLOG]))
+        self.store.append(batch_of([b"x" * MAX_UNWRITTEN]))
         assert self.store.gate.shut
         self.store.gate.wait(held)
         assert held.reasons
