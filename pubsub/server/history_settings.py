@@ -34,15 +34,18 @@ def history_bytes(settings: Mapping[str, Any]) -> int:
     return nbytes if messages else 0
 
 
-def check_history(settings: Mapping[str, Any]) -> None:
-    """Raise ConfigurationError for settings that contradict each other."""
+def check_history(settings: Mapping[str, Any], reserved: int = 0) -> None:
+    """Raise ConfigurationError for settings that contradict each other.
+
+    ``reserved`` are the bytes that the history of a broker that runs has had since its start.
+    """
     if settings["store"] is None:
         for pattern, durability in settings["durability"]:
             if durability is Durability.SYNC:
                 raise ConfigurationError(
                     f"durability: {pattern}=sync needs a history on disk; remove --store memory"
                 )
-    nbytes = history_bytes(settings)
+    nbytes = max(history_bytes(settings), reserved)
     if 0 < settings["max-memory"] <= nbytes:
         raise ConfigurationError(
             f"max-memory: the history alone needs {nbytes} bytes; give more memory"

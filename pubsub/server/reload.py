@@ -66,7 +66,7 @@ class LiveConfiguration:
 
         Raises ConfigurationError; nothing has changed in that case, nor after any other exception.
         """
-        check_history(config.broker)
+        check_history(config.broker, self._broker.memory.aside)
         new = carried(self._running, config)
         changes = compare(describe(self._running), describe(config))
         wanted = entries(new)

@@ -6,20 +6,21 @@ from pubsub.broker.publisher_gates import Gate
 
 MAX_UNWRITTEN = 24 * 1024**2
 """Bytes that are not written, from which on publishers are held."""
-MOST_UNSYNCED = 96 * 1024**2
+MAX_UNSYNCED = 96 * 1024**2
+"""The highest limit of bytes that are not on disk."""
 # The gate opens when there are so many bytes less than at the limit, so that publishers wait
 # seldom, and not for each message.
 _LESS = 12 * 1024**2
 
 
 def unsynced_limit(max_memory: int) -> int:
-    """Return how many bytes may be not on disk: more of them keep a disk busy without a pause.
+    """Return how many bytes may be not on disk, with this ``max-memory`` (0: no bound).
 
-    It is a sixteenth of ``max_memory`` (0: no bound), within 24 and 96 MiB.
+    With more of them a pause of the disk holds publishers less often.
     """
     if not max_memory:
-        return MOST_UNSYNCED
-    return min(max(max_memory // 16, MAX_UNWRITTEN), MOST_UNSYNCED)
+        return MAX_UNSYNCED
+    return min(max(max_memory // 16, MAX_UNWRITTEN), MAX_UNSYNCED)
 
 
 class CommitGate(Gate):

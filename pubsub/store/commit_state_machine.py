@@ -42,7 +42,7 @@ RETRY_SECONDS = 0.5
 
 
 class CommitStateMachine:
-    """Commits after ``interval`` seconds or ``nbytes`` bytes; ``unsynced`` is for its gate."""
+    """Commits after ``interval`` seconds or ``nbytes`` bytes; ``unsynced``: see ``CommitGate``."""
 
     def __init__(
         self, effects: Effects, interval: float, nbytes: int, committed: int, unsynced: int

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pubsub.store.commit_gate import MOST_UNSYNCED, unsynced_limit
+from pubsub.store.commit_gate import MAX_UNSYNCED, unsynced_limit
 from pubsub.store.retention_limits import RetentionLimits
 
 
@@ -24,7 +24,7 @@ class LogOptions:
         default=(RetentionLimits("*", 7 * 86_400, 10 * 1024**3),)
     )
     compress: bool = False
-    unsynced: int = MOST_UNSYNCED
+    unsynced: int = MAX_UNSYNCED
 
 
 def options_of(settings: Mapping[str, Any]) -> LogOptions:

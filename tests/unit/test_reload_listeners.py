@@ -138,6 +138,13 @@ class AdditionTests(ListenerCase):
         error = raised(ConfigurationError, self.live.apply, config(cafe(1), max_memory="1M"))
         assert str(error).startswith("max-memory: the history alone needs ")
 
+    def test_the_share_of_the_history_is_that_of_the_start(self) -> None:
+        reserved = self.broker.memory.aside
+        smaller = config(cafe(1), max_memory=reserved, history="1000,1M")
+        error = raised(ConfigurationError, self.live.apply, smaller)
+        assert str(error).startswith(f"max-memory: the history alone needs {reserved} ")
+        assert not self.broker.memory.full
+
 
 class RemovalTests(ListenerCase):
     """A listener that the file no longer has"""
