@@ -39,6 +39,8 @@ class Feed:
         """Called when the feed is not full any more."""
         self.error: ClientError | None = None
         self.ended = False
+        self.withheld: set[Interest] = set()
+        """The interests whose messages belong to an earlier subscription until it has ended."""
         self._limit = limit
         self._events = events
         self._items: deque[FeedItem] = deque()
@@ -56,6 +58,7 @@ class Feed:
         return any(
             topic.startswith(one.name) if one.prefix else topic == one.name
             for one in self.interests
+            if one not in self.withheld
         )
 
     def put(self, batch: MessageBatch) -> None:

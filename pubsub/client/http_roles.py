@@ -203,12 +203,13 @@ class HttpSubscriber(HttpConnection):
         self.request(_HttpSubscribe(interest), "subscribe", **members)
         self.push()
 
-    def unsubscribe(self, interest: Interest) -> None:
+    def unsubscribe(self, interest: Interest) -> bool:
         """See ``WireConnection``."""
         self.session.positions.pop(interest, None)
         self._interests.pop(interest.name, None)
         self.request(_HttpUnsubscribe(interest), "unsubscribe", topic=interest.name)
         self.push()
+        return False
 
     def answered(self, waiting: Any, ok: Any, error: Any, events: list[WireEvent]) -> None:
         """See ``HttpConnection``."""

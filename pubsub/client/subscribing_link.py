@@ -7,6 +7,7 @@ on their way when the connection broke.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from pubsub.client.client_errors import ClientClosed, ClientError, SubscriptionRefused
@@ -22,9 +23,10 @@ from pubsub.wire.client_events import (
     NotSubscribed,
     Subscribed,
     SubscriptionEnded,
+    Unsubscribed,
     WireEvent,
 )
-from pubsub.wire.client_wire import ClientWire, Role
+from pubsub.wire.client_wire import ClientWire, Role, WireConnection
 
 _MAX_ROUTES = 4096
 
@@ -51,6 +53,8 @@ class SubscribingLink(Link):
         self._routes: dict[str, list[Feed]] = {}
         # Subscriptions that a resumed session may still have.
         self._dropped: list[Interest] = []
+        # The unsubscriptions without a reply. A feed that is added meanwhile begins after it.
+        self._ending: Counter[Interest] = Counter()
         self._interrupted = False
         # After a reconnection: the subscriptions without a reply, and the notice after the last.
         self._repeated: set[Interest] = set()
@@ -73,6 +77,8 @@ class SubscribingLink(Link):
         for interest in feed.interests:
             feeds = self._interests.setdefault(interest, [])
             feeds.append(feed)
+            if interest in self._ending:
+                feed.withheld.add(interest)
             if self.state is LinkState.READY and self.connection is not None:
                 self.connection.subscribe(interest)
                 self.touched(now)
@@ -95,10 +101,14 @@ class SubscribingLink(Link):
     def _unsubscribe(self, interest: Interest, now: float) -> None:
         if self.state is LinkState.READY and self.connection is not None:
             if self.wire.traits.unsubscribes:
-                self.connection.unsubscribe(interest)
+                self._request_end(self.connection, interest)
                 self.touched(now)
         else:
             self._dropped.append(interest)
+
+    def _request_end(self, connection: WireConnection, interest: Interest) -> None:
+        if connection.unsubscribe(interest):
+            self._ending[interest] += 1
 
     # Link
 
@@ -113,7 +123,7 @@ class SubscribingLink(Link):
         if resumed and self.wire.traits.unsubscribes:
             for interest in dropped:
                 if interest not in self._interests:
-                    self.connection.unsubscribe(interest)
+                    self._request_end(self.connection, interest)
         for interest in self._interests:
             self.connection.subscribe(interest)
         if self._interrupted:
@@ -135,6 +145,8 @@ class SubscribingLink(Link):
             case NotSubscribed():
                 self._refused(event.interest, event.reason)
                 self._answered(event.interest)
+            case Unsubscribed():
+                self._unsubscribed(event.interest)
             case SubscriptionEnded():
                 if event.interest is None:
                     self._tell(Ended(event.reason))
@@ -167,6 +179,18 @@ class SubscribingLink(Link):
         batch = MessageBatch(event)
         for feed in feeds:
             feed.put(batch)
+
+    def _unsubscribed(self, interest: Interest) -> None:
+        self._ending[interest] -= 1
+        if self._ending[interest] <= 0:
+            del self._ending[interest]
+            self._release(interest)
+
+    def _release(self, interest: Interest) -> None:
+        """Let the feeds of ``interest`` have its messages from now on."""
+        for feed in self._interests.get(interest, ()):
+            feed.withheld.discard(interest)
+        self._routes.clear()
 
     def _refused(self, interest: Interest, reason: str) -> None:
         error = f"{self.where}: the subscription to {interest.name!r} was refused: {reason}"
@@ -208,6 +232,9 @@ class SubscribingLink(Link):
         """See ``Link``."""
         self._interrupted = True
         self._reconnected = None
+        for interest in self._ending:
+            self._release(interest)
+        self._ending.clear()
         self._tell(Disconnected(self.trouble))
 
     def failed(self, error: ClientError) -> None:

@@ -82,6 +82,16 @@ class NotSubscribed:
 
 
 @dataclass(frozen=True, slots=True)
+class Unsubscribed:
+    """The reply to the oldest ``unsubscribe`` of ``interest`` without one.
+
+    Messages that arrive later are not of the subscription that it ended.
+    """
+
+    interest: Interest
+
+
+@dataclass(frozen=True, slots=True)
 class SubscriptionEnded:
     """The broker has ended a subscription; ``interest`` is None if it did not name it."""
 
@@ -151,6 +161,7 @@ WireEvent: TypeAlias = (
     | Messages
     | Subscribed
     | NotSubscribed
+    | Unsubscribed
     | SubscriptionEnded
     | Confirmed
     | Missed

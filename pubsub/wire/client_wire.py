@@ -234,8 +234,12 @@ class WireConnection(ABC):
         """Subscribe; ``Subscribed`` or ``NotSubscribed`` follows, with the same object."""
         raise NotImplementedError
 
-    def unsubscribe(self, interest: Interest) -> None:
-        """End a subscription. Messages that are on their way may still arrive."""
+    def unsubscribe(self, interest: Interest) -> bool:
+        """End a subscription; return whether ``Unsubscribed`` follows.
+
+        Until then, messages that were on their way may still arrive. A wire without that reply
+        drops them itself, or cannot tell them from those of a later subscription.
+        """
         raise NotImplementedError
 
     @abstractmethod

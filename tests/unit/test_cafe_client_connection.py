@@ -42,6 +42,7 @@ from pubsub.wire.client_events import (
     Rejected,
     Subscribed,
     SubscriptionEnded,
+    Unsubscribed,
     WireEvent,
 )
 from pubsub.wire.client_wire import Role, WireConnection, WireOptions
@@ -201,11 +202,12 @@ class SubscriberTests(SynchronousTestCase):
         events = connection.receive(refused + encode(Pong()) + encode(Pong()))
         assert events == [NotSubscribed(SEVEN, "UNAUTHORIZED"), Subscribed(NINE)]
 
-    def test_unsubscribing_reports_nothing(self) -> None:
+    def test_unsubscribing(self) -> None:
         connection = opened(Role.SUBSCRIBER)
-        connection.unsubscribe(SEVEN)
+        assert connection.unsubscribe(SEVEN)
         assert connection.take_output() == encode(Unsubscribe(7)) + encode(Ping())
-        assert connection.receive(encode(Pong())) == []
+        refused = encode(Error(ErrorCode.CHANNEL_NOT_FOUND))
+        assert connection.receive(refused + encode(Pong())) == [Unsubscribed(SEVEN)]
 
     def test_an_error_without_a_request_ends_a_subscription(self) -> None:
         connection = opened(Role.SUBSCRIBER)

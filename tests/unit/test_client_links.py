@@ -75,12 +75,16 @@ class LinkCase(SynchronousTestCase):
 
     def other(self, topic: str, *payloads: bytes) -> None:
         """Publish as another client."""
+        self.handled(topic, *payloads)
+        self.runtime.settle()
+
+    def handled(self, topic: str, *payloads: bytes) -> None:
+        """Have the broker handle messages of another client before anything else."""
         runtime = MemoryRuntime(self.house)
         client = runtime.client("spot")
         work = runtime.begin(client.publish_many(topic, list(payloads), confirm=True))
         assert work.result() is Level.HANDLED
         runtime.run(client.close())
-        self.runtime.settle()
 
 
 class SubscriberTests(LinkCase):
@@ -100,6 +104,26 @@ class SubscriberTests(LinkCase):
         (back,) = [item for item in items if isinstance(item, Reconnected)]
         assert back.resumed
         assert [type(notice) for notice in self.notices] == [Disconnected, Gap, Reconnected]
+
+    def test_a_subscription_gets_no_messages_of_the_one_before(self) -> None:
+        """The other client's message is handled before the request that ends the subscription."""
+        for protocol in ("cafe", "spot"):
+            client = self.client(protocol)
+            self.subscription(client, "cafe/7").close()
+            self.handled("cafe/7", b"before")
+            reader = self.subscription(client, "cafe/7")
+            self.other("cafe/7", b"after")
+            assert contents(self.items(reader)) == [b"after"], protocol
+            self.runtime.run(client.close())
+
+    def test_the_next_subscription_begins_when_the_connection_has_broken(self) -> None:
+        client = self.client("cafe")
+        self.subscription(client, "cafe/7").close()
+        reader = client.subscribe("cafe/7")
+        self.snap()
+        self.runtime.advance(1)
+        self.other("cafe/7", b"after")
+        assert contents(self.items(reader)) == [b"after"]
 
     def test_reconnected_means_that_the_broker_has_accepted_the_subscriptions(self) -> None:
         for protocol in ("cafe", "rheos", "spot"):

@@ -254,7 +254,7 @@ class TokenTests(TestCase):
         file = scratch(self) / "token"
 
         async def scenario(connect: Callable[..., Any]) -> None:
-            file.write_text(broker.token(expires=1))
+            file.write_text(broker.token(expires=2))
             async with (
                 connect(broker.url("http"), token_file=file) as client,
                 client.subscribe("news", events=True) as messages,

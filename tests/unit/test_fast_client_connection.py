@@ -20,6 +20,7 @@ from pubsub.wire.client_events import (
     Rejected,
     Subscribed,
     SubscriptionEnded,
+    Unsubscribed,
 )
 from pubsub.wire.client_wire import Role, WireConnection, WireOptions
 from tests.unit import fast_wire
@@ -114,8 +115,8 @@ class BrokerTests(SynchronousTestCase):
         writer.connection.publish("sport", Columns.one(b""))
         writer.settle()
         assert flat(reader.take()) == [("news", None, b"x")] * 10 + [("sport", None, b"")]
-        reader.connection.unsubscribe(NEWS)
-        reader.settle()
+        assert reader.connection.unsubscribe(NEWS)
+        assert reader.take() == [Unsubscribed(NEWS)]
         writer.connection.publish("news", Columns.one(b"x"))
         writer.settle()
         assert reader.take() == []

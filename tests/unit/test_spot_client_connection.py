@@ -23,6 +23,7 @@ from pubsub.wire.client_events import (
     Opened,
     Rejected,
     Subscribed,
+    Unsubscribed,
 )
 from pubsub.wire.client_wire import Role, WireConnection, WireOptions
 from tests.unit import brokers, rheos_wire
@@ -111,8 +112,8 @@ class BrokerTests(SynchronousTestCase):
         assert writer.take() == [Opened(), Confirmed(7, Level.HANDLED)]
         expected = [("news", None, one) for one in payloads]
         assert flat(reader.take()) == [*expected, ("game:p1", None, b"Hello")]
-        reader.connection.unsubscribe(GAMES)
-        reader.settle()
+        assert reader.connection.unsubscribe(GAMES)
+        assert reader.take() == [Unsubscribed(GAMES)]
         writer.connection.publish("game:p1", Columns.one(b"more"))
         writer.settle()
         assert reader.take() == []

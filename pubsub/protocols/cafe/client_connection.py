@@ -7,7 +7,7 @@ requests that wait for a PONG are in ``waiting``, the oldest first:
     request              sent               before its PONG             event
     confirm              PING               ERROR, one for each         Confirmed
     subscribe            SUBSCRIBE, PING    ERROR                       Subscribed, NotSubscribed
-    unsubscribe          UNSUBSCRIBE, PING  ERROR is ignored            none
+    unsubscribe          UNSUBSCRIBE, PING  ERROR is ignored            Unsubscribed
     ping                 PING               ERROR counts for the next   Alive
 """
 

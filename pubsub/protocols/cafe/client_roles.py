@@ -35,6 +35,7 @@ from pubsub.wire.client_events import (
     NotSubscribed,
     Subscribed,
     SubscriptionEnded,
+    Unsubscribed,
     WireEvent,
 )
 from pubsub.wire.client_wire import Headers, Sender, WireError
@@ -110,10 +111,11 @@ class CafeSubscriber(CafeClientConnection):
         channel = self.naming.channels[interest.name]
         self.await_pong(Waiting(interest=interest), encode(Subscribe(channel)))
 
-    def unsubscribe(self, interest: Interest) -> None:
+    def unsubscribe(self, interest: Interest) -> bool:
         """See ``WireConnection``."""
         channel = self.naming.channels[interest.name]
         self.await_pong(Waiting(interest=interest, wanted=False), encode(Unsubscribe(channel)))
+        return True
 
     def answered(self, waiting: Waiting, events: list[WireEvent]) -> None:
         """See ``CafeClientConnection``."""
@@ -122,9 +124,11 @@ class CafeSubscriber(CafeClientConnection):
             super().answered(waiting, events)
             return
         self.errors = []
-        if waiting.wanted and errors:
+        if not waiting.wanted:
+            events.append(Unsubscribed(interest))
+        elif errors:
             events.append(NotSubscribed(interest, error_name(ErrorCode, errors[0])))
-        elif waiting.wanted:
+        else:
             events.append(Subscribed(interest))
 
     def error(self, code: int, events: list[WireEvent]) -> None:

@@ -9,6 +9,7 @@ the barriers:
     open                                                          Opened; Rejected for a bad token
     confirm                                                       Confirmed
     subscribe            SUBSCRIBE; then CREATE, SUBSCRIBE        Subscribed, NotSubscribed
+    unsubscribe          UNSUBSCRIBE                              Unsubscribed
     ping                                                          Alive
     first use of a topic UNSUBSCRIBE of the topic; then CREATE    none (``client_publisher.py``)
 """
@@ -43,6 +44,7 @@ from pubsub.wire.client_events import (
     Rejected,
     Subscribed,
     SubscriptionEnded,
+    Unsubscribed,
     WireEvent,
 )
 from pubsub.wire.client_wire import WireConnection, WireError
@@ -64,7 +66,7 @@ _SILENT = "no reply to the first request; the listener may have errors=off"
 class Barrier:
     """A barrier without its ERROR. ``errors`` are those of the requests that it follows."""
 
-    event: Opened | Alive | None = None
+    event: Opened | Alive | Unsubscribed | None = None
     errors: list[Error] = field(default_factory=list)
 
     def code(self, offending: int) -> int:
@@ -207,9 +209,11 @@ class SubscriberConnection(FastClientConnection):
             self.send(encode(Subscribe(self.token, number)))
             self.barrier(InterestBarrier(interest=interest))
 
-    def unsubscribe(self, interest: Interest) -> None:
+    def unsubscribe(self, interest: Interest) -> bool:
         """See ``WireConnection``."""
         self.send(encode(Unsubscribe(self.token, fnv1a32(interest.name.encode()))))
+        self.barrier(Barrier(event=Unsubscribed(interest)))
+        return True
 
     def refused(self, error: Error, events: list[WireEvent]) -> None:
         """See ``FastClientConnection``."""

@@ -126,7 +126,7 @@ class NsdSubscriber(NsdClientConnection):
         self.waiting.append(request)
         self.send(line(_class="SubscribeRequest", **fields))
 
-    def unsubscribe(self, interest: Interest) -> None:
+    def unsubscribe(self, interest: Interest) -> bool:
         """See ``WireConnection``."""
         self._topics.pop(interest, None)
         self.session.positions.pop(interest, None)
@@ -139,6 +139,7 @@ class NsdSubscriber(NsdClientConnection):
         # Subscriptions to one topic with different starts share an identity.
         if all(other.name != interest.name for other in others):
             self._forget(interest.name)
+        return False
 
     def _forget(self, name: str) -> None:
         self.waiting.append(_Other())

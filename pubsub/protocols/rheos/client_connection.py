@@ -284,9 +284,10 @@ class SubscriberConnection(RheosClientConnection):
             self.create(interest.name)
             self.request(Awaited(interest=interest), Opcode.SUBSCRIBE, name)
 
-    def unsubscribe(self, interest: Interest) -> None:
+    def unsubscribe(self, interest: Interest) -> bool:
         """See ``WireConnection``."""
         self._wanted.discard(interest.name.encode())
+        return False
 
     def acknowledged(self, awaited: Awaited, failed: int, events: list[WireEvent]) -> None:
         """See ``RheosClientConnection``."""

@@ -73,13 +73,14 @@ class Waiting:
     """A request that waits for the PONG with ``context``, or for the reply to a QUERY if None.
 
     It is a ping, unless a field is set. ``unlisted`` has the number of messages of each topic that
-    the reply must list.
+    the reply must list. ``interest`` is subscribed to if ``wanted``, and unsubscribed otherwise.
     """
 
     context: bytes | None
     published: int | None = None
     interest: Interest | None = None
     unlisted: Mapping[bytes, int] = field(default_factory=dict)
+    wanted: bool = True
 
 
 class SpotClientConnection(WireConnection):
@@ -115,24 +116,24 @@ class SpotClientConnection(WireConnection):
             self.send(self._handshake.greet())
         return []
 
-    def await_handled(self, published: int | None = None, interest: Interest | None = None) -> None:
+    def await_handled(
+        self, published: int | None = None, interest: Interest | None = None, wanted: bool = True
+    ) -> None:
         """Have a PONG answer for the commands so far; a peer with ZMTP 3.0 knows only QUERY."""
         if not self._handshake.has_commands:
-            self.query(published, interest)
+            self._query(Waiting(None, published, interest, wanted=wanted))
             return
         self._pings += 1
         context = self._pings.to_bytes(8, "big")
-        self._waiting.append(Waiting(context, published, interest))
+        self._waiting.append(Waiting(context, published, interest, wanted=wanted))
         self.send(ping(context))
 
-    def query(
-        self,
-        published: int | None = None,
-        interest: Interest | None = None,
-        unlisted: Mapping[bytes, int] | None = None,
-    ) -> None:
-        """Have the list of topics answer for the commands so far."""
-        self._waiting.append(Waiting(None, published, interest, unlisted or {}))
+    def await_list(self, published: int, unlisted: Mapping[bytes, int]) -> None:
+        """Have the list of topics answer for the messages so far."""
+        self._query(Waiting(None, published, unlisted=unlisted))
+
+    def _query(self, waiting: Waiting) -> None:
+        self._waiting.append(waiting)
         self.send(encode_request(Query()))
 
     def ping(self) -> None:

@@ -26,6 +26,7 @@ from pubsub.wire.client_events import (
     Messages,
     NotSubscribed,
     Subscribed,
+    Unsubscribed,
     WireEvent,
 )
 from pubsub.wire.client_wire import Headers, Sender, WireError
@@ -66,7 +67,7 @@ class PublisherConnection(SpotClientConnection):
         published, self._published = self._published, 0
         if self._unlisted:
             unlisted, self._unlisted = self._unlisted, Counter()
-            self.query(published, unlisted=unlisted)
+            self.await_list(published, unlisted)
         else:
             self.await_handled(published)
 
@@ -114,11 +115,13 @@ class SubscriberConnection(SpotClientConnection):
             self.send(encode_request(Subscribe(name)))
             self.await_handled(interest=interest)
 
-    def unsubscribe(self, interest: Interest) -> None:
+    def unsubscribe(self, interest: Interest) -> bool:
         """See ``WireConnection``."""
         name = _pattern(interest)
         self._names.discard(name)
         self.send(encode_request(Unsubscribe(name)))
+        self.await_handled(interest=interest, wanted=False)
+        return True
 
     def close(self) -> None:
         """See ``WireConnection``: without subscriptions there is nothing to resume."""
@@ -138,7 +141,10 @@ class SubscriberConnection(SpotClientConnection):
             for one in self.take_refusals()
             if not one.topic or (one.topic == interest.name.encode() and not interest.prefix)
         ]
-        events.append(NotSubscribed(interest, refused[0]) if refused else Subscribed(interest))
+        if not waiting.wanted:
+            events.append(Unsubscribed(interest))
+        else:
+            events.append(NotSubscribed(interest, refused[0]) if refused else Subscribed(interest))
 
     def delivered(
         self,
