@@ -124,6 +124,8 @@ class Catalog:
 
     def visible(self, topics: Iterable[str], before: int) -> frozenset[str]:
         """Return those of ``topics`` that may have messages before ``before`` to be read."""
+        if not self.ended and all(one.offset < before for one in self.horizons):
+            return frozenset(topics)
         return frozenset([name for name in topics if self.hidden_before(name) < before])
 
     def use(self, segment: Segment) -> None:

@@ -7,12 +7,14 @@ import os
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TypeAlias
 from zlib import crc32
 
 from pubsub.store.log_directory import POSITION, LogDirectory
 from pubsub.store.segment import Segment, index_name
 from pubsub.store.segment_index import SegmentIndex
 
+Buffers: TypeAlias = Sequence[bytes | memoryview]
 SALT_BYTES = 8
 # The largest number of buffers of one call of pwritev.
 _BUFFERS = 1000
@@ -60,9 +62,7 @@ def read_note(directory: LogDirectory, log_id: bytes) -> int:
     return int(offset)
 
 
-def write_padded(
-    file: int, buffers: Sequence[bytes | memoryview], position: int, zeros: int
-) -> int:
+def write_padded(file: int, buffers: Buffers, position: int, zeros: int) -> int:
     """Write ``buffers`` and that many zeros behind them if there is space; return the end."""
     try:
         return write_all(file, [*buffers, bytes(zeros)], position)
@@ -70,20 +70,25 @@ def write_padded(
         return write_all(file, buffers, position)
 
 
-def write_all(file: int, buffers: Sequence[bytes | memoryview], position: int) -> int:
+def write_all(file: int, buffers: Buffers, position: int) -> int:
     """Write all of ``buffers`` at ``position``; return the position behind them."""
-    if len(buffers) > _BUFFERS:
-        buffers = [b"".join(buffers)]
+    buffers = few(buffers)
     while buffers:
         written = os.pwritev(file, buffers, position)
         if written <= 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         position += written
-        buffers = _rest(buffers, written)
+        buffers = rest_of(buffers, written)
     return position
 
 
-def _rest(buffers: Sequence[bytes | memoryview], written: int) -> list[bytes | memoryview]:
+def few(buffers: Buffers) -> Buffers:
+    """Return the same bytes as no more buffers than one call of pwritev takes."""
+    return buffers if len(buffers) <= _BUFFERS else [b"".join(buffers)]
+
+
+def rest_of(buffers: Buffers, written: int) -> Buffers:
+    """Return ``buffers`` without the first ``written`` bytes."""
     rest: list[bytes | memoryview] = []
     for buffer in buffers:
         if written >= len(buffer):

@@ -15,7 +15,7 @@ class LogOptions:
     """``interval`` seconds and ``nbytes`` bytes bound a group; ``retention`` bounds the history.
 
     With ``compress`` upkeep compresses segments. Publishers are held while more than ``unsynced``
-    bytes are not on disk.
+    bytes are not on disk. ``uncached`` if large writes do not stay in the page cache.
     """
 
     interval: float = 0.005
@@ -25,6 +25,7 @@ class LogOptions:
     )
     compress: bool = False
     unsynced: int = MAX_UNSYNCED
+    uncached: bool = True
 
 
 def options_of(settings: Mapping[str, Any]) -> LogOptions:
@@ -35,4 +36,5 @@ def options_of(settings: Mapping[str, Any]) -> LogOptions:
         settings["retention"],
         settings["compression"] == "zstd",
         unsynced_limit(settings["max-memory"]),
+        settings["tuning"],
     )

@@ -134,9 +134,9 @@ class LogStore:
             known = self._metadata.epochs()
             number = known[-1].number + 1 if known else 1
             begin = Begin(number, secrets.randbits(32), time.time_ns() // 1000, boot_id())
-            grain = grain_of(self._options.retention)
+            grain, uncached = grain_of(self._options.retention), self._options.uncached
             self._writer = LogWriter(
-                self._directory, self._catalog, self._metadata, run, grain=grain
+                self._directory, self._catalog, self._metadata, run, grain=grain, uncached=uncached
             )
             self._writer.begin(found.offset, number, found.sequence, [begin], found.lost)
             self.epoch = f"{number}-{begin.mark:08x}"

@@ -41,6 +41,7 @@ from pubsub.store.record import (
 from pubsub.store.segment import SEGMENT_HEAD_BYTES, Segment, SegmentHead
 from pubsub.store.segment_index import DEFAULT_GRAIN, LOST, Grain, SegmentIndex
 from pubsub.store.stored_runs import RunRecord, last_offset_of, run_of, topics_of
+from pubsub.store.uncached_writes import RecordFile
 from pubsub.store.write_group import WriteGroup
 
 SEGMENT_BYTES = 64 * 1024**2
@@ -69,6 +70,7 @@ class LogWriter:
         run: int,
         clock: Callable[[], int] = lambda: time.time_ns() // 1000,
         grain: Grain = DEFAULT_GRAIN,
+        uncached: bool = True,
     ) -> None:
         self._directory = directory
         self._catalog = catalog
@@ -76,6 +78,7 @@ class LogWriter:
         self._run = run
         self._clock = clock
         self._grain = grain
+        self._records = RecordFile(uncached)
         self._log_id = metadata.state().log_id
         self._epoch = 0
         self._sequence = 0
@@ -199,7 +202,7 @@ class LogWriter:
         if length <= _SMALL and end > active.allocated:
             end = write_padded(active.file, buffers, position, -end % _GROWTH)
         else:
-            write_all(active.file, buffers, position)
+            self._records.write(active.file, buffers, position, length)
         active.allocated = max(active.allocated, end)
         with self._lock:
             newest, ceiling = self._newest, self._ceiling.next

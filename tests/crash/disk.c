@@ -27,6 +27,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifndef RWF_DONTCACHE
+#define RWF_DONTCACHE 0x80
+#endif
+
 enum { WRITE = 1, CUT, SYNC, SYNC_NAMES, CREATE, RENAME, UNLINK, LOSE };
 
 struct record {
@@ -237,9 +241,9 @@ ssize_t pwritev(int fd, const struct iovec *parts, int number, off_t offset) {
     return pwritev64(fd, parts, number, offset);
 }
 
-/* Python writes by this one, without flags. */
+/* Python writes by this one. The flag concerns only the page cache. */
 ssize_t pwritev64v2(int fd, const struct iovec *parts, int number, off64_t offset, int flags) {
-    if (flags != 0)
+    if (flags != 0 && flags != RWF_DONTCACHE)
         abort();
     return pwritev64(fd, parts, number, offset);
 }

@@ -45,7 +45,7 @@ class Faults:
         if error is not None:
             raise OSError(error, os.strerror(error))
 
-    def pwritev(self, file: int, buffers: Sequence[bytes], position: int) -> int:
+    def pwritev(self, file: int, buffers: Sequence[bytes], position: int, flags: int = 0) -> int:
         error = self.fails("pwritev")
         data = b"".join(buffers)
         if error is not None:
