@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import random
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -14,13 +16,28 @@ from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen
 
 # Shorter than the defaults, so that tests do not wait for seconds.
 QUICK = ("--spot-sync=1", "--spot-heartbeat=1")
+_WORKERS = 16
+
+
+def _own_ports() -> Iterator[int]:
+    """Yield the ports of this process of pytest below the ephemeral ones, in turn."""
+    ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
+    own = range(ephemeral // 2 + worker, ephemeral, _WORKERS)
+    return itertools.cycle(random.sample(own, len(own)))
+
+
+_ports = _own_ports()
 
 
 def free_port() -> int:
-    """Return a free port outside the range of ephemeral ports."""
-    given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    """Return a free port outside the range of ephemeral ports.
+
+    Until the test listens on it, and while a server of the test is away, no other test gets it, not
+    even in another process of pytest.
+    """
     while True:
-        port = random.randrange(given // 2, given)
+        port = next(_ports)
         with suppress(OSError), socket.create_server((HOST, port)):
             return port
 

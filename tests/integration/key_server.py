@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from jwt.algorithms import ECAlgorithm
 
 from tests.integration.broker import HOST, TIMEOUT
+from tests.integration.cluster import free_port
 
 Reply = Callable[["socket"], object]
 
@@ -46,13 +47,13 @@ class KeyServer:
         self._make: Callable[[int], socketserver.ThreadingTCPServer]
         self._make = lambda port: Server((HOST, port), Handler)
         self._server: socketserver.ThreadingTCPServer | None = None
-        self.port = 0
+        # An ephemeral port might be that of another connection when it is opened again.
+        self.port = free_port()
         self.open()
 
     def open(self) -> None:
         """Listen, at the same port as before."""
         self._server = self._make(self.port)
-        self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def close(self) -> None:

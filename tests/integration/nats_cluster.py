@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.integration.broker import HOST
@@ -17,7 +17,7 @@ class NatsCluster:
     """The nodes, each of which knows the routes to all of them."""
 
     def __init__(self, directory: Path) -> None:
-        ports = self._ports()
+        ports = [free_port() for _ in range(NODES)]
         routes = ",".join(f"nats://{HOST}:{port}" for port in ports)
         self.nodes: list[NatsServer] = []
         for number, port in enumerate(ports):
@@ -28,13 +28,6 @@ class NatsCluster:
                 "--cluster", f"nats://{HOST}:{port}", "--routes", routes,
             )  # fmt: skip
             self.nodes.append(NatsServer(own, *options))
-
-    @staticmethod
-    def _ports() -> Sequence[int]:
-        ports: set[int] = set()
-        while len(ports) < NODES:
-            ports.add(free_port())
-        return sorted(ports)
 
     def url(self, *order: int) -> str:
         """Return the URL for a broker that tries the nodes in this order."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.broker import HOST, TIMEOUT
+from tests.integration.cluster import free_port
 
 SERVER = str(Path(sys.executable).with_name("nats-server"))
 
@@ -31,7 +32,9 @@ class NatsServer:
         """Whether the next start is with JetStream."""
         self._user = user
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = self._monitor = 0
+        self._monitor = 0
+        # An ephemeral port might be that of another connection when the server is started again.
+        self.port = free_port()
         self.start()
 
     @property
@@ -40,7 +43,7 @@ class NatsServer:
         return f"nats://{self._user}{HOST}:{self.port}"
 
     def start(self) -> None:
-        """Start it, at its port if it had one, and wait until it accepts connections."""
+        """Start it, and wait until it accepts connections."""
         ports = self._directory / "ports"
         ports.mkdir(exist_ok=True)
         for old in ports.iterdir():
@@ -48,7 +51,7 @@ class NatsServer:
         store = str(self._directory / "jetstream")
         with open(self._directory / "nats.log", "ab") as output:
             self._process = subprocess.Popen(
-                [SERVER, "-a", HOST, "-p", str(self.port or -1), "--ports_file_dir", str(ports),
+                [SERVER, "-a", HOST, "-p", str(self.port), "--ports_file_dir", str(ports),
                  *self._options, *(self.jetstream * ["-js", "-sd", store])],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
@@ -62,7 +65,6 @@ class NatsServer:
         for path in ports.glob("*.ports"):
             with contextlib.suppress(ValueError, KeyError, OSError):
                 found: dict[str, Any] = json.loads(path.read_text())
-                self.port = int(found["nats"][0].rpartition(":")[2])
                 if "monitoring" in found:
                     self._monitor = int(found["monitoring"][0].rpartition(":")[2])
                 with socket.create_connection((HOST, self.port)) as sock:

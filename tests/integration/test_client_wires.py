@@ -44,14 +44,6 @@ TOPIC = "cafe/7"
 shells = pytest.mark.parametrize("shell", SHELLS)
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports that are free now, for brokers that are restarted."""
-    ports: set[int] = set()
-    while len(ports) < count:
-        ports.add(free_port())
-    return list(ports)
-
-
 @dataclass(frozen=True)
 class House:
     """A broker with a listener of each wire, which can be killed and started again.
@@ -91,7 +83,7 @@ class House:
 @pytest.fixture
 def house(start: Start, tmp_path: Path) -> House:
     secret = make_secret(tmp_path / "secret")
-    ports = dict(zip(WIRES, free_ports(len(WIRES)), strict=True))
+    ports = {name: free_port() for name in WIRES}
     return House(start, secret, make_token(secret), ports, tmp_path / "history")
 
 
