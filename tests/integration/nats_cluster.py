@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.integration.broker import HOST
 from tests.integration.cluster import free_port
 from tests.integration.nats_server import NatsServer
+from tests.waiting import until
 
 NODES = 3
 
@@ -25,13 +26,17 @@ class NatsCluster:
             own.mkdir()
             options = (
                 "--cluster_name", "test", "--name", f"node-{number}",
-                "--cluster", f"nats://{HOST}:{port}", "--routes", routes,
+                "--cluster", f"nats://{HOST}:{port}", "--routes", routes, "-m", "-1",
             )  # fmt: skip
             self.nodes.append(NatsServer(own, *options))
 
     def url(self, *order: int) -> str:
         """Return the URL for a broker that tries the nodes in this order."""
         return "nats://" + ",".join(f"{HOST}:{self.nodes[number].port}" for number in order)
+
+    def wait(self) -> None:
+        """Wait until the nodes have a leader: before that a broker goes on to its next node."""
+        until(lambda: all(node.is_healthy() for node in self.nodes), "the cluster is ready")
 
     def close(self) -> None:
         """End all nodes."""
@@ -44,6 +49,7 @@ def nats_cluster(directory: Path) -> Iterator[NatsCluster]:
     """Run a cluster until the end of the context."""
     cluster = NatsCluster(directory)
     try:
+        cluster.wait()
         yield cluster
     finally:
         cluster.close()

@@ -71,6 +71,13 @@ class NatsServer:
                     return sock.recv(4) == b"INFO"
         return False
 
+    def is_healthy(self) -> bool:
+        """Return whether it is ready, with JetStream; needs the option -m."""
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(f"http://{HOST}:{self._monitor}/healthz").close()
+            return True
+        return False
+
     def subscriptions(self, prefix: str) -> list[int]:
         """Return how many subjects with ``prefix`` each client has; needs the option -m."""
         url = f"http://{HOST}:{self._monitor}/connz?subs=1"
