@@ -150,7 +150,7 @@ def test_pause_ends_with_the_disconnection_of_the_slow_subscriber(start: Start) 
             )
         assert all_of_quick.result() == list(range(FLOOD))
         assert quick.sync() == []
-        assert "dropped:" in broker.output
+        broker.wait_line("dropped:")
         received = numbers(slow.receive_until_reset())
         assert received == list(range(len(received)))
     assert broker.output.count(" disconnected: ") == 1
