@@ -202,6 +202,8 @@ def test_a_session_expires_after_its_window(start: Start) -> None:
     subscriber = Cafe.subscriber(broker, b"\x01", b"bob")
     with Cafe(broker.port("cafe")) as clock:
         subscriber.close()
+        # The window begins when the broker handles the end of the connection.
+        broker_saw_it_go(broker)
         clock.sock.settimeout(1.5)
         with pytest.raises(TimeoutError):
             clock.receive()
