@@ -99,7 +99,7 @@ def test_timestamps_do_not_go_backwards_over_a_restart(house: House) -> None:
     first.kill()
     house.set(-HOUR)
     second = house.open()
-    second.wait_line("clock: the last stored message is (3600|359.) s ahead of the system's clock")
+    second.wait_line(r"clock: the last stored message is 3[56]\d\d s ahead of the system's clock")
     send(second, b"2")
     until(lambda: bounds(second) == (0, 2), "the commit")
     one, two = history(second)
@@ -116,7 +116,7 @@ def test_a_jump_deletes_nothing_and_marks_nothing(house: House) -> None:
     broker.wait_line(JUMPED)
     assert bounds(broker) == (0, 2)
     house.set(0)
-    broker.wait_line("clock: the jump forward ended after . s and was not accepted")
+    broker.wait_line(r"clock: the jump forward ended after \d+ s and was not accepted")
     one, two = history(broker)
     assert 0 <= two["timestamp"] - one["timestamp"] < 60_000_000
     broker.stop()

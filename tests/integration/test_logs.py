@@ -61,8 +61,11 @@ def test_lines_that_repeat_are_rationed_and_records_are_not(start: Start, tmp_pa
         broker.signal(signal.SIGHUP)
         broker.wait_line('audit: .*"reload"', reloads)
     broker.stop()
-    assert len(re.findall(r"reload: reloaded: ", broker.output)) == 10
-    broker.wait_line("repeated 5 times, the last: reloaded: ")
+    written = len(re.findall(r"reload: reloaded: ", broker.output))
+    counted = re.findall(r"repeated (\d+) times, the last: reloaded: ", broker.output)
+    # A machine that takes more than ten seconds for them sees a second window.
+    assert 10 <= written < 15
+    assert written + sum(map(int, counted)) == 15
 
 
 def test_the_levels_of_the_file_are_applied_at_sighup(start: Start, tmp_path: Path) -> None:
