@@ -81,8 +81,10 @@ class ReactorLoopTests(SynchronousTestCase):
 
     def test_timers(self) -> None:
         self.begin()
+        # From one moment on, as time passes between the calls.
+        now = self.loop.time()
         for seconds in (0.03, 0.01, 0.02):
-            self.loop.call_later(seconds, self.done.append, seconds)
+            self.loop.call_at(now + seconds, self.done.append, seconds)
         self.loop.call_later(0.005, self.done.append, "cancelled").cancel()
         self.wait(lambda: len(self.done) == 3)
         assert self.done == [0.01, 0.02, 0.03]
