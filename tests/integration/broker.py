@@ -24,7 +24,7 @@ from pathlib import Path
 HOST = "127.0.0.1"
 TWISTD = str(Path(sys.executable).with_name("twistd"))
 # Generous, as only a hanging broker takes so long.
-TIMEOUT = 45.0
+TIMEOUT = 90.0
 DEFECTS = ("Traceback", "Unhandled Error", "Unhandled error")
 STARTED = r"history: "
 MODE = os.environ.get("BROKER_MODE", "default")

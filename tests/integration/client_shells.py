@@ -23,7 +23,7 @@ _Result = TypeVar("_Result")
 Connect = Callable[..., Any]
 Scenario = Callable[[Connect], Coroutine[Any, Any, _Result]]
 SHELLS = ("asyncio", "twisted", "blocking")
-SECONDS = 40.0
+SECONDS = 80.0
 
 
 class _Blocking:

@@ -181,7 +181,7 @@ def test_rheos_in_the_other_layouts(start: Start, secret: Path) -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_broker_that_is_gone_is_an_error(broker: Broker, secret: Path, protocol: str) -> None:
-    with make(broker, protocol, secret, timeout=1.0) as client:
+    with make(broker, protocol, secret, timeout=4.0) as client:
         publish(client, TOPIC.get(protocol, "plain"), b"x")
         broker.kill()
         with pytest.raises(ClientError):

@@ -16,7 +16,7 @@ from tests.unit.client_runtime import MemoryRuntime
 from tests.unit.raising import raised
 from tests.unit.streams import House
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 class CoroutineTests(SynchronousTestCase):

@@ -94,7 +94,7 @@ class EndTests(CommandCase):
 class ApiTests(TestCase):
     """The HTTP API of a broker"""
 
-    timeout = 20.0
+    timeout = 60.0
 
     async def test_topics_and_offsets(self) -> None:
         broker = start_broker(self)
