@@ -34,6 +34,7 @@ from pubsub.wire import proxy_protocol
 from pubsub.wire.accept_errors import count_accept_errors, reserve_descriptors
 from pubsub.wire.inherited_sockets import family_of, find_inherited, name_in
 from pubsub.wire.light_transport import use_transports
+from pubsub.wire.listen_errors import reason_of_listen_error, remedy_for_endpoint
 from pubsub.wire.loopback import use_reno_on_loopback
 from pubsub.wire.peer_address import host_of
 from pubsub.wire.proxy_protocol import use_proxied_streams
@@ -107,9 +108,7 @@ class ListenerService(Service):
         try:
             return _parse(self._reactor, self._description)
         except (ValueError, TypeError, LookupError, OSError, ImportError) as error:
-            hint = ""
-            if self._description.startswith("systemd:"):
-                hint = " (is the process started by a systemd socket unit?)"
+            hint = remedy_for_endpoint(self._description)
             raise ConfigurationError(
                 f"{self._protocol}: cannot use endpoint {self._description!r}: "
                 f"{type(error).__name__}: {error}{hint}"
@@ -243,13 +242,8 @@ class ListenerService(Service):
         error = failure.value
         if isinstance(error, StartError):
             return str(error)
-        if isinstance(error, CannotListenError):
-            reason = getattr(error.socketError, "strerror", None) or str(error.socketError)
-        elif isinstance(error, OSError):
-            reason = error.strerror or os.strerror(error.errno or 0)
-        elif isinstance(error, OverflowError):
-            reason = "a port is a number from 0 to 65535"
-        else:
+        reason = reason_of_listen_error(self._description, error) if error else None
+        if reason is None:
             failure.raiseException()
         return f"{self._protocol}: cannot listen on {self._description}: {reason}"
 

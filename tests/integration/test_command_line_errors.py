@@ -164,7 +164,10 @@ def test_a_taken_port_as_a_daemon(tmp_path: Path, taken: int) -> None:
     # twistd shows 100 bytes of an error on the terminal; the log has all of it.
     assert "cafe: cannot listen" in result.stderr
     (line,) = [line for line in log.splitlines() if "cannot start" in line]
-    assert line.endswith(f"tcp:{taken}:interface={HOST}: Address already in use")
+    assert line.endswith(
+        f"tcp:{taken}:interface={HOST}: Address already in use; stop the program that listens "
+        "there, or choose another port"
+    )
 
 
 def test_a_history_that_cannot_be_opened_as_a_daemon(tmp_path: Path) -> None:

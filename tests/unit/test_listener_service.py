@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pathlib
 import resource
 import socket
 import struct
@@ -85,6 +86,12 @@ class EndpointTests(SynchronousTestCase):
             assert text.startswith(f"toy: cannot use endpoint {endpoint!r}: ")
             assert "\n" not in text
 
+    def test_an_ipv6_address_with_plain_colons_gets_a_hint(self) -> None:
+        for endpoint in ("tcp:0:interface=::1", "tcp6:0:interface=fe80::1", "tcp:1:interface=2:3"):
+            with pytest.raises(ConfigurationError, match="IPv6"):
+                service_at(endpoint)
+        assert service_at(r"tcp:0:interface=\:\:1")
+
     def test_systemd_without_a_socket_unit_is_a_clear_error(self) -> None:
         for endpoint in ("systemd:domain=INET:index=0", "systemd:name=cafe.socket"):
             with pytest.raises(ConfigurationError, match="socket unit"):
@@ -113,13 +120,23 @@ class ListenTests(TestCase):
         holder, port = taken()
         self.addCleanup(holder.close)
         endpoint = f"tcp:{port}:interface=127.0.0.1"
-        assert self.refuse(endpoint) == f"toy: cannot listen on {endpoint}: Address already in use"
+        assert self.refuse(endpoint) == (
+            f"toy: cannot listen on {endpoint}: Address already in use; "
+            "stop the program that listens there, or choose another port"
+        )
 
     def test_a_foreign_address_is_a_one_line_error(self) -> None:
         assert "annot assign" in self.refuse("tcp:0:interface=192.0.2.1")
 
     def test_an_unusable_path_is_a_one_line_error(self) -> None:
-        assert "No such file" in self.refuse("unix:/nowhere/at/all.sock")
+        assert self.refuse("unix:/nowhere/at/all.sock").endswith(
+            "No such file or directory; make the directory of the socket"
+        )
+
+    def test_a_file_at_the_path_is_a_one_line_error(self) -> None:
+        path = os.path.join(tempfile.mkdtemp(), "s")
+        pathlib.Path(path).touch()
+        assert self.refuse(f"unix:{path}").endswith("or remove the file if none does")
 
     def test_a_path_that_is_too_long_leaves_no_lock_file(self) -> None:
         directory = tempfile.mkdtemp()
@@ -129,7 +146,11 @@ class ListenTests(TestCase):
     def test_the_lock_file_of_another_listener_stays(self) -> None:
         directory = tempfile.mkdtemp()
         self.start(f"unix:{directory}/s")
-        assert "Cannot acquire lock" in self.refuse(f"unix:{directory}/s")
+        assert self.refuse(f"unix:{directory}/s") == (
+            f"toy: cannot listen on unix:{directory}/s: process {os.getpid()} has the socket; stop "
+            f"it or choose another path, or remove {directory}/s.lock if that process does not "
+            "listen there"
+        )
         assert sorted(os.listdir(directory)) == ["s", "s.lock"]
 
     def test_the_address_is_logged(self) -> None:

@@ -107,6 +107,7 @@ class AdditionTests(ListenerCase):
         (line,) = [line for line in self.lines if "cannot listen" in line]
         assert line == (
             "reload: nsd: cannot listen on tcp:2:interface=127.0.0.1: Address already in use; "
+            "stop the program that listens there, or choose another port; "
             "correct it and reload again"
         )
         obstacles = [
