@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 
+from pubsub.errors import ConfigurationError
 from pubsub.kernel import COMPILED
+
+_CHOICES = ("", "compiled", "interpreted")
+"""Values of PUBSUB_KERNEL; the first two select the compiled kernel if there is one."""
 
 
 def build_kind() -> str:
     """Return ``compiled`` or ``interpreted``."""
     return "compiled" if COMPILED else "interpreted"
+
+
+def check_kernel_choice(environment: Mapping[str, str]) -> None:
+    """Raise ConfigurationError if PUBSUB_KERNEL has a value that selects nothing.
+
+    The kernel itself takes every other value than ``interpreted`` for the default.
+    """
+    choice = environment.get("PUBSUB_KERNEL", "")
+    if choice not in _CHOICES:
+        raise ConfigurationError(
+            f"PUBSUB_KERNEL: there is no kernel {choice!r}; set it to interpreted or compiled, "
+            "or unset it"
+        )
 
 
 @cache

@@ -19,7 +19,7 @@ from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.passwords import PasswordVerifier
 from pubsub.broker.service import BrokerService
 from pubsub.broker.wall_clock import WallClock
-from pubsub.build_info import build_kind
+from pubsub.build_info import build_kind, check_kernel_choice
 from pubsub.errors import ConfigurationError, PubSubError, StartError
 from pubsub.server.access_settings import report_deprecated
 from pubsub.server.backplane_settings import add_backplane
@@ -59,6 +59,7 @@ def makeService(options: ParsedOptions) -> IService:
     try:
         broker = make_broker(options.config, reactor)
     except PubSubError as error:
+        check_kernel_choice(os.environ)
         raise SystemExit(f"pubsub: {error}") from None
     tuning = tuning_of(options.config)
     tune_memory(tuning)
