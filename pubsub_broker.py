@@ -98,10 +98,13 @@ def __getattr__(name: str) -> Any:
     if name in ("Options", "makeService"):
         if name == "Options":
             _check()
+            from pubsub.server.early_interrupt import end_at_interrupt
             from pubsub.server.early_reload import early_reload
 
-            # What follows takes a second, in which the signal would end the process.
+            # What follows takes a second, in which SIGHUP would end the process, and SIGINT would
+            # show a traceback or be lost.
             early_reload.watch()
+            end_at_interrupt()
         from pubsub.server import tap
 
         return getattr(tap, name)

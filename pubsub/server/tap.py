@@ -29,6 +29,7 @@ from pubsub.server.command_line import Options as ParsedOptions
 from pubsub.server.command_line import make_options
 from pubsub.server.configuration import Config
 from pubsub.server.configuration_changes import entries
+from pubsub.server.early_interrupt import leave_interrupt_to
 from pubsub.server.history_settings import HistoryCheck, check_history, history_bytes, make_store
 from pubsub.server.issuer_key_fetcher import IssuerKeyFetcher
 from pubsub.server.listener_set import ListenerSet
@@ -56,10 +57,11 @@ def makeService(options: ParsedOptions) -> IService:
     from twisted.internet import reactor
 
     sys.excepthook = report_start_error
+    leave_interrupt_to(reactor)
     try:
+        check_kernel_choice(os.environ)
         broker = make_broker(options.config, reactor)
     except PubSubError as error:
-        check_kernel_choice(os.environ)
         raise SystemExit(f"pubsub: {error}") from None
     tuning = tuning_of(options.config)
     tune_memory(tuning)

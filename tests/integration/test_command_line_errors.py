@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.broker import DEFECTS, HOST, listen, run
+from tests.integration.broker import DEFECTS, HOST, TIMEOUT, TWISTD, listen, run
 from tests.waiting import until
 
 LINE = re.compile(r"pubsub: [^\n]+\n")
@@ -194,3 +196,29 @@ def test_a_pid_file_in_use_is_not_removed(tmp_path: Path, taken: int) -> None:
     (tmp_path / "other.pid").write_text("1")
     run([f"--listen=cafe=tcp:{taken}:interface={HOST}"], tmp_path, ["-n", "--pidfile=new.pid"])
     assert [path.name for path in tmp_path.iterdir()] == ["other.pid"]
+
+
+def test_an_unknown_kernel(tmp_path: Path) -> None:
+    """It is not taken for the default: a typing error would otherwise go unnoticed."""
+    result = run(["--proto=cafe", "--port=0"], tmp_path, env={"PUBSUB_KERNEL": "bogus"})
+    assert_one_line(result, "PUBSUB_KERNEL: there is no kernel 'bogus'")
+
+
+def test_sigint_before_the_reactor_runs(tmp_path: Path) -> None:
+    """The start stands still at a configuration file that is a pipe, which the test writes to."""
+    pipe = tmp_path / "pubsub.toml"
+    os.mkfifo(pipe)
+    process = subprocess.Popen(
+        [TWISTD, "-n", "--pidfile=", "pubsub", f"--config={pipe}"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # A shell without job control ignores the signal in its background processes.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    with process, pipe.open("w"):
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == -signal.SIGINT
+    assert output == ""
