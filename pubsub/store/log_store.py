@@ -174,7 +174,7 @@ class LogStore:
     async def _close(self) -> None:
         self._rounds.stop()
         self.atomic_commits.close()
-        if not await self._commits.finish():
+        if not await self._commits.finish() and self.next_offset > self.committed:
             log.error(
                 "history: {count} messages could not be written and are lost: {reason}",
                 count=self.next_offset - self.committed,

@@ -341,3 +341,17 @@ class FullTests(StoreCase):
         self.empty()
         self.open()
         assert self.store.next_offset == 0
+
+    async def test_a_loss_at_the_end_is_logged_only_if_there_is_one(self) -> None:
+        for payloads, expected in ([], []), ([b"x"], ["1 messages"]):
+            lines = logged(self)
+            self.fill()
+            if payloads:
+                self.store.append(batch_of(payloads))
+            self.store.put("t", "k", b"v")
+            await self.stored()
+            await self.store.close()
+            lost = [line.split(" could not")[0] for line in lines if "are lost" in line]
+            assert lost == [f"history: {text}" for text in expected]
+            self.empty()
+            self.open()
