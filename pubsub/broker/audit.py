@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from twisted.logger import Logger
-from twisted.python.logfile import LogFile
 
 from pubsub.broker.recent_records import RecentRecords
+from pubsub.broker.rotated_file import RotatedFile
 from pubsub.broker.visible_text import visible
 from pubsub.errors import ConfigurationError
 
@@ -33,7 +33,7 @@ class AuditLog:
 
     def __init__(self, seconds: Callable[[], float], path: str = "", size: int = 0) -> None:
         self._seconds = seconds
-        self._file: LogFile | None = None
+        self._file: RotatedFile | None = None
         self.watcher: Callable[[str, dict[str, object]], None] | None = None
         """Called with each record."""
         self.recent = RecentRecords()
@@ -57,6 +57,9 @@ class AuditLog:
         """True if the path has no file, or another one, as after a rotation by another program."""
         if self._file is None:
             return False
+        if self._file._file.closed:
+            # A rotation has failed. It is begun again before the next record, or here.
+            return True
         try:
             found = os.stat(self._file.path)
         except OSError:
@@ -76,7 +79,6 @@ class AuditLog:
             return
         try:
             self._file.write((line + "\n").encode(errors="backslashreplace"))
-            self._file.flush()
         except OSError as error:
             message = "audit-log: cannot write: {reason}; record: {line}"
             log.error(message, reason=error.strerror, line=line, unlimited=True)
@@ -84,7 +86,7 @@ class AuditLog:
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
-            self._file.close()
+            self._file.close()  # type: ignore[no-untyped-call]
 
 
 def check_place(path: str) -> None:
@@ -95,15 +97,8 @@ def check_place(path: str) -> None:
         raise ConfigurationError(f"audit-log: {path}: {os.strerror(number)}")
 
 
-def _open(path: str, size: int) -> LogFile:
-    target = Path(path)
+def _open(path: str, size: int) -> RotatedFile:
     try:
-        return LogFile(
-            target.name,
-            str(target.parent),
-            rotateLength=size or None,
-            maxRotatedFiles=_KEPT_FILES,
-            defaultMode=0o600,
-        )
+        return RotatedFile(path, size, _KEPT_FILES, 0o600)
     except OSError as error:
         raise ConfigurationError(f"audit-log: {path}: {error.strerror}") from None

@@ -24,13 +24,14 @@ from twisted.logger import (
     FilteringLogObserver,
     ILogObserver,
     LogEvent,
+    Logger,
     LogLevel,
     LogLevelFilterPredicate,
 )
 from twisted.python.components import Componentized
-from twisted.python.logfile import LogFile
 from zope.interface import implementer
 
+from pubsub.broker.rotated_file import RotatedFile
 from pubsub.errors import StartError
 from pubsub.server.log_levels import set_levels
 from pubsub.server.log_lines import (
@@ -45,6 +46,7 @@ from pubsub.server.log_lines import (
 from pubsub.server.log_rationing import Rationing
 from pubsub.wire.connection_log import NAMESPACE
 
+log = Logger()
 _DEFAULT_FILE = "twistd.log"
 
 
@@ -107,7 +109,7 @@ class ProcessLog:
             return _file_observer(sys.stdout, self._json)
         path = path or _DEFAULT_FILE
         try:
-            file = LogFile.fromFullPath(path)
+            file = RotatedFile(path)
         except OSError as error:
             raise StartError(f"logfile: {path}: {error.strerror}") from None
         _rotate_at_signal(file)
@@ -165,7 +167,7 @@ def is_journal(file: IO[Any], environ: Mapping[str, str]) -> bool:
         return False
 
 
-def _rotate_at_signal(file: LogFile) -> None:
+def _rotate_at_signal(file: RotatedFile) -> None:
     """Begin a new file at SIGUSR1, as twistd does for its own logs."""
     if signal.getsignal(signal.SIGUSR1) not in (signal.SIG_DFL, None):
         return
@@ -173,9 +175,21 @@ def _rotate_at_signal(file: LogFile) -> None:
     def rotate(number: int, frame: FrameType | None) -> None:
         from twisted.internet import reactor
 
-        cast(IReactorFromThreads, reactor).callFromThread(file.rotate)
+        cast(IReactorFromThreads, reactor).callFromThread(_rotate, file)
 
     signal.signal(signal.SIGUSR1, rotate)
+
+
+def _rotate(file: RotatedFile) -> None:
+    try:
+        file.rotate()  # type: ignore[no-untyped-call]
+    except OSError as error:
+        # This line opens the file again.
+        log.error(
+            "logfile: {path}: cannot begin a new file: {reason}; make room and send SIGUSR1 again",
+            path=file.path,
+            reason=error.strerror,
+        )
 
 
 def call_later_from_threads(reactor: object) -> Callable[[float, Callable[[], None]], object]:

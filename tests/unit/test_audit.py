@@ -202,3 +202,28 @@ class FailureTests(AuditCase):
         assert '"topic": "orders"' in line
         audit.record("rotate")
         assert [record["event"] for record in self.read()] == ["rotate"]
+
+    def test_it_goes_on_after_a_rotation_that_failed(self) -> None:
+        lines = logged(self)
+        audit = self.open(size=1)
+        audit.record("first")
+        full = OSError(errno.ENOSPC, "No space left on device")
+        with patch("twisted.python.logfile.open", side_effect=full, create=True):
+            for _ in range(2):
+                audit.record("logged")
+        assert [line.partition("; ")[0] for line in lines] == [
+            "audit-log: cannot write: No space left on device"
+        ] * 2
+        audit.record("second")
+        assert [record["event"] for record in self.read()] == ["second"]
+
+    def test_a_reload_begins_the_file_that_a_rotation_could_not_make(self) -> None:
+        logged(self)
+        audit = self.open(size=1)
+        audit.record("first")
+        full = OSError(errno.ENOSPC, "No space left on device")
+        with patch("twisted.python.logfile.open", side_effect=full, create=True):
+            audit.record("logged")
+        audit.reconfigure({"audit-log": str(self.path), "audit-size": 1})
+        audit.record("second")
+        assert [record["event"] for record in self.read()] == ["second"]
