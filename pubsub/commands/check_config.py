@@ -9,6 +9,7 @@ import click
 from pubsub.commands.destination import destination, destination_options
 
 if TYPE_CHECKING:
+    from pubsub.server.configuration import Config
     from pubsub.server.configuration_changes import Described
 
 _RESTART = 3
@@ -30,25 +31,27 @@ def check_config(context: click.Context, file: str, against: str | None) -> int:
     Exit codes: 0 the file is valid, and a reload applies all of it; 3 it is valid, and a restart is
     needed for some of it; 1 it is not valid.
     """
-    from pubsub.server.configuration_changes import compare
+    from pubsub.server.configuration_changes import compare, describe, hidden_changes
 
     url = destination_url(context)
     if against is not None and url:
         raise click.UsageError("--against and --url exclude each other")
-    new = _described(file)
+    new, hidden = _read(file), []
     click.echo(f"{file}: valid")
     if against is not None:
-        old = _described(against)
+        before = _read(against)
+        old, hidden = describe(before), hidden_changes(before, new)
     elif url:
         old = _running(context)
     else:
         return 0
-    changes = compare(old, new)
-    for line in changes.lines():
+    changes = compare(old, describe(new))
+    lines = changes.lines() + [
+        f"{name}: the credentials change (needs a restart)" for name in hidden
+    ]
+    for line in lines or ["a reload changes nothing"]:
         click.echo(line)
-    if not changes.lines():
-        click.echo("a reload changes nothing")
-    return _RESTART if changes.need_restart else 0
+    return _RESTART if changes.need_restart or hidden else 0
 
 
 def destination_url(context: click.Context) -> bool:
@@ -57,11 +60,10 @@ def destination_url(context: click.Context) -> bool:
     return given.get("url") is not None or given.get("context") is not None
 
 
-def _described(path: str) -> Described:
-    from pubsub.server.configuration_changes import describe
+def _read(path: str) -> Config:
     from pubsub.server.configuration_check import read_and_check
 
-    return describe(read_and_check(path))
+    return read_and_check(path)
 
 
 def _running(context: click.Context) -> Described:

@@ -189,6 +189,21 @@ def compare(old: Described, new: Described) -> Changes:
     )
 
 
+def hidden_changes(old: Config, new: Config) -> list[str]:
+    """Return the settings whose values differ in what is not shown, such as a password in a URL.
+
+    All of them need a restart.
+    """
+    return [
+        name
+        for name, value in new.broker.items()
+        if name in old.broker
+        and value != old.broker[name]
+        and text_of(value) == text_of(old.broker[name])
+        and _broker_effect(name) is Effect.RESTART
+    ]
+
+
 def _broker_effect(name: str) -> Effect:
     if name == _ACCESS or name.startswith(_KEYS):
         return Effect.NOW

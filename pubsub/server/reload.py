@@ -27,6 +27,7 @@ from pubsub.server.configuration_changes import (
     cut_both,
     describe,
     entries,
+    hidden_changes,
 )
 from pubsub.server.early_reload import early_reload
 from pubsub.server.history_settings import check_history
@@ -87,6 +88,12 @@ class LiveConfiguration:
         if changed:
             self._broker.slices.run(end_connections(self._broker.clients, changed))
         self._report(changes)
+        for name in hidden_changes(self._running, config):
+            log.warn(
+                "reload: the credentials in {setting} stay until a restart",
+                setting=name,
+                unlimited=True,
+            )
         self._running = new
         self._broker.configuration.content = describe(new)
         self._broker.drainage.draining = False

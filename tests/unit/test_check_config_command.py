@@ -101,6 +101,14 @@ class CheckTests(CommandCase):
         code, out, _ = self.run_it("check-config", restart, "--against", old)
         assert (code, out.splitlines()[1:]) == (3, ["tuning: on becomes off (needs a restart)"])
 
+    def test_credentials_that_are_not_shown(self) -> None:
+        old = self.file("old", b'backplane = "nats://u:one@localhost"\n' + CAFE)
+        new = self.file("new", b'backplane = "nats://u:two@localhost"\n' + CAFE)
+        code, out, err = self.run_it("check-config", new, "--against", old)
+        expected = ["backplane: the credentials change (needs a restart)"]
+        assert (code, out.splitlines()[1:], err) == (3, expected, "")
+        assert "two" not in out
+
     def test_against_a_running_broker(self) -> None:
         path = self.file("a", b"max-topics = 500\n" + CAFE)
         listen = [{"protocol": "cafe", "port": 7070}]

@@ -15,7 +15,10 @@ from zope.interface import provider
 
 from pubsub.errors import BadToken
 from pubsub.server import reload
+from pubsub.server.configuration_changes import hidden_changes
 from pubsub.server.early_reload import EarlyReload
+from pubsub.server.reload import LiveConfiguration
+from pubsub.tuning import TUNED
 from tests.unit.cafe_wire import (
     GAP,
     error,
@@ -256,6 +259,19 @@ class ErrorTests(ReloadCase):
         self.reload({"first": {}})
         self.reload({"second": self.second})
         assert [secret.id for secret in self.broker.tokens.ring] == ["second"]
+
+    def test_credentials_that_need_a_restart_are_reported(self) -> None:
+        self.reload()
+        running = self.house.read()
+        self.house.document["backplane"] = "nats://u:one@localhost"
+        with_first = self.house.read()
+        self.house.document["backplane"] = "nats://u:two@localhost"
+        assert hidden_changes(running, with_first) == []
+        assert hidden_changes(with_first, self.house.read()) == ["backplane"]
+        live = LiveConfiguration(self.broker, with_first, self.house.clock, TUNED)
+        live.apply(self.house.read())
+        assert "reload: the credentials in backplane stay until a restart" in self.lines
+        assert not any("two" in line for line in self.lines)
 
 
 class SignalTests(ReloadCase):
