@@ -23,6 +23,7 @@ from nats.js.errors import Error as JetStreamError
 from twisted.internet.defer import Deferred, fail
 from twisted.logger import Logger
 
+from pubsub.backplane.engine_errors import text_of_error
 from pubsub.backplane.engine_url import EngineOptions, shown
 from pubsub.backplane.envelopes import messages_of
 from pubsub.backplane.nats_tap import Tap, TappedLoop
@@ -201,7 +202,7 @@ class NatsConnection:
                     self._is_tried()
                 self._call(self._watcher.unusable, str(error))
             except (TimeoutError, NatsError, OSError, ValueError) as error:
-                self._call(self._watcher.away, self._last_error or _text(error))
+                self._call(self._watcher.away, self._last_error or text_of_error(error))
             if attempt >= len(self._options.servers.urls):
                 self._is_tried()
             if not self._stopping:
@@ -242,7 +243,7 @@ class NatsConnection:
             if isinstance(problem, Unusable):
                 raise problem
             if not self._stopping:
-                reason = self._last_error or (_text(problem) if problem else "")
+                reason = self._last_error or (text_of_error(problem) if problem else "")
                 self._call(self._watcher.away, reason or "the engine closed the connection")
         finally:
             self._client = None
@@ -262,7 +263,7 @@ class NatsConnection:
             ended.set()
 
         async def failed(error: Exception) -> None:
-            self._last_error = _text(error)
+            self._last_error = text_of_error(error)
             ends = isinstance(error, OSError | StaleConnectionError)
             if self._client is client and not ended.is_set() and not ends:
                 self._call(self._watcher.complained, self._last_error)
@@ -426,7 +427,3 @@ async def cancel_others() -> None:
     for task in others:
         task.cancel()
     await asyncio.wait_for(asyncio.gather(*others, return_exceptions=True), _CLOSE)
-
-
-def _text(error: BaseException) -> str:
-    return str(error) or type(error).__name__

@@ -27,6 +27,7 @@ from nats.js.api import (
 from twisted.internet.defer import CancelledError
 from twisted.python.failure import Failure
 
+from pubsub.backplane.engine_errors import text_of_error
 from pubsub.backplane.jetstream import make_stream
 from pubsub.backplane.nats_work import Unusable
 from pubsub.backplane.replica_stream import FETCHED, StreamAway, StreamMessage
@@ -285,7 +286,6 @@ class NatsStream:
             error = failure.value
             if isinstance(error, StreamAway | CancelledError):
                 return failure
-            reason = getattr(error, "description", "") or str(error) or type(error).__name__
-            return Failure(StreamAway(f"the engine: {reason}"))
+            return Failure(StreamAway(f"the engine: {text_of_error(error)}"))
 
         return done.addErrback(away)

@@ -23,6 +23,7 @@ from pubsub.backplane.replica_record import decode_batches, decode_part
 from pubsub.backplane.replica_sender import ReplicaSender
 from pubsub.backplane.replica_stream import StreamAway
 from pubsub.backplane.shared_positions import SharedPositions
+from pubsub.backplane.sharing_notice import SharingNotice
 from pubsub.backplane.unsent_messages import UnsentMessages
 from pubsub.broker.held_request import opened
 from pubsub.errors import HistoryUnavailable
@@ -72,7 +73,8 @@ class SharedHistory:
         self._is_surveyed = self._running = self._connected = self._closed = False
         self._is_broken = self._scheduled = False
         self._waiting: Deferred[Any] | None = None
-        self._failure = self._warned = ""
+        self._failure = ""
+        self._notice = SharingNotice(clock)
         self._last = self._replicated = self._removed = self._kept = 0
         store.replication = self._unsent
         stream.watch(self)
@@ -115,14 +117,9 @@ class SharedHistory:
         self._connected = False
         self._end_session("the engine is away")
 
-    def _warn_once(self, reason: str) -> None:
-        """Log ``reason`` unless it is that of the session before."""
-        if reason != self._warned:
-            self._warned = reason
-            log.warn("backplane: the history is not shared: {reason}", reason=reason)
-
     def _end_session(self, reason: str) -> None:
         self._failure, self._is_broken = reason, True
+        self._notice.interrupted()
         if self._sender is not None:
             self._sender.end()
             self._removed += self._sender.removed
@@ -151,7 +148,7 @@ class SharedHistory:
                 self._end_session(reason)
                 self._progress.rewind()
                 if self._connected and not self._closed:
-                    self._warn_once(reason)
+                    self._notice.warn(reason)
                     await deferLater(self._clock, _PAUSE)
         finally:
             self._running = False
@@ -277,7 +274,7 @@ class SharedHistory:
         elif (sent := sender.read_back(part.number)) is not None:
             self._replicated += sent.messages
             self._own.shared(sent.run, sent.following)
-            self._warned = ""
+            self._notice.recovered()
             self._settle_own(sent.end, sent.run, sent.following)
 
     def _take_own_beginning(self) -> None:
@@ -314,6 +311,7 @@ class SharedHistory:
     def _settle_idle(self) -> None:
         """Everything behind the last own message is of others, or not shared."""
         if self._sender is not None:
+            self._notice.recovered()
             own, cursor = self._progress.reached[self.origin], self._sender.cursor
             reached = self._progress.settle(self.origin, own.run, own.following, cursor)
             if cursor - self._kept > _SURVEYED:
