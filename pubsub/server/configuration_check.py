@@ -8,6 +8,7 @@ from pubsub.broker.audit import check_place
 from pubsub.errors import ConfigurationError, StartError
 from pubsub.plugin import installed_protocols
 from pubsub.server.configuration import CommandLine, Config, ListenerConfig, merge
+from pubsub.server.configuration_changes import entries
 from pubsub.server.file_tables import read_file
 from pubsub.server.history_settings import check_history
 from pubsub.server.planned_ports import PlannedPorts
@@ -30,6 +31,8 @@ def read_and_check(path: str) -> Config:
     try:
         config = merge(installed_protocols(), CommandLine(), document)
         check_history(config.broker)
+        _check_directory(config)
+        _check_inherited(config)
         if config.broker["audit-log"]:
             check_place(config.broker["audit-log"])
         for service in make_broker(_harmless(config), PlannedPorts()):
@@ -38,6 +41,26 @@ def read_and_check(path: str) -> Config:
     except (ConfigurationError, StartError) as error:
         raise ConfigurationError(f"{path}: {error}") from None
     return config
+
+
+def _check_directory(config: Config) -> None:
+    store = config.broker["store"]
+    if store is not None and store.directory.exists() and not store.directory.is_dir():
+        raise ConfigurationError(
+            f"history: {store.directory} is a file; give a directory, --store log:DIR"
+        )
+
+
+def _check_inherited(config: Config) -> None:
+    """Raise ConfigurationError if two listeners have one socket of the service manager."""
+    seen: set[str] = set()
+    for one in entries(config):
+        if one.endpoint.startswith(_INHERITED) and one.endpoint in seen:
+            raise ConfigurationError(
+                f"{one.protocol.name}: cannot listen on {one.endpoint}: another listener of the "
+                "file has this socket; give each one its own FileDescriptorName="
+            )
+        seen.add(one.endpoint)
 
 
 def _harmless(config: Config) -> Config:

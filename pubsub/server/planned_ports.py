@@ -15,6 +15,9 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.internet.task import Clock
 from zope.interface import implementer
 
+# Bytes of the path of a UNIX socket, without the NUL at its end.
+_LONGEST_PATH = 107
+
 
 @implementer(IListeningPort)
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ class PlannedPorts(Clock):
 
     def listenUNIX(self, address: str, factory: object, **options: Any) -> _PlannedPort:
         """Note a UNIX socket; raises CannotListenError."""
+        if len(os.fsencode(address)) > _LONGEST_PATH:
+            raise CannotListenError(address, 0, OSError("AF_UNIX path too long"))
         self._take(address, 0, "unix", os.path.realpath(address))
         return _PlannedPort(UNIXAddress(address))
 

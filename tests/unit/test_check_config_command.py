@@ -91,6 +91,21 @@ class CheckTests(CommandCase):
         path = self.file("a", b'[[listen]]\nprotocol = "cafe"\nendpoint = "systemd:name=cafe"\n')
         assert self.run_it("check-config", path)[0] == 0
 
+    def test_what_the_start_would_refuse(self) -> None:
+        two = b'[[listen]]\nprotocol = "%s"\nendpoint = "systemd:name=a"\n'
+        file = self.file("a file", b"")
+        for text, reason in (
+            (two % b"cafe" + two % b"nsd", "nsd: cannot listen on systemd:name=a: another listen"),
+            (f'store = "log:{file}"\n'.encode() + CAFE, "is a file; give a directory"),
+            (
+                b'[[listen]]\nprotocol = "cafe"\nendpoint = "unix:/%s"' % (b"x" * 107),
+                "AF_UNIX path too long; choose a shorter path",
+            ),
+        ):
+            code, _, err = self.run_it("check-config", self.file("new", text))
+            assert code == 1
+            assert reason in err
+
     def test_against_another_file(self) -> None:
         old, new = self.file("old", CAFE), self.file("new", b"max-topics = 500\n" + CAFE)
         code, out, _ = self.run_it("check-config", new, "--against", old)
