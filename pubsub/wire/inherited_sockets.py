@@ -38,16 +38,20 @@ def find_inherited(
     name: str, kind: socket.SocketKind, environment: Mapping[str, str] | None = None
 ) -> int | None:
     """Return the descriptor of the inherited socket with this name and kind, or None."""
-    environment = initial_environment() if environment is None else environment
-    if environment.get("LISTEN_PID") != str(os.getpid()):
-        return None
-    text = environment.get("LISTEN_FDS", "")
-    count = int(text) if text.isdecimal() else 0
-    names = environment.get("LISTEN_FDNAMES", "").split(":")
-    for place in range(min(count, len(names))):
-        if names[place] == name and kind_of(_FIRST + place) == kind:
+    for place, found in enumerate(inherited_names(environment)):
+        if found == name and kind_of(_FIRST + place) == kind:
             return _FIRST + place
     return None
+
+
+def inherited_names(environment: Mapping[str, str] | None = None) -> list[str]:
+    """Return the names of the inherited sockets, in the order of their descriptors."""
+    environment = initial_environment() if environment is None else environment
+    if environment.get("LISTEN_PID") != str(os.getpid()):
+        return []
+    text = environment.get("LISTEN_FDS", "")
+    count = int(text) if text.isdecimal() else 0
+    return environment.get("LISTEN_FDNAMES", "").split(":")[:count]
 
 
 def kind_of(descriptor: int) -> int | None:

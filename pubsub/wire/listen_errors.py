@@ -8,6 +8,8 @@ import re
 
 from twisted.internet.error import CannotListenError
 
+from pubsub.wire.inherited_sockets import inherited_names
+
 _UNIX = re.compile(r"(haproxy:)?unix:")
 _PLAIN_IPV6 = re.compile(r".*(?<!\\)::|.*interface=[0-9a-fA-F]+:")
 _FIRST_UNPRIVILEGED = 1024
@@ -16,6 +18,9 @@ _FIRST_UNPRIVILEGED = 1024
 def remedy_for_endpoint(description: str) -> str:
     """Return a hint about an endpoint string that cannot be parsed, or an empty string."""
     if description.startswith("systemd:"):
+        names = inherited_names()
+        if names:
+            return f" (the service manager has handed over: {', '.join(names)})"
         return " (is the process started by a systemd socket unit?)"
     if _PLAIN_IPV6.match(description):
         return r" (in an IPv6 address, write \: for each colon, as in tcp:7070:interface=\:\:1)"
@@ -35,7 +40,10 @@ def reason_of_listen_error(description: str, error: BaseException) -> str | None
         return None
     reason = cause.strerror or (os.strerror(cause.errno) if cause.errno else str(cause))
     port = error.port if isinstance(error, CannotListenError) else None
-    remedy = _remedy(cause, _UNIX.match(description) is not None, port)
+    if cause.errno and reason != os.strerror(cause.errno):
+        # Words of the check of a file, which say everything.
+        return reason
+    remedy = _remedy(cause, description, port)
     return f"{reason}; {remedy}" if remedy else reason
 
 
@@ -48,7 +56,10 @@ def _lock_reason(error: CannotListenError) -> str:
         return str(error.socketError)
     lock = os.fsdecode(error.port) + ".lock"
     try:
-        holder = f"process {os.readlink(lock)}"
+        process = os.readlink(lock)
+        if process == str(os.getpid()):
+            return "another listener of this process has the socket; choose another path"
+        holder = f"process {process}"
     except OSError:
         holder = "another process"
     return (
@@ -57,9 +68,15 @@ def _lock_reason(error: CannotListenError) -> str:
     )
 
 
-def _remedy(error: OSError, is_unix: bool, port: object) -> str:
+def _remedy(error: OSError, description: str, port: object) -> str:
     """Return what the operator can do, or an empty string."""
-    if is_unix:
+    if description.startswith("systemd:"):
+        return {
+            errno.EBADF: "another listener has this socket; give each one its own "
+            "FileDescriptorName=",
+            errno.EOPNOTSUPP: "the socket is one for datagrams; add ListenStream= to its unit",
+        }.get(error.errno or 0, "")
+    if _UNIX.match(description):
         return {
             errno.EADDRINUSE: "stop the program that listens there, or remove the file if "
             "none does",
