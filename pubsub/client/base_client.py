@@ -30,6 +30,7 @@ from pubsub.client.request_checks import (
     check_level,
     check_message,
     check_topic,
+    interests_of,
 )
 from pubsub.client.runtime import Runtime
 from pubsub.client.subscribing_link import SubscribingLink
@@ -37,7 +38,7 @@ from pubsub.client.subscription import Subscription
 from pubsub.client.tickets import Ticket
 from pubsub.client.topic_durability import TopicDurability
 from pubsub.kernel import Columns
-from pubsub.wire.client_events import Interest, Level
+from pubsub.wire.client_events import Level
 from pubsub.wire.client_wire import ClientWire, Headers
 
 _log = logging.getLogger("pubsub.client")
@@ -240,11 +241,11 @@ class Client:
         """Subscribe to ``topics``, and to those whose names begin with one of ``prefixes``.
 
         ``start`` is the offset of the first message, None for those that are published from now
-        on. See ``Subscription`` for ``events``. Raises ClientError.
+        on. See ``Subscription`` for ``events``. Raises ClientError, and TypeError for a value of a
+        wrong type.
         """
         self._check_open()
-        if not topics and not prefixes:
-            raise NotExpressible("a subscription needs at least one topic or prefix")
+        interests = interests_of(topics, prefixes, start)
         wire, target = self._wire_for(start)
         for topic in topics:
             check_topic(wire, topic)
@@ -256,8 +257,6 @@ class Client:
             )
         if prefixes and not wire.traits.prefixes:
             raise NotExpressible(f"{wire.name} cannot subscribe to prefixes; use spot")
-        interests = [Interest(topic, start=start) for topic in dict.fromkeys(topics)]
-        interests += [Interest(one, prefix=True, start=start) for one in dict.fromkeys(prefixes)]
         feed = Feed(interests, self._options.feed_bytes, events)
         driver = self._links.reader(wire, target) if own else self._links.subscriber()
         link = driver.link
@@ -273,15 +272,16 @@ class Client:
         options = self._options
         if start is None or self._wire.traits.history:
             return self._wire, options.target
-        if start < 0:
-            raise NotExpressible("start must be an offset of 0 or more")
         if options.api is None:
             raise HistoryNeeded(
                 f"{self._wire.name} has no history; for start= name the broker's HTTP API with "
                 "api= or PUBSUB_API, such as http://127.0.0.1:7080"
             )
         target = parse_url(options.api)
-        return target.wire((options.client_id or "").encode(), self._token()), target
+        wire = target.wire((options.client_id or "").encode(), self._token())
+        if not wire.traits.history:
+            raise HistoryNeeded(f"{wire.name} has no history; api= is a URL of the HTTP API")
+        return wire, target
 
     # Checks
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from pubsub.client.client_errors import InvalidUrl
@@ -53,14 +53,17 @@ def read_options(
     on_event: Callable[[Notice], None] | None = None,
     **parameters: object,
 ) -> ClientOptions:
-    """Check the arguments of ``connect``. Raises InvalidUrl.
+    """Check the arguments of ``connect``. Raises InvalidUrl, and TypeError for a wrong type.
 
     ``timeout`` is the number of seconds that a publish waits for room in the queue, and for its
     confirmation. ``queue_bytes`` bounds messages that are published and not confirmed,
     ``feed_bytes`` those that a subscription has received and its program has not taken.
     ``parameters`` are those of the protocol, as in the URL.
     """
-    if timeout <= 0 or queue_bytes <= 0 or feed_bytes <= 0:
+    texts = {"client_id": client_id, "token": token, "password": password, "api": api}
+    _check_types(url, texts, (timeout, queue_bytes, feed_bytes), on_event)
+    # Not a number is neither greater nor less.
+    if not (timeout > 0 and queue_bytes > 0 and feed_bytes > 0):
         raise InvalidUrl("timeout, queue_bytes and feed_bytes must be greater than 0")
     target = parse_url(url, parameters)
     tls = TlsOptions(tls_ca, tls_cert, tls_key)
@@ -81,3 +84,19 @@ def read_options(
         feed_bytes,
         on_event,
     )
+
+
+def _check_types(
+    url: object, texts: Mapping[str, object], limits: tuple[object, ...], on_event: object
+) -> None:
+    """Raise TypeError for what would fail later, and then with an error that does not name it."""
+    if not isinstance(url, str):
+        raise TypeError(f"the URL must be str, not {type(url).__name__}")
+    for name, text in texts.items():
+        if text is not None and not isinstance(text, str):
+            raise TypeError(f"{name} must be str, not {type(text).__name__}")
+    for limit in limits:
+        if not isinstance(limit, int | float):
+            raise TypeError(f"timeout, queue_bytes and feed_bytes must be numbers, not {limit!r}")
+    if on_event is not None and not callable(on_event):
+        raise TypeError(f"on_event must be a function, not {type(on_event).__name__}")

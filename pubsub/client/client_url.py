@@ -66,9 +66,14 @@ def parse_url(url: str, options: dict[str, object] | None = None) -> ClientUrl:
     """Understand ``url``; ``options`` are parameters given beside it. Raises InvalidUrl."""
     try:
         parts = urlsplit(url)
-        port = parts.port
     except ValueError:
         raise InvalidUrl("the URL is malformed") from None
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0:
+        raise InvalidUrl("the port of the URL is not a number from 1 to 65535")
     name, tls = parts.scheme.removesuffix(_TLS), parts.scheme.endswith(_TLS)
     if name == "https":
         name, tls = "http", True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pubsub.client.client_errors import (
@@ -13,7 +13,7 @@ from pubsub.client.client_errors import (
 )
 from pubsub.client.client_url import wires_for
 from pubsub.kernel import Columns
-from pubsub.wire.client_events import Level
+from pubsub.wire.client_events import Interest, Level
 from pubsub.wire.client_wire import ClientWire, Headers
 
 BytesLike = bytes | bytearray | memoryview
@@ -22,7 +22,9 @@ _MAX_NAME = 255
 
 
 def check_topic(wire: ClientWire, topic: str) -> None:
-    """Raise InvalidTopic or TopicNotAddressable if the wire has no address for ``topic``."""
+    """Raise TypeError, or InvalidTopic or TopicNotAddressable if the wire has no address for it."""
+    if not isinstance(topic, str):
+        raise TypeError(f"the name of a topic must be str, not {_kind(topic)}")
     try:
         size = len(topic.encode())
     except UnicodeEncodeError:
@@ -34,6 +36,45 @@ def check_topic(wire: ClientWire, topic: str) -> None:
         wires = wires_for(topic, wire.name)
         text = f"{wire.name} cannot address {topic!r}: {problem}; {', '.join(wires)} can"
         raise TopicNotAddressable(text, topic, wires)
+
+
+def interests_of(
+    topics: Sequence[str], prefixes: Sequence[str], start: int | None
+) -> list[Interest]:
+    """Return what a subscription asks for, each once. Raises TypeError, NotExpressible.
+
+    The names of topics are checked by ``check_topic``.
+    """
+    # The letters of a text would each be a prefix.
+    if isinstance(prefixes, str | bytes) or not isinstance(prefixes, Iterable):
+        raise TypeError(f"prefixes must be a list of str, not {_kind(prefixes)}")
+    if start is not None and (not isinstance(start, int) or isinstance(start, bool)):
+        raise TypeError(f"start must be an offset, an int, not {_kind(start)}")
+    if start is not None and start < 0:
+        raise NotExpressible("start must be an offset of 0 or more")
+    for topic in topics:
+        if isinstance(topic, list | tuple | set):
+            raise TypeError(
+                f"the name of a topic must be str, not {_kind(topic)}; subscribe(*topics) takes "
+                "several topics"
+            )
+    starts = [as_prefix(one) for one in prefixes]
+    if not topics and not starts:
+        raise NotExpressible("a subscription needs at least one topic or prefix")
+    interests = [Interest(topic, start=start) for topic in dict.fromkeys(topics)]
+    return interests + [Interest(one, prefix=True, start=start) for one in dict.fromkeys(starts)]
+
+
+def as_prefix(value: str) -> str:
+    """Return ``value``, the beginning of names. Raises TypeError, NotExpressible."""
+    if not isinstance(value, str):
+        raise TypeError(f"a prefix must be str, not {_kind(value)}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        text = f"the prefix {value!r} cannot be encoded in UTF-8; choose another"
+        raise NotExpressible(text) from None
+    return value
 
 
 def check_message(
@@ -94,7 +135,12 @@ def _kind(value: object) -> str:
 
 
 def check_level(wire: ClientWire, confirm: bool | Level) -> None:
-    """Raise Unconfirmable if the wire does not reach the level that ``confirm`` demands."""
+    """Raise Unconfirmable if the wire does not reach the level that ``confirm`` demands.
+
+    Raises TypeError for what is neither a bool nor a level.
+    """
+    if not isinstance(confirm, int) or int(confirm) not in (False, *Level):
+        raise TypeError(f"confirm must be True, False or a Level, not {confirm!r}")
     if confirm and Level(confirm) > wire.traits.level:
         raise Unconfirmable(
             f"{wire.name} confirms that a message was handled, not that it is stored; nsd, rheos "

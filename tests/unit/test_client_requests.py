@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from array import array
+from functools import partial
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.client import Level, NotExpressible, Notice, OutcomeUnknown, Uncertain
+from pubsub.client import HistoryNeeded, Level, NotExpressible, Notice, OutcomeUnknown, Uncertain
 from pubsub.client.subscription import Subscription
 from tests.unit.client_runtime import MemoryRuntime, Work
 from tests.unit.raising import raised
@@ -87,6 +88,61 @@ class TypeTests(SynchronousTestCase):
             Work(client.publish_many("news", ["\ud800"])),
         ):
             assert "cannot be encoded in UTF-8" in str(raised(NotExpressible, work.result))
+
+
+class RequestTypeTests(SynchronousTestCase):
+    """The types of topics, prefixes, starts and levels: each error says what is expected"""
+
+    def setUp(self) -> None:
+        self.runtime = MemoryRuntime(House({}))
+
+    def test_topics_of_another_type(self) -> None:
+        for protocol in PROTOCOLS:
+            client: Any = self.runtime.client(protocol)
+            for topic in (b"cafe/7", None, 7):
+                text = f"the name of a topic must be str, not {type(topic).__name__}"
+                for work in (
+                    Work(client.publish(topic, b"")),
+                    Work(client.publish_many(topic, [b""])),
+                ):
+                    assert text in str(raised(TypeError, work.result))
+                assert text in str(raised(TypeError, client.subscribe, topic))
+            error = raised(TypeError, client.subscribe, ["cafe/7", "cafe/8"])
+            assert "not list; subscribe(*topics) takes several topics" in str(error)
+        assert self.runtime.streams == []
+
+    def test_starts(self) -> None:
+        for protocol in PROTOCOLS:
+            client: Any = self.runtime.client(protocol, api="http://b:1")
+            starts: list[Any] = ["earliest", 1.5, True]
+            for start in starts:
+                asked = partial(client.subscribe, "cafe/7", start=start)
+                assert f"an int, not {type(start).__name__}" in str(raised(TypeError, asked))
+            asked = partial(client.subscribe, "cafe/7", start=-1)
+            assert "an offset of 0 or more" in str(raised(NotExpressible, asked))
+        assert self.runtime.streams == []
+
+    def test_prefixes(self) -> None:
+        client: Any = self.runtime.client("spot")
+        given: list[tuple[Any, type[Exception], str]] = [
+            ("game:", TypeError, "a list of str, not str"),
+            (None, TypeError, "a list of str, not NoneType"),
+            ([b"game:"], TypeError, "a prefix must be str, not bytes"),
+            (["\ud800"], NotExpressible, "the prefix '\\ud800' cannot be encoded in UTF-8"),
+        ]
+        for prefixes, kind, text in given:
+            assert text in str(raised(kind, partial(client.subscribe, prefixes=prefixes)))
+
+    def test_levels(self) -> None:
+        client: Any = self.runtime.client("nsd")
+        for confirm in ("yes", 7, 1.5):
+            work = Work(client.publish("news", b"", confirm=confirm))
+            assert "True, False or a Level" in str(raised(TypeError, work.result))
+
+    def test_an_api_without_a_history(self) -> None:
+        client = self.runtime.client("rheos", api="cafe://b:1")
+        error = raised(HistoryNeeded, partial(client.subscribe, "cafe/7", start=0))
+        assert "cafe has no history; api= is a URL of the HTTP API" in str(error)
 
 
 async def taken(reader: Subscription, count: int) -> list[Any]:

@@ -45,7 +45,9 @@ class UrlTests(SynchronousTestCase):
         assert refusal("nsd://h?a=b") == "nsd:// has no parameter 'a'"
 
     def test_malformed_urls(self) -> None:
-        assert refusal("cafe://h:port") == "the URL is malformed"
+        for port in ("port", "0", "65536", "-1"):
+            expected = "the port of the URL is not a number from 1 to 65535"
+            assert refusal(f"cafe://h:{port}") == expected
         assert refusal("cafe://[h") == "the URL is malformed"
         assert refusal("cafe://:7070") == "the URL has no host; write cafe://HOST:PORT"
         assert "has no path" in refusal("cafe://h/topic")
@@ -112,8 +114,22 @@ class UrlTests(SynchronousTestCase):
 class OptionsTests(SynchronousTestCase):
     """read_options"""
 
+    def test_values_of_another_type(self) -> None:
+        for given, text in (
+            ({"timeout": "5"}, "must be numbers, not '5'"),
+            ({"queue_bytes": "8M"}, "must be numbers, not '8M'"),
+            ({"client_id": b"bob"}, "client_id must be str, not bytes"),
+            ({"token": 5}, "token must be str, not int"),
+            ({"password": b"x"}, "password must be str, not bytes"),
+            ({"api": 5}, "api must be str, not int"),
+            ({"on_event": 5}, "on_event must be a function, not int"),
+        ):
+            assert text in str(raised(TypeError, read_options, "nsd://h", **given))
+        assert "the URL must be str, not NoneType" in str(raised(TypeError, read_options, None))
+
     def test_limits_are_positive(self) -> None:
-        for given in ({"timeout": 0}, {"queue_bytes": 0}, {"feed_bytes": -1}):
+        nan = float("nan")
+        for given in ({"timeout": 0}, {"queue_bytes": 0}, {"feed_bytes": -1}, {"timeout": nan}):
             assert "greater than 0" in str(raised(InvalidUrl, read_options, "nsd://h", **given))
 
     def test_the_token_is_not_shown(self) -> None:
