@@ -112,6 +112,19 @@ class BrokerTests(SynchronousTestCase):
         reader.connection.unsubscribe(NEWS)
         assert reader.take_sent().endswith(unsubscribe(READER, "news"))
 
+    def test_a_start_beyond_the_end(self) -> None:
+        house = Nsd()
+        self.publish(house, "news", b"a", b"b")
+        for start, refused in ((2, False), (3, True), (2**63, True)):
+            reader = self.reader(house)
+            beyond = Interest("news", start=start)
+            reader.connection.subscribe(beyond)
+            refusal = NotSubscribed(beyond, "the history ends at offset 2")
+            events = reader.take()
+            assert events == [Opened(), refusal if refused else Subscribed(beyond)]
+            left = reader.take_sent().endswith(unsubscribe(READER, "news"))
+            assert left == refused
+
     def test_the_next_connection_continues(self) -> None:
         house = broker("e1")
         reader = self.reader(house)

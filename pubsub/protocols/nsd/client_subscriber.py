@@ -278,6 +278,11 @@ class NsdSubscriber(NsdClientConnection):
             events.append(NotSubscribed(interest, "the broker does not tell its position"))
             return
         after = when if isinstance(when, int) else 0
+        if isinstance(when, int) and known is None and (interest.start or 0) > when:
+            # Nothing would come until the history, perhaps a new one, has grown so far.
+            self.unsubscribe(interest)
+            events.append(NotSubscribed(interest, f"the history ends at offset {when}"))
+            return
         if known is None and interest.start is not None:
             after = interest.start
         elif known is not None and fields.get("continues") is not True:
