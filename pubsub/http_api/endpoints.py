@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pubsub.management.connections import STATES
-from pubsub.management.listing import DEFAULT_ROWS, MAX_KEY, MAX_ROWS
+from pubsub.management.listing import DEFAULT_ROWS, MAX_KEY, MAX_PATTERN, MAX_ROWS
 
 Schema = Mapping[str, Any]
 TEXT: Schema = {"type": "string", "minLength": 1, "maxLength": 255}
 NUMBER: Schema = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
 SIGNED: Schema = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
 FLAG: Schema = {"type": "string", "enum": ["0", "1", "false", "true"]}
+PATTERN: Schema = {**TEXT, "maxLength": MAX_PATTERN}
 TEXTS: Schema = {"type": "array", "items": TEXT, "minItems": 1}
 ANY: Schema = {}
 MAX_QUIET_TOPICS = 64
@@ -87,7 +88,7 @@ class Endpoint:
 _PAGE: Mapping[str, Schema] = {
     "limit": {"type": "integer", "minimum": 1, "maximum": MAX_ROWS, "default": DEFAULT_ROWS},
     "after": {"type": "string", "minLength": 1, "maxLength": MAX_KEY},
-    "match": TEXT,
+    "match": PATTERN,
 }
 _MARK: Schema = {"type": "string", "pattern": "^[0-9a-f]{16}$"}
 _POSITION: Schema = {"type": "string", "minLength": 1}
@@ -149,7 +150,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     _list("/v1/subscriptions", "Topics by session", "admin", "topic", "mark", "client", "protocol",
           "state", "behind", topic=TEXT, mark=_MARK),
     _list("/v1/sessions", "The connections of clients, in the order in which they began", "admin",
-          *_SESSION, protocol=TEXT, client=TEXT, state=words(*STATES)),
+          *_SESSION, protocol=TEXT, client=PATTERN, state=words(*STATES)),
     Endpoint("GET", "/v1/sessions/{name}", "One session, by its mark", "admin",
              answers=_json(shown(*_SESSION))),
     Endpoint("DELETE", "/v1/sessions/{name}", "Disconnect a client", "admin", {"reason": TEXT},

@@ -6,7 +6,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pubsub.http_api.parameters import invalid
-from pubsub.management.listing import DEFAULT_ROWS, MAX_KEY, MAX_ROWS, ListPage, PageRequest
+from pubsub.management.listing import (
+    DEFAULT_ROWS,
+    MAX_KEY,
+    MAX_PATTERN,
+    MAX_ROWS,
+    ListPage,
+    PageRequest,
+)
 from pubsub.settings import matcher
 
 if TYPE_CHECKING:
@@ -30,7 +37,7 @@ def page_request(parameters: Parameters) -> PageRequest:
 
 def pattern(parameters: Parameters, name: str) -> Callable[[str], bool] | None:
     """Return a function that matches the shell pattern of this parameter; None without it."""
-    return matcher([parameters.text(name)]) if name in parameters else None
+    return matcher([parameters.text(name, most=MAX_PATTERN)]) if name in parameters else None
 
 
 async def answer_page(

@@ -19,6 +19,8 @@ DEFAULT_ROWS, MAX_ROWS = 100, 1000
 """The rows of a page, and the most that may be asked for."""
 MAX_KEY = 1024
 """The bytes of the longest key after which a list continues: names of up to 255 bytes, and more."""
+MAX_PATTERN = 1024
+"""The bytes of a pattern: of a name in which each letter is a set of two, such as ``[aA]``."""
 # Candidates without a row that one step looks at.
 _LOOKED_AT = 8
 # The cost of a row besides its bytes.

@@ -154,7 +154,8 @@ class FakeBroker:
     """The server, in threads of its own."""
 
     def __init__(self, port: int = 0, secret: str = "") -> None:
-        handler = type("Handler", (Handler,), {"secret": secret, "rows": lists()})
+        self.rows = lists()
+        handler = type("Handler", (Handler,), {"secret": secret, "rows": self.rows})
         self.server = ThreadingHTTPServer(("127.0.0.1", port), handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}/"
 

@@ -29,7 +29,11 @@ _SCROLL = """async () => {
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """Yield the address of the broker that does not exist."""
-    broker = FakeBroker()
+    yield from served(FakeBroker())
+
+
+def served(broker: FakeBroker) -> Iterator[str]:
+    """Yield the address of ``broker`` while it serves."""
     thread = threading.Thread(target=broker.server.serve_forever, daemon=True)
     thread.start()
     yield broker.url
@@ -90,6 +94,39 @@ def test_filters(browser: Browser, url: str) -> None:
     tab.go("#/sessions")
     tab.page.get_by_role("combobox").select_option("rheos")
     expect(tab.page.locator(".figures")).to_have_text("1,667 of 10,000 sessions")
+    tab.close()
+
+
+@pytest.fixture
+def longer() -> Iterator[str]:
+    """Yield the address of a broker with more topics than a table shows."""
+    broker = FakeBroker()
+    topics = broker.rows["topics"]
+    topics += [topics[0] | {"name": name} for name in ("Rooms[3]", "rooms3", "É" * 127, "X" * 255)]
+    yield from served(broker)
+
+
+def test_filters_of_a_longer_list(browser: Browser, longer: str) -> None:
+    tab = DashboardTab(browser, longer, hash="#/topics")
+    expect(tab.page.locator(".figures")).to_have_text("The first 10,000; filter to find others")
+    search = tab.page.get_by_role("searchbox")
+    for text, name in (
+        ("rooms[3", "Rooms[3]"),
+        ("ROOMS[?]", "Rooms[3]"),
+        ("oOms3", "rooms3"),
+        ("é" * 127, "É" * 127),
+        ("x" * 255, "X" * 255),
+    ):
+        search.fill(text)
+        expect(tab.page.locator(".rows tbody th")).to_have_text([name])
+        expect(tab.page.locator(".figures")).to_have_text("1 topic")
+    tab.close()
+
+
+def test_a_page_of_320_pixels(browser: Browser, url: str) -> None:
+    tab = DashboardTab(browser, url, width=320, hash="#/topics/" + "x" * 255, failures=True)
+    expect(tab.page.get_by_role("button", name="Manage")).to_be_visible()
+    assert tab.overflow() <= 0
     tab.close()
 
 

@@ -80,6 +80,13 @@ class TopicListTests(SynchronousTestCase):
         assert [row["name"] for row in page["items"]] == ["a/1", "a/2"]
         assert page["next"] is None
 
+    def test_a_pattern_of_a_long_name(self) -> None:
+        self.house.broker.topics.create("A" * 255)
+        (row,) = self.get("/v1/topics?match=*" + "%5BaA%5D" * 255 + "*")["items"]
+        assert row["name"] == "A" * 255
+        answer = self.house.connect("127.0.0.1").get(f"/v1/topics?match={'a' * 1025}")
+        assert answer.error == (400, "invalid-request")
+
     def test_topics_that_may_not_be_read_are_not_listed(self) -> None:
         self.house.publish("open", b"x")
         self.house.lock("closed", b"key")

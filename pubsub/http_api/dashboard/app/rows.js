@@ -73,7 +73,7 @@ export class Rows extends EventTarget {
    * @param {string} text of the filter; without a wildcard it stands for names that contain it
    */
   filter(text) {
-    const pattern = text && !/[*?[]/.test(text) ? `*${text}*` : text;
+    const pattern = patternOf(text);
     if (pattern === this.#match || !(this.more || this.#match)) return;
     this.#match = pattern;
     this.read();
@@ -100,4 +100,22 @@ export class Rows extends EventTarget {
     this.more = more;
     this.dispatchEvent(new Event("change"));
   }
+}
+
+/**
+ * Return the pattern of the broker for the text of a filter. It finds what the page itself would:
+ * large and small letters are the same, and only `*` and `?` are wildcards.
+ *
+ * @param {string} text @returns {string}
+ */
+function patternOf(text) {
+  if (!text) return "";
+  const pattern = Array.from(text, (sign) => {
+    if (sign === "[") return "[[]";
+    const [small, large] = [sign.toLowerCase(), sign.toUpperCase()];
+    // Some letters have no single large one.
+    const whole = [small, large].every((form) => Array.from(form).length === 1);
+    return whole && small !== large ? `[${small}${large}]` : sign;
+  }).join("");
+  return /[*?]/.test(text) ? pattern : `*${pattern}*`;
 }
