@@ -61,7 +61,7 @@ async def find_start(
         )
     if parameters.is_word("start", EARLIEST):
         return FollowStart(store.first_offset, True)
-    start = parameters.number("start")
+    start = parameters.number("start", word=EARLIEST)
     epoch = parameters.text("epoch", store.epoch)
     check_epoch(store, epoch, start)
     if start > store.next_offset:

@@ -29,7 +29,7 @@ class Parameters:
     def __init__(self, given: Mapping[str, object], known: Collection[str]) -> None:
         for name in given:
             if name not in known:
-                expected = ", ".join(sorted(known))
+                expected = ", ".join(sorted(known)) or "none"
                 raise invalid(f"unknown parameter {name!r}; expected {expected}")
         self._given = given
 
@@ -75,15 +75,16 @@ class Parameters:
             return value[0]
         return value
 
-    def number(self, name: str, default: int | None = None, low: int = 0) -> int:
-        """Return a whole number, at least ``low``."""
+    def number(self, name: str, default: int | None = None, low: int = 0, word: str = "") -> int:
+        """Return a whole number, at least ``low``; errors name ``word``, which may stand for it."""
         value = self._single(name)
         if value is None and default is not None:
             return default
         if isinstance(value, str) and value.removeprefix("-").isdecimal() and len(value) < 20:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= MAX_NUMBER:
-            raise invalid(f"{name}: expected a whole number, at least {low}")
+            other = word and f"{word} or "
+            raise invalid(f"{name}: expected {other}a whole number, at least {low}")
         return value
 
     def is_word(self, name: str, word: str) -> bool:

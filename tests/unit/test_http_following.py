@@ -136,6 +136,10 @@ class ReadingTests(SynchronousTestCase):
             assert self.house.get(f"{PATH}?{query}").error == error, query
             assert self.house.get(f"{PATH}?{query}&follow=1").error == error, query
 
+    def test_what_start_may_be(self) -> None:
+        answer = self.house.get(f"{PATH}?start=latest")
+        assert answer.json["detail"] == "start: expected earliest or a whole number, at least 0"
+
     def test_the_formats_that_are_known(self) -> None:
         """The one without a name is not offered."""
         detail = self.house.get(f"{PATH}?format=arrow").json["detail"]

@@ -148,7 +148,7 @@ class PublishTests(SynchronousTestCase):
     def test_a_problem_document(self) -> None:
         answer = self.client.post(PATH + "?x=1", b"x")
         assert answer.headers["Content-Type"] == "application/problem+json"
-        message = "unknown parameter 'x'; expected "
+        message = "unknown parameter 'x'; expected none"
         assert answer.json == {
             "type": "about:blank",
             "title": "Bad Request",
