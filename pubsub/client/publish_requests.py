@@ -69,6 +69,10 @@ class RequestGroup:
             self.ticket.succeed(event.level)
 
 
+SILENT = "the broker has not answered the attempt to connect"
+"""The reason for messages that are not sent while the connection is made."""
+
+
 def unknown(where: str, why: str) -> OutcomeUnknown:
     """Return the error for messages that were sent and not confirmed."""
     return OutcomeUnknown(

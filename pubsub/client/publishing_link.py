@@ -18,7 +18,7 @@ from collections.abc import Callable
 from copy import copy
 from typing import Any
 
-from pubsub.client.client_errors import ClientClosed, ClientError
+from pubsub.client.client_errors import ClientClosed, ClientError, NotSent
 from pubsub.client.link import Link, LinkState
 from pubsub.client.link_timing import Timing
 from pubsub.client.notices import Notice, Refusal, Uncertain
@@ -28,6 +28,7 @@ from pubsub.client.publish_requests import (
     OVERHEAD,
     PIECE_BYTES,
     RIPE_BYTES,
+    SILENT,
     WINDOW_BYTES,
     PublishRequest,
     RequestGroup,
@@ -319,6 +320,10 @@ class PublishingLink(Link):
             deadlines.popleft()
         return deadlines[0].deadline if deadlines else None
 
+    def _not_sent(self) -> NotSent:
+        opening = self.state in (LinkState.CONNECTING, LinkState.OPENING)
+        return not_sent(self.where, self.trouble or (SILENT if opening else ""))
+
     def expire(self, now: float) -> None:
         """See ``Link``."""
         first = self.own_deadline()
@@ -331,11 +336,11 @@ class PublishingLink(Link):
         for request in self._queue:
             if request.ticket is not None and request.ticket.is_over(now):
                 self._queued_bytes -= request.nbytes
-                request.ticket.fail(not_sent(self.where, self.trouble))
+                request.ticket.fail(self._not_sent())
             else:
                 kept.append(request)
         self._queue = kept
         for ticket in [ticket for ticket in self._room if ticket.is_over(now)]:
             self._room.remove(ticket)
-            ticket.fail(not_sent(self.where, self.trouble))
+            ticket.fail(self._not_sent())
         self._tell_room()

@@ -8,7 +8,17 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.client import HistoryNeeded, Level, NotExpressible, Notice, OutcomeUnknown, Uncertain
+from pubsub.client import (
+    HistoryNeeded,
+    Level,
+    NotExpressible,
+    Notice,
+    NotSent,
+    OutcomeUnknown,
+    Uncertain,
+)
+from pubsub.client.client_tls import TlsOptions
+from pubsub.client.runtime import Cancel, Observer
 from pubsub.client.subscription import Subscription
 from tests.unit.client_runtime import MemoryRuntime, Work
 from tests.unit.raising import raised
@@ -181,3 +191,23 @@ class DefectTests(SynchronousTestCase):
         assert self.notices == [Uncertain(1, "a message could not be encoded")]
         self.runtime.advance(1)
         self.runtime.run(self.client.close())
+
+
+class SilentRuntime(MemoryRuntime):
+    """Attempts to connect have no outcome"""
+
+    def connect(self, host: str, port: int, tls: TlsOptions | None, observer: Observer) -> Cancel:
+        return lambda: None
+
+
+class SilenceTests(SynchronousTestCase):
+    """A timeout that is over before the attempt to connect"""
+
+    def test_the_error_names_the_connection(self) -> None:
+        runtime = SilentRuntime(House({"cafe": {}}))
+        client = runtime.client("cafe", timeout=5)
+        work = runtime.begin(client.publish("cafe/7", b"x", confirm=True))
+        runtime.advance(6)
+        text = "not sent in time: the broker has not answered the attempt to connect"
+        assert text in str(raised(NotSent, work.result))
+        runtime.run(client.close(flush=False))
