@@ -20,6 +20,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pubsub.store.commit_state_machine import CommitStateMachine
+from pubsub.store.disk_remedies import remedy_of
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.worker import Worker
 from pubsub.store.write_group import WriteGroup
@@ -128,8 +129,10 @@ class CommitThreads:
             log.failure("history: a commit failed", failure)
         reason: str = failure.getErrorMessage()
         log.error(
-            "history: the log cannot be written; publishes are refused until it can: {reason}",
+            "history: the log cannot be written; publishes are refused until it can: "
+            "{reason}{remedy}",
             reason=reason,
+            remedy=remedy_of(failure.value) if failure.value is not None else "",
         )
         return reason
 

@@ -279,8 +279,10 @@ class FullTests(StoreCase):
     async def test_publishers_are_refused_until_writing_works_again(self) -> None:
         await self.put(batch_of([b"before"]))
         self.fill()
+        lines = logged(self)
         self.store.append(batch_of([b"x"]))
         assert await self.stored() is False
+        assert lines[0].endswith("device; make room on the file system of the history")
         with pytest.raises(HistoryUnavailable, match="No space"):
             self.store.append(batch_of([b"refused"]))
         with pytest.raises(HistoryUnavailable), self.store.together():
