@@ -334,10 +334,11 @@ class SharedHistory:
         if self._sender is not None:
             self._sender.pump()
 
-    def figures(self) -> Mapping[str, float]:
+    def figures(self) -> Mapping[str, Any]:
         """Return the state and the totals; see ``Statistics.snapshot``."""
         return {
             "history_connected": self._sender is not None,
+            "history_trouble": self._notice.reason,
             "history_replicated": self._replicated,
             **self._unsent.figures(),
             "history_imported": self._import.imported,

@@ -18,18 +18,19 @@ class SharingNotice:
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
-        self._reason = ""
+        self.reason = ""
+        """The reason for which the history is not shared; empty while it is."""
         self._timer: IDelayedCall | None = None
 
     def warn(self, reason: str) -> None:
         """Log ``reason`` unless it is the one before."""
-        if reason != self._reason:
-            self._reason = reason
+        if reason != self.reason:
+            self.reason = reason
             log.warn("backplane: the history is not shared: {reason}", reason=reason)
 
     def recovered(self) -> None:
         """This broker has nothing more to send, or the stream has given back what it has sent."""
-        if self._reason and self._timer is None:
+        if self.reason and self._timer is None:
             self._timer = self._clock.callLater(_STEADY_SECONDS, self._is_steady)
 
     def interrupted(self) -> None:
@@ -39,5 +40,5 @@ class SharingNotice:
             self._timer = None
 
     def _is_steady(self) -> None:
-        self._timer, self._reason = None, ""
+        self._timer, self.reason = None, ""
         log.info("backplane: the history is shared again")

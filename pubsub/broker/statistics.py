@@ -93,7 +93,8 @@ class Statistics:
         reactor         lag, collector_pause: the worst of the last second
         clock           jumps of the system's clock
         backplane       connected, trouble (why it is away, or empty), messages_out,
-                        messages_in, subscriptions, queued_bytes, reconnects; left out
+                        messages_in, subscriptions, queued_bytes, reconnects,
+                        history_trouble (why a shared history is not shared); left out
                         without a backplane
         tokens          known (in the cache), verified, rejected
         issuers         with a jwks-url, by id: keys, age (since a fetch succeeded; None if

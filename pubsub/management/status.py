@@ -62,6 +62,13 @@ def _backplane(backplane: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
             "messages do not reach the clients of other brokers meanwhile: they are counted as "
             "dropped, or wait in a shared history; see the log of the engine",
         )
+    elif backplane.get("history_trouble"):
+        yield _notice(
+            WARNING,
+            f"the history is not shared: {backplane['history_trouble']}",
+            "messages wait at this broker, and publishes to sync topics fail; check the stream "
+            "pubsub_history and the limits of the engine",
+        )
 
 
 def _memory(memory: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:

@@ -79,7 +79,7 @@ class Node:
 
     def figure(self, name: str) -> float:
         """Return one figure of the history."""
-        return self.history.figures()[f"history_{name}"]
+        return float(self.history.figures()[f"history_{name}"])
 
     def refuses(self, topic: str) -> bool:
         """Return whether a publish is refused because of the spool."""

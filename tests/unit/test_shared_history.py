@@ -501,6 +501,10 @@ class TroubleTests(ReplicaCase):
         await self.until(
             lambda: any("uses a copy of this broker's history" in line for line in lines)
         )
+        assert (
+            "copy"
+            in here.history.figures()["history_trouble"] + copy.history.figures()["history_trouble"]
+        )
         await copy.stop()
         here.publish("t", b"1")
         await self.settled(here, there)

@@ -1,0 +1,33 @@
+"""What the status shows of a backplane in trouble."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.management.status import status_of
+from tests.unit.fakes import make_broker
+
+
+class SharingStatusTests(SynchronousTestCase):
+    """The notices about the backplane"""
+
+    def notices(self, **backplane: str) -> list[str]:
+        broker = make_broker()
+        stats = {**broker.statistics.snapshot(), "backplane": backplane}
+        with mock.patch.object(broker.statistics, "snapshot", return_value=stats):
+            attention = status_of(broker.statistics, broker.readiness)["attention"]
+        return [one["what"] for one in attention if "history" in one["what"] + one["do"]]
+
+    def test_an_engine_that_does_not_store(self) -> None:
+        found = self.notices(trouble="", history_trouble="the engine: insufficient resources")
+        assert found == ["the history is not shared: the engine: insufficient resources"]
+
+    def test_an_engine_that_is_away(self) -> None:
+        assert self.notices(trouble="refused", history_trouble="x") == [
+            "the backplane is away: refused"
+        ]
+
+    def test_no_trouble(self) -> None:
+        assert self.notices(trouble="", history_trouble="") == []
