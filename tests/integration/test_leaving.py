@@ -73,12 +73,13 @@ def fill(stack: contextlib.ExitStack, served: Served, count: int) -> list[Stream
 def test_subscribers_that_half_close_and_do_not_read_are_gone_in_time(
     start: Start, tmp_path: Path
 ) -> None:
-    broker, streams = serve(start, "cafe", tmp_path, KINDS, *UNSTORED, "--slow-seconds=1")
+    broker, streams = serve(start, "cafe", tmp_path, KINDS, *UNSTORED, "--slow-seconds=4")
     before = open_sockets(broker)
     with contextlib.ExitStack() as stack:
-        subscribers = [each for served in streams for each in fill(stack, served, 5)]
-        for subscriber in subscribers:
-            half_close(subscriber)
+        for served in streams:
+            # At once, as they have been behind for some time.
+            for subscriber in fill(stack, served, 5):
+                half_close(subscriber)
         # Where the kernel has all that was written, it still offers that to the client.
         until(lambda: open_sockets(broker) == before, "the sockets are closed")
 
@@ -87,7 +88,7 @@ def test_subscribers_that_half_close_and_do_not_read_are_gone_in_time(
 def test_clients_that_do_not_take_their_last_bytes_are_gone_in_time(
     start: Start, tmp_path: Path
 ) -> None:
-    broker, streams = serve(start, "nsd", tmp_path, KINDS, "--slow-seconds=1", "--stop-timeout=600")
+    broker, streams = serve(start, "nsd", tmp_path, KINDS, "--slow-seconds=3", "--stop-timeout=600")
     request = b'{"_class":"Nonsense","text":"%s"}\n' % (b"x" * 150)
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(served.connect()) for served in streams]
@@ -189,7 +190,7 @@ def test_frames_that_do_not_arrive_are_given_up(start: Start, tmp_path: Path) ->
 
 
 def test_handshakes_that_do_not_come_are_given_up(start: Start, tmp_path: Path) -> None:
-    broker, streams = serve(start, "cafe", tmp_path, KINDS, "--handshake-seconds=1")
+    broker, streams = serve(start, "cafe", tmp_path, KINDS, "--handshake-seconds=3")
     before = open_sockets(broker)
     with contextlib.ExitStack() as stack:
         for client in [stack.enter_context(served.connect()) for served in streams]:
@@ -201,7 +202,7 @@ def test_handshakes_that_do_not_come_are_given_up(start: Start, tmp_path: Path) 
 def test_transports_that_do_not_get_ready_are_given_up(start: Start, tmp_path: Path) -> None:
     """The handshake of TLS, and the header of a proxy, for a protocol without a handshake."""
     broker, streams = serve(
-        start, "nsd", tmp_path, ("tls", "proxy", "proxy+tls"), "--handshake-seconds=1", *PATIENT
+        start, "nsd", tmp_path, ("tls", "proxy", "proxy+tls"), "--handshake-seconds=3", *PATIENT
     )
     before = open_sockets(broker)
     beginnings = {
@@ -221,7 +222,8 @@ def test_transports_that_do_not_get_ready_are_given_up(start: Start, tmp_path: P
 
 def test_half_sent_frames_do_not_keep_others_out(start: Start) -> None:
     broker = start(
-        *listen("cafe"), "--history=1000,8M", "--max-memory=20M", "--frame-seconds=1",
+        # Time enough to fill the memory before the first frame is given up.
+        *listen("cafe"), "--history=1000,8M", "--max-memory=20M", "--frame-seconds=3",
         "--memory-seconds=600",
     )  # fmt: skip
     partial = publish(1, bytes(200_000))[:-1]
