@@ -135,6 +135,18 @@ def wait_hang_up(sock: Stream) -> None:
     assert poll.poll(TIMEOUT * 1000), "the broker does not close the connection"
 
 
+def press(send: Callable[[bytes], object], data: bytes) -> None:
+    """Send ``data`` again and again until its receiver reads no more.
+
+    The time limit of a socket is that of a whole call: ``data`` is so little that a broker which is
+    only busy takes it in time.
+    """
+    with contextlib.suppress(TimeoutError):
+        for _ in range(128 * 1024**2 // len(data)):
+            send(data)
+        raise AssertionError("everything was read")
+
+
 def read_all(sock: Stream) -> bytes:
     """Return everything up to the end of the stream."""
     data = b""
