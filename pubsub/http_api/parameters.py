@@ -80,9 +80,11 @@ class Parameters:
         value = self._single(name)
         if value is None and default is not None:
             return default
-        if isinstance(value, str) and value.removeprefix("-").isdecimal() and len(value) < 20:
+        if isinstance(value, str) and value.removeprefix("-").isdecimal() and len(value) <= 40:
             value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= MAX_NUMBER:
+        if isinstance(value, int) and value > MAX_NUMBER:
+            raise invalid(f"{name}: expected a whole number, at most {MAX_NUMBER}")
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
             other = word and f"{word} or "
             raise invalid(f"{name}: expected {other}a whole number, at least {low}")
         return value

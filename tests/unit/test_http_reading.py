@@ -77,6 +77,17 @@ class BoundsTests(HouseCase):
         for query in ("timestamp=x", "timestamp=1&timestamp=2", "time=1", "timestamp=" + "9" * 30):
             assert self.house.get(f"/v1/bounds?{query}").error == (400, "invalid-request")
 
+    def test_numbers_at_the_limits(self) -> None:
+        for number in (-(2**63), 2**63 - 1):
+            assert self.house.get(f"/v1/bounds?timestamp={number}").status == 200
+        for number, limit in (
+            (-(2**63) - 1, "at least -9223372036854775808"),
+            (2**63, "at most 9223372036854775807"),
+            (10**29, "at most 9223372036854775807"),
+        ):
+            detail = self.house.get(f"/v1/bounds?timestamp={number}").json["detail"]
+            assert detail == f"timestamp: expected a whole number, {limit}"
+
 
 class TopicsTests(HouseCase):
     """/v1/topics"""
