@@ -254,6 +254,20 @@ class FormatTests(SynchronousTestCase):
                     assert hint.startswith("rheos on tcp:7072:interface=127.0.0.1: a request of '")
                     assert hint.endswith(f", set layout={named} and checksum={sealing}")
 
+    def test_a_damaged_request_has_no_hint(self) -> None:
+        lines = logged(self)
+        rheos = Rheos(layout="original", checksum="crc32")
+        alice = rheos.connect("rheos")
+        request = wire.original(2, ALICE, b"news", b"hi")
+        alice.send(wire.sealed(request))
+        alice.send(request + bytes(4))
+        assert alice.closed
+        assert not [line for line in lines if "layout" in line]
+        # That of another client is still given.
+        rheos.connect("rheos").send(request + bytes(4))
+        (hint,) = [line for line in lines if "layout" in line]
+        assert hint.endswith("set layout=original and checksum=off")
+
     def test_nonsense_has_no_hint(self) -> None:
         lines = logged(self)
         rheos = Rheos()

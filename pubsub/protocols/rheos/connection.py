@@ -92,7 +92,7 @@ class RheosConnection(Connection):
                 request, at = decoded
                 self._handle(request, replies)
             except RheosError as problem:
-                self._shared.layout_hints.examine(data, at, self)
+                self._shared.layout_hints.examine(data, at, self, bool(self._latest))
                 replies.refused()
                 if problem.end is None:
                     self._send(replies)

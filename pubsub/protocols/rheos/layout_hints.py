@@ -26,11 +26,15 @@ class LayoutHints:
         self._listener = listener
         self._given = False
 
-    def examine(self, data: bytes, at: int, client: StreamClient) -> None:
-        """Examine the malformed request of ``client`` that begins at ``at``."""
-        if self._given:
-            return
+    def examine(self, data: bytes, at: int, client: StreamClient, understood: bool) -> None:
+        """Examine the malformed request of ``client`` that begins at ``at``.
+
+        ``understood`` if the client has sent another request before.
+        """
         settings = self._listener.settings
+        # A checksum that fitted has proved the layout: this request is damaged.
+        if self._given or (understood and settings["checksum"] == "crc32"):
+            return
         found = _fitting(data, at, settings["layout"])
         if found is not None and found != (settings["layout"], settings["checksum"]):
             self._given = True
