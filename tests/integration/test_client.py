@@ -188,7 +188,7 @@ def test_urls_and_options_that_cannot_be_used() -> None:
         "cafe://": "no host",
         "cafe://host/x": "no path",
         "rheos://bob:secret@host": "no credentials",
-        "cafe://host:99999": "malformed",
+        "cafe://host:99999": "not a number from 1 to 65535",
         "cafe://host?channels=9:x:y,9": "listed twice",
         "cafe://host?layout=spec": "no parameter 'layout'; it has channels",
     }
