@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.integration.broker import Broker
 from tests.spark.http_brokers import client_of, read, run_once, stream, values
@@ -56,6 +58,11 @@ def write_as_before(file: Path) -> None:
     file.with_name(f".{file.name}.crc").unlink()
 
 
+def batches_of(query: StreamingQuery) -> list[dict[str, Any]]:
+    """Return the progress of each batch that had rows."""
+    return [one for one in query.recentProgress if one["numInputRows"]]
+
+
 def test_a_quiet_topic_costs_no_batches(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
@@ -72,7 +79,9 @@ def test_a_quiet_topic_costs_no_batches(
         until(lambda: [one.offset for one in client.readers()] == [510], "the quiet range")
         send(broker, *numbers(10, 20), channel=1)
         until(lambda: rows_in(spark, out) == 20, "the second batch")
-        batches = [one for one in query.recentProgress if one["numInputRows"]]
+        # The progress of a batch comes after its rows.
+        until(lambda: len(batches_of(query)) > 1, "the progress of the second batch")
+        batches = batches_of(query)
         (source,) = batches[-1]["sources"]
         latest = json.loads(source["latestOffset"])["0"]
         assert latest["lag"] == {"messages": 0, "bytes": 0, "seconds": 0.0}
