@@ -57,8 +57,7 @@ class AuditLog:
         """True if the path has no file, or another one, as after a rotation by another program."""
         if self._file is None:
             return False
-        if self._file._file.closed:
-            # A rotation has failed. It is begun again before the next record, or here.
+        if self._file.is_interrupted:
             return True
         try:
             found = os.stat(self._file.path)

@@ -35,6 +35,11 @@ class RotatedFile(LogFile):
         length = _DEFAULT_BYTES if size is None else size or None
         super().__init__(name, directory, length, mode, kept)  # type: ignore[no-untyped-call]
 
+    @property
+    def is_interrupted(self) -> bool:
+        """True if a rotation has failed. It is begun again before the next line."""
+        return self._file.closed
+
     def _openFile(self) -> None:
         super()._openFile()  # type: ignore[no-untyped-call]
         self._is_torn = False

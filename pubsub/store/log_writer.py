@@ -41,7 +41,7 @@ from pubsub.store.record import (
 from pubsub.store.segment import SEGMENT_HEAD_BYTES, Segment, SegmentHead
 from pubsub.store.segment_index import DEFAULT_GRAIN, LOST, Grain, SegmentIndex
 from pubsub.store.stored_runs import RunRecord, last_offset_of, run_of, topics_of
-from pubsub.store.uncached_writes import RecordFile
+from pubsub.store.uncached_writes import RecordWriter
 from pubsub.store.write_group import WriteGroup
 
 SEGMENT_BYTES = 64 * 1024**2
@@ -78,7 +78,7 @@ class LogWriter:
         self._run = run
         self._clock = clock
         self._grain = grain
-        self._records = RecordFile(uncached)
+        self._records = RecordWriter(uncached)
         self._log_id = metadata.state().log_id
         self._epoch = 0
         self._sequence = 0

@@ -34,7 +34,7 @@ def has_uncached_writes(system: str, release: str) -> bool:
     return (int(numbers[1]), int(numbers[2])) >= _FIRST_RELEASE
 
 
-class RecordFile:
+class RecordWriter:
     """Writes records to files, large ones without keeping their pages if ``uncached``."""
 
     def __init__(self, uncached: bool) -> None:

@@ -15,7 +15,7 @@ from pubsub.server.broker_settings import BROKER_SETTINGS
 from pubsub.settings import read_all
 from pubsub.store import uncached_writes
 from pubsub.store.log_options import options_of
-from pubsub.store.uncached_writes import LARGE, RecordFile, first_of, has_uncached_writes
+from pubsub.store.uncached_writes import LARGE, RecordWriter, first_of, has_uncached_writes
 from tests.unit.fakes import scratch
 from tests.unit.raising import raised
 
@@ -31,7 +31,7 @@ def record(length: int) -> list[bytes | memoryview]:
 
 
 class WriteTests(SynchronousTestCase):
-    """RecordFile, on a kernel that has such writes"""
+    """RecordWriter, on a kernel that has such writes"""
 
     def setUp(self) -> None:
         self.patch(uncached_writes, "has_uncached_writes", lambda system, release: True)  # type: ignore[no-untyped-call]
@@ -56,38 +56,38 @@ class WriteTests(SynchronousTestCase):
             data = data[: len(data) // self.share]
         return self.real(file, [data], position)
 
-    def write(self, records: RecordFile, length: int = LARGE, parts: int = 1) -> None:
+    def write(self, records: RecordWriter, length: int = LARGE, parts: int = 1) -> None:
         """Write a record, and compare the file with it."""
         buffers = [part for _ in range(parts) for part in record(length // parts)]
         records.write(self.file, buffers, START, length)
         assert self.path.read_bytes()[START:] == b"".join(buffers)
 
     def test_the_last_page_stays_in_the_cache(self) -> None:
-        self.write(RecordFile(uncached=True))
+        self.write(RecordWriter(uncached=True))
         whole = (START + LARGE) // PAGESIZE * PAGESIZE - START
         assert self.calls == [(START, whole, FLAG), (START + whole, LARGE - whole, 0)]
 
     def test_a_record_that_ends_with_a_page(self) -> None:
         length = 2 * LARGE - START
-        self.write(RecordFile(uncached=True), length)
+        self.write(RecordWriter(uncached=True), length)
         assert self.calls == [(START, length, FLAG)]
 
     def test_more_buffers_than_one_call_takes(self) -> None:
-        self.write(RecordFile(uncached=True), LARGE, parts=1024)
+        self.write(RecordWriter(uncached=True), LARGE, parts=1024)
         assert [flags for *_, flags in self.calls] == [FLAG, 0]
 
     def test_small_records_stay_in_the_cache(self) -> None:
-        self.write(RecordFile(uncached=True), LARGE - 1)
+        self.write(RecordWriter(uncached=True), LARGE - 1)
         assert self.calls == [(START, LARGE - 1, 0)]
 
     def test_it_can_be_turned_off(self) -> None:
-        self.write(RecordFile(uncached=False))
+        self.write(RecordWriter(uncached=False))
         assert self.calls == [(START, LARGE, 0)]
 
     def test_a_file_system_without_it(self) -> None:
         for number in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
             self.error = number
-            records = RecordFile(uncached=True)
+            records = RecordWriter(uncached=True)
             self.write(records)
             self.write(records)
             assert [flags for *_, flags in self.calls] == [FLAG, 0, 0]
@@ -96,7 +96,7 @@ class WriteTests(SynchronousTestCase):
 
     def test_a_full_disk(self) -> None:
         self.error = errno.ENOSPC
-        records = RecordFile(uncached=True)
+        records = RecordWriter(uncached=True)
         error = raised(OSError, records.write, self.file, record(LARGE), START, LARGE)
         assert error.errno == errno.ENOSPC
         self.error = None
@@ -105,7 +105,7 @@ class WriteTests(SynchronousTestCase):
 
     def test_a_write_of_a_part(self) -> None:
         self.share = 3
-        self.write(RecordFile(uncached=True))
+        self.write(RecordWriter(uncached=True))
         written = ((START + LARGE) // PAGESIZE * PAGESIZE - START) // 3
         assert self.calls[1:] == [(START + written, LARGE - written, 0)]
 
@@ -113,7 +113,7 @@ class WriteTests(SynchronousTestCase):
         """Whatever this kernel and this file system have, the file is complete."""
         self.patch(os, "pwritev", self.real)  # type: ignore[no-untyped-call]
         for length in (LARGE, LARGE + 1, 3 * LARGE):
-            self.write(RecordFile(uncached=True), length)
+            self.write(RecordWriter(uncached=True), length)
 
 
 class SupportTests(SynchronousTestCase):
