@@ -119,6 +119,9 @@ class TopicLifecycle:
 
         No client may subscribe to it or read it meanwhile.
         """
+        if not self._topics.holds(topic):
+            # It has ended since that was requested. The name is free, or that of another topic.
+            return
         self._queue_keys.drop(topic.name)
         self._queue_keys.exclusive.add(topic.name)
         for _ in self._router.recheck_each(topic):
@@ -134,7 +137,7 @@ class TopicLifecycle:
 
     def end(self, topic: Topic) -> None:
         """End ``topic``: its subscriptions end, its messages and its queue key are deleted."""
-        if self._topics.get(topic.name) is not topic:
+        if not self._topics.holds(topic):
             return
         self._router.end(topic)
         self._queue_keys.forget(topic)

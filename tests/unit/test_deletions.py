@@ -142,6 +142,21 @@ class DeleteTests(SynchronousTestCase):
         readers = {t.name: t.history_readers for t in house.broker.topics if not t.configured}
         assert readers == {"ada": 1, "ben": 0}
 
+    def test_a_topic_that_has_ended_before_its_turn(self) -> None:
+        house, broker = self.house, self.house.broker
+        house.client("spot", ready(b"DEALER"), publish(b"a", b"1"))
+        topic = broker.topics.named("a")
+        late = broker.topic_lifecycle.delete(topic)
+        assert house.delete("/v1/topics/a").status == 204
+        # The name is free: another topic has it, with a key, and readers.
+        again = broker.topics.create("a")
+        broker.queue_keys.close(again, b"k", "", "")
+        for _ in late:
+            pass
+        assert broker.topics.named("a") is again
+        assert broker.queue_keys.matches(again, b"k")
+        assert "a" not in broker.queue_keys.exclusive
+
     def test_unknown_names(self) -> None:
         assert self.house.delete("/v1/topics/nothing").error == (404, "unknown-topic")
         assert self.house.delete("/v1/identities/nobody").error == (404, "unknown-identity")

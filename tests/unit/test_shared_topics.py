@@ -213,6 +213,26 @@ class TopicTests(SharedCase):
         self.settle()
         assert here.client(wire.subscribe(OTHER)).take() == b""
 
+    def test_two_deletions_at_once(self) -> None:
+        here, there = self.two()
+        here.use("news")
+        self.settle()
+        topic, broker = here.broker.topics.named("news"), here.broker
+
+        def delete() -> Deferred[None]:
+            return broker.slices.finish(broker.topic_lifecycle.delete(topic))
+
+        both = [here.shared.delete("news", delete) for _ in range(2)]
+        self.settle()
+        assert list(map(self.successResultOf, both)) == [None, None]
+        assert here.names() == there.names() == []
+        # The next topic of the name is for everybody.
+        spot = Spot(here)
+        reader = spot.subscriber("news")
+        here.use("news")
+        self.settle()
+        assert b"x" in reader.take()
+
     def delete(self, broker: Broker, name: str) -> Deferred[None]:
         topic = broker.broker.topics.named(name)
         return broker.broker.slices.finish(broker.broker.topic_lifecycle.delete(topic))
