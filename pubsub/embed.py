@@ -130,8 +130,8 @@ class EmbeddedBroker(Service):
     ) -> Deferred[tuple[int, int]]:
         """Reload as on SIGHUP; fires with how many subscriptions stay and how many end.
 
-        The rest of ``config`` is used from the next start on. Raises ConfigurationError, and then
-        changes nothing.
+        Wait for that before the next one. The rest of ``config`` is used from the next start on.
+        Raises ConfigurationError, and then changes nothing.
         """
         new = read_config(config, secrets or {})
         applied = self._live.apply(new)

@@ -60,13 +60,21 @@ class LiveConfiguration:
         self._applied = applied
         self._running = config
         self._listeners = ListenerSet(broker, reactor, tuning)
+        self._is_exchanging = False
         broker.configuration.content = describe(config)
 
     def apply(self, config: Config) -> Deferred[tuple[int, int]]:
         """Apply the settings that can change; fires with how many subscriptions stay and end.
 
-        Raises ConfigurationError; nothing has changed in that case, nor after any other exception.
+        By then the listeners are exchanged, too. Raises ConfigurationError, also until the
+        listeners of the reload before are exchanged; nothing has changed in that case, nor after
+        any other exception.
         """
+        if self._is_exchanging:
+            # Those that it will add would be added once more.
+            raise ConfigurationError(
+                "the reload before has not closed its ports yet; reload again when it is done"
+            )
         check_history(config.broker, self._broker.memory.aside)
         new = carried(self._running, config)
         changes = compare(describe(self._running), describe(config))
@@ -97,8 +105,8 @@ class LiveConfiguration:
         self._running = new
         self._broker.configuration.content = describe(new)
         self._broker.drainage.draining = False
-        self._exchange(leaving, free, coming)
-        return rechecked
+        exchanged = self._exchange(leaving, free, coming)
+        return rechecked.addCallback(lambda counts: exchanged.addCallback(lambda _: counts))
 
     def _undo(
         self, users: Mapping[str, str] | None, coming: list[Prepared]
@@ -140,12 +148,18 @@ class LiveConfiguration:
 
     def _exchange(
         self, leaving: list[Listener], free: list[Listener], coming: list[Prepared]
-    ) -> None:
+    ) -> Deferred[Any]:
+        """Remove and add listeners; fires when that is done."""
+        self._is_exchanging = True
         moving = [listener for listener in leaving if listener not in free]
         # A port may be taken by the listener that leaves.
         closed = self._listeners.remove(leaving, moving)
         closed.addCallback(lambda _: self._add(coming))
         closed.addErrback(lambda failure: log.failure("adding listeners failed", failure))
+        return closed.addCallback(lambda _: self._exchanged())
+
+    def _exchanged(self) -> None:
+        self._is_exchanging = False
 
     def _add(self, coming: list[Prepared]) -> None:
         missing = []
@@ -207,6 +221,7 @@ class Reloader(Service):
         self._reactor = cast(IReactorFromThreads, reactor)
         self._begun = begun
         self._done = done
+        self._is_reloading = self._is_wanted = False
 
     def startService(self) -> None:
         """Handle the signal, also one that came before."""
@@ -225,17 +240,24 @@ class Reloader(Service):
         self._reactor.callFromThread(self.reload)
 
     def reload(self) -> None:
-        """Read and apply the configuration; log an error and change nothing if it is invalid."""
+        """Read and apply the configuration; log an error and change nothing if it is invalid.
+
+        Requests while that is being done are one more reload, after it.
+        """
+        if self._is_reloading:
+            self._is_wanted = True
+            return
+        self._is_reloading = True
         self._begun()
         try:
             applied = self._live.apply(self._read())
         except (ConfigurationError, OSError) as error:
             log.error("reload failed, nothing is changed: {reason}", reason=error)
-            self._done()
+            self._end()
             return
         except Exception:
             log.failure("reload failed, nothing is changed")
-            self._done()
+            self._end()
             return
         applied.addCallbacks(
             lambda counts: log.info(
@@ -245,4 +267,12 @@ class Reloader(Service):
             ),
             lambda failure: log.failure("rechecking the subscriptions failed", failure),
         )
-        applied.addCallback(lambda _: self._done())
+        applied.addCallback(lambda _: self._end())
+
+    def _end(self) -> None:
+        """The reload has ended, with or without an error."""
+        self._done()
+        self._is_reloading = False
+        if self._is_wanted:
+            self._is_wanted = False
+            self._reactor.callFromThread(self.reload)

@@ -7,15 +7,17 @@ from typing import Any, cast
 
 import trustme
 from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IListeningPort
+from twisted.internet.task import deferLater
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
 from pubsub.plugin import installed_protocols
 from pubsub.server.configuration import CommandLine, Config, merge
-from pubsub.server.reload import LiveConfiguration
+from pubsub.server.reload import LiveConfiguration, Reloader
 from pubsub.server.tap import make_broker, tuning_of
 from pubsub.wire.connection import Connection
 from tests.unit import cafe_wire as wire
@@ -27,11 +29,18 @@ from tests.unit.tokens import KEY
 
 
 class Reactor(MemoryReactorClock):
-    """A reactor that cannot listen on the ports in ``taken``."""
+    """A reactor that cannot listen on the ports in ``taken``.
+
+    With ``closes_later`` a port is closed in the next tick, as those of a real one are.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.taken: set[int] = set()
+        self.closes_later = False
+
+    def callFromThread(self, call: Any, *arguments: Any) -> None:
+        self.callLater(0, call, *arguments)
 
     def listenTCP(self, port: int, factory: Any, *rest: Any, **named: Any) -> IListeningPort:
         if port in self.taken:
@@ -39,7 +48,13 @@ class Reactor(MemoryReactorClock):
         found: IListeningPort = super().listenTCP(  # type: ignore[no-untyped-call]
             port, factory, *rest, **named
         )
+        if self.closes_later:
+            cast(Any, found).stopListening = lambda: self._close(port)
+            self.taken.add(port)
         return found
+
+    def _close(self, port: int) -> Deferred[None]:
+        return deferLater(self, 0, self.taken.discard, port)
 
 
 def config(*listen: dict[str, Any], **top: Any) -> Config:
@@ -199,6 +214,44 @@ class MoveTests(ListenerCase):
         # The first one, which was kept.
         assert self.broker.listeners == [before]
         assert before.endpoint == "tcp:3:interface=127.0.0.1"
+
+
+class HastyTests(ListenerCase):
+    """Reloads, of which the second begins before the first has closed its ports"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.reactor.closes_later = True
+        self.apply(config({"protocol": "nsd", "port": 2}))
+
+    def test_signals_at_once(self) -> None:
+        done: list[str] = []
+        reloader = Reloader(
+            self.live, lambda: config(cafe(3)), self.reactor, done=lambda: done.append("done")
+        )
+        for _ in range(3):
+            reloader.reload()
+        self.reactor.pump([0] * 4)
+        assert self.served() == ["cafe 3"]
+        assert [one for one in self.reactor.tcpServers if one[0] == 3] == self.reactor.tcpServers[
+            2:
+        ]
+        assert not any("cannot listen" in line for line in self.lines)
+        assert "listening" not in {one.kind for one in self.broker.readiness.obstacles()}
+        # The second and the third are one.
+        assert done == ["done"] * 2
+
+    def test_a_program_waits(self) -> None:
+        applied = self.live.apply(config(cafe(3)))
+        problem = raised(ConfigurationError, self.live.apply, config(cafe(4)))
+        assert "has not closed its ports yet" in str(problem)
+        self.assertNoResult(applied)  # type: ignore[no-untyped-call]
+        self.reactor.pump([0] * 2)
+        assert self.successResultOf(applied) == (0, 0)
+        assert self.served() == ["cafe 3"]
+        self.live.apply(config(cafe(4)))
+        self.reactor.pump([0] * 2)
+        assert self.served() == ["cafe 4"]
 
 
 class ReportTests(ListenerCase):
