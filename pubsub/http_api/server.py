@@ -6,6 +6,7 @@ import tempfile
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from twisted.application.service import Service
 from twisted.internet.interfaces import IProtocolFactory, IProtocolNegotiationFactory
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
@@ -156,9 +157,24 @@ def _check_headers(request: ApiRequest) -> None:
                 raise ApiError(BAD_REQUEST, "invalid-request", message) from None
 
 
+class ApiThreads(Service):
+    """Ends the threads of ``worker`` with the broker; requests that are being answered need them.
+
+    They start when they are needed, as no thread survives the fork of a process that goes to the
+    background.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def stopService(self) -> None:
+        """See IService; connections are drained after that."""
+        super().stopService()  # type: ignore[no-untyped-call]
+        self._worker.leave()
+
+
 def make_factory(listener: Listener) -> IProtocolFactory:
     """See IWireProtocol."""
-    workers: list[Worker] = []
-    # Threads do not survive the fork of a process that goes to the background.
-    listener.when_open(lambda: workers.append(Worker("admin", _THREADS, listener.clock)))
-    return HttpApiFactory(listener, lambda call: workers[0].run(call))
+    worker = Worker("admin", _THREADS, listener.clock)
+    ApiThreads(worker).setServiceParent(listener.services)  # type: ignore[no-untyped-call]
+    return HttpApiFactory(listener, worker.run)

@@ -29,6 +29,7 @@ class Worker:
         self._reactor = reactor
         self._calls: SimpleQueue[_ThreadCall | None] = SimpleQueue()
         self._threads: list[Thread] = []
+        self._is_leaving = False
         self.pending = 0
         """Calls whose results the reactor thread has not handled."""
 
@@ -52,6 +53,21 @@ class Worker:
             thread = Thread(target=self._work, name=self._name, daemon=True)
             self._threads.append(thread)
             thread.start()
+        if self._is_leaving:
+            self._dismiss()
+
+    def leave(self) -> None:
+        """End the threads when they have nothing to do, without waiting for them.
+
+        Calls may follow: each has a thread that ends with it.
+        """
+        self._is_leaving = True
+        self._dismiss()
+
+    def _dismiss(self) -> None:
+        for _ in self._threads:
+            self._calls.put(None)
+        self._threads.clear()
 
     def _work(self) -> None:
         while (given := self._calls.get()) is not None:

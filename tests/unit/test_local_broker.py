@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -65,6 +66,24 @@ class StartBrokerTests(TestCase):
                 client.subscribe("cafe/7"),
             ):
                 pass
+
+    async def test_its_threads_end_with_it(self) -> None:
+        before = set(threading.enumerate())
+        broker = start_broker(self)
+        client = await connect(broker, "http")
+        assert client.transport is not None
+        # The end of the response is made in a thread, even that of an empty history.
+        client.transport.write(
+            b"GET /v1/history?start=0&format=jsonl HTTP/1.1\r\n"
+            b"Host: 127.0.0.1\r\nConnection: close\r\n\r\n"
+        )
+        await client.lost
+        own = set(threading.enumerate()) - before
+        assert own
+        await broker.stop()
+        for thread in own:
+            thread.join(10)
+        assert not any(thread.is_alive() for thread in own)
 
     async def test_connections_that_stay_open_are_reported(self) -> None:
         broker = start_broker(self)
