@@ -94,4 +94,7 @@ class ReaderLeases:
     def _remove(self, reader: ReaderKey) -> None:
         del self._leases[reader]
         self._counts[reader[0]] -= 1
+        if not self._counts[reader[0]]:
+            # There may be any number of owners over time.
+            del self._counts[reader[0]]
         self._listener.memory.free(LEASE_BYTES)

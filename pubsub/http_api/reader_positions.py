@@ -247,6 +247,9 @@ class ReaderPositions:
             access.require_readers()
         if self._known.pop(_ListPlace.of(reader), None) is not None:
             self._counts[owner] -= 1
+            if not self._counts[owner]:
+                # There may be any number of owners over time.
+                del self._counts[owner]
             self._listener.memory.free(_READER_BYTES)
             self._store.delete(*_key(reader))
         self._share(reader, None)

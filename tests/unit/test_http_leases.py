@@ -6,7 +6,7 @@ from unittest.mock import Mock, call
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.http_api.reader_leases import LEASE_BYTES, LEASE_SECONDS
+from pubsub.http_api.reader_leases import LEASE_BYTES, LEASE_SECONDS, _Lease, _no_leases
 from tests.unit.web import Answer, WebHouse
 
 
@@ -70,6 +70,17 @@ class LeaseTests(SynchronousTestCase):
         assert self.put("a", "z").status == 200
         assert self.delete("a", "z") == 204
         assert reserve.call_args_list.count(one) == free.call_args_list.count(one) == 3
+
+    def test_nothing_is_kept_of_owners_without_one(self) -> None:
+        _, counts = self.house.listener.shared(_Lease, _no_leases)
+        self.put("a", "x")
+        self.put("a", "y")
+        assert counts == {None: 2}
+        self.delete("a", "x")
+        self.house.clock.advance(LEASE_SECONDS)
+        self.put("a")
+        self.delete("a")
+        assert list(counts) == []
 
     def test_an_ended_lease_is_not_charged(self) -> None:
         """Also without another request for a lease."""

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from pubsub.http_api import committed_batches
 from pubsub.http_api.committed_batches import COMMITS, UNOWNED_COMMITS
-from pubsub.http_api.reader_positions import READERS
+from pubsub.http_api.reader_positions import READERS, _KnownReaders
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.test_http_writing import WritingCase, table
 from tests.unit.web import Answer, WebHouse, stream_of
@@ -180,6 +180,16 @@ class ReaderTests(OwnershipCase):
             assert self.put(name, 0).status == 204
         assert self.put("c", 0).error == (507, "limit-reached")
         assert self.put("c", 0, token=self.ada).status == 204
+
+    def test_nothing_is_kept_of_owners_without_one(self) -> None:
+        kept = self.house.listener.shared(_KnownReaders, _KnownReaders)
+        for owner in (self.ada, self.bob):
+            self.put("r", 1, token=owner)
+            self.put("s", 1, token=owner)
+        assert kept.counts == {"ada": 2, "bob": 2}
+        for name in "rrs":
+            self.ask("DELETE", name, token=self.ada)
+        assert list(kept.counts.items()) == [("bob", 2)]
 
     def test_they_are_restored(self) -> None:
         self.put("r", 1)
