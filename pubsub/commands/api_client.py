@@ -46,7 +46,7 @@ class CutOff(RequestFailed):
 
 
 class Api:
-    """The HTTP API of ``destination``. Every method raises ApiError."""
+    """The HTTP API of ``destination``. Every method raises RequestFailed."""
 
     def __init__(self, destination: Destination) -> None:
         self._destination = destination
@@ -170,7 +170,7 @@ class Api:
 
 
 def _tls_context(destination: Destination) -> ssl.SSLContext:
-    """Return the context that verifies the broker. Raises ApiError."""
+    """Return the context that verifies the broker. Raises RequestFailed."""
     try:
         context = ssl.create_default_context(cafile=destination.tls_ca)
         if destination.tls_cert is not None:

@@ -106,7 +106,7 @@ def subscribe(
 def find_offset(where: Destination, start: StartPosition) -> int | None:
     """Return the offset at which a subscription begins, None for new messages only.
 
-    Raises ApiError, ConfigurationError.
+    Raises RequestFailed, ConfigurationError.
     """
     if start.latest:
         return None

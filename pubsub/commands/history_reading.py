@@ -37,7 +37,7 @@ class DamagedOffsets:
 def read(
     api: Api, start: int, stop: int, topics: Sequence[str]
 ) -> Iterator[StoredMessage | DamagedOffsets]:
-    """Yield the messages of ``topics``, of all if there are none. Raises ApiError.
+    """Yield the messages of ``topics``, of all if there are none. Raises RequestFailed.
 
     Messages that retention removes meanwhile are left out. The broker ends a stream that is not
     read for some time, as during a slow replay; the next one continues where it ended.
@@ -85,7 +85,7 @@ def _value(row: Mapping[str, Any]) -> bytes:
 
 
 def count_messages(api: Api, start: int, stop: int, topics: Sequence[str]) -> int:
-    """Return the number of messages of ``topics`` in a range. Raises ApiError."""
+    """Return the number of messages of ``topics`` in a range. Raises RequestFailed."""
     rows = api.get("/v1/topics", {"start": start, "stop": stop})["topics"]
     return sum(row["messages"] for row in rows if not topics or row["name"] in topics)
 

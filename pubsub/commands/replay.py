@@ -105,7 +105,7 @@ def replay(
 def find_range(
     where: Destination, start: StartPosition, stop: StartPosition, topics: tuple[str, ...]
 ) -> ReplayRange:
-    """Return the range in offsets, as far as it exists. Raises ApiError."""
+    """Return the range in offsets, as far as it exists. Raises RequestFailed."""
     from pubsub.commands.api_client import Api
 
     api, now = Api(where), time.time()
