@@ -141,10 +141,6 @@ class KnownRuns:
         self.load(present, KnownRun(later.origin, self._order + 1, later.recovered))
         return [run, present]
 
-    def newest_of(self, origin: str) -> int | None:
-        """Return the newest run of ``origin``; None if there is none."""
-        return self._newest.get(origin)
-
     def of(self, origin: str) -> list[int]:
         """Return the runs of ``origin``, the newest first."""
         own = [run for run, known in self.runs.items() if known.origin == origin]

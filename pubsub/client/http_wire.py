@@ -31,16 +31,7 @@ class HttpWire(ClientWire):
     """The broker's HTTP API."""
 
     name = "http"
-    traits = Traits(
-        Level.STORED,
-        resumes=True,
-        survives=True,
-        history=True,
-        offsets=True,
-        timestamps=True,
-        senders=True,
-        headers=True,
-    )
+    traits = Traits(Level.STORED, survives=True, history=True, senders=True, headers=True)
 
     def __init__(self, options: WireOptions) -> None:
         super().__init__(options)

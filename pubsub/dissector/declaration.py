@@ -24,7 +24,6 @@ Number: TypeAlias = int | str
 class Show(StrEnum):
     """The presentation of a field. A script of a protocol may define more."""
 
-    DECIMAL = "decimal"
     HEX = "hex"
     TEXT = "text"
     BYTES = "bytes"

@@ -102,15 +102,6 @@ def decode_lists(data: bytes) -> Sequence[array[int]]:
     return found
 
 
-def senders_nbytes(names: bytes, runs: bytes) -> int:
-    """Return the bytes of the messages' senders; 0 if the columns are damaged."""
-    try:
-        sizes = list(map(len, decode_names(names)))
-        return sum([(run[1] & ~HAS_HEADERS) * sizes[run[3]] for run in RUN.iter_unpack(runs)])
-    except (struct.error, IndexError):
-        return 0
-
-
 def encode_name(name: bytes) -> bytes:
     """Encode one name."""
     return _U32.pack(len(name)) + name

@@ -48,22 +48,18 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """The abilities of a wire; ``pubsub.client`` and its documentation rely on them.
+    """The abilities of a wire on which ``pubsub.client`` relies.
 
-    ``level`` is the level that ``confirm`` reaches. ``resumes`` if ``WireConnection.session`` lets
-    the next connection continue without loss of the messages published in between, while the broker
-    runs; ``survives`` if it does so also after a restart of the broker. ``history`` if a
-    subscription can begin at an offset. ``offsets`` and ``timestamps`` are shown with messages;
-    ``senders`` and ``headers`` can be given to a message that is published. ``unsubscribes`` and
-    ``prefixes`` are requests that it has.
+    ``level`` is the level that ``confirm`` reaches. ``survives`` if ``WireConnection.session`` lets
+    the next connection continue without loss of the messages published in between, also after a
+    restart of the broker. ``history`` if a subscription can begin at an offset. ``senders`` and
+    ``headers`` can be given to a message that is published. ``unsubscribes`` and ``prefixes`` are
+    requests that it has.
     """
 
     level: Level
-    resumes: bool = False
     survives: bool = False
     history: bool = False
-    offsets: bool = False
-    timestamps: bool = False
     senders: bool = False
     headers: bool = False
     unsubscribes: bool = True

@@ -41,11 +41,6 @@ def served(broker: FakeBroker) -> Iterator[str]:
     broker.server.server_close()
 
 
-def first_column(tab: DashboardTab) -> list[str]:
-    """Return the names of the rows in view."""
-    return tab.page.locator(".rows tbody th").all_inner_texts()
-
-
 def test_all_rows_are_there_and_few_are_elements(browser: Browser, url: str) -> None:
     tab = DashboardTab(browser, url, hash="#/topics")
     expect(tab.page.locator(".figures")).to_have_text("10,000 topics")

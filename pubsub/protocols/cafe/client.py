@@ -24,7 +24,7 @@ class CafeWire(ClientWire):
     """cafe with the channels of the parameter ``channels``, by default those named ``cafe/N``."""
 
     name = "cafe"
-    traits = Traits(Level.HANDLED, resumes=True, timestamps=True)
+    traits = Traits(Level.HANDLED)
     limit = MAX_MESSAGE
 
     def __init__(self, options: WireOptions) -> None:

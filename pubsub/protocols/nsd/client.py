@@ -33,9 +33,7 @@ class NsdWire(ClientWire):
     """
 
     name = "nsd"
-    traits = Traits(
-        Level.STORED, resumes=True, survives=True, history=True, offsets=True, senders=True
-    )
+    traits = Traits(Level.STORED, survives=True, history=True, senders=True)
 
     def __init__(self, options: WireOptions) -> None:
         super().__init__(options)

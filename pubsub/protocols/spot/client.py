@@ -28,7 +28,7 @@ class SpotWire(ClientWire):
     """
 
     name = "spot"
-    traits = Traits(Level.HANDLED, resumes=True, senders=True, prefixes=True)
+    traits = Traits(Level.HANDLED, senders=True, prefixes=True)
 
     def __init__(self, options: WireOptions) -> None:
         super().__init__(options)
