@@ -85,8 +85,8 @@ def decode_headers(data: bytes) -> Iterator[tuple[int, Headers]]:
         at += _HEADED.size
         own = {}
         for _ in range(number):
-            key, at = _counted_bytes(data, at)
-            own[key.decode()], at = _counted_bytes(data, at)
+            key, at = counted_bytes(data, at)
+            own[key.decode()], at = counted_bytes(data, at)
         yield index, own
 
 
@@ -115,7 +115,7 @@ def decode_names(data: bytes) -> Sequence[bytes]:
 def _names(data: bytes) -> Iterator[bytes]:
     at = 0
     while at < len(data):
-        name, at = _counted_bytes(data, at)
+        name, at = counted_bytes(data, at)
         yield name
 
 
@@ -125,7 +125,8 @@ def _cached_names(data: bytes) -> Sequence[bytes]:
     return tuple(_names(data))
 
 
-def _counted_bytes(data: bytes, at: int) -> tuple[bytes, int]:
+def counted_bytes(data: bytes, at: int) -> tuple[bytes, int]:
+    """Return the bytes at ``at``, behind their length, and where they end."""
     (length,) = _U32.unpack_from(data, at)
     at += _U32.size
     return data[at : at + length], at + length

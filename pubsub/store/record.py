@@ -24,7 +24,7 @@ from zlib_ng.zlib_ng import crc32
 
 from pubsub.interfaces import Value
 from pubsub.store.block import Block
-from pubsub.store.block_columns import encode_name
+from pubsub.store.block_columns import counted_bytes, encode_name
 from pubsub.store.compression import compressed, decompressed
 from pubsub.store.run_encoding import RunColumns, encode_runs
 from pubsub.store.stored_runs import RunRecord
@@ -307,21 +307,15 @@ def decode_operations(data: bytes) -> list[Operation]:
             found.append(Begin(*_EPOCH.unpack_from(data, at)))
             at += _EPOCH.size
             continue
-        name, at = _counted(data, at)
+        name, at = counted_bytes(data, at)
         if code == _END:
             (offset,) = _U64.unpack_from(data, at)
             at += _U64.size
             found.append(End(name.decode(), offset))
             continue
-        key, at = _counted(data, at)
+        key, at = counted_bytes(data, at)
         value = None
         if code == _PUT:
-            value, at = _counted(data, at)
+            value, at = counted_bytes(data, at)
         found.append(Put(name.decode(), key.decode(), value))
     return found
-
-
-def _counted(data: bytes, at: int) -> tuple[bytes, int]:
-    (length,) = _U32.unpack_from(data, at)
-    at += _U32.size
-    return data[at : at + length], at + length
