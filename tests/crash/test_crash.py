@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,16 +11,8 @@ from tests.crash.damages import damages
 from tests.crash.faults import cuts, failures
 from tests.crash.lives import crash
 from tests.crash.points import points
-from tests.integration.needs import missing
 
 LOOPS = int(os.environ.get("PUBSUB_CRASHES", "30"))
-
-
-@pytest.fixture
-def compiler() -> None:
-    """Require a C compiler for ``disk.c``."""
-    if shutil.which("gcc") is None:
-        missing("a C compiler (gcc)")
 
 
 def test_acknowledged_messages_are_there_once_and_offsets_continue(tmp_path: Path) -> None:

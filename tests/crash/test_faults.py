@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,16 +11,10 @@ from tests.crash.power import ERROR, FULL, HOLD, LIE, SLOW
 from tests.crash.reader import Reader
 from tests.integration.broker import Broker
 from tests.integration.clients import Cafe, Client, publish
-from tests.integration.needs import missing
 from tests.unit import rheos_wire
 from tests.waiting import until
 
-
-@pytest.fixture(autouse=True)
-def compiler() -> None:
-    """Require a C compiler for ``disk.c``."""
-    if shutil.which("gcc") is None:
-        missing("a C compiler (gcc)")
+pytestmark = pytest.mark.usefixtures("compiler")
 
 
 def test_unsynced_writes_are_lost_or_torn(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import socket
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from tests.integration.certificates import Authority
 from tests.integration.clients import Cafe, publish
 from tests.integration.nats_server import NatsServer, nats_server
 from tests.integration.wire import wire_to
+from tests.waiting import until
 
 AWAY = r"the engine is away"
 PASSWORD = "horse-staple"
@@ -29,14 +29,6 @@ def get(broker: Broker, path: str) -> str:
     with urllib.request.urlopen(f"http://{HOST}:{broker.port('admin')}{path}") as answer:
         found: str = answer.read().decode()
         return found
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition that only another process can change."""
-    deadline = time.monotonic() + TIMEOUT
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def join(start: Start, server: NatsServer, *options: str, url: str = "") -> Broker:
@@ -168,7 +160,7 @@ def test_a_foreign_publisher(start: Start, server: NatsServer) -> None:
         refusals = json.loads(get(there, "/v1/status"))["stats"]["refusals"]
         return int(refusals.get("backplane malformed", 0))
 
-    until(lambda: refused() == 4)
+    until(lambda: refused() == 4, "four refusals")
     shared(publisher, remote)
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import signal
 import threading
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +18,9 @@ from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen, run
 from tests.integration.clients import Nsd, message
 from tests.integration.nats_cluster import nats_cluster
 from tests.integration.nats_server import NatsServer
+from tests.waiting import until
 
 SYNC = "--durability=*=sync"
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition that only another process can change."""
-    deadline = time.monotonic() + TIMEOUT
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 class Place:
@@ -86,10 +78,13 @@ def body_of(value: str) -> str:
 
 def settle(*places: Place) -> None:
     """Wait until everything is shared."""
-    until(lambda: all(one.figure("connected") == 1 for one in places))
-    until(lambda: all(one.figure("unreplicated") == 0 for one in places))
+    until(lambda: all(one.figure("connected") == 1 for one in places), "all are connected")
+    until(lambda: all(one.figure("unreplicated") == 0 for one in places), "all is shared")
     # The same messages: of two brokers, each may lack as many messages of the other.
-    until(lambda: len({frozenset(one.messages()) for one in places}) == 1)
+    until(
+        lambda: len({frozenset(one.messages()) for one in places}) == 1,
+        "all have the same messages",
+    )
 
 
 def two_places(start: Start, server: NatsServer, directory: Path) -> tuple[Place, Place]:
@@ -134,7 +129,7 @@ class Load:
     def wait(self, more: int) -> None:
         """Wait until this number of further messages was acknowledged."""
         goal = len(self.done) + more
-        until(lambda: len(self.done) >= goal or not self._thread.is_alive())
+        until(lambda: len(self.done) >= goal or not self._thread.is_alive(), f"{goal} messages")
 
     def end(self) -> None:
         """End it."""
@@ -174,7 +169,7 @@ def test_the_engine_is_killed_under_load(start: Start, server: NatsServer, tmp_p
         for load in loads:
             load.wait(100)
         server.start()
-        until(lambda: all(one.figure("connected") == 1 for one in places))
+        until(lambda: all(one.figure("connected") == 1 for one in places), "all are connected")
     for load in loads:
         load.end()
     bodies = same(*places)
@@ -210,7 +205,7 @@ def test_sync_waits_for_the_engine(start: Start, server: NatsServer, tmp_path: P
     server.kill()
     assert not here.publish("2")
     server.start()
-    until(lambda: here.figure("connected") == 1)
+    until(lambda: here.figure("connected") == 1, "it is connected")
     assert here.publish("3")
     # Refused messages may be there all the same; no message is there twice.
     assert same(here, there) == ["1", "2", "3"]
@@ -223,7 +218,7 @@ def test_a_broker_that_stops_waits_for_the_engine(
     assert here.publish("1")
     server.signal(signal.SIGSTOP)
     here.publisher.put("Publish", here.name, message=message("2"))
-    until(lambda: len(here.messages()) == 2)
+    until(lambda: len(here.messages()) == 2, "two messages")
     here.broker.signal()
     here.broker.wait_line("Received SIGTERM")
     server.signal(signal.SIGCONT)
@@ -253,7 +248,10 @@ def test_a_node_of_a_cluster_is_killed(start: Start, tmp_path: Path) -> None:
             for load in loads:
                 load.wait(20)
             cluster.nodes[number].kill()
-            until(lambda: here.figure("connected") == there.figure("connected") == 1)
+            until(
+                lambda: here.figure("connected") == there.figure("connected") == 1,
+                "both are connected",
+            )
             for load in loads:
                 load.wait(20)
             cluster.nodes[number].start()
@@ -281,7 +279,7 @@ def test_positions_hold_at_every_broker(start: Start, server: NatsServer, tmp_pa
         rows = place.get(f"/v1/history?format=jsonl&{query}").splitlines()
         return sorted(body_of(json.loads(row)["value"]) for row in rows)
 
-    until(lambda: json.loads(first.get("/v1/bounds"))["next"] >= 40)
+    until(lambda: json.loads(first.get("/v1/bounds"))["next"] >= 40, "40 messages")
     half, whole = position(first, "at=17"), position(first)
     begin = SharedPosition().encode()
     parts = [between(place, begin, half) for place in places]
@@ -294,7 +292,7 @@ def test_positions_hold_at_every_broker(start: Start, server: NatsServer, tmp_pa
     body = json.dumps({"offset": 17}).encode()
     url = f"http://{HOST}:{first.broker.port('admin')}/v1/readers/me"
     urllib.request.urlopen(urllib.request.Request(url, body, method="PUT")).close()
-    until(lambda: "position" in _reader(second))
+    until(lambda: "position" in _reader(second), "the position of the reader")
     first.broker.kill()
     found = _reader(second)["position"]
     assert decode(found).origins == decode(half).origins

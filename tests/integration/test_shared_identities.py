@@ -13,8 +13,9 @@ import pytest
 from tests.integration.broker import TIMEOUT, Start, listen
 from tests.integration.clients import Nsd, message
 from tests.integration.nats_server import NatsServer
-from tests.integration.test_shared_history import Load, Place, same, settle, until
+from tests.integration.test_shared_history import Load, Place, same, settle
 from tests.unit.user_files import user_file
+from tests.waiting import until
 
 NAMES = ("here", "there")
 
@@ -82,7 +83,7 @@ def move_under_load(
 def check(bodies: list[str], loads: list[Load], before: list[str], poller: Poller) -> list[str]:
     """Check that a client gets all ``bodies``; return those that it got twice."""
     missing = set(bodies) - set(before)
-    until(lambda: missing <= set(poller.bodies))
+    until(lambda: missing <= set(poller.bodies), "the missing messages")
     got = Counter([*before, *poller.end()])
     for load in loads:
         assert [body for body in load.done if body not in got] == []
@@ -104,7 +105,7 @@ def test_a_broker_is_killed_under_load(start: Start, server: NatsServer, tmp_pat
     subscribe(here, "reader-0")
     here.publish("back")
     poller = Poller(here, "reader-0", again[0].after)
-    until(lambda: "back" in poller.bodies)
+    until(lambda: "back" in poller.bodies, "back")
     assert poller.end() == ["back"]
 
 
@@ -134,11 +135,14 @@ def test_identities_of_users_stay_theirs(
     client.do("Open", "bob", password="sesame")
     client.do("Subscribe", "bobs-second", channel="bob")
     client.do("Publish", "bob", message=message("first"))
-    until(lambda: len(client.get("bobs-second")) == 1)
+    until(lambda: len(client.get("bobs-second")) == 1, "one message")
     after = client.get("bobs-second")[0]["when"]
     (here.kill if kills else here.stop)()
     thief = Nsd.to(there)
-    until(lambda: thief.ask("Open", "ann", password="other")["_class"] == "SuccessResponse")
+    until(
+        lambda: thief.ask("Open", "ann", password="other")["_class"] == "SuccessResponse",
+        "ann is free",
+    )
     assert thief.refused("Get", "bobs-second", after=0) == "WRONG PASSWORD"
     assert thief.refused("Subscribe", "bobs-second", channel="ann") == "WRONG PASSWORD"
     assert thief.refused("Get", "bob", after=0) == "WRONG PASSWORD"
@@ -148,4 +152,4 @@ def test_identities_of_users_stay_theirs(
     # The position of a broker that was killed may be a second old.
     assert found == [] or (kills and found == ["first"])
     again.do("Publish", "bob", message=message("second"))
-    until(lambda: again.get("bobs-second", after)[-1]["body"] == "second")
+    until(lambda: again.get("bobs-second", after)[-1]["body"] == "second", "second")

@@ -24,8 +24,9 @@ from pubsub.pipeline.source import PubSubSource
 from pubsub.pipeline.stream_reader import StreamReader
 from tests.integration.broker import HOST, Start, listen
 from tests.integration.nats_server import NatsServer, nats_server
-from tests.integration.test_shared_history import Place, body_of, settle, two_places, until
+from tests.integration.test_shared_history import Place, body_of, settle, two_places
 from tests.unit.raising import raised
+from tests.waiting import until
 
 ALL = ReadAllAvailable()
 
@@ -139,7 +140,9 @@ def test_a_batch_of_messages_that_were_read_at_another_broker(
     first, second = two_places(start, server, tmp_path)
     # Each broker has its own messages first.
     server.kill()
-    until(lambda: not any(one.figure("connected") for one in (first, second)))
+    until(
+        lambda: not any(one.figure("connected") for one in (first, second)), "both are disconnected"
+    )
     for number in range(6):
         assert first.publish(f"a{number}")
     assert second.publish("b0")
@@ -270,9 +273,9 @@ def test_a_new_broker_lacks_messages(start: Start, server: NatsServer, tmp_path:
     settle(first)
     asyncio.run(purge(server))
     second = Place(start, server.url, tmp_path / "b")
-    until(lambda: second.figure("connected") == 1)
+    until(lambda: second.figure("connected") == 1, "it is connected")
     assert first.publish("a2")
-    until(lambda: [body for body, _ in second.messages()] == ["a2"])
+    until(lambda: [body for body, _ in second.messages()] == ["a2"], "a2")
     query = Query(url(second), url(first))
     # From where the planner, the first in the list, has everything.
     found, _, _ = query.run(query.reader.initialOffset())

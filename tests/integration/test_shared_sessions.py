@@ -15,8 +15,9 @@ from tests.integration.clients import MESSAGE, Cafe
 from tests.integration.nats_server import NatsServer
 from tests.integration.test_rheos import SUBSCRIBE, Rheos
 from tests.integration.test_sessions import resuming
-from tests.integration.test_shared_history import Load, Place, same, settle, until
+from tests.integration.test_shared_history import Load, Place, same, settle
 from tests.unit.brokers import QUERY, ready, subscribe
+from tests.waiting import until
 
 NAMES = (b"here", b"there")
 BOB = bytes.fromhex("00b0b00000b0b00000b0b00000b0b000")
@@ -74,7 +75,7 @@ def rheos_reader(place: Place) -> Reader:
     reader = Reader(client, one)
     for name in NAMES:
         client.send(client.request(SUBSCRIBE, name))
-    until(lambda: acknowledged == len(NAMES))
+    until(lambda: acknowledged == len(NAMES), "all acknowledgments")
     return reader
 
 
@@ -157,7 +158,7 @@ def wait_for(
     for reader, old in zip(readers, before, strict=True):
         missing = set(bodies) - set(old)
         try:
-            until(lambda reader=reader, missing=missing: missing <= set(reader.bodies))  # type: ignore[misc]
+            until(lambda r=reader, m=missing: m <= set(r.bodies), "all bodies")  # type: ignore[misc]
         except AssertionError:
             raise AssertionError(sorted(missing - set(reader.bodies))) from None
 

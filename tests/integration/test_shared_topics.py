@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 import urllib.request
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from tests.integration.clients import Nsd
 from tests.integration.fast_client import KEY_UPDATE, NEWS, Fast, Packet, make_secret, make_token
 from tests.integration.nats_server import NatsServer
 from tests.integration.test_rheos import Rheos
+from tests.waiting import until
 
 EXCLUSIVE, CREATE, SUBSCRIBE, ROTATE = 0x02, 0x01, 0x02, 0x07
 WRONG_KEY, NO_TOPIC, EXISTS, RATE_LIMITED = 2, 4, 5, 8
@@ -73,14 +72,6 @@ def house(start: Start, server: NatsServer, tmp_path: Path) -> House:
     return House(start, server, tmp_path)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition that only another process can change."""
-    deadline = time.monotonic() + TIMEOUT
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_topics_of_all_protocols(house: House) -> None:
     here, there = house.broker("here"), house.broker("there")
     Fast.to(here, fast_client.create(house.k1, "by-fast")).sync(house.k1)
@@ -88,7 +79,7 @@ def test_topics_of_all_protocols(house: House) -> None:
     Rheos(here.port("rheos")).use(CLIENT).do(rheos.CREATE, b"by-rheos")
     assert house.ask(here, "PUT", "/v1/topics/by-http", {"queue_key": "k1", "sync": True})[0] == 201
     names = ("by-fast", "by-nsd", "by-rheos", "by-http")
-    until(lambda: all(house.has(there, name) for name in names))
+    until(lambda: all(house.has(there, name) for name in names), "all topics")
     row = house.ask(there, "GET", "/v1/topics/by-http")[1]
     assert (row["durability"], row["keyed"]) == ("sync", True), row
     # They can be used without being created there.
@@ -100,11 +91,11 @@ def test_topics_of_all_protocols(house: House) -> None:
     assert (status["topics"], status["topics_waiting"]) == (4, 0)
     # They end everywhere, and stay away.
     assert house.ask(there, "DELETE", "/v1/topics/by-rheos")[0] == 204
-    until(lambda: not house.has(here, "by-rheos"))
+    until(lambda: not house.has(here, "by-rheos"), "the end of by-rheos")
     here.kill()
     assert house.ask(there, "DELETE", "/v1/topics/by-nsd")[0] == 204
     here = house.broker("here")
-    until(lambda: not house.has(here, "by-nsd"))
+    until(lambda: not house.has(here, "by-nsd"), "the end of by-nsd")
     assert house.has(here, "by-fast")
 
 
@@ -113,7 +104,7 @@ def test_rotations(house: House, over_http: bool) -> None:
     here, there = house.broker("here"), house.broker("there")
     near = Fast.to(here, fast_client.create(house.k1), fast_client.subscribe(house.k1))
     assert near.sync(house.k1) == []
-    until(lambda: house.has(there, "news"))
+    until(lambda: house.has(there, "news"), "news")
     far = Fast.to(there, fast_client.subscribe(house.k1))
     assert far.sync(house.k1) == []
     if over_http:
@@ -136,7 +127,7 @@ def test_rotations(house: House, over_http: bool) -> None:
             return far.texts(1) == [b"x"]
         return False
 
-    until(arrives)
+    until(arrives, "a message")
     # With quotes, as the two letters alone are in random bytes now and then.
     assert b'"k2"' not in b"".join(
         path.read_bytes() for path in Path(house._directory).rglob("jetstream/**/*.blk")
@@ -155,13 +146,15 @@ def test_one_owner_of_an_exclusive_topic(house: House) -> None:
         other.send(fast_client.create(house.k2, flags=EXCLUSIVE))
         return bool(other.sync(house.k2))
 
-    until(lambda: not taken())
+    until(lambda: not taken(), "the name is free")
     # A broker that is killed leaves it taken, until it is back.
     there.kill()
     late = Fast.to(here, fast_client.create(house.k1))
     assert late.error() == (CREATE, EXISTS)
     house.broker("there")
-    until(lambda: not Fast.to(here, fast_client.create(house.k1)).sync(house.k1))
+    until(
+        lambda: not Fast.to(here, fast_client.create(house.k1)).sync(house.k1), "a topic is created"
+    )
 
 
 def test_an_exclusive_topic_of_a_killed_broker_is_free_after_its_lease(house: House) -> None:
@@ -210,7 +203,7 @@ def test_the_server_is_away_and_comes_back(house: House, server: NatsServer) -> 
     here, there = house.broker("here"), house.broker("there")
     owner = Fast.to(here, fast_client.create(house.k1), fast_client.subscribe(house.k1))
     assert owner.sync(house.k1) == []
-    until(lambda: house.has(there, "news"))
+    until(lambda: house.has(there, "news"), "news")
     server.kill()
     for broker in (here, there):
         broker.wait_line("the engine is away")
@@ -227,7 +220,7 @@ def test_the_server_is_away_and_comes_back(house: House, server: NatsServer) -> 
     server.start()
     for broker in (here, there):
         broker.wait_line("topics are shared", 2)
-    until(lambda: house.has(here, "made-alone"))
+    until(lambda: house.has(here, "made-alone"), "made-alone")
     rotor.send(fast_client.rotate(house.k1, b"k2"))
     assert rotor.sync(house.k2) == []
     assert owner.receive() == Packet(KEY_UPDATE, NEWS, b"k2")
