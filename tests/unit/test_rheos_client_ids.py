@@ -335,6 +335,22 @@ class KeptTests(SynchronousTestCase):
         rheos.advance(61)
         assert len(rheos.clients) == 2
 
+    def test_an_id_that_another_broker_has_before_it_is_lost_here(self) -> None:
+        rheos = Rheos()
+        rheos.broker.topics.create("sport")
+        used = rheos.broker.memory.used
+        alice = rheos.reader(ALICE, "news", "sport")
+        client = rheos.clients._clients[ALICE]
+        lost = rheos.clients.lose(client)
+        next(lost)
+        for _ in (*rheos.clients.lose(client, keep=False), *lost):
+            pass
+        assert len(rheos.clients) == 0
+        alice.stream.lose()
+        assert rheos.broker.memory.used == used
+        rheos.advance(61)
+        assert not rheos.clock.getDelayedCalls()
+
     def test_topics_closed_to_it_meanwhile_are_omitted(self) -> None:
         rheos = Rheos()
         rheos.broker.topics.create("sport")

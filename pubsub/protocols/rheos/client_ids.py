@@ -143,7 +143,8 @@ class Clients:
                     client.starts[topic] = end if found is None else found
                 client.topics[topic] = None
             yield
-        if client.destinations:
+        if client.destinations or self._clients.get(client.id) is not client:
+            # It is used here again, or has been forgotten meanwhile.
             return
         if not keep:
             self.drop_kept(client)
