@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 from pubsub.backplane.missing_messages import MISSING, MissingBefore, MissingMessages
 from pubsub.backplane.position_index import KNOWN, POINTS, PositionIndex, Range
 from pubsub.broker.history_reads import require_written
-from pubsub.errors import HistoryUnavailable
+from pubsub.errors import BackplaneAway, HistoryUnavailable
 from pubsub.store.block_columns import HAS_HEADERS, RUN
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ class SharedPositions:
         """The batches that are committed exactly once, if brokers have a shared state."""
         # Messages that are appended before the index is ready.
         self._early: list[_OriginMessages] = []
-        self._ready: Deferred[None] | None = Deferred()
+        # Fires when the index is ready, or with the reason why it will not be; None once it is.
+        self._ready: Deferred[str] | None = Deferred()
         self._opened = -1
         self._waiting: dict[Deferred[bool], tuple[SharedPosition, Any]] = {}
         self._points = 0
@@ -131,6 +132,12 @@ class SharedPositions:
     def _failed(self, failure: Failure) -> None:
         if failure.check(HistoryUnavailable, CancelledError) is None and not self._ended:
             log.failure("backplane: the shared positions are not known", failure)
+        self._give_up("the shared positions of this broker are not known")
+
+    def _give_up(self, reason: str) -> None:
+        """The index will not be ready: all that waits for it fails."""
+        if self._ready is not None and not self._ready.called:
+            self._ready.callback(reason)
 
     async def _restore(self, begin: int | None) -> None:
         index = self._index
@@ -159,11 +166,12 @@ class SharedPositions:
         self._count_points()
         ready, self._ready = self._ready, None
         assert ready is not None
-        ready.callback(None)
+        ready.callback("")
 
     def close(self) -> None:
         """End all that waits."""
         self._ended = True
+        self._give_up("the broker stops")
         for shared in (self.batches, self.readers):
             if shared is not None:
                 shared.close()
@@ -214,7 +222,10 @@ class SharedPositions:
         return min(self.reading()[1], self._store.committed)
 
     def at(self, offset: int) -> Deferred[SharedPosition]:
-        """Return the position at ``offset``; it may be beyond ``settled``."""
+        """Return the position at ``offset``; it may be beyond ``settled``.
+
+        Fails with HistoryUnavailable, or BackplaneAway if positions will not be known.
+        """
         return ensureDeferred(self._at(min(offset, self._store.next_offset)))
 
     async def _at(self, offset: int) -> SharedPosition:
@@ -241,7 +252,7 @@ class SharedPositions:
         """Return where ``position`` is in this log.
 
         Unless it is reached, more messages before it may follow. Fails with UnknownPosition if it
-        is ``strict`` and a run of it is not known here.
+        is ``strict`` and a run of it is not known here, and as ``at`` does.
         """
         return self._until_ready().addCallback(lambda _: self._index.find(position, strict))
 
@@ -257,10 +268,18 @@ class SharedPositions:
         return self._index.runs.joined(one, other)
 
     def _until_ready(self) -> Deferred[None]:
-        done: Deferred[None] = Deferred()
         if self._ready is None:
             return succeed(None)
-        self._ready.addCallback(lambda _: done.callback(None))
+        done: Deferred[None] = Deferred()
+
+        def tell(problem: str) -> str:
+            if problem:
+                done.errback(BackplaneAway(problem))
+            else:
+                done.callback(None)
+            return problem
+
+        self._ready.addCallback(tell)
         return done
 
     # How far this broker is

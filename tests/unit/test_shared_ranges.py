@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import secrets
+from errno import EIO
 from pathlib import Path
 from urllib.parse import quote
 
 from twisted.internet import reactor
 from twisted.internet.address import IPv4Address
-from twisted.internet.defer import maybeDeferred
+from twisted.internet.defer import Deferred, ensureDeferred, fail, maybeDeferred
 
 from pubsub.backplane import position_index
 from pubsub.backplane.shared_position import SharedPosition, decode
 from pubsub.http_api import shared_ranges
 from pubsub.http_api.server import HttpApiFactory
 from pubsub.kernel import Columns
+from pubsub.store.parcel import Parcel
 from pubsub.store.shared_store import SharedStore
 from tests.unit.fakes import scratch
 from tests.unit.logs import keep_everything
@@ -169,6 +171,41 @@ class RangeTests(ReplicaCase):
         ended = house.broker.stopService()
         house.advance(60)
         await ended
+
+    async def test_a_history_that_cannot_be_read(self) -> None:
+        here = self.node()
+        here.publish("t", b"1")
+        await self.settled(here)
+        await here.stop()
+
+        def read_parcel(*given: object) -> Deferred[Parcel]:
+            return fail(OSError(EIO, "Input/output error"))
+
+        self.patch(SharedStore, "read_parcel", read_parcel)
+        # The checkpoint of the index is older than the message.
+        here = self.node(here.path)
+        answer = await self.get(here, "/v1/bounds")
+        assert (answer.status, answer.json["error"]) == (503, "backplane-away")
+        assert len(self.flushLoggedErrors(OSError)) == 1  # type: ignore[no-untyped-call]
+
+    async def test_a_request_while_the_broker_stops(self) -> None:
+        here = self.node()
+        here.publish("t", b"1")
+        await self.settled(here)
+        await here.stop()
+        reading: list[Deferred[Parcel]] = []
+
+        def read_parcel(*given: object) -> Deferred[Parcel]:
+            reading.append(Deferred())
+            return reading[-1]
+
+        self.patch(SharedStore, "read_parcel", read_parcel)
+        here = self.node(here.path)
+        answer = ensureDeferred(self.get(here, "/v1/bounds"))
+        assert reading
+        self.assertNoResult(answer)  # type: ignore[no-untyped-call]
+        await here.stop()
+        assert (await answer).error == (503, "backplane-away")
 
     async def test_requests_that_are_refused(self) -> None:
         here, there = self.node(), self.node()
