@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 from sortedcontainers import SortedDict
 from twisted.internet.defer import Deferred
+from twisted.logger import Logger
 
 if TYPE_CHECKING:
     from pubsub.interfaces import ConnectedClient
 
+log = Logger()
 # Connections that one look-up in the sorted marks takes.
 _PAGE = 64
 
@@ -77,7 +79,11 @@ class ClientRegistry:
         """
         drained = list(self if clients is None else clients)
         for client in drained:
-            client.drain()
+            try:
+                client.drain()
+            except Exception:
+                # A defect of one connection must not cut the others off.
+                log.failure("a connection cannot be drained; it is aborted at the deadline")
         left = {client for client in drained if client in self}
         if not left:
             return None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 if TYPE_CHECKING:
     from pubsub.broker.client_registry import ClientRegistry
@@ -23,6 +24,11 @@ class Drained(Protocol):
 
     protocol: str
     endpoint: str
+
+
+def report_failure(failure: Failure) -> None:
+    """Report that a stop has failed on the way; the history is closed nevertheless."""
+    log.failure("the connections could not be drained", failure)
 
 
 class Drainage:

@@ -21,7 +21,7 @@ from pubsub.broker.broker_objects import BrokerObjects, KeptObjects
 from pubsub.broker.connection_marks import make_marks
 from pubsub.broker.core import BrokerCore
 from pubsub.broker.dispatcher import Dispatcher, DispatcherMaker
-from pubsub.broker.drainage import Drainage
+from pubsub.broker.drainage import Drainage, report_failure
 from pubsub.broker.durability import DurabilityRules
 from pubsub.broker.events import Events
 from pubsub.broker.events_topic import EventsTopic
@@ -317,8 +317,8 @@ class BrokerService(MultiService):
         self.issuer_key_refresh.stop()
         self.passwords.stop()
         stopped = self.drainage.leave(self.sessions.sharing, super().stopService)
-        stopped.addCallback(lambda _: self._drain_all()).addCallback(lambda _: self._close_store())
-        return stopped.addCallback(self._log_totals)
+        stopped.addCallback(lambda _: self._drain_all()).addErrback(report_failure)
+        return stopped.addCallback(lambda _: self._close_store()).addCallback(self._log_totals)
 
     def _drain_all(self) -> Deferred[None] | None:
         self.router.finish()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from unittest.mock import Mock
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -223,6 +224,25 @@ class StopTests(ServiceCase):
         self.broker.clients.discard(stubborn)
         self.successResultOf(stopped)
         assert not self.clock.getDelayedCalls()
+
+    def test_a_client_with_a_defect_does_not_cut_the_others_off(self) -> None:
+        broken, willing = Guest(self.broker), Guest(self.broker)
+        self.patch(broken, "drain", lambda: 1 / 0)  # type: ignore[no-untyped-call]
+        stopped = self.stop()
+        assert willing.calls == ["drain"]
+        self.assertNoResult(stopped)  # type: ignore[no-untyped-call]
+        self.clock.advance(10.1)
+        assert broken.calls == ["abort: the broker stops"]
+        self.successResultOf(stopped)
+        assert len(self.flushLoggedErrors(ZeroDivisionError)) == 1  # type: ignore[no-untyped-call]
+
+    def test_the_history_is_closed_whatever_fails(self) -> None:
+        self.broker.sessions.at_stop.append(lambda: 1 / 0)
+        close = Mock(wraps=self.broker.store.close)
+        self.patch(self.broker.store, "close", close)  # type: ignore[no-untyped-call]
+        self.successResultOf(self.stop())
+        assert close.call_count == 1
+        assert len(self.flushLoggedErrors(ZeroDivisionError)) == 1  # type: ignore[no-untyped-call]
 
     def test_at_the_deadline_clients_are_aborted(self) -> None:
         stubborn = Guest(self.broker, stubborn=True)
