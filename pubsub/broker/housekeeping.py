@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pubsub.broker.slices import SlicedWork, Slices, Work
     from pubsub.broker.topic_lifecycle import TopicLifecycle
     from pubsub.broker.wall_clock import WallClock
+    from pubsub.interfaces import ConnectedClient
 
 log = Logger()
 SWEEP_SECONDS = 1.0
@@ -96,12 +97,19 @@ class Housekeeping:
             clients = self._clients.after(-1)
             while some := list(islice(clients, _CLIENTS)):
                 for client in some:
-                    # It may have ended since.
-                    if client in self._clients:
-                        client.sweep(now)
+                    self._sweep_client(client, now)
                 yield
         finally:
             self._sweeping = None
+
+    def _sweep_client(self, client: ConnectedClient, now: float) -> None:
+        # It may have ended since.
+        if client in self._clients:
+            try:
+                client.sweep(now)
+            except Exception:
+                # The limits of the connections behind it are to be applied nevertheless.
+                log.failure("the limits of a connection cannot be applied")
 
     def _sweep_memory(self, now: float) -> None:
         if not self._memory.full:

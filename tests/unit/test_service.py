@@ -334,8 +334,10 @@ class SweepTests(ServiceCase):
             self.advance(1)
             assert len(self.flushLoggedErrors(ValueError)) == 1  # type: ignore[no-untyped-call]
             guests[index].sweep = sweep  # type: ignore[method-assign]
+        # The first one does not hide the others.
+        assert [len(guests[index].calls) for index in (1, 1998)] == [2, 2]
         self.advance(1)
-        assert len(guests[-1].calls) == 1
+        assert len(guests[-1].calls) == 2
         for guest in guests:
             self.broker.clients.discard(guest)
 
