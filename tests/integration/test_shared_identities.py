@@ -13,7 +13,7 @@ import pytest
 from tests.integration.broker import TIMEOUT, Start, listen
 from tests.integration.clients import Nsd, message
 from tests.integration.nats_server import NatsServer
-from tests.integration.test_shared_history import Load, Place, same, settle
+from tests.integration.places import Load, Place, same, settle
 from tests.unit.user_files import user_file
 from tests.waiting import until
 

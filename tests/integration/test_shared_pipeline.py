@@ -24,7 +24,7 @@ from pubsub.pipeline.source import PubSubSource
 from pubsub.pipeline.stream_reader import StreamReader
 from tests.integration.broker import HOST, Start, listen
 from tests.integration.nats_server import NatsServer, nats_server
-from tests.integration.test_shared_history import Place, body_of, settle, two_places
+from tests.integration.places import Place, body_of, settle, two_places
 from tests.unit.raising import raised
 from tests.waiting import until
 

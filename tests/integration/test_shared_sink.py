@@ -22,7 +22,7 @@ from pubsub.pipeline.retry import Retry
 from pubsub.pipeline.sink import BrokerSink, TaskResult, make_sink
 from tests.integration.broker import HOST, Start, listen
 from tests.integration.nats_server import NatsServer
-from tests.integration.test_shared_history import Place, settle, two_places
+from tests.integration.places import Place, settle, two_places
 from tests.integration.test_shared_pipeline import url
 from tests.unit.raising import raised
 

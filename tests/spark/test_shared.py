@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pubsub.pipeline.staged_writer import RUN_AGAIN
 from tests.integration.broker import Start
 from tests.integration.nats_server import NatsServer, nats_server
-from tests.integration.test_shared_history import Place, body_of, settle
+from tests.integration.places import Place, body_of, settle
 from tests.spark.http_brokers import finish, stored_values, stream, url_of, values
 from tests.waiting import until
 
