@@ -47,23 +47,10 @@ class AuditLog:
         Raises ConfigurationError if the file cannot be opened; the old one is then kept.
         """
         place = (settings["audit-log"], settings["audit-size"])
-        if place != self._place or self._is_moved:
+        if place != self._place or (self._file is not None and self._file.is_moved):
             file = _open(*place) if place[0] else None
             self.close()
             self._file, self._place = file, place
-
-    @property
-    def _is_moved(self) -> bool:
-        """True if the path has no file, or another one, as after a rotation by another program."""
-        if self._file is None:
-            return False
-        if self._file.is_interrupted:
-            return True
-        try:
-            found = os.stat(self._file.path)
-        except OSError:
-            return True
-        return not os.path.samestat(found, os.fstat(self._file._file.fileno()))
 
     def record(self, event: str, **fields: object) -> None:
         """Write one line with the time, ``event`` and ``fields``."""

@@ -36,9 +36,18 @@ class RotatedFile(LogFile):
         super().__init__(name, directory, length, mode, kept)  # type: ignore[no-untyped-call]
 
     @property
-    def is_interrupted(self) -> bool:
-        """True if a rotation has failed. It is begun again before the next line."""
-        return self._file.closed
+    def is_moved(self) -> bool:
+        """True if the path has no file, or another one, as after a rotation by another program.
+
+        Also if a rotation has failed; it is begun again before the next line.
+        """
+        if self._file.closed:
+            return True
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return True
+        return not os.path.samestat(found, os.fstat(self._file.fileno()))
 
     def _openFile(self) -> None:
         super()._openFile()  # type: ignore[no-untyped-call]
