@@ -8,14 +8,12 @@ from typing import TypeVar
 
 from pubsub.client.client_errors import (
     ClientClosed,
-    HistoryNeeded,
     NotExpressible,
     OutcomeUnknown,
-    Unconfirmable,
 )
 from pubsub.client.client_links import ClientLinks
 from pubsub.client.client_options import ClientOptions
-from pubsub.client.client_url import ClientUrl, parse_url
+from pubsub.client.client_url import parse_url
 from pubsub.client.feed import Feed
 from pubsub.client.flush_limit import FlushLimit
 from pubsub.client.link_driver import LinkDriver
@@ -26,6 +24,7 @@ from pubsub.client.request_checks import (
     BytesLike,
     as_bytes,
     as_payloads,
+    check_durability,
     check_headers,
     check_level,
     check_message,
@@ -39,7 +38,7 @@ from pubsub.client.tickets import Ticket
 from pubsub.client.topic_durability import TopicDurability
 from pubsub.kernel import Columns
 from pubsub.wire.client_events import Level
-from pubsub.wire.client_wire import ClientWire, Headers
+from pubsub.wire.client_wire import Headers
 
 _log = logging.getLogger("pubsub.client")
 _Result = TypeVar("_Result")
@@ -56,6 +55,9 @@ class Client:
     Use it in ``async with``, or call ``close``.
     """
 
+    # Also if the constructor fails.
+    _closed = True
+
     def __init__(self, runtime: Runtime, options: ClientOptions) -> None:
         self._runtime = runtime
         self._options = options
@@ -67,6 +69,11 @@ class Client:
         # Bytes that were published since the last pause.
         self._unbroken = 0
         self._closed = False
+        self._cancel_end = runtime.at_end(self._end)
+
+    def __del__(self) -> None:
+        if not self._closed:
+            self._links.warn()
 
     def __repr__(self) -> str:
         return f"<Client of {self._options.target}>"
@@ -216,6 +223,9 @@ class Client:
 
         Raises OutcomeUnknown after ``timeout`` seconds without a reply of the broker to a message.
         """
+        await self._flush(self._options.timeout)
+
+    async def _flush(self, seconds: float) -> None:
         driver = self._links.publishing
         if driver is None:
             return
@@ -223,7 +233,7 @@ class Client:
         driver.link.pump(driver.now())
         idle = driver.link.await_idle()
         driver.step()
-        limit = FlushLimit(self._runtime, driver.link, idle, self._options.timeout)
+        limit = FlushLimit(self._runtime, driver.link, idle, seconds)
         try:
             await self._outcome(idle)
         finally:
@@ -246,7 +256,7 @@ class Client:
         """
         self._check_open()
         interests = interests_of(topics, prefixes, start)
-        wire, target = self._wire_for(start)
+        wire, target = self._links.wire_for(start)
         for topic in topics:
             check_topic(wire, topic)
         own = start is not None or wire.single_topic
@@ -267,22 +277,6 @@ class Client:
         driver.step()
         return Subscription(self._runtime, feed, lambda: self._links.leave(driver, feed))
 
-    def _wire_for(self, start: int | None) -> tuple[ClientWire, ClientUrl]:
-        """Return the wire that can begin at ``start``: the client's own, or that of the API."""
-        options = self._options
-        if start is None or self._wire.traits.history:
-            return self._wire, options.target
-        if options.api is None:
-            raise HistoryNeeded(
-                f"{self._wire.name} has no history; for start= name the broker's HTTP API with "
-                "api= or PUBSUB_API, such as http://127.0.0.1:7080"
-            )
-        target = parse_url(options.api)
-        wire = target.wire((options.client_id or "").encode(), self._token())
-        if not wire.traits.history:
-            raise HistoryNeeded(f"{wire.name} has no history; api= is a URL of the HTTP API")
-        return wire, target
-
     # Checks
 
     def _check_open(self) -> None:
@@ -300,19 +294,10 @@ class Client:
                 return
             seconds = min(options.timeout, options.timing.connect)
             self._durability = TopicDurability(
-                self._runtime, target, options.tls, self._token, seconds
+                self._runtime, target, options.tls, options.token_text, seconds
             )
-        if await self._outcome(self._durability.of(topic)) == "sync":
-            raise Unconfirmable(
-                f"{topic!r} is on disk before it is confirmed (durability sync), and "
-                f"{self._wire.name} confirms only that a message was handled; use nsd, rheos or "
-                "http, or confirm=Level.HANDLED"
-            )
+        check_durability(self._wire, topic, await self._outcome(self._durability.of(topic)))
         self._check_open()
-
-    def _token(self) -> str | None:
-        secret = self._options.token
-        return None if secret is None else secret.reveal()
 
     # Notices and the end
 
@@ -333,14 +318,26 @@ class Client:
 
         Raises OutcomeUnknown as ``flush`` does; the client is closed then too.
         """
+        await self._close(self._options.timeout if flush else None)
+
+    async def _end(self) -> None:
+        """The program ends, and has not closed the client."""
+        try:
+            await self._close(min(self._options.timeout, self._options.timing.exit))
+        except OutcomeUnknown as error:
+            _log.warning("%s", error)
+
+    async def _close(self, flush: float | None) -> None:
+        """Close; before it, flush for so many seconds without a reply."""
         if self._closed:
             return
         self._closed = True
+        self._cancel_end()
         if self._durability is not None:
             self._durability.close()
         try:
-            if flush:
-                await self.flush()
+            if flush is not None:
+                await self._flush(flush)
         finally:
             for driver in self._links.close():
                 await self._outcome(driver.link.gone)

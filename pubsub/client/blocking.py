@@ -23,6 +23,7 @@ from pubsub.client.loop_thread import LoopThread, loop_thread
 from pubsub.client.messages import Message, MessageBatch
 from pubsub.client.notices import Notice
 from pubsub.client.request_checks import BytesLike
+from pubsub.client.runtime import Cancel, Ending
 from pubsub.wire.client_events import Level
 from pubsub.wire.client_wire import Headers
 
@@ -45,7 +46,10 @@ class Client:
 
     def __init__(self, options: ClientOptions) -> None:
         self._thread = loop_thread()
-        self._client = self._thread.run(_make(options))
+        self._client = self._thread.run(self._make(options))
+
+    async def _make(self, options: ClientOptions) -> base_client.Client:
+        return base_client.Client(_ThreadRuntime(self._thread), options)
 
     def __repr__(self) -> str:
         return repr(self._client)
@@ -191,5 +195,14 @@ def _left(until: float | None) -> float:
     return -1 if until is None else min(max(until - monotonic(), 0.0), threading.TIMEOUT_MAX)
 
 
-async def _make(options: ClientOptions) -> base_client.Client:
-    return base_client.Client(asyncio_runtime.AsyncioRuntime(), options)
+class _ThreadRuntime(asyncio_runtime.AsyncioRuntime):
+    """The loop of ``thread``, which runs until the program ends."""
+
+    def __init__(self, thread: LoopThread) -> None:
+        super().__init__()
+        self._thread = thread
+
+    def at_end(self, end: Ending) -> Cancel:
+        """See ``Runtime``."""
+        self._thread.at_end.add(end)
+        return lambda: self._thread.at_end.discard(end)

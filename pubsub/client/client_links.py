@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from pubsub.client.client_errors import HistoryNeeded
 from pubsub.client.client_options import ClientOptions
-from pubsub.client.client_url import ClientUrl
+from pubsub.client.client_url import ClientUrl, parse_url
 from pubsub.client.feed import Feed
 from pubsub.client.link_driver import LinkDriver
 from pubsub.client.notices import Notice
@@ -17,6 +19,8 @@ from pubsub.client.runtime import Runtime
 from pubsub.client.subscribing_link import SubscribingLink
 from pubsub.errors import ConfigurationError
 from pubsub.wire.client_wire import ClientWire
+
+_log = logging.getLogger("pubsub.client")
 
 
 class ClientLinks:
@@ -69,6 +73,23 @@ class ClientLinks:
         self._reading.append(driver)
         return driver
 
+    def wire_for(self, start: int | None) -> tuple[ClientWire, ClientUrl]:
+        """Return the wire that can begin at ``start``: the client's own, or that of the API."""
+        options = self._options
+        own = options.wire
+        if start is None or own.traits.history:
+            return own, options.target
+        if options.api is None:
+            raise HistoryNeeded(
+                f"{own.name} has no history; for start= name the broker's HTTP API with "
+                "api= or PUBSUB_API, such as http://127.0.0.1:7080"
+            )
+        target = parse_url(options.api)
+        wire = target.wire((options.client_id or "").encode(), options.token_text())
+        if not wire.traits.history:
+            raise HistoryNeeded(f"{wire.name} has no history; api= is a URL of the HTTP API")
+        return wire, target
+
     def _drive(self, link: PublishingLink | SubscribingLink, target: ClientUrl) -> LinkDriver:
         tls = self._options.tls if target.tls else None
         renew = partial(self._renew_token, link.wire)
@@ -114,6 +135,15 @@ class ClientLinks:
         if driver in self._leaving:
             self._leaving.remove(driver)
             driver.stop()
+
+    def warn(self) -> None:
+        """The client is deleted, and was not closed: log what is lost."""
+        link = None if self.publishing is None else self.publishing.link
+        if isinstance(link, PublishingLink) and (count := link.unconfirmed):
+            _log.warning(
+                "%s: the client was not closed, so %d published messages may be lost; call close, "
+                "or use async with", link.where, count
+            )  # fmt: skip
 
     def close(self) -> list[LinkDriver]:
         """Close all links, and return the drivers of those that are not gone yet."""

@@ -34,6 +34,10 @@ class ClientOptions:
     feed_bytes: int
     on_event: Callable[[Notice], None] | None = field(repr=False, default=None)
 
+    def token_text(self) -> str | None:
+        """Return the token that is in use."""
+        return None if self.token is None else self.token.reveal()
+
 
 def read_options(
     url: str,

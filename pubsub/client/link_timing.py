@@ -22,6 +22,8 @@ class Timing:
     """After a connection of at least this duration, the next pause is a first one."""
     goodbye: float = 2.0
     """For the last bytes of a link that is closed."""
+    exit: float = 5.0
+    """Without a confirmation, for the messages of a client that is open when the program ends."""
 
     def pause(self, attempt: int, random: Callable[[], float]) -> float:
         """Return the pause before attempt ``attempt``, from 1; ``random`` returns 0 to 1."""

@@ -9,6 +9,7 @@ starts its own.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import os
 import threading
@@ -16,6 +17,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from pubsub.client.client_errors import ClientClosed
+from pubsub.client.runtime import Ending
 
 _Result = TypeVar("_Result")
 
@@ -28,6 +30,10 @@ class LoopThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="pubsub-client", daemon=True)
         self._thread.start()
+        self.at_end: set[Ending] = set()
+        """Called when the program ends, in the loop."""
+        self._ends: list[asyncio.Task[None]] = []
+        atexit.register(self._end)
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -58,6 +64,25 @@ class LoopThread:
             with contextlib.suppress(RuntimeError):
                 future.cancel()
             raise
+
+    def _end(self) -> None:
+        """The program ends: run ``at_end``. Ctrl-C cancels it."""
+        if self.is_of_parent or not self.at_end:
+            return
+        try:
+            self.run(self._wait_for_ends())
+        except KeyboardInterrupt:
+            with contextlib.suppress(KeyboardInterrupt):
+                self.run(self._wait_for_ends(cancel=True))
+
+    async def _wait_for_ends(self, cancel: bool = False) -> None:
+        if not self._ends:
+            self._ends = [self._loop.create_task(end()) for end in self.at_end]
+            # A task that was cancelled before it began would do nothing.
+            await asyncio.sleep(0)
+        for one in self._ends if cancel else ():
+            one.cancel()
+        await asyncio.wait(self._ends)
 
 
 _lock = threading.Lock()

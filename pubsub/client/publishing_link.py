@@ -16,7 +16,6 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from copy import copy
-from typing import Any
 
 from pubsub.client.client_errors import ClientClosed, ClientError, NotSent
 from pubsub.client.link import Link, LinkState
@@ -35,7 +34,7 @@ from pubsub.client.publish_requests import (
     not_sent,
     unknown,
 )
-from pubsub.client.tickets import Ticket
+from pubsub.client.tickets import Deadlines, Ticket
 from pubsub.wire.client_events import Confirmed, Messages, WireEvent
 from pubsub.wire.client_wire import ClientWire, Role
 
@@ -70,8 +69,7 @@ class PublishingLink(Link):
         self._flying_bytes = 0
         self._room: deque[Ticket[None]] = deque()
         self._idle: list[Ticket[None]] = []
-        # Tickets with a deadline, the earliest first: they all wait for the same time.
-        self._deadlines: deque[Ticket[Any]] = deque()
+        self._deadlines = Deadlines()
         self._topic_hint: str | None = None
         self.writable = True
         """False while the transport takes no more bytes."""
@@ -84,6 +82,12 @@ class PublishingLink(Link):
     def nbytes(self) -> int:
         """The bytes of the messages that wait or are in flight."""
         return self._queued_bytes + self._flying_bytes
+
+    @property
+    def unconfirmed(self) -> int:
+        """The number of the messages that wait or are in flight."""
+        queued = sum(request.columns.count for request in self._queue)
+        return queued + sum(group.messages for group in (*self._in_flight, self._open))
 
     def has_room(self) -> bool:
         """Return whether another request may be added, behind those that wait for room."""
@@ -100,12 +104,8 @@ class PublishingLink(Link):
             ticket.fail(ClientClosed("the client is closed"))
         else:
             self._room.append(ticket)
-            self._watch(ticket)
+            self._deadlines.watch(ticket)
         return ticket
-
-    def _watch(self, ticket: Ticket[Any]) -> None:
-        if ticket.deadline is not None:
-            self._deadlines.append(ticket)
 
     def add(self, request: PublishRequest) -> None:
         """Queue messages; ``pump`` sends them. Raises ClientClosed."""
@@ -114,7 +114,7 @@ class PublishingLink(Link):
             raise ClientClosed("the client is closed")
         self._queue.append(request)
         if request.ticket is not None:
-            self._watch(request.ticket)
+            self._deadlines.watch(request.ticket)
         self._queued_bytes += request.nbytes
 
     @property
@@ -315,10 +315,7 @@ class PublishingLink(Link):
 
     def own_deadline(self) -> float | None:
         """See ``Link``."""
-        deadlines = self._deadlines
-        while deadlines and deadlines[0].done:
-            deadlines.popleft()
-        return deadlines[0].deadline if deadlines else None
+        return self._deadlines.earliest()
 
     def _not_sent(self) -> NotSent:
         opening = self.state in (LinkState.CONNECTING, LinkState.OPENING)

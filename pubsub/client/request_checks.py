@@ -146,3 +146,13 @@ def check_level(wire: ClientWire, confirm: bool | Level) -> None:
             f"{wire.name} confirms that a message was handled, not that it is stored; nsd, rheos "
             "and http do"
         )
+
+
+def check_durability(wire: ClientWire, topic: str, durability: str | None) -> None:
+    """Raise Unconfirmable if the durability requires more than the wire can confirm."""
+    if durability == "sync":
+        raise Unconfirmable(
+            f"{topic!r} is on disk before it is confirmed (durability sync), and {wire.name} "
+            "confirms only that a message was handled; use nsd, rheos or http, or "
+            "confirm=Level.HANDLED"
+        )

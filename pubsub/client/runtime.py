@@ -6,12 +6,13 @@ The client's coroutines await nothing but ``Waiter`` objects, so that either loo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol
 
 from pubsub.client.client_tls import TlsOptions
 
 Cancel = Callable[[], object]
+Ending = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Waiter(Protocol):
@@ -74,6 +75,10 @@ class Runtime(ABC):
         waiter = self.waiter()
         self.call_later(0, waiter.wake)
         await waiter.awaitable
+
+    def at_end(self, end: Ending) -> Cancel:
+        """Run ``end`` when the program ends, if the loop knows; the result cancels that."""
+        return lambda: None
 
     @abstractmethod
     def connect(self, host: str, port: int, tls: TlsOptions | None, observer: Observer) -> Cancel:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 _Result = TypeVar("_Result")
 
@@ -49,3 +50,22 @@ class Ticket(Generic[_Result]):
         waiting, self._notify = self._notify, []
         for notify in waiting:
             notify()
+
+
+class Deadlines:
+    """The tickets with a deadline, the earliest first: they all wait for the same time."""
+
+    def __init__(self) -> None:
+        self._tickets: deque[Ticket[Any]] = deque()
+
+    def watch(self, ticket: Ticket[Any]) -> None:
+        """Add ``ticket`` if it has a deadline."""
+        if ticket.deadline is not None:
+            self._tickets.append(ticket)
+
+    def earliest(self) -> float | None:
+        """Return the earliest deadline of a ticket that is not done."""
+        tickets = self._tickets
+        while tickets and tickets[0].done:
+            tickets.popleft()
+        return tickets[0].deadline if tickets else None

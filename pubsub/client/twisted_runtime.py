@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pubsub.client.client_tls import TlsOptions
-from pubsub.client.runtime import Cancel, Observer, Runtime
+from pubsub.client.runtime import Cancel, Ending, Observer, Runtime
 from pubsub.wire.loopback import use_reno_on_loopback
 
 if TYPE_CHECKING:
@@ -60,6 +60,23 @@ class TwistedRuntime(Runtime):
     def waiter(self) -> _TwistedWaiter:
         """See ``Runtime``."""
         return _TwistedWaiter(self._reactor)
+
+    def at_end(self, end: Ending) -> Cancel:
+        """See ``Runtime``."""
+        reactor, stopping = self._reactor, False
+
+        def stop() -> Deferred[None]:
+            nonlocal stopping
+            stopping = True
+            return Deferred.fromCoroutine(end())
+
+        def cancel() -> None:
+            # A trigger that runs cannot be removed any more.
+            if not stopping:
+                reactor.removeSystemEventTrigger(trigger)
+
+        trigger = reactor.addSystemEventTrigger("before", "shutdown", stop)
+        return cancel
 
     def connect(self, host: str, port: int, tls: TlsOptions | None, observer: Observer) -> Cancel:
         """See ``Runtime``."""
