@@ -6,16 +6,18 @@ import os
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import patch
 from zlib import crc32
 
 from pubsub.broker.batch import Batch, Headers
 from pubsub.kernel import Columns
+from pubsub.store import record
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.record import Begin, End, Put
@@ -134,6 +136,19 @@ def of_later_version(path: Path) -> bytes:
     data[56:60] = crc32(data[:56]).to_bytes(4, "little")
     path.write_bytes(data)
     return bytes(data)
+
+
+@contextmanager
+def with_unknown_operation() -> Iterator[None]:
+    """Add an operation with a code that no version has to those of each record that has some."""
+    known = record.encode_operations
+
+    def encode(operations: Iterable[record.Operation]) -> bytes:
+        data = known(operations)
+        return data + b"\x09" + data if data else data
+
+    with patch.object(record, "encode_operations", encode):
+        yield
 
 
 def fill(path: Path, messages: int, size: int = 100, topics: int = 10, a_batch: int = 500) -> None:

@@ -170,7 +170,7 @@ def dump(payloads: bool, store: Path) -> None:
     from pubsub.store.log_dump import dump as records
     from pubsub.store.log_view import LogView
 
-    with _errors(store), closing(LogView(store)) as view:
+    with _errors(store), closing(LogView(store, strict=False)) as view:
         for record in records(view, payloads):
             print(json.dumps(record, ensure_ascii=False, separators=(",", ":")))
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pubsub.errors import NewerVersion
 from pubsub.store.catalog import Catalog
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_files import read_note
@@ -59,7 +60,8 @@ class Inspected:
 
     ``damaged`` are ranges of offsets (start, stop), empty where a record without messages is
     damaged; ``lost`` are those that were lost before, as the log itself says. ``operations`` come
-    with the base of their record. ``rest`` is the number of bytes behind the last record that are
+    with the base of their record, and ``unreadable`` has an error for each record whose operations
+    are those of a later version. ``rest`` is the number of bytes behind the last record that are
     not zeros. ``last`` is the last record.
     """
 
@@ -67,6 +69,7 @@ class Inspected:
     damaged: list[tuple[int, int]] = field(default_factory=list)
     lost: list[tuple[int, int]] = field(default_factory=list)
     operations: list[tuple[int, list[Operation]]] = field(default_factory=list)
+    unreadable: list[NewerVersion] = field(default_factory=list)
     messages: int = 0
     rest: int = 0
     last: Found | None = None
@@ -99,7 +102,10 @@ def inspect(directory: LogDirectory, segment: Segment) -> Inspected:
             else:
                 found.messages += item.head.count
             if item.head.sizes[6]:
-                found.operations.append((item.head.base, item.operations()))
+                try:
+                    found.operations.append((item.head.base, item.operations()))
+                except NewerVersion as error:
+                    found.unreadable.append(error)
         size = os.fstat(file).st_size
         left = os.pread(file, size - found.index.end, found.index.end)
     finally:
@@ -156,7 +162,7 @@ class LogCheck:
     """The check of the log at ``path``. Raises as ``LogView``."""
 
     def __init__(self, path: Path) -> None:
-        self._view = LogView(path)
+        self._view = LogView(path, strict=False)
         self.segments = self.records = self.messages = 0
         self.lost: list[tuple[int, int]] = []
         """Ranges of offsets that were lost before, which the log says itself."""
@@ -197,6 +203,7 @@ class LogCheck:
         self.lost += found.lost
         for start, stop in found.damaged:
             yield f"{name}: {describe_range(start, stop)}"
+        yield from (f"{name}: {error}" for error in found.unreadable)
         if not sealed:
             return
         if found.rest:

@@ -6,6 +6,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
 
+from pubsub.errors import NewerVersion
 from pubsub.store.block import decode_block
 from pubsub.store.log_check import read_records
 from pubsub.store.log_view import LogView
@@ -48,7 +49,10 @@ def _record(found: Found, payloads: bool) -> dict[str, Any]:
             name: {"messages": n, "bytes": size} for name, (n, size) in topics.items()
         }
     if head.sizes[6]:
-        record["operations"] = [_operation(one, payloads) for one in found.operations()]
+        try:
+            record["operations"] = [_operation(one, payloads) for one in found.operations()]
+        except NewerVersion as error:
+            record["unreadable"] = str(error)
     if payloads and head.sizes[1]:
         record["messages"] = list(_messages(found))
     return record

@@ -97,6 +97,9 @@ class LogRepair:
             if metadata is None and not segments:
                 raise self._nothing()
             found = [self._inspect(segment) for segment in segments]
+            for error in (error for one in found for error in one.unreadable):
+                # Metadata that were made without the operations would lack changes.
+                raise error
             if metadata is None:
                 metadata = self._make_metadata(log_id, segments, found)
             self._correct_rows(metadata, segments, found)

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from pubsub.broker.access import RESERVED
-from pubsub.errors import StartError
+from pubsub.errors import NewerVersion, StartError
 from pubsub.settings import matcher
 from pubsub.store.catalog import Catalog, Horizon
 from pubsub.store.log_directory import METADATA, LogDirectory
 from pubsub.store.log_reader import read_parcel
 from pubsub.store.metadata import Epoch, LogPlace, LogState, Metadata, SealedSegment
 from pubsub.store.parcel import Parcel
-from pubsub.store.record import SEALED, Begin, End, Found
+from pubsub.store.record import SEALED, Begin, End, Found, Operation
 from pubsub.store.segment import (
     SEGMENT_HEAD_BYTES,
     NotASegment,
@@ -44,10 +44,12 @@ _Result = TypeVar("_Result")
 class LogView:
     """The log in the directory ``path``. Not for several threads.
 
-    Raises OSError, sqlite3.Error, or StartError if the directory is not that of a log.
+    Raises OSError, sqlite3.Error, or StartError if the directory is not that of a log; and
+    NewerVersion if ``strict`` and a record has operations that this version does not know.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, strict: bool = True) -> None:
+        self._strict = strict
         self.directory = LogDirectory(path)
         try:
             self.metadata = open_metadata(self.directory)
@@ -187,13 +189,21 @@ class LogView:
     def _note(self, items: Iterable[Found]) -> None:
         """Note the operations of records, of which the metadata may have no copy yet."""
         for item in items:
-            for one in item.operations():
+            for one in self._operations(item):
                 if isinstance(one, End):
                     self._ended[one.topic] = one.offset
                 elif isinstance(one, Begin):
                     self._begun[one.number] = Epoch(
                         one.number, item.head.base, one.opened, one.mark, one.boot
                     )
+
+    def _operations(self, item: Found) -> list[Operation]:
+        try:
+            return item.operations()
+        except NewerVersion:
+            if self._strict:
+                raise
+            return []
 
     def _show(self, segments: list[Segment]) -> None:
         catalog, state = self._catalog, self.state

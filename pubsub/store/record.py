@@ -22,6 +22,7 @@ from typing import NamedTuple, TypeAlias
 # third of the instructions of storing messages of 64 bytes.
 from zlib_ng.zlib_ng import crc32
 
+from pubsub.errors import NewerVersion
 from pubsub.interfaces import Value
 from pubsub.store.block import Block
 from pubsub.store.block_columns import counted_bytes, encode_name
@@ -276,8 +277,15 @@ class Found:
         return decode_block(self.head, self.data)
 
     def operations(self) -> list[Operation]:
-        """Return the operations."""
-        return operations_of(self.head, self.data)
+        """Return the operations; raises NewerVersion if they are not those of this version."""
+        try:
+            return operations_of(self.head, self.data)
+        except (ValueError, struct.error) as error:
+            # The checksum is right, so they are as they were written.
+            raise NewerVersion(
+                f"history: the record at offset {self.head.base} has operations that this version "
+                f"cannot read: {error}; use the version that wrote it, or restore a backup"
+            ) from None
 
 
 def encode_operations(operations: Iterable[Operation]) -> bytes:
@@ -297,25 +305,37 @@ def encode_operations(operations: Iterable[Operation]) -> bytes:
 
 
 def decode_operations(data: bytes) -> list[Operation]:
-    """Return the operations that ``encode_operations`` encoded."""
+    """Return the operations that ``encode_operations`` encoded.
+
+    Raises ValueError or struct.error for others.
+    """
     found: list[Operation] = []
     at = 0
     while at < len(data):
         code = data[at]
         at += 1
+        if not _PUT <= code <= _BEGIN:
+            raise ValueError(f"an operation has the unknown code {code}")
         if code == _BEGIN:
             found.append(Begin(*_EPOCH.unpack_from(data, at)))
             at += _EPOCH.size
             continue
-        name, at = counted_bytes(data, at)
+        name, at = _counted(data, at)
         if code == _END:
             (offset,) = _U64.unpack_from(data, at)
             at += _U64.size
             found.append(End(name.decode(), offset))
             continue
-        key, at = counted_bytes(data, at)
+        key, at = _counted(data, at)
         value = None
         if code == _PUT:
-            value, at = counted_bytes(data, at)
+            value, at = _counted(data, at)
         found.append(Put(name.decode(), key.decode(), value))
     return found
+
+
+def _counted(data: bytes, at: int) -> tuple[bytes, int]:
+    found, end = counted_bytes(data, at)
+    if end > len(data):
+        raise ValueError("the last operation is not complete")
+    return found, end

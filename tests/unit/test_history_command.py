@@ -19,7 +19,14 @@ from pubsub.store.segment import SEGMENT_HEAD_BYTES, read_head
 from pubsub.store.segment_index import Grain, SegmentIndex
 from pubsub.store.segment_scan import scan
 from tests import sqlite_histories
-from tests.histories import START, History, damage, history, of_later_version
+from tests.histories import (
+    START,
+    History,
+    damage,
+    history,
+    of_later_version,
+    with_unknown_operation,
+)
 from tests.unit.test_log_view import numbers, shown
 from tests.unit.test_pubsub_command import CommandCase
 
@@ -239,6 +246,31 @@ class RepairTests(HistoryCase):
         with closing(sqlite3.connect(self.path / "metadata.db")) as connection:
             connection.execute("PRAGMA user_version = 2")
         self.assert_untouched("metadata.db has version 2")
+
+    def test_not_operations_of_a_later_version(self) -> None:
+        """Metadata that are made without them would lack changes. They are shown as such."""
+        with with_unknown_operation(), history(self.path) as log:
+            log.store("tokens", "later", b"value")
+        (self.path / "metadata.db").unlink()
+        unreadable = "the record at offset 30 has operations that this version cannot read"
+        before = {path.name: path.read_bytes() for path in self.segments()}
+        code, out = self.run_on("repair")
+        assert code == 1
+        assert unreadable in out
+        assert "unknown code 9" in out
+        assert not (self.path / "metadata.db").exists()
+        assert before == {path.name: path.read_bytes() for path in self.segments()}
+
+    def test_operations_of_a_later_version_are_shown(self) -> None:
+        with with_unknown_operation(), history(self.path) as log:
+            log.store("tokens", "later", b"value")
+        name = self.segments()[-1].name
+        code, out = self.run_on("check")
+        assert code == 1
+        assert out.count(f"{name}: history: the record at offset 30 has operations that") == 2
+        rows = [json.loads(line) for line in self.lines("dump")]
+        assert sum("unknown code 9" in row.get("unreadable", "") for row in rows) == 2
+        assert "operations" not in rows[-1]
 
     def assert_untouched(self, reason: str) -> None:
         """A repair fails for this reason, and changes no file."""

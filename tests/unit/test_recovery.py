@@ -11,7 +11,7 @@ from pubsub.errors import StartError
 from pubsub.store import log_writer
 from pubsub.store.record import HEAD_BYTES
 from pubsub.store.segment import SEGMENT_HEAD_BYTES
-from tests.histories import of_later_version
+from tests.histories import of_later_version, with_unknown_operation
 from tests.unit.fakes import batch_of
 from tests.unit.logs import OTHER_BOOT, Log, LogCase, numbered
 from tests.unit.raising import raised
@@ -322,6 +322,19 @@ class RefusedTests(RecoveryCase):
         path = self.path / self.names()[-1]
         data = of_later_version(path)
         assert "a segment has version 2, and this broker supports up to 1" in self.refused()
+        assert path.read_bytes() == data
+
+    def test_operations_of_a_later_version(self) -> None:
+        """They are not taken for others, and the messages of their record stay."""
+        log = self.log()
+        with with_unknown_operation():
+            log.commit(numbered(0, 10), puts={"k": b"v"})
+        log.kill()
+        path = self.path / self.names()[-1]
+        data = path.read_bytes()
+        reason = self.refused()
+        assert "the record at offset 0 has operations that this version cannot read" in reason
+        assert "unknown code 9" in reason
         assert path.read_bytes() == data
 
     def test_a_file_that_is_no_segment(self) -> None:
