@@ -42,6 +42,8 @@ _STATUS: dict[type[Refused], int] = {
 }
 # What a refusal of these classes is about, in a sentence; others have one.
 _SENTENCES: dict[type[Refused], str] = {
+    # The reason, which may name a path, is for operators: in the log, and in /v1/store.
+    HistoryUnavailable: "the history cannot be written at present; try again later",
     LimitReached: "the broker has no room for more {}",
     NotAuthorized: "permission denied: topic {!r}",
     SenderTooLong: "a sender has at most 255 bytes, not {}",

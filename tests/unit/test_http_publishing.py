@@ -403,10 +403,14 @@ class RefusalTests(SynchronousTestCase):
             def append(self, batch: Any) -> None:
                 from pubsub.errors import HistoryUnavailable
 
-                raise HistoryUnavailable("disk full")
+                raise HistoryUnavailable("disk full: '/var/lib/history'")
 
         house = WebHouse(Full())
-        assert house.post(PATH, b"x").error == (503, "history-unavailable")
+        answer = house.post(PATH, b"x")
+        assert answer.error == (503, "history-unavailable")
+        # The reason is for operators.
+        assert "cannot be written at present" in answer.json["message"]
+        assert b"/var" not in answer.body
         assert "a" not in house.broker.topics
 
     def test_each_is_counted(self) -> None:
