@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pubsub.http_api.parameters import invalid
+from pubsub.http_api.request_access import METRICS, request_access
 from pubsub.management.listing import (
     DEFAULT_ROWS,
     MAX_KEY,
@@ -47,7 +48,9 @@ async def answer_page(
     fill: Callable[[ListPage], Work],
 ) -> None:
     """Answer with the page that ``fill`` fills in slices; raises MemoryExhausted."""
-    page = ListPage(asked, listener.memory)
+    access = request_access(request, listener)
+    operates = access.is_admin or access.may(METRICS)
+    page = ListPage(asked, listener.memory, spared=operates)
     page.abandoned = lambda: request.client_left
     try:
         await listener.slices.finish(fill(page))

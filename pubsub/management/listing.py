@@ -42,10 +42,11 @@ class PageRequest:
 class ListPage:
     """Rows as JSON, and the key after which the list continues; charged until ``close``.
 
-    Raises MemoryExhausted if there is no memory for a page.
+    Raises MemoryExhausted if there is no memory for a page, unless it is ``spared``: those who
+    operate the broker need lists most when the memory is used up.
     """
 
-    def __init__(self, request: PageRequest, memory: MemoryBudget) -> None:
+    def __init__(self, request: PageRequest, memory: MemoryBudget, spared: bool = False) -> None:
         self.request = request
         self.next: str | None = None
         self.abandoned: Callable[[], bool] = lambda: False
@@ -53,7 +54,10 @@ class ListPage:
         self._rows: list[bytes] = []
         self._memory = memory
         self._held = _ROW_BYTES
-        memory.reserve(self._held)
+        if spared:
+            memory.add(self._held)
+        else:
+            memory.reserve(self._held)
 
     def __len__(self) -> int:
         return len(self._rows)

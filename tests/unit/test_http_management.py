@@ -100,6 +100,17 @@ class TopicListTests(SynchronousTestCase):
             answer = self.house.connect("127.0.0.1").get(f"/v1/topics?{query}")
             assert answer.error == (400, "invalid-request"), query
 
+    def test_operators_get_lists_at_the_bound_of_the_memory(self) -> None:
+        house = WebHouse()
+        other, local = house.connect("192.0.2.9"), house.connect("127.0.0.1")
+        admin, memory = house.token("admin"), house.broker.memory
+        memory.limit = used = memory.used
+        for path in ("topics", "sessions", "subscriptions", "slow", "readers", "listeners"):
+            assert other.get(f"/v1/{path}", token=admin).status == 200, path
+        assert local.get("/v1/topics").status == 200
+        assert other.get("/v1/topics").error == (503, "memory")
+        assert memory.used == used
+
     def test_no_memory_is_left_charged(self) -> None:
         for n in range(300):
             self.house.broker.topics.create(f"t{n}")
