@@ -179,6 +179,8 @@ class HistoryHandler:
             skip = parameters.flag("skip_expired")
             begin, end, between = await self._shared.find(parameters, skip)
             return HistoryRange(begin, end, topics, skip, between)
+        if TO in parameters:
+            raise invalid("to: only with from")
         first, end = self._store.first_offset, self._store.committed
         start = parameters.number("start")
         stop = parameters.number("stop", end)

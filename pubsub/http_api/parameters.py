@@ -16,8 +16,13 @@ if TYPE_CHECKING:
 MAX_NUMBER = 2**63 - 1
 _MAX_NAME = 255
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_NUMBER = re.compile(r"-?[0-9]{1,40}")
 TOPICS, MESSAGES = b"/v1/topics/", b"/messages"
 """The prefix of the path of a topic, and the suffix of that of its messages."""
+
+
+class _UrlValues(list[str]):
+    """The values of a parameter of a URL, which has a list of them also if there is one."""
 
 
 class Parameters:
@@ -43,7 +48,7 @@ class Parameters:
             )
         try:
             given = {
-                name.decode(): [value.decode() for value in values]
+                name.decode(): _UrlValues(value.decode() for value in values)
                 for name, values in (request.args or {}).items()
             }
         except UnicodeDecodeError:
@@ -69,7 +74,7 @@ class Parameters:
 
     def _single(self, name: str) -> object:
         value = self._given.get(name)
-        if isinstance(value, list):
+        if isinstance(value, _UrlValues):
             if len(value) != 1:
                 raise invalid(f"{name}: expected one value")
             return value[0]
@@ -80,7 +85,7 @@ class Parameters:
         value = self._single(name)
         if value is None and default is not None:
             return default
-        if isinstance(value, str) and value.removeprefix("-").isdecimal() and len(value) <= 40:
+        if isinstance(value, str) and _NUMBER.fullmatch(value):
             value = int(value)
         if isinstance(value, int) and value > MAX_NUMBER:
             raise invalid(f"{name}: expected a whole number, at most {MAX_NUMBER}")

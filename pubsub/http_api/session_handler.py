@@ -47,7 +47,7 @@ class SessionHandler:
         row_of = session_filter(
             parameters.text("protocol") if "protocol" in parameters else None,
             parameters.word("state", *STATES) if "state" in parameters else None,
-            pattern(parameters, "client") or pattern(parameters, "match"),
+            [one for name in ("client", "match") if (one := pattern(parameters, name))],
         )
 
         def rows(page: ListPage) -> Work:

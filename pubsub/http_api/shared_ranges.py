@@ -91,6 +91,8 @@ class SharedRanges:
         Everything before the position ``from`` is before it.
         """
         positions = self.positions
+        # Checked also where it has no effect.
+        parameters.flag("skip_expired")
         if positions is None:
             if "at" in parameters or FROM in parameters:
                 raise _not_shared()

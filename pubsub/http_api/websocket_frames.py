@@ -87,8 +87,11 @@ def request_of(data: bytes, binary: bool) -> tuple[dict[str, Any], bytes | None]
 
 def id_of(request: dict[str, Any]) -> str | float | None:
     """Remove and return the id of a request; raises BadRequest."""
-    id = request.pop("id", None)
-    if id is None or isinstance(id, str | int) or (isinstance(id, float) and isfinite(id)):
+    id: str | float | bool | None = request.pop("id", None)
+    # A boolean is an int in Python, but not in JSON.
+    if not isinstance(id, bool) and (
+        id is None or isinstance(id, str | int) or (isinstance(id, float) and isfinite(id))
+    ):
         return id
     raise BadRequest("id: expected text or a number")
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pubsub.interfaces import RunEncoding
 
 JsonReply = dict[str, object]
-_START = ("start", "timestamp", "epoch", "position", "reader")
+_START = ("start", "timestamp", "position", "reader")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,9 @@ class WebSocketRequests:
     # Subscriptions
 
     async def _subscribe(self, members: dict[str, Any]) -> JsonReply:
-        given = Parameters(members, ("topic", "headers", "binary", "batches", *_START))
+        given = Parameters(members, ("topic", "headers", "binary", "batches", "epoch", *_START))
+        if sum(name in given for name in _START) > 1:
+            raise invalid(f"expected one of {', '.join(_START)}")
         listener = self._listener
         name = topic_name(check_name("topic", members.get("topic")))
         if name in self._subscriptions:

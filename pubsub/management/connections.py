@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -81,14 +81,14 @@ def connection_row(session: ListedConnection, figures: ConnectionFigures | None 
 
 
 def session_filter(
-    protocol: str | None, state: str | None, client: Callable[[str], bool] | None
+    protocol: str | None, state: str | None, patterns: Sequence[Callable[[str], bool]]
 ) -> Callable[[ListedConnection | None], Row | None]:
     """Return a function that makes the row of a session, or None unless it fits all of these."""
 
     def row_of(session: ListedConnection | None) -> Row | None:
         if session is None or protocol not in (None, session.listener.event_protocol):
             return None
-        if client is not None and not client(session.label):
+        if not all(matches(session.label) for matches in patterns):
             return None
         # The state is looked at first, as a list may pass over a hundred thousand others.
         figures = session.figures()

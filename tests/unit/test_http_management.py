@@ -276,6 +276,8 @@ class SessionTests(SynchronousTestCase):
         page = self.client.get(f"/v1/sessions?client=192.*&limit=20&after={page['next']}").json
         marks += [row["mark"] for row in page["items"]]
         assert marks == [mark_text(one.channel.mark) for one in others]
+        both = self.client.get("/v1/sessions?client=192.*&match=*:1").json
+        assert both["items"] == []
         assert self.client.get("/v1/sessions?protocol=cafe").json["items"] == []
         assert self.client.get("/v1/sessions?state=paused").json["items"] == []
         assert self.client.get("/v1/sessions?state=odd").error == (400, "invalid-request")

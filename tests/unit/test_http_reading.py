@@ -74,7 +74,10 @@ class BoundsTests(HouseCase):
         assert found == stamps
 
     def test_invalid_parameters(self) -> None:
-        for query in ("timestamp=x", "timestamp=1&timestamp=2", "time=1", "timestamp=" + "9" * 30):
+        for query in (
+            "timestamp=x", "timestamp=1&timestamp=2", "time=1", "timestamp=" + "9" * 30,
+            "skip_expired=2", "timestamp=%D9%A3",
+        ):  # fmt: skip
             assert self.house.get(f"/v1/bounds?{query}").error == (400, "invalid-request")
 
     def test_numbers_at_the_limits(self) -> None:
@@ -233,7 +236,7 @@ class RangeTests(HouseCase):
             "", "start=-1", "start=x", "start=2&stop=1", "start=0&format=xml", "start=0&topic=",
             "start=0&topic=" + "x" * 256, "start=0&headers=7", "start=0&x=1", "start=0&start=1",
             "start=0&topic=%ff", "start=0&compression=gzip",
-            "start=0&format=jsonl&compression=zstd",
+            "start=0&format=jsonl&compression=zstd", "start=0&to=1", "start=%D9%A3",
         ):  # fmt: skip
             assert self.house.get(f"/v1/history?{query}").error == (400, "invalid-request"), query
 
@@ -241,7 +244,8 @@ class RangeTests(HouseCase):
         for body in (
             b"", b"[]", b"{", b"[" * 100_000, {"start": True}, {"start": 1.5}, {"start": [0, 1]},
             {"start": 0, "topics": "a"}, {"start": 0, "topics": [1]}, {"start": 0, "topic": ["a"]},
-            {"start": 2**63}, {"start": 0, "topics": ["\ud800"]},
+            {"start": 2**63}, {"start": [0]}, {"start": 0, "headers": [True]},
+            {"start": 0, "topics": ["\ud800"]},
         ):  # fmt: skip
             assert self.house.post("/v1/history", body).error == (400, "invalid-request"), body
 

@@ -224,7 +224,7 @@ class RequestTests(SynchronousTestCase):
         assert self.raw(b'{"op": "ping", "id": "\\ud800"}') == {"id": "\ud800", "ok": {}}
 
     def test_ids_that_are_not_accepted(self) -> None:
-        for id in (b"[1]", b"{}", b"NaN", b"1e999"):
+        for id in (b"[1]", b"{}", b"NaN", b"1e999", b"true", b"false"):
             answer = self.raw(b'{"op": "ping", "id": %b}' % id)
             assert answer["id"] is None
             assert answer["error"]["message"] == "id: expected text or a number"
@@ -249,6 +249,8 @@ class RequestTests(SynchronousTestCase):
             ("subscribe", {"topic": 1}, "invalid-request"),
             ("subscribe", {"topic": "a", "start": 9}, "beyond-end"),
             ("subscribe", {"topic": "a", "position": "x"}, "invalid-request"),
+            ("subscribe", {"topic": "a", "start": 0, "reader": "r"}, "invalid-request"),
+            ("subscribe", {"topic": "a", "start": [0]}, "invalid-request"),
             ("subscribe", {"topic": "a", "durable": True}, "invalid-request"),
             ("unsubscribe", {"topic": "a"}, "not-subscribed"),
             ("publish", {"topic": "a"}, "invalid-request"),
