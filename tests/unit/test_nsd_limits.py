@@ -50,6 +50,16 @@ class LineTests(SynchronousTestCase):
             assert self.dribble(line)[1:] == (answer, True)
             assert nsd.broker.counters.refusals == {("nsd", "line-too-long"): 1}
 
+    def test_one_byte_more_is_refused_without_its_end(self) -> None:
+        """Also if the rest of the line was read before the last byte."""
+        nsd = Nsd()
+        client = nsd.connect("nsd")
+        client.send(self.line(4 * MIB))
+        assert (client.take(), client.closed) == (b"", False)
+        client.send(b"x")
+        assert client.take().startswith(b'{"_class":"ErrorResponse"')
+        assert client.closed
+
     def test_a_line_of_4_mib_is_accepted_with_any_split_of_its_end(self) -> None:
         nsd = Nsd()
         client = nsd.connect("nsd")
