@@ -6,8 +6,8 @@ batch is begun: another broker may have published it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, NoReturn
 
 from twisted.internet.defer import Deferred
@@ -32,6 +32,23 @@ STATE = "shared-batches-state"
 _OTHERS, _PAUSE = 15.0, 2.0
 # Batches that are put back at a time.
 _TOGETHER = 16
+
+
+class _Left:
+    """An iterator over queries: those of ``again`` first, which may be added meanwhile.
+
+    One iterator chained to another at each try would nest without a bound while NATS is away.
+    """
+
+    def __init__(self, queries: Iterable[QueryName]) -> None:
+        self.again: deque[QueryName] = deque()
+        self._queries = iter(queries)
+
+    def __iter__(self) -> Iterator[QueryName]:
+        return self
+
+    def __next__(self) -> QueryName:
+        return self.again.popleft() if self.again else next(self._queries)
 
 
 class ReturningBatches:
@@ -103,12 +120,12 @@ class ReturningBatches:
             self._finish(id)
         elif id != self._complete:
             log.info("backplane: the shared state was recreated; batches are put back")
-            self._run(id, iter(self._queries()), self._clock.seconds() + _OTHERS)
+            self._run(id, _Left(self._queries()), self._clock.seconds() + _OTHERS)
 
-    def _run(self, id: bytes, left: Iterator[QueryName], until: float) -> None:
+    def _run(self, id: bytes, left: _Left, until: float) -> None:
         Deferred.fromCoroutine(self._put_all(id, left, until))
 
-    async def _put_all(self, id: bytes, left: Iterator[QueryName], until: float) -> None:
+    async def _put_all(self, id: bytes, left: _Left, until: float) -> None:
         failed: list[QueryName] = []
         workers = [
             Deferred.fromCoroutine(self._put_some(id, left, failed)) for _ in range(_TOGETHER)
@@ -118,15 +135,13 @@ class ReturningBatches:
         if self._is_closed or self._id != id:
             return
         if failed:
-            left = chain(failed, left)
+            left.again.extend(failed)
             self._timer = self._clock.callLater(_PAUSE, self._run, id, left, until)
         else:
             wait = max(until - self._clock.seconds(), 0)
             self._timer = self._clock.callLater(wait, self._finish, id)
 
-    async def _put_some(
-        self, id: bytes, left: Iterator[QueryName], failed: list[QueryName]
-    ) -> None:
+    async def _put_some(self, id: bytes, left: _Left, failed: list[QueryName]) -> None:
         for query in left:
             if self._is_closed or self._id != id:
                 return
