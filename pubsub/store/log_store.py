@@ -38,7 +38,7 @@ from pubsub.store.memory_store import parcel_of
 from pubsub.store.parcel import Parcel, TopicCounts
 from pubsub.store.reader_threads import ReaderThreads
 from pubsub.store.record import Begin
-from pubsub.store.recovery import boot_id, recover
+from pubsub.store.recovery import boot_id, is_locked, recover
 from pubsub.store.retention_limits import MICROSECONDS
 from pubsub.store.run_log import RECENT, RunLog
 from pubsub.store.sqlite_migration import migrate_missing
@@ -117,7 +117,7 @@ class LogStore:
         try:
             self._begin(run)
         except (OSError, sqlite3.OperationalError) as error:
-            if not self._directory.use_reserve():
+            if is_locked(error) or not self._directory.use_reserve():
                 raise
             log.warn("history: {problem}; trying again with the reserve", problem=error)
             self._begin(run)

@@ -18,7 +18,8 @@ from pubsub.errors import NewerVersion, StartError
 from pubsub.store.record import Begin, End, Operation, Put
 
 APPLICATION = 0x50755342 + 1
-_BUSY_SECONDS = 10.0
+BUSY_SECONDS = 10.0
+"""The time that a program waits for another one which has locked the file."""
 _CREATE = """
 CREATE TABLE metadata (
     space TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (space, key)
@@ -112,7 +113,7 @@ class Metadata:
         self._connection = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode={mode}",
             uri=True,
-            timeout=_BUSY_SECONDS,
+            timeout=BUSY_SECONDS,
             isolation_level=None,
             check_same_thread=False,
         )

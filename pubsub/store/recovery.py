@@ -24,7 +24,7 @@ from pubsub.store.catalog import Catalog
 from pubsub.store.damage import Damage
 from pubsub.store.log_directory import METADATA, POSITION, LogDirectory
 from pubsub.store.log_files import SALT_BYTES, read_note
-from pubsub.store.metadata import LogPlace, LogState, Metadata, SealedSegment
+from pubsub.store.metadata import BUSY_SECONDS, LogPlace, LogState, Metadata, SealedSegment
 from pubsub.store.record import HEAD_BYTES, Begin, Operation
 from pubsub.store.segment import (
     SEGMENT_HEAD_BYTES,
@@ -91,10 +91,13 @@ def _open_metadata(directory: LogDirectory, names: Sequence[str]) -> Metadata:
         )
     if size is None:
         return Metadata.create(path, secrets.token_bytes(SALT_BYTES))
+    _report_lock(path)
     try:
         metadata = Metadata(path)
         newest = metadata.state().newest
     except sqlite3.DatabaseError as error:
+        if is_locked(error):
+            raise
         raise StartError(
             f"history: cannot use {path}: {error}; restore it from a backup, or rebuild it "
             "from the segments with pubsub history repair"
@@ -106,6 +109,28 @@ def _open_metadata(directory: LogDirectory, names: Sequence[str]) -> Metadata:
             "them from a backup, or move the directory away to begin a new history"
         )
     return metadata
+
+
+def is_locked(error: Exception) -> bool:
+    """Return whether the metadata could not be used because another program has locked them."""
+    code = error.sqlite_errorcode if isinstance(error, sqlite3.Error) else 0
+    return code & 0xFF == sqlite3.SQLITE_BUSY
+
+
+def _report_lock(path: Path) -> None:
+    """Log that the start waits, if another program has locked the metadata."""
+    probe = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=0)
+    try:
+        probe.execute("BEGIN IMMEDIATE")
+    except sqlite3.Error as error:
+        # Other errors are those of the start, too.
+        if is_locked(error):
+            log.warn(
+                "history: {path} is locked by another program; the start waits for up to "
+                "{seconds:g} s", path=str(path), seconds=BUSY_SECONDS,
+            )  # fmt: skip
+    finally:
+        probe.close()
 
 
 class _Recovery:

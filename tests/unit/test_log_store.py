@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import sqlite3
 import stat
+from contextlib import closing
 from typing import Any
 from unittest import mock
 
@@ -13,7 +15,7 @@ import pytest
 
 from pubsub.broker.batch import Page
 from pubsub.errors import HistoryUnavailable, StartError
-from pubsub.store import commit_state_machine, log_reader
+from pubsub.store import commit_state_machine, log_reader, metadata
 from pubsub.store.block import decode_block
 from pubsub.store.commit_gate import MAX_UNWRITTEN
 from pubsub.store.log_directory import RESERVE, check_free
@@ -306,6 +308,20 @@ class FullTests(StoreCase):
         assert lines[0].endswith("No space left on device; trying again with the reserve")
         self.empty()
         assert [m.payload for m in await self.read(cold=True)] == [b"before"]
+
+    async def test_the_reserve_stays_while_another_program_has_locked_the_metadata(self) -> None:
+        """The log names the reason of the delay when it begins."""
+        await self.store.close()
+        self.patch(metadata, "BUSY_SECONDS", 0.01)
+        lines = logged(self)
+        with closing(sqlite3.connect(self.path / "metadata.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(StartError, match="database is locked"):
+                self.open()
+        (line,) = lines
+        assert "metadata.db is locked by another program; the start waits" in line
+        assert (self.path / RESERVE).exists()
+        self.open()
 
     async def test_it_does_not_open_without_a_reserve(self) -> None:
         await self.store.close()
