@@ -63,11 +63,14 @@ class HttpPublisher(HttpConnection):
         # The bytes of the request so far, and those of it without payloads.
         self._nbytes = self._around = 0
         self._max_bytes = 0
+        # Of any request; 0 if the broker does not say.
+        self._limit = 0
 
     def welcomed(self, ok: Any) -> None:
         """See ``HttpConnection``."""
         super().welcomed(ok)
-        self._max_bytes = min(int(ok.get("max_bytes", 0)), _REQUEST_BYTES)
+        self._limit = int(ok.get("max_bytes", 0))
+        self._max_bytes = min(self._limit, _REQUEST_BYTES)
 
     def publish(
         self, topic: str, columns: Columns, sender: Sender = None, headers: Headers | None = None
@@ -112,7 +115,11 @@ class HttpPublisher(HttpConnection):
             return
         self._payloads, self._nbytes = [], self._around
         members, waiting = self._members, _HttpMessages(self._groups.current, len(payloads))
-        if len(payloads) == 1:
+        if len(payloads) == 1 and 0 < self._limit < self._around + len(payloads[0]):
+            # The broker would end the connection, with all that is on its way.
+            message = f"a message of {len(payloads[0])} bytes is more than the broker takes"
+            _count(waiting, None, {"message": message})
+        elif len(payloads) == 1:
             self.request_binary(waiting, payloads[0], members)
         else:
             sizes = list(map(len, payloads))

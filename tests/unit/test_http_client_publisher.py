@@ -137,8 +137,24 @@ class SeveralTests(SynchronousTestCase):
         assert self.requests() == [(2, "a", [1] * 4, b"0123"), (3, "a", [1] * 2, b"45")]
 
     def test_only_so_large(self) -> None:
-        self.connection.publish("a", Columns.of([bytes(400), bytes(400), bytes(400), bytes(2000)]))
-        assert [len(payload) for _, _, _, payload in self.requests()] == [800, 400, 2000]
+        self.connection.publish("a", Columns.of([bytes(400), bytes(400), bytes(400), bytes(800)]))
+        assert [len(payload) for _, _, _, payload in self.requests()] == [800, 400, 800]
+
+    def test_one_that_is_larger_than_the_broker_takes_is_refused_here(self) -> None:
+        """The broker would end the connection, and the others would be uncertain."""
+        self.connection.publish("a", Columns.of([b"x", bytes(2000), b"y"]))
+        self.connection.confirm()
+        assert [payload for _, _, _, payload in self.requests()] == [b"x", b"y"]
+        ok = (self.far.ok(number, level="stored") for number in (2, 3))
+        reason = "a message of 2000 bytes is more than the broker takes"
+        assert self.far.receive(*ok) == [Confirmed(3, Level.STORED, 1, reason)]
+
+    def test_only_one_that_is_too_large(self) -> None:
+        self.connection.publish("a", Columns.one(bytes(2000)))
+        self.connection.confirm()
+        (event,) = self.far.receive(self.far.ok(2))
+        assert isinstance(event, Confirmed)
+        assert (event.published, event.refused) == (1, 1)
 
     def test_a_confirm_sends_the_rest(self) -> None:
         self.connection.publish("a", Columns.of([b"x", b"y"]))
