@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -12,7 +12,7 @@ from pubsub.broker.identity import CURVE, PASSWORD, Identity
 from pubsub.errors import ConfigurationError
 from pubsub.protocols.spot.connection import ZmtpConnection
 from pubsub.protocols.spot.curve import Box, CurveClient, CurveServer
-from pubsub.protocols.spot.security import CurveSecret
+from pubsub.protocols.spot.security import SETTINGS, CurveSecret
 from pubsub.protocols.spot.zmtp import Command, ZmtpError, encode_command, encode_message
 from tests.unit.brokers import QUERY, message, ready, subscribe
 from tests.unit.fakes import scratch
@@ -484,6 +484,16 @@ class Z85Tests(SynchronousTestCase):
     @given(st.binary(min_size=32, max_size=32))
     def test_any_key(self, key: bytes) -> None:
         assert decode_key(encode_key(key)) == key
+
+    @given(st.binary(min_size=32, max_size=32))
+    @example(decode_key("*" + "0" * 39))
+    @example(decode_key("*=" + "0" * 38))
+    @example(decode_key("a=" * 20))
+    def test_any_key_can_be_a_clients(self, key: bytes) -> None:
+        text = encode_key(key)
+        clients = next(one for one in SETTINGS if one.name == "curve-clients").kind.parse
+        assert clients(f"{text}=carol,*=guest") == {text: "carol", "*": "guest"}
+        assert clients([f"{text}=a=b", "*"]) == {text: "a=b", "*": ""}
 
     def test_invalid_keys(self) -> None:
         for text in ("", "a" * 39, "a" * 41, "~" * 40, "#" * 40, "é" * 40):

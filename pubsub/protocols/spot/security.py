@@ -105,7 +105,7 @@ def _pairs(value: object, size: int) -> list[tuple[str, object]]:
     found: list[tuple[str, object]] = []
     for text in texts:
         text = text.strip()
-        at = text.find("=", 0 if text.startswith((ANY_KEY, "tcp:", "tls:")) else size)
+        at = size if text[size : size + 1] == "=" else text.find("=")
         if text:
             found.append((text[:at], text[at + 1 :]) if at >= 0 else (text, ""))
     return found
