@@ -89,3 +89,15 @@ def test_spark_reports_query_and_batch(spark: SparkSession, tmp_path: Path) -> N
         feed.put([message(2)])
     assert done.is_set()
     assert seen == [(query.id, 0), (query.id, 1), (query.id, 2)]
+
+
+def test_bytes_that_are_cast_to_text_leave_the_table_readable(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    messages = frame(spark, [message(0, value=b"ok"), message(1, value=b"\xff!")], MESSAGES)
+    rows = messages.selectExpr("cast(value AS string) AS text", "cast(value AS string) AS part")
+    save(rows, TableTarget(str(tmp_path / "t"), ("part",)), "q", 0)
+    found = DeltaTable(str(tmp_path / "t")).to_pyarrow_table()
+    found.validate(full=True)
+    assert sorted(found["text"].to_pylist()) == ["ok", "\ufffd!"]
+    assert sorted(found["part"].to_pylist()) == ["ok", "\ufffd!"]

@@ -33,6 +33,7 @@ from pubsub.pipeline.tables.files import PartitionWriter, WrittenFile
 from pubsub.pipeline.tables.location import Location, StorageOptions, storage_errors
 from pubsub.pipeline.tables.parquet import ParquetFiles
 from pubsub.pipeline.tables.storage import open_storage
+from pubsub.pipeline.tables.valid_text import with_valid_text
 
 WritableTable: TypeAlias = Delta | ParquetFiles
 Filter: TypeAlias = tuple[str, str, Any]
@@ -215,7 +216,7 @@ class _TableWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         writer = self._target.writer(self._batch)
         for batch in iterator:
-            writer.add(batch)
+            writer.add(with_valid_text(batch))
         return _WrittenFiles(writer.finish())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
