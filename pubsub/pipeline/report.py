@@ -216,7 +216,7 @@ def _time(time: datetime) -> str:
 
 
 def _duration(seconds: float) -> str:
-    return f"{seconds:g} s" if seconds < 120 else f"{seconds / 60:g} min"
+    return f"{seconds:g} s" if seconds < 120 else f"{round(seconds / 60, 1):g} min"
 
 
 def _bytes(count: float | None) -> str:

@@ -115,6 +115,42 @@ def painted(section: Locator) -> set[str]:
     return set(section.locator("canvas").evaluate(script))
 
 
+def extent(section: Locator, entry: int) -> tuple[float, float]:
+    """Return the first and the last place of a series in a chart, as parts of its width."""
+    script = """(canvas, wanted) => {
+        const {data} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+        const found = [];
+        for (let at = 0; at < data.length; at += 4)
+            if (data[at + 3] > 200 && `rgb(${data.slice(at, at + 3).join(", ")})` === wanted)
+                found.push((at / 4) % canvas.width / canvas.width);
+        return [Math.min(...found), Math.max(...found)];
+    }"""
+    mark = section.locator(".legend li").nth(entry).locator("i")
+    wanted = mark.evaluate("(mark) => getComputedStyle(mark).backgroundColor")
+    low, high = section.locator("canvas").evaluate(script, wanted)
+    return low, high
+
+
+def test_a_single_window_is_in_the_middle_of_a_minute(browser: Browser, tmp_path: Path) -> None:
+    file = report(table(tmp_path / "metrics", rows(1, TOPICS[:1])))
+    tab = PageVisit(browser, file, 1400)
+    for number in range(5):
+        low, high = extent(chart(tab, number), 0)
+        assert 0.4 < low < high < 0.7
+    tab.check(file)
+
+
+def test_windows_between_gaps_are_drawn(browser: Browser, tmp_path: Path) -> None:
+    every = rows(101, TOPICS[:1])
+    file = report(table(tmp_path / "metrics", every.take([0, 50, 100])))
+    tab = PageVisit(browser, file, 1400)
+    for number in (2, 3):
+        low, high = extent(chart(tab, number), 2)
+        assert low < 0.2
+        assert high > 0.9
+    tab.check(file)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1400])
 def test_every_chart_is_drawn(browser: Browser, tmp_path: Path, width: int, scheme: str) -> None:

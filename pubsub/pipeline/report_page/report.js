@@ -98,7 +98,8 @@ class Chart {
       tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
       cursor: { y: false, drag: { x: false, y: false, setScale: false }, sync: { key: "time" } },
       scales: {
-        x: { time: true, range: (_, low, high) => (low === high ? [low - 30, high + 30] : [low, high]) },
+        // Of a single time, uPlot would show the thousand days after it.
+        x: { time: true, range: (_, low, high) => (times.length > 1 ? [low, high] : [low - 30, low + 30]) },
         y: { range: (_, low, high) => [0, Math.max((high ?? 0) * 1.08, 1)] },
       },
       axes: [
@@ -127,15 +128,23 @@ class Chart {
     const { kind } = this.#data;
     const count = this.#data.series.length;
     const single = times.length === 1;
+    // No line leads to a value between gaps.
+    const alone = kind === "line" && !single ? isolated(series.drawn) : null;
     return {
       label: series.name,
       stroke,
       width: kind === "line" ? 1.5 + Math.min(count - 1 - at, 6) * 0.9 : 1,
       fill: kind === "line" ? undefined : stroke,
       paths: kind === "bar" ? uPlot.paths.bars({ size: [0.8, 24] }) : undefined,
-      points: { show: single, size: 7, fill: stroke },
+      points: { show: single, size: single ? 7 : 4, fill: stroke, filter: () => alone },
     };
   }
+}
+
+/** @param {(number | null)[]} values @returns {number[]} the places of those between two gaps */
+function isolated(values) {
+  const present = (at) => values[at] !== null && values[at] !== undefined;
+  return [...values.keys()].filter((at) => present(at) && !present(at - 1) && !present(at + 1));
 }
 
 /** @param {number} at @returns {string} */
