@@ -66,8 +66,8 @@ class HttpApi:
 
         Its errors become Unreachable, WrongHistory, Rejected or ErrorReply.
         """
+        token = self._token()
         try:
-            token = self._credentials.read()
             # The callers retry, as they know how long to try.
             yield HistoryClient(self.url, token, attempts=1, timeout=_TIMEOUT, pool=self._pool)
         except HistoryUnreachable:
@@ -85,8 +85,20 @@ class HttpApi:
             # The text of the error could contain the token.
             kind = type(error).__name__
             raise HistoryRefused(
-                f"{self._side}: the request to {self.url} failed, or its token cannot be read: "
-                f"{kind}"
+                f"{self._side}: the request to {self.url} failed, or its token is invalid: {kind}"
+            ) from None
+
+    def _token(self) -> str | None:
+        try:
+            return self._credentials.read()
+        except OSError as error:
+            raise HistoryRefused(
+                f"{self._side}: the token cannot be read: {error.filename}: {error.strerror}"
+            ) from None
+        except ValueError:
+            # The text of the error has the bytes of the file.
+            raise HistoryRefused(
+                f"{self._side}: the token cannot be read: {self._credentials.file}: not text"
             ) from None
 
 

@@ -25,7 +25,7 @@ from types import FrameType
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -33,6 +33,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pubsub.errors import PubSubError, StartError
 from pubsub.pipeline.arguments import job_parser
 from pubsub.pipeline.class_data import java_option
+from pubsub.pipeline.job_errors import print_error
 from pubsub.pipeline.late_messages import LateMessageCounter
 from pubsub.pipeline.progress import Display, batch_progress
 from pubsub.pipeline.spark_session import local_session, start_session
@@ -40,7 +41,6 @@ from pubsub.pipeline.staged_writer import RUN_AGAIN
 from pubsub.pipeline.tables.location import Location
 from pubsub.pipeline.tables.spark import query_id
 
-FAILED = 3
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 _OLDEST_JAVA = 17
 # With its defaults Java spends half of the processor time of a short job on compiling methods in
@@ -54,14 +54,6 @@ _POLL_SECONDS = 1
 _LAST_BATCH_SECONDS = 60.0
 _ATTEMPTS = 3
 _RUNNING_AGAIN = "the broker was restarted during a commit; the batch is run again"
-# Errors of this package and of the system within the text of a Spark error.
-_KNOWN_ERROR = re.compile(
-    r"^(?:pubsub\.[\w.]+|(?:Connection\w*|FileNotFound|Permission|OS)Error): (.+)$"
-)
-# The last line of a stack of Python: the class of an exception and its text.
-_CAUSE = re.compile(r"^((?:\w+\.)*\w+(?:Error|Exception|Warning)(?:: .+)?)$")
-# Separates the sentence in a Spark error from the error class and SQLSTATE around it.
-_SPARK_MESSAGE = re.compile(r"^\s*\[[A-Z_.0-9]+\] (.*?)(?: SQLSTATE: \w+.*)?$", re.MULTILINE)
 
 HandleBatch = Callable[[DataFrame, int, str], None]
 """Handles a batch: its rows, its number and the id of the query."""
@@ -101,45 +93,6 @@ def launch(name: str, options: argparse.Namespace) -> int:
             return int(job.run(spark, options, stop))
     except (PubSubError, PySparkException, Py4JError, OSError) as error:
         return print_error(error, options.verbose)
-
-
-def print_error(error: Exception, verbose: bool) -> int:
-    """Print the cause of an error, with its stack if ``verbose``, and return the exit code."""
-    cause = explain(error)
-    if verbose:
-        print(error, file=sys.stderr)
-    if cause is not None:
-        print(f"pubsub: {cause}", file=sys.stderr)
-        return 1
-    print(f"pubsub: {summarize(error)}; --debug shows the stack", file=sys.stderr)
-    return FAILED
-
-
-def summarize(error: BaseException) -> str:
-    """Return the cause of an unexpected error in one line, without stacks.
-
-    Spark puts stacks of Java and of Python around the cause: of a stack of Python, the cause is the
-    last line.
-    """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    causes = [match[1] for match in map(_CAUSE.match, lines) if match]
-    return (causes or lines or [type(error).__name__])[-1 if causes else 0].rstrip(".")
-
-
-def explain(error: BaseException) -> str | None:
-    """Return a one-line text for an error with a known cause, and None for any other."""
-    if isinstance(error, PubSubError):
-        return str(error)
-    if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    lines = str(error).splitlines()
-    found = [match[1] for match in map(_KNOWN_ERROR.match, map(str.strip, lines)) if match]
-    if found:
-        return found[-1]
-    if isinstance(error, AnalysisException) and not isinstance(error, StreamingQueryException):
-        match = _SPARK_MESSAGE.search(str(error))
-        return match[1] if match else lines[0]
-    return None
 
 
 @contextmanager
@@ -215,14 +168,16 @@ def check_java() -> None:
 
 @contextmanager
 def stop_on_signal() -> Iterator[threading.Event]:
-    """Yield an event that SIGINT and SIGTERM set. The second signal ends the process."""
+    """Yield an event that SIGINT and SIGTERM set. A second signal of either ends the process."""
     stop = threading.Event()
+    numbers = (signal.SIGINT, signal.SIGTERM)
 
-    def handle(number: int, _frame: FrameType | None) -> None:
+    def handle(_number: int, _frame: FrameType | None) -> None:
         stop.set()
-        signal.signal(number, signal.SIG_DFL)
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield stop
     finally:

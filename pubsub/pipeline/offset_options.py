@@ -16,6 +16,8 @@ EARLIEST, LATEST = "earliest", "latest"
 # Kafka's numbers for them.
 _WORDS: Mapping[object, str] = {EARLIEST: EARLIEST, LATEST: LATEST, -2: EARLIEST, -1: LATEST}
 _MICROSECOND = datetime.resolution
+# Of the milliseconds since 1970 until the year 9999. The times of the HTTP API, in µs, have more.
+_MOST_DIGITS = 15
 _DELAY = re.compile(r"([0-9]+)\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
 _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -93,6 +95,11 @@ def parse_timestamp(name: str, value: str | None) -> int | None:
     if value is None:
         return None
     if value.isascii() and value.isdecimal():
+        if len(value) > _MOST_DIGITS:
+            raise ConfigurationError(
+                f"option {name}: {value[:20]} milliseconds are after the year 9999; divide a time "
+                "in microseconds by 1000"
+            )
         return int(value) * 1000
     try:
         time = datetime.fromisoformat(value)

@@ -469,6 +469,10 @@ class AdmissionTests(TestCase):
             put(Delta(self.path, SCHEMA, BY), "q", 0, batch(0, 16))
         assert all_files(self.path) == before
 
+    def test_a_directory_that_cannot_be_created(self) -> None:
+        with pytest.raises(ConfigurationError, match=r"^/proc/x: .*: No such file or directory$"):
+            Delta("/proc/x", SCHEMA, BY).create_if_missing()
+
     def test_unsupported_columns(self) -> None:
         schema = pa.schema([("length", pa.duration("us"))])
         with pytest.raises(ConfigurationError, match=r"cannot create the table: .*Duration"):

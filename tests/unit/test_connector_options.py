@@ -158,6 +158,9 @@ class Places(OptionsCase):
         assert read(startingTimestamp=moment).starting_timestamp == 1700000000000005
         for value in ("yesterday", "2023-11-14T22:13:20", "-5"):
             self.refused("option startingTimestamp", startingtimestamp=value)
+        for value in ("1700000000123000", "9" * 5000):
+            self.refused("microseconds by 1000", startingtimestamp=value)
+        assert read(startingTimestamp="253402300799999").starting_timestamp == 253402300799999000
         self.refused("cannot be combined", startingtimestamp="1", startingoffsets="latest")
 
 

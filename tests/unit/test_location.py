@@ -9,8 +9,16 @@ import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.tables.location import Location, first_and_last, parse_storage_options
+from pubsub.pipeline.tables.location import (
+    Location,
+    StorageError,
+    first_and_last,
+    parse_storage_options,
+    storage_errors,
+)
+from pubsub.pipeline.tables.storage import disk_storage
 from tests.object_store import SECRET
+from tests.unit.fakes import scratch
 
 
 class LocationTests(SynchronousTestCase):
@@ -49,3 +57,36 @@ class LocationTests(SynchronousTestCase):
     def test_signatures_in_urls_are_not_shown(self) -> None:
         error = OSError("Generic Azure error\n \x1b[31m\u21b3\x1b[0m GET http://a/b?sig=x failed")
         assert first_and_last(error) == "Generic Azure error: GET http://a/b failed"
+
+    def test_a_full_disk_is_the_cause(self) -> None:
+        error = OSError(
+            "Generic LocalFileSystem error\n \x1b[31m\u21b3\x1b[0m Unable to copy data to file\n"
+            " \x1b[31m\u21b3\x1b[0m No space left on device (os error 28)\n"
+        )
+        location = Location.parse("/srv/t")
+        with pytest.raises(StorageError) as found, storage_errors(location):
+            raise error
+        assert str(found.value) == "/srv/t: No space left on device"
+        own = OSError(28, "No space left on device", "/srv/t/x")
+        with pytest.raises(OSError, match="No space") as caught, storage_errors(location):
+            raise own
+        assert caught.value is own
+
+    def test_a_file_that_cannot_be_completed_is_removed(self) -> None:
+        path = scratch(self)
+        storage = disk_storage(str(path))
+
+        def write_half() -> None:
+            with storage.create("a/x") as file:
+                file.write(b"half")
+                raise OSError(28, "No space left on device")
+
+        with pytest.raises(OSError, match="No space") as caught:
+            write_half()
+        assert caught.value.filename == str(path / "a/x")
+        assert not storage.entries("a")
+        with storage.create("a/x") as file:
+            file.write(b"whole")
+        with pytest.raises(FileExistsError), storage.create("a/x"):
+            self.fail("the file was replaced")
+        assert (path / "a/x").read_bytes() == b"whole"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import threading
 from contextlib import redirect_stderr
 from pathlib import Path
@@ -18,7 +19,7 @@ from twisted.trial.unittest import TestCase
 
 from pubsub.commands import command
 from pubsub.errors import ConfigurationError, StartError
-from pubsub.pipeline import argument_values, arguments, job_runner
+from pubsub.pipeline import argument_values, arguments, job_errors, job_runner
 from pubsub.pipeline.jobs import job_source
 from pubsub.pipeline.jobs.derive import parse_destination
 from pubsub.pipeline.jobs.replay import RateLimit
@@ -170,22 +171,43 @@ class ErrorsTests(TestCase):
             "Job failed: Traceback (most recent call last):\n  File x, line 1\n"
             "pubsub.pipeline.history.DataLoss: offsets 1 to 5 have expired\n\tat org.apache.X"
         )
-        assert job_runner.explain(RuntimeError(text)) == "offsets 1 to 5 have expired"
-        assert job_runner.explain(ConfigurationError("no url")) == "no url"
-        assert job_runner.explain(FileNotFoundError(2, "No such file", "/x")) == "/x: No such file"
-        assert job_runner.explain(RuntimeError("java.lang.NullPointerException")) is None
+        assert job_errors.explain(RuntimeError(text)) == "offsets 1 to 5 have expired"
+        assert job_errors.explain(ConfigurationError("no url")) == "no url"
+        assert job_errors.explain(FileNotFoundError(2, "No such file", "/x")) == "/x: No such file"
+        assert job_errors.explain(RuntimeError("java.lang.NullPointerException")) is None
+        full = RuntimeError("\nOSError: [Errno 28] No space left on device: '/x/y'\n")
+        assert job_errors.explain(full) == "/x/y: No space left on device"
 
     def test_exit_codes(self) -> None:
         errors = io.StringIO()
         with redirect_stderr(errors):
-            assert job_runner.print_error(ConfigurationError("no url"), verbose=False) == 1
+            assert job_errors.print_error(ConfigurationError("no url"), verbose=False) == 1
             for verbose in (False, True):
                 error = RuntimeError(STACKS)
-                assert job_runner.print_error(error, verbose) == job_runner.FAILED
+                assert job_errors.print_error(error, verbose) == job_errors.FAILED
         short = "pubsub: ValueError: it is broken; --debug shows the stack\n"
         assert errors.getvalue() == f"pubsub: no url\n{short}{STACKS}\n{short}"
-        assert job_runner.summarize(RuntimeError("a.b.C: d.\n\tat b")) == "a.b.C: d"
-        assert job_runner.summarize(RuntimeError("")) == "RuntimeError"
+        assert job_errors.summarize(RuntimeError("a.b.C: d.\n\tat b")) == "a.b.C: d"
+        assert job_errors.summarize(RuntimeError("")) == "RuntimeError"
+
+    def test_a_second_signal_of_either_kind_ends_the_process(self) -> None:
+        kinds = (signal.SIGINT, signal.SIGTERM)
+        before = [signal.getsignal(kind) for kind in kinds]
+        for first in kinds:
+            with job_runner.stop_on_signal() as stop:
+                assert not stop.is_set()
+                signal.raise_signal(first)
+                assert stop.is_set()
+                assert [signal.getsignal(kind) for kind in kinds] == [signal.SIG_DFL] * 2
+            assert [signal.getsignal(kind) for kind in kinds] == before
+
+    def test_the_cause_of_a_failure_in_java(self) -> None:
+        stack = "An error occurred while calling o81.start.\n: java.io.IOException: full\n\tat a.b"
+        assert job_errors.summarize(RuntimeError(stack)) == "java.io.IOException: full"
+        stack += "\nCaused by: java.io.X: No space left on device\n\t... 3 more"
+        assert job_errors.summarize(RuntimeError(stack)) == "java.io.X: No space left on device"
+        ended = "[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: [CAST] no."
+        assert job_errors.summarize(RuntimeError(ended)) == "[CAST] no"
 
     def test_a_commit_that_the_broker_forgot_is_tried_again(self) -> None:
         lost = StreamingQueryException(f"[STREAM_FAILED] sink: parts are lost; {RUN_AGAIN}")

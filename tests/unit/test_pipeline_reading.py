@@ -308,7 +308,17 @@ class TokenTests(HttpCase):
 
     def test_a_missing_token_file(self) -> None:
         history = HttpHistory(self.server.url, Credentials(file="/nowhere/token"))
-        raised(HistoryRefused, history.bounds)
+        error = raised(HistoryRefused, history.bounds)
+        assert str(error) == (
+            "source: the token cannot be read: /nowhere/token: No such file or directory"
+        )
+
+    def test_a_token_file_that_is_not_text(self) -> None:
+        path = scratch(self) / "token"
+        path.write_bytes(b"secret\xff")
+        history = HttpHistory(self.server.url, Credentials(file=str(path)))
+        error = raised(HistoryRefused, history.bounds)
+        assert str(error) == f"source: the token cannot be read: {path}: not text"
 
     def test_a_token_that_is_renewed(self) -> None:
         path = scratch(self) / "token"

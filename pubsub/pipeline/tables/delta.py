@@ -31,7 +31,7 @@ from pubsub.pipeline.tables.file_names import (
 )
 from pubsub.pipeline.tables.files import WrittenFile, top_level_names, write_file
 from pubsub.pipeline.tables.free_directory import require_free_directory
-from pubsub.pipeline.tables.location import Location, storage_errors
+from pubsub.pipeline.tables.location import Location, storage_errors, system_cause
 from pubsub.pipeline.tables.merging import merge_groups
 from pubsub.pipeline.tables.partitions import LONG_TOPIC, Values, hive_directory
 from pubsub.pipeline.tables.storage import open_storage
@@ -191,9 +191,8 @@ class Delta:
             if isinstance(error, OSError) and not self.location.is_local:
                 raise
             # deltalake has no exception class for a type that Delta does not support.
-            raise ConfigurationError(
-                f"{self.path}: cannot create the table: {_first_line(error)}; change its columns"
-            ) from None
+            cause = system_cause(error) or f"{_first_line(error)}; change its columns"
+            raise ConfigurationError(f"{self.path}: cannot create the table: {cause}") from None
 
     def _add(self, file: WrittenFile, now: int, change: bool) -> AddAction:
         stats = json.dumps(

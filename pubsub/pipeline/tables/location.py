@@ -26,12 +26,14 @@ _RETRIES = (("max_retries", "5"), ("retry_timeout", "30s"))
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # Signatures of requests are in the query of a URL.
 _QUERY = re.compile(r"\?\S*")
+# The numbers of errors of the system, as the library shows them.
+_SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)|\bOs \{ code: (\d+),")
 # The texts of S3 for a request that it refuses.
 _REPLY = re.compile(r"<Code>([^<\n]*)</Code>\s*(?:<Message>([^<\n]*)</Message>)?")
 
 
 class StorageError(PubSubError):
-    """An object store that cannot be reached, or refuses a request; the message is one line."""
+    """A failure of the object store, or of the disk, in one line."""
 
     reason = "storage"
 
@@ -120,10 +122,10 @@ def target_location(options: argparse.Namespace, where: str | None = None) -> Lo
 
 @contextmanager
 def storage_errors(location: Location) -> Iterator[None]:
-    """Raise StorageError, in one line, for the errors of an object store.
+    """Raise StorageError, in one line, for the errors of an object store, and of the system.
 
-    Errors of a file system, commits that lost against other writers, and the absence of a table
-    are raised unchanged.
+    Other errors of a file system, commits that lost against other writers, and the absence of a
+    table are raised unchanged.
     """
     try:
         yield
@@ -131,11 +133,20 @@ def storage_errors(location: Location) -> Iterator[None]:
         raise
     except (OSError, DeltaError) as error:
         if location.is_local:
-            raise
+            cause = system_cause(error)
+            if cause is None:
+                raise
+            raise StorageError(f"{location}: {cause}") from None
         raise StorageError(
             f"{location}: the object store fails: {first_and_last(error)}; check the URL, the "
             "network, the credentials and --storage-option"
         ) from None
+
+
+def system_cause(error: BaseException) -> str | None:
+    """Return the error of the system, such as a full disk, within one of deltalake, if any."""
+    match = _SYSTEM_ERROR.search(str(error))
+    return None if match is None else os.strerror(int(match[1] or match[2]))
 
 
 def first_and_last(error: BaseException) -> str:

@@ -124,10 +124,18 @@ class _Disk:
     def create(self, path: str) -> Iterator[BinaryIO]:
         full = self._full(path)
         os.makedirs(os.path.dirname(full), exist_ok=True)
-        with open(full, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
+        descriptor = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(descriptor)
+        except Exception as error:
+            # Otherwise each attempt would leave a file on a full disk.
+            os.unlink(full)
+            if isinstance(error, OSError) and error.filename is None:
+                raise OSError(error.errno, error.strerror, full) from None
+            raise
 
     def remove(self, path: str) -> None:
         try:
