@@ -17,10 +17,12 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
+from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from pubsub.errors import ConfigurationError
+from pubsub.errors import ConfigurationError, PubSubError
 from pubsub.pipeline.connector_options import MESSAGES
+from pubsub.pipeline.job_errors import explain, summarize
 from pubsub.pipeline.job_runner import JobQuery
 from pubsub.pipeline.job_runner import main as run_alone
 from pubsub.pipeline.job_runner import run as run_query
@@ -29,7 +31,7 @@ from pubsub.pipeline.offset_ranges import FORMAT, RangeSource, load_ranges
 from pubsub.pipeline.schemas import arrow_schema, schema_of
 from pubsub.pipeline.tables.file_names import BatchId
 from pubsub.pipeline.tables.files import WrittenFile
-from pubsub.pipeline.tables.location import target_location
+from pubsub.pipeline.tables.location import StorageError, target_location
 from pubsub.pipeline.tables.partitions import LONG_TOPIC, with_buckets
 from pubsub.pipeline.tables.spark import TableTarget
 
@@ -103,7 +105,7 @@ class Archive:
         running = self._compaction is not None and self._compaction.is_alive()
         if self._batches_since_compaction >= self._compact_every and not running:
             self._batches_since_compaction = 0
-            self._compaction = threading.Thread(target=self.compact)
+            self._compaction = threading.Thread(target=self._compact_beside)
             self._compaction.start()
 
     def take_count(self, number: int) -> int:
@@ -111,8 +113,21 @@ class Archive:
         return self._message_counts.pop(number, 0)
 
     def compact(self) -> None:
-        """Merge small files now."""
-        self._target.table(pa.schema([])).compact()
+        """Merge small files now. Raises PubSubError."""
+        try:
+            self._target.table(pa.schema([])).compact()
+        except (PubSubError, OSError, DeltaError, pa.ArrowException) as error:
+            raise StorageError(
+                "small files were not merged, but all messages are in the table: "
+                f"{explain(error) or summarize(error)}"
+            ) from None
+
+    def _compact_beside(self) -> None:
+        """Merge in a thread; the next compaction tries again after a failure."""
+        try:
+            self.compact()
+        except PubSubError as error:
+            print(f"pubsub: {error}", file=sys.stderr)
 
     def finish(self) -> None:
         """Wait for a running compaction, and merge once more."""

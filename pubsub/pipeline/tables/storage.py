@@ -25,7 +25,7 @@ from pyarrow.fs import (
     SubTreeFileSystem,
 )
 
-from pubsub.pipeline.tables.location import Location, storage_errors
+from pubsub.pipeline.tables.location import Location, StorageError, first_and_last, storage_errors
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
@@ -118,7 +118,11 @@ class _Disk:
             return []
 
     def read(self, path: str) -> pa.Table:
-        return pq.ParquetFile(self._full(path)).read()
+        full = self._full(path)
+        try:
+            return pq.ParquetFile(full).read()
+        except pa.ArrowInvalid as error:
+            raise StorageError(f"{full}: cannot read the file: {first_and_last(error)}") from None
 
     @contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
