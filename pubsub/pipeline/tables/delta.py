@@ -18,6 +18,7 @@ from deltalake.transaction import AddAction
 
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.tables.delta_files import (
+    has_deletion_vectors,
     listed_paths,
     remove_action,
     removed_paths,
@@ -250,7 +251,7 @@ class Delta:
         paths = [file["path"] for file in group]
         for _ in range(_COMMIT_ATTEMPTS):
             table = self.open()
-            if not listed_paths(table).issuperset(paths):
+            if has_deletion_vectors(table) or not listed_paths(table).issuperset(paths):
                 return 0
             if self.replace(table, group, [merged]):
                 return len(group)

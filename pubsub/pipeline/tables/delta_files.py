@@ -36,11 +36,23 @@ def removed_paths(table: DeltaTable) -> set[str]:
     return set(table.vacuum(0, dry_run=True, enforce_retention_duration=False, full=False))
 
 
+def has_deletion_vectors(table: DeltaTable) -> bool:
+    """Return whether rows of the table are deleted, while its files still have them.
+
+    Other engines delete rows in this way. A copy of such a file would bring the rows back.
+    """
+    if "deletionVectors" not in (table.protocol().reader_features or ()):
+        return False
+    return bool(pa.table(table.deletion_vectors()).num_rows)
+
+
 def small_files(
     table: DeltaTable, partition_by: Sequence[str]
 ) -> Mapping[Values, list[dict[str, Any]]]:
     """Return the files worth merging by partition, in the order of their offsets."""
     found: defaultdict[Values, list[dict[str, Any]]] = defaultdict(list)
+    if has_deletion_vectors(table):
+        return found
     for file in listed_files(table):
         if file["size_bytes"] < FULL_FILE_BYTES:
             found[partition_values(file, partition_by)].append(file)

@@ -13,9 +13,13 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from pubsub.errors import PubSubError
+from pubsub.errors import ConfigurationError, PubSubError
 from pubsub.pipeline.tables.delta import Delta, open_delta
-from pubsub.pipeline.tables.delta_files import listed_files, partition_values
+from pubsub.pipeline.tables.delta_files import (
+    has_deletion_vectors,
+    listed_files,
+    partition_values,
+)
 from pubsub.pipeline.tables.file_names import new_merge_file
 from pubsub.pipeline.tables.files import WrittenFile, statistics, write_file
 from pubsub.pipeline.tables.location import Location, storage_errors, table_location
@@ -74,7 +78,12 @@ def _migrate(location: Location) -> int:
 
 
 def _old_files(target: Delta, table: DeltaTable) -> list[dict[str, Any]]:
-    """Return the files whose directories have other names."""
+    """Return the files whose directories have other names. Raises ConfigurationError."""
+    if has_deletion_vectors(table):
+        raise ConfigurationError(
+            f"{target.path}: the table has deletion vectors, which a move of files would lose; "
+            "rewrite its files with the engine that deleted the rows"
+        )
     names = target.partition_by
     return [
         file
