@@ -59,11 +59,11 @@ class ConnectionQuota:
         self._addresses: Counter[str] = Counter()
         self.open = 0
         self.spared = 0
-        """Connections that are admitted at the bound of memory as well."""
+        """Connections that are admitted at the bounds of memory and of open files as well."""
 
     @property
     def spares_next(self) -> bool:
-        """Whether the next connection is admitted at the bound of memory as well."""
+        """Whether the next connection is one of these."""
         return self.open < self.spared
 
     def reconfigure(self, total: int, per_address: int) -> None:

@@ -56,7 +56,8 @@ SETTINGS: tuple[Setting, ...] = (
 _MAX_BODY = 1024**2
 # Bytes of all such bodies that arrive or are being worked on.
 _MAX_BODIES = 64 * 1024**2
-# Metrics, health checks and the dashboard are needed most when the memory is used up.
+# Metrics, health checks and the dashboard are needed most when the memory, or the file descriptors,
+# are used up.
 _SPARED_CONNECTIONS = 16
 _THREADS = 2
 

@@ -102,6 +102,7 @@ class ListenerSet:
                 listener.memory,
                 listener.admit_handshake,
                 lambda: listener.frame_seconds,
+                lambda: listener.quota.spares_next,
             )
         except BaseException:
             self._keep(listener, factory)

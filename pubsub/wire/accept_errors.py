@@ -20,6 +20,8 @@ NOT_ACCEPTED = "not-accepted"
 # Descriptors that no connection gets: the history has to open files at any time. It is a quarter of
 # a small limit.
 _RESERVED = 32
+# The part of them that connections of operators get nevertheless.
+_SPARED = 4
 # Connections that are refused for that in one tick.
 _REFUSED = 32
 
@@ -43,8 +45,15 @@ def count_accept_errors(port: tcp.Port, refuse: Callable[[str, str], object]) ->
         port._logger = Logger(observer=observe)
 
 
-def reserve_descriptors(port: tcp.Port, refuse: Callable[[str, str], object]) -> None:
-    """Call ``refuse`` for a connection at ``port`` that would take one of the last descriptors."""
+def reserve_descriptors(
+    port: tcp.Port,
+    refuse: Callable[[str, str], object],
+    spares_next: Callable[[], bool] = lambda: False,
+) -> None:
+    """Call ``refuse`` for a connection at ``port`` that would take one of the last descriptors.
+
+    ``spares_next`` returns whether the next one may take some of these.
+    """
 
     class Accepting(socket.socket):
         __slots__ = ()
@@ -53,7 +62,7 @@ def reserve_descriptors(port: tcp.Port, refuse: Callable[[str, str], object]) ->
             for _ in range(_REFUSED):
                 client, address = super().accept()
                 # The system gives the smallest descriptor that is free.
-                if client.fileno() < connection_descriptors():
+                if client.fileno() < connection_descriptors(spares_next()):
                     return client, address
                 client.close()
                 refuse(NO_DESCRIPTORS, _label(address))
@@ -63,12 +72,13 @@ def reserve_descriptors(port: tcp.Port, refuse: Callable[[str, str], object]) ->
     port.socket.__class__ = Accepting
 
 
-def connection_descriptors() -> int:
+def connection_descriptors(spared: bool = False) -> int:
     """Return the descriptor before which those of connections are."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return sys.maxsize
-    return limit - min(_RESERVED, limit // 4)
+    reserved = min(_RESERVED, limit // 4)
+    return limit - reserved + (reserved // _SPARED if spared else 0)
 
 
 def _label(address: object) -> str:

@@ -64,7 +64,8 @@ class ListenerService(Service):
     and ``tls`` for each connection that is: it returns the settings of TLS, or None for plain
     streams. The buffers of TLS are charged to ``memory``. ``admit_handshake`` returns whether a
     client at an address may do a handshake of TLS now, and ``frame_seconds`` returns the seconds in
-    which a record of TLS must arrive. Raises ConfigurationError if the description cannot be
+    which a record of TLS must arrive. ``spares_next`` returns whether the next connection may take
+    a file descriptor that others may not. Raises ConfigurationError if the description cannot be
     parsed, and from startService StartError if the endpoint cannot be listened on.
     """
 
@@ -81,6 +82,7 @@ class ListenerService(Service):
         memory: MemoryBudget | None = None,
         admit_handshake: Callable[[str], bool] = lambda address: True,
         frame_seconds: Callable[[], float] = lambda: 0.0,
+        spares_next: Callable[[], bool] = lambda: False,
     ) -> None:
         self._protocol = protocol
         self._description = description
@@ -93,6 +95,7 @@ class ListenerService(Service):
         self._memory = memory
         self._admit_handshake = admit_handshake
         self._frame_seconds = frame_seconds
+        self._spares_next = spares_next
         self._endpoint = self._parse()
         # Found now, as the sockets are handed to this process, and not to one that it forks.
         name = name_in(description)
@@ -170,7 +173,7 @@ class ListenerService(Service):
         self._ports.append(port)
         if isinstance(port, tcp.Port):
             count_accept_errors(port, self._refuse)
-            reserve_descriptors(port, self._refuse)
+            reserve_descriptors(port, self._refuse, self._spares_next)
             use_proxied_streams(port.factory)
             use_tls_streams(
                 port.factory,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import urllib.request
+
 import pytest
 
-from tests.integration.broker import Broker, Start, listen
+from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen
 from tests.integration.clients import (
     ERROR,
     HANDSHAKE_ACK,
@@ -247,6 +249,23 @@ def test_half_a_frame_does_not_extend_the_idle_timeout(start: Start) -> None:
             client.send(b"\xfe\xca" if port == broker.port("cafe") else b"{")
             while client.sock.recv(100):
                 pass
+
+
+@pytest.mark.modes
+def test_at_the_limit_of_open_files_operators_are_served(start: Start) -> None:
+    broker = start(
+        *listen("cafe"), f"--admin-port=tcp:0:interface={HOST}", before=("prlimit", "--nofile=64")
+    )
+    clients = [Client(broker.port("cafe")) for _ in range(100)]
+    broker.wait_line(r"refused: 10 on cafe: file-descriptors")
+    address = f"http://{HOST}:{broker.port('admin')}"
+    for path in ("/healthz", "/readyz", "/metrics"):
+        with urllib.request.urlopen(address + path, timeout=TIMEOUT) as response:
+            assert response.status == 200
+    operators = [Client(broker.port("admin")) for _ in range(20)]
+    broker.wait_line("refused: 1 on admin: file-descriptors")
+    for client in (*clients, *operators):
+        client.close()
 
 
 @pytest.mark.modes

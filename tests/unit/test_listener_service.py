@@ -212,7 +212,9 @@ class ListenTests(TestCase):
         self.addCleanup(service.stopService)
         service.startService()
         port = port_of(service)
-        self.patch(accept_errors, "connection_descriptors", lambda: 0)  # type: ignore[no-untyped-call]
+        self.patch(  # type: ignore[no-untyped-call]
+            accept_errors, "connection_descriptors", lambda spared: 0
+        )
         with socket.create_connection(("127.0.0.1", port.getHost().port)) as client:
             port.doRead()
             name = f"127.0.0.1:{client.getsockname()[1]}"
@@ -225,6 +227,12 @@ class ListenTests(TestCase):
         for limit, allowed in ((1024, 992), (65_536, 65_504), (64, 48), (infinity, sys.maxsize)):
             with patch.object(resource, "getrlimit", return_value=(limit, infinity)):
                 assert accept_errors.connection_descriptors() == allowed
+
+    def test_descriptors_that_spared_connections_may_take(self) -> None:
+        infinity = resource.RLIM_INFINITY
+        for limit, allowed in ((1024, 1000), (64, 52), (8, 6), (infinity, sys.maxsize)):
+            with patch.object(resource, "getrlimit", return_value=(limit, infinity)):
+                assert accept_errors.connection_descriptors(True) == allowed
 
     def test_the_backlog_is_large(self) -> None:
         if not sys.platform.startswith("linux"):
