@@ -15,6 +15,7 @@ _REMEDIES = {
     errno.ENOENT: "put the directory back, or restart the broker, which then begins a new history",
     errno.ESTALE: "put the directory back, or restart the broker, which then uses the present one",
     errno.EFBIG: "raise the limit of the size of a file (LimitFSIZE=)",
+    errno.EAGAIN: "raise the limits of threads and memory (TasksMax=, MemoryMax=)",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
@@ -45,16 +46,28 @@ class Worker:
         done: Callable[[_Result], object],
         failed: Callable[[Failure], object],
     ) -> None:
-        """Run ``call`` in a thread, then ``done`` with its result or ``failed`` in the reactor."""
+        """Run ``call`` in a thread, then ``done`` with its result or ``failed`` in the reactor.
+
+        ``failed`` gets an OSError if there is no thread, and none can be started.
+        """
         self.pending += 1
-        self._calls.put((call, done, failed))
         if len(self._threads) < self._max_threads:
-            # As a daemon, the thread does not keep a process alive that ends without `stop`.
-            thread = Thread(target=self._work, name=self._name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            try:
+                self._start_thread()
+            except (RuntimeError, MemoryError):
+                if not self._threads:
+                    error = OSError(errno.EAGAIN, "no thread can be started")
+                    self._reactor.callFromThread(self._handle, failed, Failure(error))
+                    return
+        self._calls.put((call, done, failed))
         if self._is_leaving:
             self._dismiss()
+
+    def _start_thread(self) -> None:
+        # As a daemon, the thread does not keep a process alive that ends without `stop`.
+        thread = Thread(target=self._work, name=self._name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
 
     def leave(self) -> None:
         """End the threads when they have nothing to do, without waiting for them.

@@ -11,14 +11,21 @@ from typing import Any
 
 from twisted.internet import reactor
 from twisted.internet.task import deferLater
+from twisted.trial.unittest import TestCase
 
 from pubsub.broker.batch import Batch
 from pubsub.store import commit_state_machine, commit_threads
 from pubsub.store.log_writer import LogWriter
+from pubsub.store.worker import Worker
 from tests.unit.fakes import batch_of
 from tests.unit.logs import StoreCase
 
 HERE = threading.get_ident
+
+
+def start_none(thread: threading.Thread) -> None:
+    """Fail as ``Thread.start`` does at the system's limit of threads."""
+    raise RuntimeError("can't start new thread")
 
 
 class WriteCase(StoreCase):
@@ -169,3 +176,41 @@ class TroubleTests(WriteCase):
         await self.until(lambda: self.store.trouble is None)
         assert self.store.committed == 2
         assert await self.written()
+
+    async def test_threads_that_cannot_be_started(self) -> None:
+        real = threading.Thread.start
+        self.patch(threading.Thread, "start", start_none)
+        called: list[bool] = []
+        self.store.append(batch_of([b"x" * 20_000]))
+        self.store.when_stored(called.append)
+        await self.until(lambda: bool(called))
+        assert called == [False]
+        assert self.store.trouble == "[Errno 11] no thread can be started"
+        self.patch(threading.Thread, "start", real)
+        await self.until(lambda: self.store.trouble is None)
+        assert self.store.committed == 1
+        self.store.append(batch_of([b"a"]))
+        assert await self.stored()
+        assert self.threads == [False, False]
+
+    async def test_a_close_without_threads(self) -> None:
+        assert await self.written()
+        real = threading.Thread.start
+        self.patch(threading.Thread, "start", start_none)
+        await self.reopen()
+        self.patch(threading.Thread, "start", real)
+        assert self.store.committed == 1
+
+
+class WorkerTests(TestCase):
+    """Worker"""
+
+    async def test_a_second_thread_that_cannot_be_started(self) -> None:
+        worker = Worker("test", 2, reactor)
+        self.addCleanup(worker.stop)
+        assert await worker.run(lambda: 1) == 1
+        self.patch(  # type: ignore[no-untyped-call]
+            threading.Thread, "start", start_none
+        )
+        # The first one runs these.
+        assert [await worker.run(lambda: 2), await worker.run(lambda: 3)] == [2, 3]

@@ -19,6 +19,7 @@ class RemedyTests(SynchronousTestCase):
             (errno.ENOSPC, "room"), (errno.EROFS, "read-only"), (errno.EDQUOT, "quota"),
             (errno.EACCES, "user"), (errno.EPERM, "lsattr"), (errno.ENOENT, "put the directory"),
             (errno.ESTALE, "put the directory"), (errno.EIO, "dmesg"), (errno.EFBIG, "LimitFSIZE"),
+            (errno.EAGAIN, "TasksMax"),
         ):  # fmt: skip
             remedy = remedy_of(OSError(number, os.strerror(number)))
             assert remedy.startswith("; "), word
