@@ -26,7 +26,8 @@ def check_config(context: click.Context, file: str, against: str | None) -> int:
     """Check a configuration file as the broker does, and show the changes of a reload.
 
     With --against, the file is compared with another one; with --url, with the configuration of a
-    running broker. Secrets, certificates and other files that it names are read too.
+    running broker. Secrets, certificates and other files that it names are read too, and warnings
+    that the broker would log at its start are printed.
 
     Exit codes: 0 the file is valid, and a reload applies all of it; 3 it is valid, and a restart is
     needed for some of it; 1 it is not valid.
@@ -36,8 +37,7 @@ def check_config(context: click.Context, file: str, against: str | None) -> int:
     url = destination_url(context)
     if against is not None and url:
         raise click.UsageError("--against and --url exclude each other")
-    new, hidden = _read(file), []
-    click.echo(f"{file}: valid")
+    new, hidden = _read_with_warnings(file), []
     if against is not None:
         before = _read(against)
         old, hidden = describe(before), hidden_changes(before, new)
@@ -58,6 +58,35 @@ def destination_url(context: click.Context) -> bool:
     """Return whether the command line names a broker; the environment does not count here."""
     given = context.meta["pubsub.commands.destination"]
     return given.get("url") is not None or given.get("context") is not None
+
+
+def _read_with_warnings(path: str) -> Config:
+    """Read the file, and report on it."""
+    from twisted.logger import (
+        ILogObserver,
+        LogEvent,
+        LogLevel,
+        formatEvent,
+        globalLogPublisher,
+    )
+    from zope.interface import provider
+
+    warnings: list[str] = []
+
+    @provider(ILogObserver)
+    def observe(event: LogEvent) -> None:
+        if event["log_level"] is LogLevel.warn:
+            warnings.append(formatEvent(event))
+
+    globalLogPublisher.addObserver(observe)
+    try:
+        config = _read(path)
+    finally:
+        globalLogPublisher.removeObserver(observe)
+    click.echo(f"{path}: valid")
+    for warning in warnings:
+        click.echo(f"warning: {warning}")
+    return config
 
 
 def _read(path: str) -> Config:

@@ -11,6 +11,7 @@ from pubsub.server.configuration import CommandLine, Config, ListenerConfig, mer
 from pubsub.server.configuration_changes import entries
 from pubsub.server.file_tables import read_file
 from pubsub.server.history_settings import check_history
+from pubsub.server.memory_limit import warn_beyond_limit
 from pubsub.server.planned_ports import PlannedPorts
 from pubsub.server.tap import make_broker
 from pubsub.wire.listener_service import ListenerService
@@ -24,13 +25,14 @@ def read_and_check(path: str) -> Config:
     """Return the configuration of the file; raises ConfigurationError with the file's name.
 
     The broker is made in memory and not started, so that protocols and endpoints check the settings
-    that they are given. The addresses are those that the start would listen on, and nothing
-    listens. Neither the history nor the audit log is opened.
+    that they are given; the log gets the warnings of a start. The addresses are those that the
+    start would listen on, and nothing listens. Neither the history nor the audit log is opened.
     """
     document = read_file(path)
     try:
         config = merge(installed_protocols(), CommandLine(), document)
         check_history(config.broker)
+        warn_beyond_limit(config.broker)
         _check_directory(config)
         _check_inherited(config)
         if config.broker["audit-log"]:

@@ -32,6 +32,7 @@ from pubsub.server.configuration_changes import (
 from pubsub.server.early_reload import early_reload
 from pubsub.server.history_settings import check_history
 from pubsub.server.listener_set import ListenerSet, Prepared
+from pubsub.server.memory_limit import warn_beyond_limit
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
@@ -96,6 +97,8 @@ class LiveConfiguration:
         if changed:
             self._broker.slices.run(end_connections(self._broker.clients, changed))
         self._report(changes)
+        if new.broker["max-memory"] != self._running.broker["max-memory"]:
+            warn_beyond_limit(new.broker)
         for name in hidden_changes(self._running, config):
             log.warn(
                 "reload: the credentials in {setting} stay until a restart",

@@ -34,6 +34,7 @@ from pubsub.server.history_settings import HistoryCheck, check_history, history_
 from pubsub.server.issuer_key_fetcher import IssuerKeyFetcher
 from pubsub.server.listener_set import ListenerSet
 from pubsub.server.log_setup import LoggedProcess, ProcessLog, call_later_from_threads
+from pubsub.server.memory_limit import warn_beyond_limit
 from pubsub.server.memory_tuning import tune_memory
 from pubsub.server.reload import LiveConfiguration, Reloader
 from pubsub.server.service_manager import ServiceManager, notifier, watchdog_seconds
@@ -63,6 +64,7 @@ def makeService(options: ParsedOptions) -> IService:
         broker = make_broker(options.config, reactor)
     except PubSubError as error:
         raise SystemExit(f"pubsub: {error}") from None
+    warn_beyond_limit(options.config.broker)
     tuning = tuning_of(options.config)
     tune_memory(tuning)
     broker.drainage.stop = reactor.stop

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -251,3 +252,19 @@ def test_a_port_scan_leaves_no_trace(start: Start) -> None:
         Client(port).close()
     with Cafe.subscriber(broker) as client:
         client.sync()
+
+
+def test_a_max_memory_beyond_a_limit_of_the_system(start: Start, tmp_path: Path) -> None:
+    config = tmp_path / "pubsub.toml"
+    listener = '[[listen]]\nprotocol = "cafe"\nport = 0\n'
+    config.write_text(listener)
+    broker = start(f"--config={config}", before=("prlimit", f"--data={600 * 1024**2}"))
+    broker.wait_line(
+        r"max-memory: with 1G the broker may exceed RLIMIT_DATA \(600M\), .*; set 472M or less, "
+    )
+    for number, size in enumerate(("472M", "473M"), 1):
+        config.write_text(f'max-memory = "{size}"\n{listener}')
+        broker.signal(signal.SIGHUP)
+        broker.wait_line("reloaded: ", number)
+    assert "max-memory: with 472M" not in broker.output
+    assert "max-memory: with 473M" in broker.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 from unittest.mock import patch
 
@@ -79,6 +80,18 @@ class CheckTests(CommandCase):
         for content in files:
             path = self.file("a", content)
             assert self.run_it("check-config", path) == (0, f"{path}: valid\n", "")
+
+    def test_warnings_of_the_start(self) -> None:
+        secret = self.file("secret", b"x" * 40)
+        os.chmod(secret, 0o644)
+        content = f'secret-file = "{secret}"\nmax-memory = "900000G"\n'.encode() + CAFE
+        path = self.file("a", content)
+        code, out, err = self.run_it("check-config", path)
+        valid, readable, memory = out.splitlines()
+        assert (code, valid, err) == (0, f"{path}: valid", "")
+        start = f"warning: secret 'secret-file': {secret} can be read by others; "
+        assert readable.startswith(start)
+        assert memory.startswith("warning: max-memory: with 900000G the broker may exceed ")
 
     def test_nothing_is_written(self) -> None:
         audit, store = self.directory / "audit", self.directory / "history"
