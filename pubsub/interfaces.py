@@ -83,8 +83,8 @@ class IStore(Interface):
         """Return the figures of the store, as far as it has them.
 
         ``bytes`` of messages, ``segments``, ``index_bytes`` and ``metadata_bytes``, bytes of
-        ``disk_free``, ``commits`` and ``failures`` since the start, ``seconds_since_commit``, and
-        the number of ``damaged_offsets``.
+        ``disk_free``, ``commits`` and ``failures`` since the start, ``seconds_since_commit``,
+        ``stalled_seconds`` of a write or sync, and the number of ``damaged_offsets``.
         """
 
     def damaged() -> Sequence[tuple[int, int]]:

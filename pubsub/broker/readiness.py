@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from pubsub.interfaces import IStore
 
 
+STALLED_SECONDS = 30
+"""The time for which a write or sync lasts when the broker is no longer ready."""
+
+
 class Obstacle(NamedTuple):
     """A word for all clients, and a text for those with more rights."""
 
@@ -74,7 +78,7 @@ class Readiness:
             yield Obstacle("stopping", "the broker is stopping")
         elif not self.started:
             yield Obstacle("starting", "the broker is starting")
-        trouble = self._store.trouble
+        trouble = self._store.trouble or self._stall()
         if trouble is not None:
             yield Obstacle("storing", f"the history cannot be written: {trouble}")
         for listener in self.listeners:
@@ -83,3 +87,9 @@ class Readiness:
                 yield Obstacle("listening", text)
         for reason in self.missing:
             yield Obstacle("listening", reason)
+
+    def _stall(self) -> str | None:
+        seconds = self._store.figures().get("stalled_seconds", 0.0) if self.started else 0.0
+        if seconds < STALLED_SECONDS:
+            return None
+        return f"the disk has not ended a write or sync for {seconds:.0f} s"

@@ -87,7 +87,8 @@ class Statistics:
         memory          used, limit (0: none), process, accounts (of ``used``)
         store           durable, first_offset, next_offset, committed, bytes; with a disk
                         commits, failures, segments, index_bytes, metadata_bytes,
-                        seconds_since_commit, disk_free, damaged_offsets
+                        seconds_since_commit, stalled_seconds (of a write or sync that
+                        has not ended), disk_free, damaged_offsets
         latency         flush, commit, sync: p50 and p99 of the last minute (0: no message),
                         count
         reactor         lag, collector_pause: the worst of the last second

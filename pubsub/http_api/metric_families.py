@@ -199,6 +199,13 @@ FAMILIES: tuple[Family, ...] = (
         (),
         value("store", "seconds_since_commit"),
     ),
+    Family(
+        "pubsub_history_stalled_seconds",
+        GAUGE,
+        "Time for which a write or sync has not ended; 0 if there is none.",
+        (),
+        value("store", "stalled_seconds"),
+    ),
     *BACKPLANE,
     # The process
     Family(

@@ -28,6 +28,14 @@ class CommitFigures:
         self.sync_times = Histogram()
         """The time from the first message of a group until the group is on disk."""
 
+    def totals(self, now: float) -> dict[str, float]:
+        """Return those of ``IStore.figures``."""
+        return {
+            "commits": self.commits,
+            "failures": self.failures,
+            "seconds_since_commit": now - self.last_commit,
+        }
+
     def wrote(self, group: WriteGroup, now: float) -> None:
         """Count a group that is written."""
         self.commits += 1

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -31,6 +32,8 @@ _Result = TypeVar("_Result")
 # for the second, which is doubled up to the third if the next write here is slow again.
 _SLOW_SECONDS = 0.005
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 64.0
+# A write or sync that takes longer than the first of these is logged; looked for at the second.
+_STALLED_SECONDS, _WATCH_SECONDS = 10.0, 5.0
 
 
 class CommitThreads:
@@ -44,12 +47,34 @@ class CommitThreads:
         self._paused_until = 0.0
         self._pause = _PAUSE_SECONDS
         self._writes_here = False
+        self._stalled = False
 
     def begin(self, writer: LogWriter) -> None:
         """Write with ``writer``."""
         self._writer = writer
         self._write_thread = Worker("history-writer", 1, self._reactor)
         self._sync_thread = Worker("history-sync", 1, self._reactor)
+        self._watch = LoopingCall(self._report_stall)
+        self._watch.clock = self._reactor
+        self._watch.start(_WATCH_SECONDS, now=False)
+
+    @property
+    def stalled_seconds(self) -> float:
+        """The time for which a write or a sync has not ended; 0 if there is none."""
+        return max(self._write_thread.waiting_seconds, self._sync_thread.waiting_seconds)
+
+    def _report_stall(self) -> None:
+        seconds = self.stalled_seconds
+        if seconds < _STALLED_SECONDS and self._stalled:
+            self._stalled = False
+            log.info("history: the disk answers again")
+        elif seconds >= _STALLED_SECONDS and not self._stalled:
+            self._stalled = True
+            log.warn(
+                "history: the disk has not ended a write or sync for {seconds} s; check it "
+                "(dmesg); acknowledgments, and a stop, wait for it",
+                seconds=int(seconds),
+            )
 
     def write(self, group: WriteGroup | None, sync: bool) -> None:
         """See ``Effects``."""
@@ -110,6 +135,7 @@ class CommitThreads:
 
     def stop(self) -> None:
         """End the threads."""
+        self._watch.stop()
         self._write_thread.stop()
         self._sync_thread.stop()
 

@@ -239,15 +239,14 @@ class LogStore:
     def figures(self) -> dict[str, float]:
         """See ``IStore``."""
         assert self._upkeep is not None, "the store is not open"
-        usage, commits = self._upkeep.usage, self._commits.figures
+        usage = self._upkeep.usage
         return {
-            "commits": commits.commits,
-            "failures": commits.failures,
+            **self._commits.figures.totals(self._reactor.seconds()),
+            "stalled_seconds": self._effects.stalled_seconds,
             "bytes": usage.segment_bytes,
             "segments": usage.segments,
             "index_bytes": usage.index_bytes,
             "metadata_bytes": usage.metadata_bytes,
-            "seconds_since_commit": self._reactor.seconds() - commits.last_commit,
             "disk_free": usage.free,
             "damaged_offsets": sum([stop - start for start, stop in self.damaged()]),
         }

@@ -33,6 +33,13 @@ class Worker:
         self._is_leaving = False
         self.pending = 0
         """Calls whose results the reactor thread has not handled."""
+        self._progress = 0.0
+
+    @property
+    def waiting_seconds(self) -> float:
+        """The time for which there are calls and none of them has ended."""
+        seconds: float = self._reactor.seconds() - self._progress if self.pending else 0.0
+        return seconds
 
     def run(self, call: Callable[[], _Result]) -> Deferred[_Result]:
         """Run ``call`` in a thread; return a Deferred of its result."""
@@ -50,6 +57,8 @@ class Worker:
 
         ``failed`` gets an OSError if there is no thread, and none can be started.
         """
+        if not self.pending:
+            self._progress = self._reactor.seconds()
         self.pending += 1
         if len(self._threads) < self._max_threads:
             try:
@@ -97,6 +106,7 @@ class Worker:
 
     def _handle(self, call: Callable[[Any], object], result: Any) -> None:
         self.pending -= 1
+        self._progress = self._reactor.seconds()
         call(result)
 
     def stop(self) -> None:

@@ -69,6 +69,7 @@ def stats(now: float) -> Row:
             "segments": 248,
             "index_bytes": 2**27,
             "seconds_since_commit": 0.004,
+            "stalled_seconds": 0.0,
             "disk_free": 182 * 2**30,
         },
         "latency": {

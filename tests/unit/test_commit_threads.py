@@ -19,6 +19,7 @@ from pubsub.store.log_writer import LogWriter
 from pubsub.store.worker import Worker
 from tests.unit.fakes import batch_of
 from tests.unit.logs import StoreCase
+from tests.unit.streams import logged
 
 HERE = threading.get_ident
 
@@ -176,6 +177,51 @@ class TroubleTests(WriteCase):
         await self.until(lambda: self.store.trouble is None)
         assert self.store.committed == 2
         assert await self.written()
+
+    async def hanging_disk(self) -> threading.Event:
+        """Open the store on a disk whose next sync ends when the event is set."""
+        answers = threading.Event()
+        self.addCleanup(answers.set)
+        real = os.fdatasync
+
+        def hang(file: int) -> None:
+            answers.wait()
+            real(file)
+
+        self.patch(commit_threads, "_WATCH_SECONDS", 0.01)
+        await self.reopen()
+        self.store.append(batch_of([b"a"]))
+        assert await self.stored()
+        assert self.store.figures()["stalled_seconds"] == 0
+        self.patch(commit_threads, "_STALLED_SECONDS", 0.01)
+        self.patch(os, "fdatasync", hang)
+        self.store.append(batch_of([b"b"]))
+        return answers
+
+    async def test_a_disk_that_does_not_answer(self) -> None:
+        lines = logged(self)
+        answers = await self.hanging_disk()
+        stored: list[bool] = []
+        self.store.when_stored(stored.append)
+        await self.until(lambda: bool(lines))
+        assert self.store.figures()["stalled_seconds"] > 0
+        assert stored == []
+        answers.set()
+        await self.until(lambda: stored == [True] and len(lines) > 1)
+        assert lines[0].startswith("history: the disk has not ended a write or sync for ")
+        assert lines[1:] == ["history: the disk answers again"]
+        assert self.store.figures()["stalled_seconds"] == 0
+
+    async def test_a_close_while_the_disk_does_not_answer(self) -> None:
+        lines = logged(self)
+        answers = await self.hanging_disk()
+        closed = self.store.close()
+        await self.until(lambda: bool(lines))
+        assert "a stop, wait for it" in lines[0]
+        assert not closed.called
+        answers.set()
+        await closed
+        self.open()
 
     async def test_threads_that_cannot_be_started(self) -> None:
         real = threading.Thread.start

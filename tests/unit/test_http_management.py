@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import quote
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -417,6 +418,16 @@ class StateTests(SynchronousTestCase):
         assert (answer.status, answer.body) == (503, b"not ready: stopping\n")
         assert self.house.get("/healthz").status == 200
         assert self.client.get("/v1/status").json["attention"][0]["level"] == "critical"
+
+    def test_a_broker_whose_disk_does_not_answer_is_not_ready(self) -> None:
+        store = self.house.broker.store
+        told = "cannot be written: the disk has not ended a write or sync for 30 s"
+        for seconds, status in ((29.0, 200), (30.0, 503), (0.0, 200)):
+            figures = {**store.figures(), "stalled_seconds": seconds}
+            with patch.object(store, "figures", return_value=figures):
+                assert self.house.get("/readyz").status == status
+                texts = [one.text for one in self.house.broker.readiness.obstacles()]
+                assert texts == (["the history " + told] if status == 503 else [])
 
     def test_the_store_and_refusals_are_shown(self) -> None:
         self.house.broker.configuration.content = {"broker": {"retention": "7d"}}

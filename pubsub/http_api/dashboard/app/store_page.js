@@ -17,7 +17,12 @@ const SIZES = new Set([
   "retention_bytes",
   "max_bytes",
 ]);
-const SECONDS = new Set(["seconds_since_commit", "retention_seconds", "commit_seconds"]);
+const SECONDS = new Set([
+  "seconds_since_commit",
+  "stalled_seconds",
+  "retention_seconds",
+  "commit_seconds",
+]);
 const TIMES = new Set(["first_timestamp", "last_timestamp", "last_commit", "opened"]);
 const LABELS = /** @type {Record<string, string>} */ ({
   durable: "Kept on disk",
@@ -31,6 +36,7 @@ const LABELS = /** @type {Record<string, string>} */ ({
   retention: "Retention",
   segments: "Segments",
   seconds_since_commit: "Since the last commit",
+  stalled_seconds: "Write or sync under way",
   disk_free: "Free on the disk",
   damaged_offsets: "Damaged or missing offsets",
   damaged: "Damaged or missing",
