@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from pubsub.broker.setting_files import read_file
+from pubsub.broker.setting_files import read_file, warn_if_readable
 from pubsub.errors import ConfigurationError
 from pubsub.settings import Kind
 
@@ -134,6 +134,11 @@ def engine_options(settings: Mapping[str, Any]) -> EngineOptions | None:
         if path:
             # Only to report what nats-py would report without the name of the setting.
             read_file(f"backplane-{name}", path)
+    if options.credentials:
+        warn_if_readable("backplane-creds", options.credentials)
+    if options.certificate:
+        # Its group may be that of all servers with certificates.
+        warn_if_readable("backplane-key", options.key or options.certificate, by_group=False)
     try:
         options.tls()
     except (OSError, ValueError) as error:

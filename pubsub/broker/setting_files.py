@@ -30,13 +30,14 @@ def read_file(name: str, path: str) -> bytes:
 def warn_if_readable(name: str, path: str, by_group: bool = True) -> None:
     """Log a warning if other users of the system can read the secret in the file ``path``.
 
-    Without ``by_group`` its group may.
+    Without ``by_group`` its group may. That of a file of root always may: only so can root give the
+    file to a broker with another user, as Kubernetes does, and PostgreSQL allows it too.
     """
-    mask = stat.S_IRGRP | stat.S_IROTH if by_group else stat.S_IROTH
     try:
-        mode = os.stat(path).st_mode
+        found = os.stat(path)
     except FileNotFoundError:
         # It was removed after it was read.
         return
-    if mode & mask and not is_credential(path):
+    mask = stat.S_IRGRP | stat.S_IROTH if by_group and found.st_uid else stat.S_IROTH
+    if found.st_mode & mask and not is_credential(path):
         log.warn("{name}: {path} can be read by others; chmod 600 it", name=name, path=path)

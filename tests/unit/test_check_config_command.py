@@ -93,6 +93,15 @@ class CheckTests(CommandCase):
         assert readable.startswith(start)
         assert memory.startswith("warning: max-memory: with 900000G the broker may exceed ")
 
+    def test_files_of_the_backplane_that_others_can_read(self) -> None:
+        credentials = self.file("creds", b"x")
+        os.chmod(credentials, 0o644)
+        content = f'backplane = "tls://localhost"\nbackplane-creds = "{credentials}"\n'
+        path = self.file("a", content.encode() + CAFE)
+        warning = "warning: backplane-{}: {} can be read by others; chmod 600 it"
+        _, out, _ = self.run_it("check-config", path)
+        assert out.splitlines()[1:] == [warning.format("creds", credentials)]
+
     def test_nothing_is_written(self) -> None:
         audit, store = self.directory / "audit", self.directory / "history"
         path = self.file("a", f'audit-log = "{audit}"\nstore = "log:{store}"\n'.encode() + CAFE)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from datetime import UTC, date, datetime, timedelta, timezone
 from math import inf
 from pathlib import Path
 from typing import Any
+from unittest import SkipTest
 
 import jwt
 import pytest
@@ -155,10 +157,24 @@ class SecretFileTests(FileCase):
         assert lines == []
         for mode in (0o640, 0o604, 0o644):
             self.write(b"hidden " * 5, mode)
+            if os.geteuid() == 0:
+                os.chown(self.path, 65_534, 65_534)
             self.read()
             assert f"{self.path} can be read by others" in lines[-1]
             assert "hidden" not in lines[-1]
         assert len(lines) == 3
+
+    def test_a_file_that_root_gives_to_the_group_of_the_broker(self) -> None:
+        if os.geteuid() != 0:
+            raise SkipTest("only root has files of root")
+        lines = logged(self)
+        for mode in (0o440, 0o640):
+            self.write(KEY, mode)
+            self.read()
+        assert lines == []
+        self.write(KEY, 0o644)
+        self.read()
+        assert lines == [f"secret 'main': {self.path} can be read by others; chmod 600 it"]
 
 
 class PublicKeyFileTests(FileCase):
