@@ -42,7 +42,7 @@ from pubsub.server.shutdown import ForcedShutdown
 from pubsub.server.upgrade_notes import is_upgrade, report_upgrade
 from pubsub.store.worker import Worker
 from pubsub.tuning import Tuning, choose
-from pubsub.wire.reactor_tick import ticks_of
+from pubsub.wire.reactor_tick import idle_tricks, ticks_of
 from twisted import __version__ as twisted_version
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def make_broker(
     use_monotonic_timers(reactor)
     wall = wall or system_wall_clock()
     tuning = tuning_of(config)
-    _report(tuning)
+    _report(tuning, reactor)
     wall.ticks = ticks = ticks_of(reactor, tuning)
     tick_end = ticks.add
     check_history(settings)
@@ -204,7 +204,7 @@ def tuning_of(config: Config) -> Tuning:
     return choose(config.broker["tuning"], twisted_version)
 
 
-def _report(tuning: Tuning) -> None:
+def _report(tuning: Tuning, reactor: object) -> None:
     """Log the form of the kernel and the tuning in use."""
     log.info("kernel: {kernel}, tuning: {tuning}", kernel=build_kind(), tuning=tuning)
     if tuning.untested:
@@ -212,6 +212,13 @@ def _report(tuning: Tuning) -> None:
             "tuning: without {names}, as Twisted {version} is not tested",
             names=", ".join(trick.name for trick in tuning.untested),
             version=twisted_version,
+        )
+    idle = idle_tricks(reactor, tuning)
+    if idle:
+        log.info(
+            "tuning: without {names}, which have no effect with {reactor}",
+            names=", ".join(trick.name for trick in idle),
+            reactor=type(reactor).__name__,
         )
 
 

@@ -16,7 +16,7 @@ from twisted.internet.base import ReactorBase
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from pubsub.tuning import PLAIN_EVENTS, TICK_HOOK, Tuning
+from pubsub.tuning import PLAIN_EVENTS, TICK_HOOK, Trick, Tuning
 
 Call = Callable[[], None]
 _Iterate = Callable[[float | None], None]
@@ -81,13 +81,17 @@ def _run_all(calls: list[Call]) -> None:
             log.failure("a call at the end of a tick failed")
 
 
+def _has_epoll(reactor: object) -> bool:
+    # By name, as the class cannot be imported on systems without epoll.
+    return type(reactor).__module__ == "twisted.internet.epollreactor"
+
+
 def _plain_events_of(reactor: Any) -> _Iterate | None:
     """Return ``EPollReactor.doPoll`` without a logging context for every event.
 
     None for another reactor.
     """
-    # By name, as the class cannot be imported on systems without epoll.
-    if type(reactor).__module__ != "twisted.internet.epollreactor":
+    if not _has_epoll(reactor):
         return None
     poll, selectables = reactor._poller.poll, reactor._selectables
     handle, disconnect = reactor._doReadOrWrite, reactor._disconnectSelectable
@@ -130,6 +134,15 @@ def ticks_of(reactor: IReactorTime, tuning: Tuning) -> TickEnds | DelayedTickEnd
     if not isinstance(ends, TickEnds):
         ends = TickEnds(reactor, PLAIN_EVENTS in tuning)
     return ends
+
+
+def idle_tricks(reactor: object, tuning: Tuning) -> list[Trick]:
+    """Return the tricks of ``tuning`` that have no effect with ``reactor``."""
+    loops = isinstance(reactor, ReactorBase) and _loops_over_iterations(type(reactor))
+    idle = [] if loops and _has_epoll(reactor) else [PLAIN_EVENTS]
+    if not loops:
+        idle.insert(0, TICK_HOOK)
+    return [trick for trick in idle if trick in tuning]
 
 
 def at_tick_end(reactor: IReactorTime, tuning: Tuning) -> Callable[[Call], object]:

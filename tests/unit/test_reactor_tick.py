@@ -14,7 +14,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
 from pubsub.tuning import PLAIN_EVENTS, TICK_HOOK, TUNED, Tuning, choose
-from pubsub.wire.reactor_tick import at_tick_end, ticks_of
+from pubsub.wire.reactor_tick import at_tick_end, idle_tricks, ticks_of
 from tests.unit.tunings import without
 
 
@@ -188,3 +188,19 @@ class TurnEnd(TestCase):
         assert calls == ["first", "last", "of the next turn"]
         assert clock.getDelayedCalls() == []
         assert len(self.flushLoggedErrors(IndexError)) == 1  # type: ignore[no-untyped-call]
+
+
+class IdleTests(TestCase):
+    """idle_tricks"""
+
+    def test_tricks_that_a_reactor_has_no_use_for(self) -> None:
+        for kind, idle in (
+            (EPollReactor, []),
+            (SelectReactor, [PLAIN_EVENTS]),
+            (AsyncioSelectorReactor, [TICK_HOOK, PLAIN_EVENTS]),
+        ):
+            reactor = kind()
+            self.addCleanup(reactor.disconnectAll)
+            assert idle_tricks(reactor, TUNED) == idle
+            assert idle_tricks(reactor, choose(False, "")) == []
+            assert idle_tricks(reactor, without(TICK_HOOK)) == idle[-1:]
