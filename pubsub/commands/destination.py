@@ -154,9 +154,10 @@ def resolve(options: Mapping[str, str | None], environment: Mapping[str, str]) -
     base = replace(base, **changed)  # type: ignore[arg-type]
     url, user = split_user(base.url)
     base = replace(base, url=url, user=base.user if user is None else user)
-    api = base.api or environment.get("PUBSUB_API") or None
-    if api is None and urlsplit(base.url).scheme.partition("+")[0] in ("http", "https"):
-        api = base.url
+    own = base.url if urlsplit(base.url).scheme.partition("+")[0] in ("http", "https") else None
+    # A broker that the command line names is not replaced by one of the environment.
+    named = options["url"] is not None or options["context"] is not None
+    api = base.api or (named and own) or environment.get("PUBSUB_API") or own
     return Destination(**{**asdict(base), "api": api}, given=given)
 
 

@@ -194,3 +194,12 @@ class DestinationTests(ContextCase):
         assert self.resolve({"PUBSUB_API": "http://a:1"}, url=CAFE).api_url() == "http://a:1"
         with pytest.raises(ConfigurationError, match="PUBSUB_API"):
             self.resolve(url=CAFE).api_url()
+
+    def test_the_api_of_a_broker_that_the_command_line_names(self) -> None:
+        variable = {"PUBSUB_API": "http://a:1"}
+        assert self.resolve(variable, url="http://h:1").api_url() == "http://h:1"
+        assert self.resolve(variable, url="https://h:1", api="http://b:1").api_url() == "http://b:1"
+        self.context("add", "work", "http://w:1")
+        assert self.resolve(variable, context="work").api_url() == "http://w:1"
+        assert self.resolve(variable).api_url() == "http://a:1"
+        assert self.resolve({**variable, "PUBSUB_URL": "http://h:1"}).api_url() == "http://a:1"
