@@ -86,7 +86,7 @@ class Destination:
                 "certificate"
             )
         if self.given:
-            return "check the URL, and that the broker runs"
+            return "check the URL, as each protocol has a port of its own, and that the broker runs"
         return "start one with twistd -n pubsub, or name one with --url or pubsub context add"
 
     def hint_of_refusal(self) -> str:

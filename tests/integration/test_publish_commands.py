@@ -96,7 +96,8 @@ class TestPublishing:
     def test_errors(self, env: dict[str, str]) -> None:
         text = error("pub", TOPIC, "x", "--url=cafe://127.0.0.1:1", env=env)
         assert "cannot connect to cafe://127.0.0.1:1" in text
-        assert text.endswith("; check the URL, and that the broker runs\n")
+        hint = "check the URL, as each protocol has a port of its own, and that the broker runs"
+        assert text.endswith(f"; {hint}\n")
         text = error("pub", TOPIC, "x", "--url=cafe+tls://127.0.0.1:1", env=env)
         assert text.endswith("that --tls-ca names the authority of its certificate\n")
         assert "cafe cannot address" in error("pub", "orders", "x", env=env)
