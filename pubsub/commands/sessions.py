@@ -7,14 +7,22 @@ import json
 import click
 
 from pubsub.commands.destination import destination, destination_options
-from pubsub.commands.table_output import Column, number, print_facts, print_rows, size, time_text
+from pubsub.commands.table_output import (
+    Column,
+    number,
+    print_facts,
+    print_rows,
+    size,
+    text,
+    time_text,
+)
 
 _STATES = ("live", "catching_up", "paused", "leaving")
 _COLUMNS = (
     Column("mark", "mark"),
     Column("protocol", "protocol"),
-    Column("client", "client"),
-    Column("identity", "identity"),
+    text("client", "client"),
+    text("identity", "identity"),
     Column("state", "state"),
     number("subscriptions", "subscriptions"),
     number("in", "messages_in"),

@@ -13,15 +13,26 @@ import click
 from pubsub.broker.visible_text import visible
 
 TableRow = Mapping[str, Any]
+# Columns between two columns of a table, and those that a column of long text has.
+_GAP, _TEXT = 2, 24
 
 
 class Column(NamedTuple):
-    """A column: its title, the member of a row, and how people see it."""
+    """A column: its title, the member of a row, and how people see it.
+
+    On a terminal, long text that is too wide for its column continues on the next line.
+    """
 
     title: str
     member: str
     shown: Callable[[Any], str] = str
     is_number: bool = False
+    is_long: bool = False
+
+
+def text(title: str, member: str) -> Column:
+    """Return a column of text that clients choose, which can be long."""
+    return Column(title, member, is_long=True)
 
 
 def number(title: str, member: str) -> Column:
@@ -67,16 +78,28 @@ def _plain(value: Any) -> str:
 
 
 def _print_table(columns: Sequence[Column], rows: Iterable[TableRow]) -> None:
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table()
-    for one in columns:
-        table.add_column(one.title, justify="right" if one.is_number else "left")
-    for row in rows:
-        table.add_row(*[Text(visible(one.shown(row[one.member]))) for one in columns])
-    Console().print(table)
+    cells = [[visible(one.shown(row[one.member])) for one in columns] for row in rows]
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
+    needed = 0
+    for index, one in enumerate(columns):
+        widest = max(map(cell_len, [one.title, *(line[index] for line in cells)]))
+        needed += _GAP + (min(widest, _TEXT) if one.is_long else widest)
+        table.add_column(
+            one.title, justify="right" if one.is_number else "left", overflow="fold",
+            no_wrap=not one.is_long,
+        )  # fmt: skip
+    for line in cells:
+        table.add_row(*map(Text, line))
+    # Values are arguments of other commands: a terminal that is too narrow wraps the lines, and
+    # nothing is cut off.
+    console = Console()
+    console.width = max(console.width, needed)
+    console.print(table)
 
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:

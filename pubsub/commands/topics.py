@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 from pubsub.commands.destination import destination, destination_options
-from pubsub.commands.table_output import Column, number, print_rows, size, time_text
+from pubsub.commands.table_output import Column, number, print_rows, size, text, time_text
 from pubsub.errors import ConfigurationError
 
 
@@ -33,10 +33,10 @@ def topics(context: click.Context, as_json: bool) -> None:
 
 
 _STORED_COLUMNS = (
-    Column("topic", "name"), number("messages", "messages"), number("bytes", "bytes"),
+    text("topic", "name"), number("messages", "messages"), number("bytes", "bytes"),
 )  # fmt: skip
 _COLUMNS = (
-    Column("topic", "name"),
+    text("topic", "name"),
     Column("durability", "durability"),
     number("subscribers", "subscribers"),
     number("messages", "messages"),

@@ -1,18 +1,22 @@
-"""Input and output of the subcommands: positions, formats, latencies, lines, rates."""
+"""Input and output of the subcommands: positions, formats, latencies, lines, rates, tables."""
 
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
 import json
+import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.commands import table_output
 from pubsub.commands.history_reading import StoredMessage, start_of_last
 from pubsub.commands.latency_histogram import (
     LatencyHistogram,
@@ -206,3 +210,36 @@ class LastMessagesTests(SynchronousTestCase):
         start = start_of_last(10, 0, 10**9, count, 1000)
         assert 10 <= count(start, 10**9) <= 1010
         assert asked < 50
+
+
+class TableTests(SynchronousTestCase):
+    """Lists on a terminal"""
+
+    def shown(self, columns: int, client: str) -> list[str]:
+        terminal = io.StringIO()
+        row = {"mark": "0006613f63fa91fa", "client": client, "messages": 12_345_678}
+        kinds = (
+            table_output.Column("mark", "mark"),
+            table_output.text("client", "client"),
+            table_output.number("messages", "messages"),
+        )
+        with (
+            patch.object(terminal, "isatty", lambda: True),
+            patch.object(sys, "stdout", terminal),
+            patch.dict("os.environ", {"COLUMNS": str(columns), "TERM": "dumb"}),
+        ):
+            table_output.print_rows(kinds, [row], as_json=False)
+        return [line.rstrip() for line in terminal.getvalue().splitlines()]
+
+    def test_a_row_is_a_line(self) -> None:
+        assert self.shown(80, "ada") == [
+            "mark              client    messages",
+            "0006613f63fa91fa  ada     12,345,678",
+        ]
+
+    def test_nothing_is_cut_off(self) -> None:
+        for columns in (30, 56, 100):
+            _, first, *others = self.shown(columns, "c" * 70)
+            assert first.startswith("0006613f63fa91fa  ccc")
+            assert first.endswith("  12,345,678")
+            assert sum(line.count("c") for line in (first, *others)) == 70
