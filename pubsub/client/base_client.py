@@ -266,7 +266,7 @@ class Client:
                 f"{wire.single_topic}"
             )
         if prefixes and not wire.traits.prefixes:
-            raise NotExpressible(f"{wire.name} cannot subscribe to prefixes; use spot")
+            raise NotExpressible(f"{wire.name} cannot subscribe to prefixes; use spot://HOST:7073")
         feed = Feed(interests, self._options.feed_bytes, events)
         driver = self._links.reader(wire, target) if own else self._links.subscriber()
         link = driver.link

@@ -22,6 +22,7 @@ from pubsub.commands.history_reading import StoredMessage
 from pubsub.commands.message_formats import NAMES, MessageFormatter, choose
 from pubsub.commands.positive_number import rate_option
 from pubsub.commands.start_position import EARLIEST, LATEST, PositionType, StartPosition, offset_of
+from pubsub.commands.topic_patterns import report_patterns
 from pubsub.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ def replay(
         )  # fmt: skip
     if as_json and output == "-":
         raise click.UsageError("--json and --output - exclude each other; name a file", context)
+    if not quiet:
+        report_patterns(topics, have_prefixes=False)
     where = destination(context)
     wanted = find_range(where, start, stop, topics)
     with _progress(wanted, quiet or output == "-") as advance:

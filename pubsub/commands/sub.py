@@ -14,6 +14,7 @@ from pubsub.commands.destination import Destination, destination, destination_op
 from pubsub.commands.message_formats import NAMES, MessageFormatter, choose
 from pubsub.commands.positive_number import PositiveNumber
 from pubsub.commands.start_position import LATEST, PositionType, StartPosition
+from pubsub.commands.topic_patterns import report_patterns
 from pubsub.commands.whole_number import WholeNumber
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ def sub(
     """
     formatter = choose(format_name, verbose, sys.stdout.isatty())
     subscription = SubscribePlan(topics, start, formatter, count, timeout, quiet)
+    if not quiet:
+        report_patterns(topics, have_prefixes=True)
     from pubsub.commands.broker_client import run
 
     return run(subscribe(destination(context), subscription))

@@ -13,6 +13,7 @@ from pubsub.commands.destination import Destination, destination, destination_op
 from pubsub.commands.message_formats import MessageFormatter, choose
 from pubsub.commands.start_position import StartPosition
 from pubsub.commands.sub import SubscribePlan, format_options, subscribe
+from pubsub.commands.topic_patterns import report_patterns
 from pubsub.commands.whole_number import WholeNumber
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def tail(
         raise click.UsageError("--follow needs a topic", context)
     where = destination(context)
     formatter = choose(format_name, verbose, sys.stdout.isatty())
+    report_patterns(topics, have_prefixes=False)
     stop = print_last(where, topics, lines, formatter)
     if not follow:
         return None

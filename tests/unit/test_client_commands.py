@@ -320,6 +320,24 @@ class SubTests(ClientCase):
         assert "earliest, latest" in self.usage("sub", "a", "--from", "soon", *CAFE)
         assert "PUBSUB_API" in self.one_line("sub", "a", "--from=earliest", CAFE[0])
 
+    def test_patterns_of_other_brokers(self) -> None:
+        self.store(("a/#", "x"), ("a", "y"))
+
+        def err(*arguments: str) -> str:
+            return self.run_it(*arguments, *CAFE)[2]
+
+        name = "pubsub: 'a/#' is the name of one topic here; "
+        assert err("sub", "a/#", "-n1") == f"{name}a prefix is written 'a/*', and needs spot\n"
+        for topic, prefix in (("#", "*"), ("a/+/b", "a/*"), ("a.>", "a.*"), ("a.*.b", "a.*")):
+            assert f"a prefix is written {prefix!r}" in err("sub", topic, "-n1")
+        for topic in ("a/*", "*", "a#b", "c++", "a+b/c", "1>0", "a"):
+            assert err("sub", topic, "-n1") == ""
+        assert err("sub", "a/#", "-n1", "--quiet") == ""
+        for topic in ("a/#", "a/*", "a.>"):
+            line = f"pubsub: {topic!r} is the name of one topic here; the history is read by names"
+            assert err("tail", topic) == f"{line} only\n"
+            assert line in err("replay", topic, "--output", str(self.directory / f"{hash(topic)}"))
+
     def test_notices(self) -> None:
         self.client.notices = [Disconnected("gone"), Gap(("a",), "restarted", 7)]
         _, _, err = self.run_it("sub", "a", "-n1", *CAFE)
