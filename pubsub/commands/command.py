@@ -49,7 +49,9 @@ _SUBCOMMANDS = {
         "pubsub.commands.check_config", "check a configuration file, and what a reload would change"
     ),
     "config": Subcommand("pubsub.commands.config", "print a sample of the configuration file"),
-    "drain": Subcommand("pubsub.commands.drain", "drain a broker or one of its listeners"),
+    "drain": Subcommand(
+        "pubsub.commands.drain", "stop a broker, or a listener, after delivering its messages"
+    ),
     "pipeline": Subcommand(
         "pubsub.commands.pipeline", "run a job of the Spark pipeline, or make a report"
     ),

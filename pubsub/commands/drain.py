@@ -21,9 +21,9 @@ from pubsub.commands.destination import destination, destination_options
 @destination_options
 @click.pass_context
 def drain(context: click.Context, listener: str | None, keep_running: bool) -> None:
-    """Stop accepting clients, deliver their queued messages, disconnect them.
+    """Stop the broker: accept no clients, deliver queued messages, disconnect, and end.
 
-    The broker then ends, unless --keep-running is given. Clients that have not closed within
+    With --keep-running or --listener the process continues. Clients that have not closed within
     the broker's stop-timeout are cut off. A reload (SIGHUP) starts drained listeners again.
     """
     from pubsub.commands.api_client import Api

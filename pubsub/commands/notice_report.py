@@ -44,6 +44,11 @@ def line_of(notice: Notice) -> str:
         case Ended(reason=reason):
             return f"the broker has ended a subscription: {reason}"
         case Refusal(count=count, reason=reason):
-            return f"{count} messages were refused: {reason}"
+            return f"{messages(count)} {'was' if count == 1 else 'were'} refused: {reason}"
         case _:
-            return f"{notice.count} messages may not have been published: {notice.reason}"
+            return f"{messages(notice.count)} may not have been published: {notice.reason}"
+
+
+def messages(count: int) -> str:
+    """Return a number of messages as text."""
+    return "1 message" if count == 1 else f"{count} messages"

@@ -20,6 +20,7 @@ import click
 from pubsub.commands.destination import Destination, destination, destination_options
 from pubsub.commands.history_reading import StoredMessage
 from pubsub.commands.message_formats import NAMES, MessageFormatter, choose
+from pubsub.commands.notice_report import messages
 from pubsub.commands.positive_number import rate_option
 from pubsub.commands.start_position import EARLIEST, LATEST, PositionType, StartPosition, offset_of
 from pubsub.commands.topic_patterns import report_patterns
@@ -102,7 +103,7 @@ def replay(
         shown = {"start": wanted.start, "stop": wanted.stop, "messages": count}
         click.echo(json.dumps(shown | {"damaged": wanted.damaged}))
     elif not quiet and output != "-":
-        click.echo(f"{count} messages of offsets {wanted.start} to {wanted.stop}", err=True)
+        click.echo(f"{messages(count)} of offsets {wanted.start} to {wanted.stop}", err=True)
 
 
 def find_range(

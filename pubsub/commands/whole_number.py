@@ -11,6 +11,8 @@ import click
 class WholeNumber(click.IntRange):
     """A whole number from ``low`` to ``most``, by default what a container can count."""
 
+    name = "whole number"
+
     def __init__(self, low: int, most: int = sys.maxsize) -> None:
         # The range that the help shows has no end: no one needs it.
         super().__init__(low)

@@ -245,7 +245,7 @@ class PubTests(ClientCase):
     def test_refused_messages_are_counted(self) -> None:
         self.client.notices = [Refusal(1, "not-authorized")]
         code, out, err = self.run_it("pub", "a", "x", "-n3", "--json", *CAFE)
-        assert (code, err) == (1, "pubsub: 1 messages were refused: not-authorized\n")
+        assert (code, err) == (1, "pubsub: 1 message was refused: not-authorized\n")
         shown = {"topic": "a", "published": 2, "failed": 1, "confirmed": None}
         assert json.loads(out) == shown
 
@@ -318,6 +318,8 @@ class SubTests(ClientCase):
             "topics, or subscribe without --from\n"
         )
         assert "earliest, latest" in self.usage("sub", "a", "--from", "soon", *CAFE)
+        assert "'x' is not a valid number;" in self.usage("sub", "a", "--timeout", "x", *CAFE)
+        assert "'x' is not a valid whole number;" in self.usage("sub", "a", "-n", "x", *CAFE)
         assert "PUBSUB_API" in self.one_line("sub", "a", "--from=earliest", CAFE[0])
 
     def test_patterns_of_other_brokers(self) -> None:

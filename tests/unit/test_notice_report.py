@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.client import Gap, Reconnected
+from pubsub.client import Gap, Reconnected, Refusal, Uncertain
 from pubsub.commands.notice_report import line_of
 
 
@@ -20,3 +20,8 @@ class LineTests(SynchronousTestCase):
         gap = Gap(("a", "b"), "the session was lost", 7)
         text = "a, b: messages may be missing after offset 7: the session was lost"
         assert line_of(gap) == text
+
+    def test_numbers_of_messages(self) -> None:
+        assert line_of(Refusal(1, "too long")) == "1 message was refused: too long"
+        assert line_of(Refusal(2, "too long")) == "2 messages were refused: too long"
+        assert line_of(Uncertain(1, "x")) == "1 message may not have been published: x"
