@@ -144,6 +144,17 @@ def test_a_topic_is_followed_looked_back_at_and_published_on(
     tab.close()
 
 
+def test_a_chosen_message_is_in_view_on_a_narrow_page(browser: Browser, plain: Plain) -> None:
+    plain.publish("orders/2026", *(json.dumps({"order": n}) for n in range(30)))
+    tab = DashboardTab(browser, plain.url, 400, hash="#/topics/orders%2F2026")
+    expect(tab.rows().first).to_contain_text('{"order": 29}')
+    expect(tab.page.locator(".detail")).not_to_be_in_viewport()
+    tab.rows().nth(3).get_by_role("button").click()
+    expect(tab.page.locator(".detail .tree")).to_be_in_viewport()
+    expect(tab.page.locator(".detail .tree")).to_contain_text("26")
+    tab.close()
+
+
 def test_a_paused_topic_holds_new_messages(browser: Browser, plain: Plain) -> None:
     plain.publish("t", "one")
     tab = DashboardTab(browser, plain.url, hash="#/topics/t")

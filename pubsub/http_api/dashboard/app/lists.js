@@ -49,7 +49,7 @@ export const sessionLink = (row) => link("sessions", String(row.mark));
 export const LISTS = {
   topics: {
     title: "Topics",
-    text: "Open a topic to follow it, look back, or publish.",
+    text: "Open a topic to follow it, look back, or publish. Messages and bytes are those since the start of the broker.",
     noun: "topic",
     path: "topics",
     member: "topics",
@@ -58,11 +58,11 @@ export const LISTS = {
     sort: "messages",
     columns: [
       text("name", "Name", { width: 3 }),
-      badge("durability", "Durability", { sync: "good" }, { rank: 2 }),
-      number("subscribers", "Subscribers", count, { rank: 2, width: 1.1 }),
+      badge("durability", "Durability", { sync: "good" }, { rank: 3, width: 1.1 }),
+      number("subscribers", "Subscribers", count, { rank: 2, width: 1.3 }),
       number("messages", "Messages", count, { width: 1.3 }),
       number("bytes", "Bytes", bytes, { rank: 2 }),
-      time("last_timestamp", "Last message", { width: 1.2 }),
+      time("last_timestamp", "Last message", { width: 1.4 }),
       {
         id: "flags",
         label: "Access",

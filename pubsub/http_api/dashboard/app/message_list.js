@@ -90,6 +90,8 @@ export function messagesPart(topic) {
     if (message.kind === "gap") return;
     current = message;
     detail.show(message);
+    // On a narrow page it is below the list.
+    detail.element.scrollIntoView({ block: "nearest" });
   }
 
   function update() {

@@ -97,8 +97,8 @@ function factsOf(row) {
   return [
     ["Durability", row.durability ?? NONE],
     ["Subscribers", count(row.subscribers)],
-    ["Messages", count(row.messages)],
-    ["Bytes", bytes(row.bytes)],
+    ["Messages since start", count(row.messages)],
+    ["Bytes since start", bytes(row.bytes)],
     ["Last message", ago(row.last_timestamp)],
     ["Access", closed || "open"],
   ];
