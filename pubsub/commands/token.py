@@ -143,7 +143,9 @@ def inspect(token: str) -> None:
         header = jwt.get_unverified_header(token)
         claims = jwt.decode(token, options={"verify_signature": False})
     except jwt.PyJWTError as error:
-        raise ValueError(f"not a token: {error}") from None
+        raise ValueError(
+            f"not a token: {error}; give its text, or - to read it from standard input"
+        ) from None
     shown = {
         "header": header,
         "claims": claims,
