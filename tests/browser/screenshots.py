@@ -84,6 +84,8 @@ def choose_message(tab: DashboardTab) -> None:
     tab.page.get_by_role("button", name="Pause").click()
     tab.rows().nth(2).get_by_role("button").click()
     expect(tab.page.locator(".tree")).to_be_visible()
+    # The choice has scrolled a narrow page, and the head stays where the page has scrolled to.
+    tab.page.evaluate("scrollTo(0, 0)")
 
 
 def show_list(tab: DashboardTab, hash: str) -> None:
