@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+
 
 def text_of_error(error: BaseException | None) -> str:
     """Return a reason for the log; a time-out of asyncio has no text of its own."""
@@ -9,3 +14,10 @@ def text_of_error(error: BaseException | None) -> str:
     if not described and isinstance(error, TimeoutError):
         return "it does not answer in time"
     return described or type(error).__name__
+
+
+def reason_of_end(problem: Exception | None, client: Client) -> str:
+    """Return why the connection of ``client`` has ended: a server says so before it closes it."""
+    if (error := problem or client.last_error) is not None:
+        return text_of_error(error)
+    return "the engine closed the connection"

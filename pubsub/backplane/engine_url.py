@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from pubsub.backplane.engine_credentials import login
 from pubsub.broker.setting_files import read_file, warn_if_readable
 from pubsub.errors import ConfigurationError
 from pubsub.settings import Kind
 
 _SCHEMES = ("nats", "tls")
 _PORT = 4222
-_EXPECTED = "expected nats://HOST:PORT[,HOST:PORT...] or tls://HOST:PORT"
+_EXPECTED = (
+    "expected nats://HOST:PORT[,HOST:PORT...] or tls://HOST:PORT; in credentials, % escapes stand "
+    "for characters of URLs"
+)
 
 
 class EngineUrls:
@@ -100,13 +104,30 @@ class EngineOptions:
     max_bytes: int
     replicas: int = 1
 
-    def tls(self) -> ssl.SSLContext | None:
-        """Return the context that verifies the engine, or None; raises OSError or SSLError."""
+    def of_nats(self, url: str) -> dict[str, Any]:
+        """Return the options of nats-py for a connection to ``url``: TLS and the credentials.
+
+        It reads files, those of the system too, which takes tens of milliseconds. Raises
+        ConfigurationError for files that cannot be used.
+        """
+        return {"tls": self._tls(), **login(url, self.credentials)}
+
+    def _tls(self) -> ssl.SSLContext | None:
+        """Return the context that verifies the engine, or None."""
+        for name, path in (("ca", self.ca), ("cert", self.certificate), ("key", self.key)):
+            if path:
+                # Only to report what ssl would report without the name of the setting.
+                read_file(f"backplane-{name}", path)
         if not (self.servers.is_tls or self.ca or self.certificate):
             return None
-        context = ssl.create_default_context(cafile=self.ca or None)
-        if self.certificate:
-            context.load_cert_chain(self.certificate, self.key or None)
+        try:
+            context = ssl.create_default_context(cafile=self.ca or None)
+            if self.certificate:
+                context.load_cert_chain(self.certificate, self.key or None)
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(
+                f"backplane-ca, backplane-cert: the files cannot be used for TLS: {error}"
+            ) from None
         return context
 
 
@@ -129,20 +150,10 @@ def engine_options(settings: Mapping[str, Any]) -> EngineOptions | None:
     )
     if options.key and not options.certificate:
         raise ConfigurationError("backplane-key: needs backplane-cert")
-    for name, path in (("creds", options.credentials), ("ca", options.ca),
-                       ("cert", options.certificate), ("key", options.key)):  # fmt: skip
-        if path:
-            # Only to report what nats-py would report without the name of the setting.
-            read_file(f"backplane-{name}", path)
+    options.of_nats(servers.urls[0])
     if options.credentials:
         warn_if_readable("backplane-creds", options.credentials)
     if options.certificate:
         # Its group may be that of all servers with certificates.
         warn_if_readable("backplane-key", options.key or options.certificate, by_group=False)
-    try:
-        options.tls()
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"backplane-ca, backplane-cert: the files cannot be used for TLS: {error}"
-        ) from None
     return options

@@ -1,16 +1,35 @@
-"""The streams of the broker in JetStream: made by the first broker, and found by the others."""
+"""JetStream and its streams, which the first broker makes and the others find."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nats.errors import Error as NatsError
 from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 
 from pubsub.backplane.nats_work import Unusable
 
 if TYPE_CHECKING:
+    from nats.aio.client import Client
     from nats.js import JetStreamContext
     from nats.js.api import StreamConfig, StreamInfo
+
+# The number of the error of a cluster most of whose servers are away.
+_NO_LEADER = 10008
+
+
+async def check_jetstream(client: Client, seconds: float) -> None:
+    """Raise Unusable if the account has no JetStream, TimeoutError if it does not answer now."""
+    try:
+        await client.jetstream(timeout=seconds).account_info()
+    except TimeoutError:
+        raise
+    except NatsError as error:
+        if isinstance(error, APIError) and error.err_code == _NO_LEADER:
+            raise TimeoutError("most servers of its cluster are away") from None
+        raise Unusable(
+            "it has no JetStream for this account; enable it in the server's configuration"
+        ) from None
 
 
 async def make_stream(

@@ -12,20 +12,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nats.aio.client import Client
 from nats.errors import AuthorizationError, InvalidUserCredentialsError, StaleConnectionError
 from nats.errors import Error as NatsError
-from nats.js.errors import Error as JetStreamError
 from twisted.internet.defer import Deferred, fail
 from twisted.logger import Logger
 
-from pubsub.backplane.engine_errors import text_of_error
+from pubsub.backplane.engine_client import EngineClient
+from pubsub.backplane.engine_errors import reason_of_end, text_of_error
 from pubsub.backplane.engine_url import EngineOptions, shown
 from pubsub.backplane.envelopes import messages_of
+from pubsub.backplane.jetstream import check_jetstream
 from pubsub.backplane.nats_tap import Tap, TappedLoop
 from pubsub.backplane.nats_work import (
     Away,
@@ -40,8 +40,10 @@ from pubsub.backplane.nats_work import (
 )
 from pubsub.backplane.state_bucket import StateBucket
 from pubsub.backplane.subjects import name_of
+from pubsub.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from nats.aio.client import Client
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
 
@@ -201,7 +203,10 @@ class NatsConnection:
                     self.problem = str(error)
                     self._is_tried()
                 self._call(self._watcher.unusable, str(error))
-            except (TimeoutError, NatsError, OSError, ValueError) as error:
+            except Exception as error:
+                if not isinstance(error, TimeoutError | NatsError | OSError | ValueError):
+                    # A defect. Nothing else makes a connection, so the attempts go on.
+                    log.failure("backplane: connecting to the engine has failed")
                 self._call(self._watcher.away, self._last_error or text_of_error(error))
             if attempt >= len(self._options.servers.urls):
                 self._is_tried()
@@ -216,13 +221,14 @@ class NatsConnection:
 
     async def _connection(self, url: str) -> None:
         """Connect to ``url`` and return when the connection has ended."""
-        client, ended = Client(), asyncio.Event()
         self._last_error = ""
+        options = await self._options_of(url)
+        client, ended = EngineClient(options["tls"] is not None), asyncio.Event()
         try:
-            await self._connect(client, ended, url)
+            await self._connect(client, ended, url, options)
             self._check_version(client)
             if not self._checked:
-                await self._check_jetstream(client)
+                await check_jetstream(client, _CONNECT)
                 if self.history is not None:
                     await self.history.prepare(client)
                 await self.state.prepare(client)
@@ -243,8 +249,7 @@ class NatsConnection:
             if isinstance(problem, Unusable):
                 raise problem
             if not self._stopping:
-                reason = self._last_error or (text_of_error(problem) if problem else "")
-                self._call(self._watcher.away, reason or "the engine closed the connection")
+                self._call(self._watcher.away, self._last_error or reason_of_end(problem, client))
         finally:
             self._client = None
             if self.history is not None:
@@ -258,7 +263,17 @@ class NatsConnection:
                 await asyncio.wait_for(client.close(), _CLOSE)
             await cancel_others()
 
-    async def _connect(self, client: Client, ended: asyncio.Event, url: str) -> None:
+    async def _options_of(self, url: str) -> dict[str, Any]:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(None, self._options.of_nats, url)
+        except ConfigurationError as error:
+            # A file that was damaged since the start, or is written at this moment.
+            raise Unusable(str(error)) from None
+
+    async def _connect(
+        self, client: Client, ended: asyncio.Event, url: str, options: Mapping[str, Any]
+    ) -> None:
         async def closed() -> None:
             ended.set()
 
@@ -268,16 +283,9 @@ class NatsConnection:
             if self._client is client and not ended.is_set() and not ends:
                 self._call(self._watcher.complained, self._last_error)
 
-        options: dict[str, Any] = {}
-        # Reading the authorities of the system takes tens of milliseconds.
-        context = await asyncio.get_running_loop().run_in_executor(None, self._options.tls)
-        if context is not None:
-            options["tls"] = context
-        if self._options.credentials:
-            options["user_credentials"] = self._options.credentials
         try:
             await client.connect(
-                url,
+                shown(url),
                 error_cb=failed,
                 closed_cb=closed,
                 name="pubsub broker",
@@ -294,7 +302,9 @@ class NatsConnection:
             )
         except NatsError as error:
             if isinstance(error, _REFUSED) or _VIOLATION in str(error).lower():
-                raise Unusable("it refuses the credentials; check those of backplane") from None
+                raise Unusable(
+                    "it refuses the credentials; check backplane, backplane-creds, backplane-cert"
+                ) from None
             raise
 
     @staticmethod
@@ -305,17 +315,6 @@ class NatsConnection:
             oldest = ".".join(map(str, OLDEST))
             raise Unusable(f"it is nats-server {found}; install {oldest} or later")
 
-    @staticmethod
-    async def _check_jetstream(client: Client) -> None:
-        try:
-            await client.jetstream(timeout=_CONNECT).account_info()
-        except TimeoutError:
-            raise
-        except (JetStreamError, NatsError):
-            raise Unusable(
-                "it has no JetStream for this account; enable it in the server's configuration"
-            ) from None
-
     async def _check_again(self, client: Client) -> None:
         """Raise if there is no JetStream any more; otherwise return when the connection ended.
 
@@ -324,7 +323,7 @@ class NatsConnection:
         while it has something to send.
         """
         with contextlib.suppress(TimeoutError):
-            await self._check_jetstream(client)
+            await check_jetstream(client, _CONNECT)
         while not client.is_closed:
             await asyncio.sleep(_WATCH)
 

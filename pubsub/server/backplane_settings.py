@@ -57,7 +57,12 @@ SETTINGS: tuple[Setting, ...] = (
         "",
         "servers of NATS with JetStream through which brokers share messages; see docs/scaling.md",
     ),
-    Setting("backplane-creds", FILE, "", "a file with credentials for NATS (JWT and seed)"),
+    Setting(
+        "backplane-creds",
+        FILE,
+        "",
+        "a file with credentials for NATS: a JWT and a seed, or a seed alone",
+    ),
     Setting(
         "backplane-ca",
         FILE,
@@ -145,10 +150,10 @@ def add_backplane(
 
     Called before the listeners are added. Raises ConfigurationError.
     """
-    options = engine_options(settings)
-    if options is None:
-        return
     try:
+        options = engine_options(settings)
+        if options is None:
+            return
         from pubsub.backplane.nats_backplane import NatsBackplane
     except ImportError as error:
         raise ConfigurationError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -11,7 +12,9 @@ import time
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import quote
 
+import nkeys  # type: ignore[import-untyped]
 import pytest
 
 from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen, run
@@ -200,6 +203,70 @@ def test_credentials_and_tls(start: Start, tmp_path: Path) -> None:
         untrusted = start(*listen("cafe"), f"--backplane={url}")
         untrusted.wait_line(AWAY + r": .*certificate verify failed")
         untrusted.stop()
+
+
+def test_escapes_in_the_url(start: Start, tmp_path: Path) -> None:
+    password = "a,b@c/d%"
+    with nats_server(tmp_path, "--user", "broker", "--pass", password) as server:
+        url = f"nats://broker:{quote(password, safe='')}@{HOST}:{server.port}"
+        assert quote(password, safe="") not in join(start, server, url=url).output
+
+
+def test_a_seed_that_is_replaced(start: Start, tmp_path: Path) -> None:
+    seed = bytes(nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER))
+    config, file = tmp_path / "nats.conf", tmp_path / "broker.nk"
+    public = nkeys.from_seed(bytearray(seed)).public_key.decode()
+    config.write_text(f"authorization {{ users: [{{nkey: {public}}}] }}")
+    file.write_bytes(seed)
+    with nats_server(tmp_path, "-c", str(config)) as server:
+        here = join(start, server, f"--backplane-creds={file}")
+        # It is damaged when the broker reads it, for its next connection.
+        file.write_bytes(seed[:20])
+        server.kill()
+        server.start()
+        here.wait_line(rf"the engine cannot be used: backplane-creds: {file} has no JWT")
+        file.write_bytes(seed)
+        here.wait_line(r"backplane: connected to", 2)
+        assert seed[:20].decode() not in here.output
+
+
+def test_certificates_that_are_replaced(start: Start, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    file, own = authority.issue("server", "localhost"), authority.issue("broker", "broker")
+    options = ["--tls", "--tlscert", file, "--tlskey", file, "--tlscacert", authority.file]
+    with nats_server(tmp_path, *options, "--tlsverify") as server:
+        url = f"tls://localhost:{server.port}"
+        files = f"--backplane-ca={authority.file}", f"--backplane-cert={own}"
+        here = join(start, server, *files, url=url)
+        content = Path(own).read_bytes()
+        for number, damage in enumerate((b"junk", content[:400], None), 2):
+            Path(own).unlink() if damage is None else Path(own).write_bytes(damage)
+            server.kill()
+            server.start()
+            here.wait_line(r"the engine cannot be used: backplane-c", number - 1)
+            Path(own).write_bytes(content)
+            here.wait_line(r"backplane: connected to", number)
+
+
+def test_tls_is_demanded(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    received = []
+    with socket.create_server((HOST, 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def serve() -> None:
+            with listener.accept()[0] as sock:
+                # As that of somebody between the broker and a server with TLS.
+                sock.sendall(b'INFO {"version": "2.12.0", "max_payload": 1048576}\r\n')
+                received.append(sock.recv(4096))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        url = f"--backplane=tls://broker:{PASSWORD}@{HOST}:{port}"
+        result = run([*listen("cafe"), url, f"--backplane-ca={authority.file}"], tmp_path)
+        thread.join(TIMEOUT)
+    assert received == [b""]
+    assert f"backplane tls://{HOST}:{port}: it has no TLS" in result.stdout + result.stderr
 
 
 def test_a_broker_starts_without_the_server(start: Start, server: NatsServer) -> None:

@@ -19,6 +19,7 @@ from tests.integration.clients import Cafe, publish
 from tests.integration.nats_cluster import nats_cluster
 from tests.integration.nats_server import NatsServer, nats_server
 from tests.integration.wire import wire_to
+from tests.waiting import until
 
 KILLS = int(os.environ.get("PUBSUB_NODE_KILLS", "2"))
 CONNECTED = r"backplane: connected to nats://127\.0\.0\.1:(\d+)"
@@ -156,6 +157,18 @@ def test_nodes_are_killed_under_load(start: Start, tmp_path: Path) -> None:
         counted = drops(here)
         assert counted.keys() == {"backplane-away"}
         assert 0 < counted["backplane-away"] <= len(lost)
+
+
+def test_a_broker_starts_while_most_nodes_are_away(start: Start, tmp_path: Path) -> None:
+    with nats_cluster(tmp_path) as cluster:
+        for node in cluster.nodes[1:]:
+            node.kill()
+        until(lambda: not cluster.nodes[0].is_healthy(), "the node has no leader")
+        broker = start(*listen("cafe", "http"), f"--backplane={cluster.url(0)}")
+        broker.wait_line(r"the engine is away")
+        for node in cluster.nodes[1:]:
+            node.start()
+        broker.wait_line(CONNECTED)
 
 
 def test_a_way_that_stops_for_a_moment_loses_nothing(start: Start, tmp_path: Path) -> None:

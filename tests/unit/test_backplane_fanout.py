@@ -238,7 +238,10 @@ class SettingsTests(SynchronousTestCase):
         )  # fmt: skip
 
     def test_passwords_are_not_shown(self) -> None:
-        expected = "backplane: expected nats://HOST:PORT[,HOST:PORT...] or tls://HOST:PORT"
+        expected = (
+            "backplane: expected nats://HOST:PORT[,HOST:PORT...] or tls://HOST:PORT; in "
+            "credentials, % escapes stand for characters of URLs"
+        )
         for url in ("http://u:secret@a", "nats://u:secret@a:x", "nats://u:secret@", "a:secret@b"):
             self.check(expected, backplane=url)
         config = merge(

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from nats.js.errors import APIError
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from nats.errors import Error
+from nats.js.errors import APIError, ServiceUnavailableError
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.backplane.engine_errors import text_of_error
+from pubsub.backplane.engine_errors import reason_of_end, text_of_error
+from pubsub.backplane.jetstream import check_jetstream
+from pubsub.backplane.nats_work import Unusable
+from tests.unit.raising import raised
 
 
 class TextTests(SynchronousTestCase):
@@ -19,3 +27,30 @@ class TextTests(SynchronousTestCase):
         assert text_of_error(APIError(description="no space")) == "no space"
         assert text_of_error(ConnectionError("refused")) == "refused"
         assert text_of_error(ValueError()) == "ValueError"
+
+    def test_why_a_connection_has_ended(self) -> None:
+        def reason(problem: Exception | None, said: Exception | None) -> str:
+            return reason_of_end(problem, cast(Any, SimpleNamespace(last_error=said)))
+
+        expired = Error("nats: user authentication expired")
+        assert reason(None, expired) == "nats: user authentication expired"
+        assert reason(ConnectionError("reset"), expired) == "reset"
+        assert reason(None, None) == "the engine closed the connection"
+
+
+class JetStreamTests(SynchronousTestCase):
+    """check_jetstream"""
+
+    def check(self, error: Exception) -> None:
+        async def answer() -> None:
+            raise error
+
+        client = SimpleNamespace(jetstream=lambda timeout: SimpleNamespace(account_info=answer))
+        asyncio.run(check_jetstream(cast(Any, client), 1.0))
+
+    def test_no_leader_at_present_and_no_jetstream_at_all(self) -> None:
+        leaderless = ServiceUnavailableError(code=503, err_code=10008)
+        assert "are away" in str(raised(TimeoutError, self.check, leaderless))
+        raised(TimeoutError, self.check, TimeoutError())
+        for error in (ServiceUnavailableError(code=503, err_code=10039), ServiceUnavailableError()):
+            assert "no JetStream" in str(raised(Unusable, self.check, error))

@@ -13,7 +13,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.backplane import nats_connection
 from pubsub.backplane.nats_connection import NatsConnection, cancel_others, unhandled
-from pubsub.backplane.nats_work import Change
+from pubsub.backplane.nats_work import Change, Unusable
+from pubsub.errors import ConfigurationError
+from tests.unit.raising import raised
 
 OPTIONS = SimpleNamespace(servers=SimpleNamespace(urls=["nats://engine:4222"]), replicas=1)
 
@@ -74,6 +76,42 @@ class _Stuck(NatsConnection):
 
     async def _keep_connected(self) -> None:
         await asyncio.Event().wait()
+
+
+class _Failing(NatsConnection):
+    """An engine whose first connections fail in ways that nobody has foreseen."""
+
+    async def _connection(self, url: str) -> None:
+        self.attempts = getattr(self, "attempts", 0) + 1
+        if self.attempts < 3:
+            raise AssertionError("nats-py")
+        self._is_tried()
+        self._stopping = True
+
+
+class AttemptTests(SynchronousTestCase):
+    """Attempts to connect, which go on whatever happens"""
+
+    def test_a_defect_does_not_end_them(self) -> None:
+        self.patch(nats_connection, "_PAUSE", 0.0)  # type: ignore[no-untyped-call]
+        reasons: list[str] = []
+        watcher = SimpleNamespace(away=reasons.append)
+        connection = _Failing(cast(Any, OPTIONS), cast(Any, watcher), SelectReactor())
+        connection.start(30)
+        connection._after_pass()
+        assert (connection.attempts, reasons) == (3, ["nats-py", "nats-py"])
+        errors = self.flushLoggedErrors(AssertionError)  # type: ignore[no-untyped-call]
+        assert len(errors) == 2
+        connection._loop.end()
+
+    def test_a_file_that_cannot_be_used(self) -> None:
+        def of_nats(url: str) -> None:
+            raise ConfigurationError(f"{url}: junk")
+
+        options = SimpleNamespace(**vars(OPTIONS), of_nats=of_nats)
+        connection = NatsConnection(cast(Any, options), cast(Any, None), None)
+        error = raised(Unusable, asyncio.run, connection._connection("u"))
+        assert str(error) == "u: junk"
 
 
 class EndTests(SynchronousTestCase):
