@@ -12,7 +12,7 @@ taken as it is, once.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from pubsub.backplane.replica_record import MAX_PARTS, RecordPart
@@ -71,10 +71,14 @@ class Progress:
         self.reached = dict(self._settled)
         self.sequence = max([one.resume for one in self.reached.values()], default=0)
 
-    def restart(self) -> None:
-        """Read from the beginning: the stream is another one, and all of it is new."""
+    def restart(self) -> Mapping[str, Reached]:
+        """Read from the beginning: the stream is another one, and all of it is new.
+
+        Return what is to be stored of each origin.
+        """
         self._settled = {key: replace(one, resume=0) for key, one in self._settled.items()}
         self.rewind()
+        return self.reached
 
     def arrive(self, sequence: int) -> bool:
         """Note a message of the stream; return whether messages before it are gone."""

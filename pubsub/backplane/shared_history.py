@@ -15,6 +15,7 @@ from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
+from pubsub.backplane.awaited_keys import AwaitedKeys
 from pubsub.backplane.record import MalformedRecord
 from pubsub.backplane.replica_import import ReplicaImport
 from pubsub.backplane.replica_own import OwnMessages
@@ -63,6 +64,7 @@ class SharedHistory:
         self._own = OwnMessages(store, broker.queue_keys, broker.dispatcher.run_id)
         self._run = broker.dispatcher.run_id
         self._import = ReplicaImport(broker, store)
+        self.keys = AwaitedKeys(broker.queue_keys, clock)
         self.origin = ""
         self._progress = Progress(())
         self.positions = SharedPositions(store, self._run, clock, broker.memory.add)
@@ -93,7 +95,6 @@ class SharedHistory:
         self._unsent.reached(self._progress.reached[self.origin].offset)
         self.positions.open(self.origin)
         # What waits for the stream counts, also if the engine is away.
-        self._running = True
         ensureDeferred(self._run_sessions())
 
     def close(self) -> None:
@@ -109,7 +110,6 @@ class SharedHistory:
         """See ``StreamWatcher``."""
         self._connected = True
         if not self._running and not self._closed:
-            self._running = True
             ensureDeferred(self._run_sessions())
 
     def left(self) -> None:
@@ -132,6 +132,7 @@ class SharedHistory:
     # Sessions
 
     async def _run_sessions(self) -> None:
+        self._running = True
         try:
             if not self._is_surveyed:
                 offset = self._progress.reached[self.origin].offset
@@ -158,8 +159,7 @@ class SharedHistory:
         last = self._last = await self._wait(self._stream.begin(self._progress.sequence))
         if last < self._progress.sequence or self.positions.is_another(self._stream.identity):
             log.warn("backplane: the stream of the shared history is another one than before")
-            self._progress.restart()
-            for origin, reached in self._progress.reached.items():
+            for origin, reached in self._progress.restart().items():
                 self._store.put(REACHED, origin, reached.encode())
             self.positions.missing.expect(self._progress.reached)
             last = self._last = await self._wait(self._stream.begin(0))
@@ -191,7 +191,7 @@ class SharedHistory:
         since = self._clock.seconds()
         for one in messages:
             await self._pass(self._store.atomic_commits.gate)
-            self._take(one)
+            await self._take(one)
             if self._clock.seconds() - since > _SLICE:
                 await self._wait(deferLater(self._clock, 0))
                 since = self._clock.seconds()
@@ -215,7 +215,7 @@ class SharedHistory:
 
     # From the stream
 
-    def _take(self, message: StreamMessage) -> None:
+    async def _take(self, message: StreamMessage) -> None:
         sequence, origin, data = message
         if self._progress.arrive(sequence):
             log.warn(
@@ -229,16 +229,17 @@ class SharedHistory:
             if origin == self.origin:
                 self._take_own(part)
             elif (record := self._progress.take(origin, part)) is not None:
-                self._take_others(origin, part.run, record)
+                await self._take_others(origin, part.run, record)
         except MalformedRecord:
             self._import.refuse("malformed", 1)
 
-    def _take_others(self, origin: str, run: int, record: bytes) -> None:
+    async def _take_others(self, origin: str, run: int, record: bytes) -> None:
         last = self._progress.reached[origin]
         place, keyed = (last.run, last.following), frozenset[str]()
         batches: list[Batch] = []
         if record:
             batches, keyed = decode_batches(record, run)
+            await self.keys.arrive(keyed, batches[-1].timestamp, self._wait)
             place = run, batches[-1].sequence + batches[-1].count
             self.positions.learn(origin, run)
         known = self._progress.known(origin, run)

@@ -103,6 +103,11 @@ class SharedTopics(Service):
         super().stopService()  # type: ignore[no-untyped-call]
         return Deferred.fromCoroutine(self._exclusive.stop())
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether this broker has all topics of the shared state."""
+        return self._unshared.running
+
     def figures(self) -> Mapping[str, float]:
         """Return the figures of shared topics; see ``Statistics.snapshot``."""
         return {

@@ -27,6 +27,7 @@ from pubsub.store.retention_limits import parse_age
 from pubsub.store.shared_store import SharedStore
 
 if TYPE_CHECKING:
+    from pubsub.backplane.awaited_keys import AwaitedKeys
     from pubsub.backplane.shared_positions import SharedPositions
     from pubsub.backplane.shared_state import ISharedState
     from pubsub.broker.service import BrokerService
@@ -159,6 +160,7 @@ def add_backplane(
         raise ConfigurationError(
             f"backplane: {error}; install it with pip install 'pubsub-broker[nats]'"
         ) from None
+    keys: AwaitedKeys | None = None
     if not isinstance(broker.store, SharedStore):
         backplane = NatsBackplane(options, reactor, tick_end, broker.counters.drop)
         fanout = Fanout(broker, backplane)
@@ -177,10 +179,12 @@ def add_backplane(
         assert backplane.history is not None
         limits = SharedLimits(settings["backplane-spool-bytes"], options.max_bytes)
         history = SharedHistory(broker, broker.store, backplane.history, reactor, limits, tick_end)
-        fanout = Fanout(broker, backplane, history)
+        fanout, keys = Fanout(broker, backplane, history), history.keys
         _share_places(broker, fanout, backplane.state, history.positions, reactor)
         fanout.set_aside(2 * options.max_bytes + WINDOW + FETCHED)
-    _share_topics(broker, fanout, backplane.state, settings, reactor)
+    topics = _share_topics(broker, fanout, backplane.state, settings, reactor)
+    if keys is not None:
+        keys.follow(backplane.state, lambda: topics.is_complete)
     fanout.setServiceParent(broker)  # type: ignore[no-untyped-call]
 
 
@@ -190,7 +194,7 @@ def _share_topics(
     state: ISharedState,
     settings: Mapping[str, Any],
     reactor: Any,
-) -> None:
+) -> SharedTopics:
     shared = SharedTopics(
         broker,
         state,
@@ -201,6 +205,7 @@ def _share_topics(
     fanout.also.append(shared.figures)
     # It is called with the present state once there is a connection, so it is started before.
     shared.setServiceParent(broker)  # type: ignore[no-untyped-call]
+    return shared
 
 
 def _share_places(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import urllib.error
 import urllib.parse
@@ -10,6 +11,8 @@ import urllib.request
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+import jwt
 
 from pubsub.backplane.shared_position import SharedPosition, decode
 from tests.integration.broker import HOST, Start, listen, run
@@ -138,6 +141,46 @@ def test_a_node_of_a_cluster_is_killed(start: Start, tmp_path: Path) -> None:
         bodies = same(here, there)
         for load in loads:
             load.check(bodies)
+
+
+def test_keyed_topics_of_brokers_that_come_later(
+    start: Start, server: NatsServer, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(os.urandom(32))
+    secret.chmod(0o600)
+    token = jwt.encode(
+        {"sub": "ada", "queue_key": "k", "permissions": ["*"]}, secret.read_bytes(), "HS256"
+    )
+
+    def ask(place: Place, method: str, path: str, body: bytes | None = None) -> str:
+        request = urllib.request.Request(
+            f"http://{HOST}:{place.broker.port('admin')}{path}", body, method=method,
+            headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+        )  # fmt: skip
+        with urllib.request.urlopen(request) as answer:
+            found: str = answer.read().decode()
+            return found
+
+    def numbers(place: Place) -> list[str]:
+        found = ask(place, "GET", "/v1/history?start=0&format=jsonl").splitlines()
+        rows = [json.loads(line) for line in found]
+        return [row["value"] for row in rows if row["topic"].startswith("keyed/")]
+
+    option = f"--secret-file={secret}"
+    here = Place(start, server.url, tmp_path / "here", option)
+    there = Place(start, server.url, tmp_path / "there", option)
+    for one in (here, there):
+        until(lambda one=one: one.figure("connected") == 1)  # type: ignore[misc]
+    there.broker.stop()
+    expected = [str(number) for number in range(30)]
+    for value in expected:
+        ask(here, "PUT", f"/v1/topics/keyed%2F{value}", b'{"queue_key": "k"}')
+        ask(here, "POST", f"/v1/topics/keyed%2F{value}/messages", value.encode())
+    there.begin()
+    newcomer = Place(start, server.url, tmp_path / "newcomer", option)
+    for place in (there, newcomer):
+        until(lambda place=place: numbers(place) == expected)  # type: ignore[misc]
 
 
 def test_positions_hold_at_every_broker(start: Start, server: NatsServer, tmp_path: Path) -> None:
