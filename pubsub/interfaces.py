@@ -230,6 +230,7 @@ class IBackplane(Interface):
 
     summary: str = Attribute("One line for the log at start; without credentials.")
     trouble: str | None = Attribute("Why the engine is away; None if it is there.")
+    complaint: str = Attribute("What is wrong with settings in this connection, or nothing.")
     link: int = Attribute("A random number of 64 bits, another one for each connection.")
     limit: int = Attribute("Bytes of the largest message that the engine takes.")
     gate: PublisherGate = Attribute("Shut while too many bytes wait for the engine.")

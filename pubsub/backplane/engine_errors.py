@@ -8,6 +8,14 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
 
 
+_DENIED = "permissions violation"
+
+
+def is_denial(text: str) -> bool:
+    """Return whether the engine reports in ``text`` that the account lacks a permission."""
+    return _DENIED in text.lower()
+
+
 def text_of_error(error: BaseException | None) -> str:
     """Return a reason for the log; a time-out of asyncio has no text of its own."""
     described = getattr(error, "description", "") or str(error)

@@ -100,6 +100,7 @@ class Fanout(Service):
         return {
             "connected": self._backplane.trouble is None,
             "trouble": self._backplane.trouble or "",
+            "complaint": self._backplane.complaint,
             "messages_out": self._sent,
             "messages_in": self._received,
             **self._backplane.figures(),

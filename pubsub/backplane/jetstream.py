@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from nats.errors import Error as NatsError
 from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 
+from pubsub.backplane.engine_errors import is_denial
 from pubsub.backplane.nats_work import Unusable
 
 if TYPE_CHECKING:
@@ -14,8 +17,25 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
     from nats.js.api import StreamConfig, StreamInfo
 
-# The number of the error of a cluster most of whose servers are away.
-_NO_LEADER = 10008
+# The numbers of errors: of a cluster most of whose servers are away, and of a new stream.
+_NO_LEADER, _OVERLAP = 10008, 10065
+
+
+@contextmanager
+def permitted(last_error: Callable[[], str]) -> Iterator[None]:
+    """Raise Unusable in place of TimeoutError for requests that the account may not make.
+
+    The engine answers them with an error that is of no request: ``last_error`` returns it.
+    """
+    try:
+        yield
+    except TimeoutError:
+        problem = last_error()
+        if not is_denial(problem):
+            raise
+        raise Unusable(
+            f"its account lacks permissions: {problem}; docs/scaling.md has them"
+        ) from None
 
 
 async def check_jetstream(client: Client, seconds: float) -> None:
@@ -50,6 +70,11 @@ async def make_stream(
     except ServiceUnavailableError:
         raise
     except APIError as error:
+        if error.err_code == _OVERLAP:
+            raise Unusable(
+                f"it does not create the {label}: another stream has its subjects; remove that "
+                "stream, or give the brokers an account of their own"
+            ) from None
         raise Unusable(
             f"it does not create the {label}: {error.description}; check {settings}"
         ) from None

@@ -45,7 +45,7 @@ class MemoryEngine:
 class MemoryBackplane:
     """One broker's connection to ``engine``; ``later`` runs a call after this tick's events."""
 
-    summary = "in the memory of this process"
+    summary, complaint = "in the memory of this process", ""
 
     def __init__(self, engine: MemoryEngine, later: Callable[[Callable[[], None]], object]) -> None:
         self._engine = engine

@@ -78,6 +78,7 @@ class NatsBackplane:
         self._connections = 0
         self.gate = Gate()
         self.trouble: str | None = _AT_START
+        self.complaint = ""
         self.limit = _LIMIT
         self.link = secrets.randbits(64)
         self.summary = f"shares live messages with other brokers through {options.servers}; "
@@ -202,7 +203,7 @@ class NatsBackplane:
     def connected(self, server: str, limit: int) -> None:
         """See ``Watcher``."""
         self._connections += 1
-        self.trouble = None
+        self.trouble, self.complaint = None, ""
         self.limit = limit
         self.link = secrets.randbits(64)
         log.info("backplane: connected to {server}", server=server)
@@ -230,8 +231,10 @@ class NatsBackplane:
             log.error("backplane: the engine cannot be used: {reason}", reason=reason)
         self._leave(reason)
 
-    def complained(self, reason: str) -> None:
+    def complained(self, reason: str, lasting: bool = False) -> None:
         """See ``Watcher``."""
+        if lasting:
+            self.complaint = reason
         now = self._reactor.seconds()
         if now - self._complained >= _COMPLAINTS:
             self._complained = now

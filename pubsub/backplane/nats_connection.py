@@ -22,10 +22,11 @@ from twisted.internet.defer import Deferred, fail
 from twisted.logger import Logger
 
 from pubsub.backplane.engine_client import EngineClient
-from pubsub.backplane.engine_errors import reason_of_end, text_of_error
+from pubsub.backplane.engine_errors import is_denial, reason_of_end, text_of_error
 from pubsub.backplane.engine_url import EngineOptions, shown
 from pubsub.backplane.envelopes import messages_of
-from pubsub.backplane.jetstream import check_jetstream
+from pubsub.backplane.jetstream import check_jetstream, permitted
+from pubsub.backplane.nats_history import others_share
 from pubsub.backplane.nats_tap import Tap, TappedLoop
 from pubsub.backplane.nats_work import (
     Away,
@@ -64,6 +65,10 @@ _WATCH = 1.0
 # Bytes up to which envelopes are sent together.
 _TOGETHER = 64 * 1024
 
+_OTHERS_SHARE = (
+    "other brokers share a history, and this one does not; give all of them the same "
+    "backplane-history"
+)
 # The text of a server, and nats-py's form of it in most cases.
 _VIOLATION = "authorization violation"
 _REFUSED = (AuthorizationError, InvalidUserCredentialsError)
@@ -228,11 +233,7 @@ class NatsConnection:
             await self._connect(client, ended, url, options)
             self._check_version(client)
             if not self._checked:
-                await check_jetstream(client, _CONNECT)
-                if self.history is not None:
-                    await self.history.prepare(client)
-                await self.state.prepare(client)
-                self._checked = True
+                await self._prepare(client)
             await self._subscribe_all(client)
             if self.history is not None:
                 self.history.client = client
@@ -263,6 +264,14 @@ class NatsConnection:
                 await asyncio.wait_for(client.close(), _CLOSE)
             await cancel_others()
 
+    async def _prepare(self, client: Client) -> None:
+        with permitted(lambda: self._last_error):
+            await check_jetstream(client, _CONNECT)
+            if self.history is not None:
+                await self.history.prepare(client)
+            await self.state.prepare(client)
+        self._checked = True
+
     async def _options_of(self, url: str) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
         try:
@@ -281,7 +290,8 @@ class NatsConnection:
             self._last_error = text_of_error(error)
             ends = isinstance(error, OSError | StaleConnectionError)
             if self._client is client and not ended.is_set() and not ends:
-                self._call(self._watcher.complained, self._last_error)
+                lasting = is_denial(self._last_error)
+                self._call(self._watcher.complained, self._last_error, lasting)
 
         try:
             await client.connect(
@@ -324,6 +334,8 @@ class NatsConnection:
         """
         with contextlib.suppress(TimeoutError):
             await check_jetstream(client, _CONNECT)
+            if self.history is None and await others_share(client):
+                self._call(self._watcher.complained, _OTHERS_SHARE, True)
         while not client.is_closed:
             await asyncio.sleep(_WATCH)
 

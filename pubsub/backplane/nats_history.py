@@ -24,6 +24,7 @@ from nats.js.api import (
     StorageType,
     StreamConfig,
 )
+from nats.js.errors import APIError
 from twisted.internet.defer import CancelledError
 from twisted.python.failure import Failure
 
@@ -42,9 +43,10 @@ if TYPE_CHECKING:
     from pubsub.backplane.replica_stream import StreamWatcher
 
 STREAM, ROOT = "pubsub_history", "pubsub.v1.h."
-# Seconds for a request, for which one pull waits, between signs of life meanwhile, and without any
-# after which the reader is given up. The reader itself is removed by the engine after _FORGOTTEN.
-_REQUEST, _PULL, _HEARTBEAT, _SILENT, _FORGOTTEN = 5.0, 20, 2, 5.0, 60.0
+# Seconds for a request, and for one about the stream itself, which the start of a broker waits for.
+# Seconds for which one pull waits, between signs of life meanwhile, and without any after which the
+# reader is given up. The reader itself is removed by the engine after _FORGOTTEN.
+_REQUEST, _ABOUT, _PULL, _HEARTBEAT, _SILENT, _FORGOTTEN = 5.0, 2.0, 20, 2, 5.0, 60.0
 _MESSAGES = 1024
 _NANOSECONDS = 10**9
 _Result = TypeVar("_Result")
@@ -89,7 +91,7 @@ class HistoryStream:
 
     async def prepare(self, client: Client) -> None:
         """Make the stream unless it is there; raise Unusable if it cannot be used."""
-        js = client.jetstream(timeout=_REQUEST)
+        js = client.jetstream(timeout=_ABOUT)
         wanted = self._options.configuration()
         settings = "backplane-replicas, backplane-history-bytes and the limits of the account"
         info = await make_stream(js, wanted, f"stream {STREAM!r}", settings)
@@ -147,6 +149,15 @@ class HistoryStream:
         if self.client is None:
             raise StreamAway("the engine is away")
         return self.client
+
+
+async def others_share(client: Client) -> bool:
+    """Return whether brokers read the stream at present, or have done so in the last minute."""
+    try:
+        info = await client.jetstream(timeout=_ABOUT).stream_info(STREAM)
+    except APIError:
+        return False
+    return bool(info.state.consumer_count)
 
 
 class _Puller:

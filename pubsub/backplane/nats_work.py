@@ -47,8 +47,11 @@ class Watcher(Protocol):
 
     def unusable(self, reason: str) -> None: ...
 
-    def complained(self, reason: str) -> None:
-        """The engine or nats-py reports an error that does not end the connection."""
+    def complained(self, reason: str, lasting: bool = False) -> None:
+        """The engine or nats-py reports an error that does not end the connection.
+
+        A ``lasting`` one needs a change of settings.
+        """
 
     def arrived(self) -> None:
         """There is something to ``take``."""

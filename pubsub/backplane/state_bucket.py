@@ -22,7 +22,8 @@ from nats.js.api import (
 from nats.js.errors import APIError, NotFoundError
 
 from pubsub.backplane import state_format
-from pubsub.backplane.jetstream import make_stream
+from pubsub.backplane.engine_errors import text_of_error
+from pubsub.backplane.jetstream import make_stream, permitted
 from pubsub.backplane.nats_work import Unusable
 from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.shared_state import StateEntry
@@ -40,7 +41,6 @@ _STREAM = f"KV_{BUCKET}"
 _ROOT = f"$KV.{BUCKET}."
 # Seconds for a request, and between two looks at whether the watch has missed something.
 _REQUEST, _LOOK = 2.0, 5.0
-_FORBIDDEN = "permissions violation"
 _EXPECTED, _WRONG_SEQUENCE = "Nats-Expected-Last-Subject-Sequence", 10071
 # Entries that are requested at once: the reactor has others to serve.
 _TOGETHER = 128
@@ -94,16 +94,8 @@ class StateBucket:
 
     async def prepare(self, client: Client) -> None:
         """Make the bucket unless it is there; raise Unusable if it cannot be used."""
-        try:
+        with permitted(self._last_error):
             await self._prepare(client)
-        except TimeoutError:
-            # The engine answers such a request with an error that is of no request.
-            problem = self._last_error()
-            if _FORBIDDEN not in problem.lower():
-                raise
-            raise Unusable(
-                f"its account lacks permissions: {problem}; docs/scaling.md has them"
-            ) from None
 
     async def _prepare(self, client: Client) -> None:
         js = client.jetstream(timeout=_REQUEST)
@@ -206,6 +198,8 @@ class StateBucket:
             raise BackplaneAway("the engine is away")
         try:
             return await _put(self._js, key, value, expected, seconds)
+        except APIError as error:
+            raise BackplaneAway(f"the engine refuses it: {text_of_error(error)}") from None
         except (TimeoutError, NatsError, OSError):
             raise BackplaneAway("the engine does not answer") from None
 

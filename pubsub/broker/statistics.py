@@ -93,10 +93,10 @@ class Statistics:
                         count
         reactor         lag, collector_pause: the worst of the last second
         clock           jumps of the system's clock
-        backplane       connected, trouble (why it is away, or empty), messages_out,
-                        messages_in, subscriptions, queued_bytes, reconnects,
-                        history_trouble (why a shared history is not shared); left out
-                        without a backplane
+        backplane       connected, trouble (why it is away, or empty), complaint (what is
+                        wrong with its settings), messages_out, messages_in, subscriptions,
+                        queued_bytes, reconnects, history_trouble (why a shared history is not
+                        shared); left out without a backplane
         tokens          known (in the cache), verified, rejected
         issuers         with a jwks-url, by id: keys, age (since a fetch succeeded; None if
                         none has), fetches, failures

@@ -97,9 +97,26 @@ def _facts(stats: dict[str, Any]) -> Iterator[str]:
         f"history   {store['next_offset'] - store['first_offset']:,} messages, "
         f"{bytes_text(store.get('bytes', 0))}, on disk up to {store['committed']:,}"
     )
+    if "backplane" in stats:
+        yield from _backplane(stats["backplane"])
     for name in ("flush", "commit"):
         times = latency[name]
         yield f"{name:<9} {times['p50'] * 1e3:.2f} ms, 99 % within {times['p99'] * 1e3:.2f} ms"
+
+
+def _backplane(backplane: dict[str, Any]) -> Iterator[str]:
+    state = "connected" if backplane["connected"] else "away"
+    yield (
+        f"backplane {state}, {backplane['messages_out']:,} messages sent, "
+        f"{backplane['messages_in']:,} received, {backplane['topics']:,} topics"
+    )
+    if "history_connected" in backplane:
+        is_shared = backplane["history_connected"] and not backplane["history_trouble"]
+        yield (
+            f"          history {'' if is_shared else 'not '}shared, "
+            f"{backplane['history_unreplicated']:,} messages wait for others, "
+            f"{backplane['history_lag']:,} records of others not read"
+        )
 
 
 def _refusals(rows: list[dict[str, Any]]) -> Iterator[str]:

@@ -69,6 +69,13 @@ def _backplane(backplane: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
             "messages wait at this broker, and publishes to sync topics fail; check the stream "
             "pubsub_history and the limits of the engine",
         )
+    if backplane.get("complaint"):
+        yield _notice(
+            WARNING,
+            f"the backplane reports: {backplane['complaint']}",
+            "docs/scaling.md has the permissions and the settings that all brokers need; restart "
+            "the broker after the change",
+        )
 
 
 def _memory(memory: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:

@@ -205,6 +205,43 @@ def test_credentials_and_tls(start: Start, tmp_path: Path) -> None:
         untrusted.stop()
 
 
+def account(directory: Path, permissions: str) -> list[str]:
+    """Return options of a server whose user lacks ``permissions``."""
+    config = directory / "nats.conf"
+    user = f"{{user: a, password: b, permissions: {{{permissions}}}}}"
+    config.write_text(f"authorization {{ users: [{user}] }}")
+    return ["-c", str(config)]
+
+
+@pytest.mark.parametrize(
+    ("denied", "history"),
+    [
+        ("publish: {deny: ['$JS.API.INFO']}", "own"),
+        ("publish: {deny: ['$JS.API.STREAM.CREATE.pubsub_history']}", "shared"),
+        ("subscribe: {deny: ['_INBOX.>']}", "own"),
+    ],
+)
+def test_permissions_that_the_start_needs(denied: str, history: str, tmp_path: Path) -> None:
+    with nats_server(tmp_path, *account(tmp_path, denied), user="a:b@") as server:
+        options = f"--backplane-history={history}", f"--store=log:{tmp_path / 'history'}"
+        result = run([*listen("cafe"), f"--backplane={server.url}", *options], tmp_path)
+    assert re.search(
+        r"its account lacks permissions: .*; docs/scaling.md has them",
+        result.stdout + result.stderr,
+    )
+    assert result.returncode != 0
+
+
+def test_permissions_that_messages_need(start: Start, tmp_path: Path) -> None:
+    denied = "publish: {deny: ['pubsub.v1.t.>']}"
+    with nats_server(tmp_path, *account(tmp_path, denied), user="a:b@") as server:
+        here = join(start, server)
+        Cafe.publisher(here).send(publish(1, b"x"))
+        here.wait_line(r"the engine reports: .*permissions violation .*pubsub\.v1\.t\.cafe\.1")
+        (found,) = json.loads(get(here, "/v1/status"))["attention"]
+        assert found["what"].startswith("the backplane reports: nats: permissions violation")
+
+
 def test_escapes_in_the_url(start: Start, tmp_path: Path) -> None:
     password = "a,b@c/d%"
     with nats_server(tmp_path, "--user", "broker", "--pass", password) as server:

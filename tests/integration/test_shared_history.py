@@ -117,6 +117,18 @@ def test_a_stream_with_other_settings(start: Start, server: NatsServer, tmp_path
     assert "its stream 'pubsub_history' has max_bytes" in str(output)
 
 
+def test_a_broker_with_a_history_of_its_own(
+    start: Start, server: NatsServer, tmp_path: Path
+) -> None:
+    here = Place(start, server.url, tmp_path / "here")
+    until(lambda: here.figure("connected") == 1)
+    other = start(*listen("nsd", "http"), f"--backplane={server.url}")
+    other.wait_line(r"the engine reports: other brokers share a history, and this one does not")
+    with urllib.request.urlopen(f"http://{HOST}:{other.port('admin')}/v1/status") as answer:
+        (found,) = json.loads(answer.read())["attention"]
+    assert "give all of them the same backplane-history" in found["what"]
+
+
 def test_a_node_of_a_cluster_is_killed(start: Start, tmp_path: Path) -> None:
     with nats_cluster(tmp_path) as cluster:
         here = Place(start, cluster.url(0, 1, 2), tmp_path / "here", "--backplane-replicas=3", SYNC)

@@ -221,6 +221,12 @@ def test_a_bucket_of_another_program(tmp_path: Path) -> None:
         Place(server).refuses("'pubsub' has other settings than the brokers need")
 
 
+def test_a_stream_with_the_subjects_of_the_bucket(tmp_path: Path) -> None:
+    with nats_server(tmp_path) as server:
+        ask(server, lambda js: js.add_stream(name="other", subjects=["$KV.>"]))
+        Place(server).refuses("another stream has its subjects; remove that stream")
+
+
 def test_a_bucket_of_another_format(tmp_path: Path) -> None:
     with nats_server(tmp_path) as server:
         place = Place(server)

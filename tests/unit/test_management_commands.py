@@ -114,6 +114,26 @@ class CommandTests(SynchronousTestCase):
         found["ready"], found["attention"] = True, []
         assert ": ready, up 0:00:00" in next(page(found))
 
+    def test_the_status_has_what_is_shared_with_other_brokers(self) -> None:
+        found = {**_status(), "refusals": []}
+        assert not any(line.startswith("backplane") for line in page(found))
+        shares: dict[str, object] = {
+            "connected": True,
+            "messages_out": 1000,
+            "messages_in": 2,
+            "topics": 3,
+        }
+        found["stats"] = {**found["stats"], "backplane": shares}
+        lines = [line for line in page(found) if line.startswith("backplane")]
+        assert lines == ["backplane connected, 1,000 messages sent, 2 received, 3 topics"]
+        waiting = {"history_unreplicated": 4, "history_lag": 5}
+        for connected, trouble, state in (
+            (True, "", "shared"), (True, "x", "not shared"), (False, "", "not shared"),
+        ):  # fmt: skip
+            shares.update(waiting, history_connected=connected, history_trouble=trouble)
+            expected = f"history {state}, 4 messages wait for others, 5 records of others not read"
+            assert expected in [line.strip() for line in page(found)]
+
 
 class TextTests(SynchronousTestCase):
     """Sizes and times"""

@@ -29,5 +29,14 @@ class SharingStatusTests(SynchronousTestCase):
             "the backplane is away: refused"
         ]
 
+    def test_an_account_without_permissions(self) -> None:
+        violation = 'nats: permissions violation for publish to "pubsub.v1.h.x"'
+        broker = make_broker()
+        stats = {**broker.statistics.snapshot(), "backplane": {"complaint": violation}}
+        with mock.patch.object(broker.statistics, "snapshot", return_value=stats):
+            attention = status_of(broker.statistics, broker.readiness)["attention"]
+        expected = f"the backplane reports: {violation}"
+        assert expected in [one["what"] for one in attention]
+
     def test_no_trouble(self) -> None:
         assert self.notices(trouble="", history_trouble="") == []
