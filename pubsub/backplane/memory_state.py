@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 class MemoryBucket:
     """The values by key. ``apart`` has the states that do not reach it."""
 
+    refuses = False
+    """Whether there is no room for further values."""
+
     def __init__(self) -> None:
         self.entries: dict[str, StateEntry] = {}
         self.seconds: dict[str, int] = {}
@@ -78,6 +81,8 @@ class MemoryState:
         bucket = self._bucket
         if self in bucket.apart:
             return fail(BackplaneAway("the engine is away"))
+        if bucket.refuses:
+            return fail(BackplaneAway("the engine refuses it: no room"))
         before = bucket.entries.get(key)
         if (before.revision if before else 0) != expected:
             return fail(Outdated(before.value, before.revision) if before else Outdated(None, 0))

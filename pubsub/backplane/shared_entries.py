@@ -49,7 +49,7 @@ class SharedEntries:
         self._state = state
         self._store = store
         self._memory = memory
-        self._clock = clock
+        self.clock = clock
         self._known: dict[str, Known] = {}
         # The names of exclusive topics.
         self._owned: dict[str, set[str]] = {}
@@ -145,4 +145,4 @@ class SharedEntries:
 
     def bounded(self, done: Deferred[Any]) -> Deferred[Any]:
         """Return ``done``, which fails with BackplaneAway at the deadline."""
-        return in_time(done, self._clock)
+        return in_time(done, self.clock)

@@ -101,6 +101,7 @@ class SharedTopics(Service):
     def stopService(self) -> Deferred[Any]:
         """End the exclusive topics: their owners will be disconnected."""
         super().stopService()  # type: ignore[no-untyped-call]
+        self._unshared.close()
         return Deferred.fromCoroutine(self._exclusive.stop())
 
     @property

@@ -6,7 +6,10 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from twisted.logger import Logger
+
 from pubsub.backplane.entry_format import MalformedEntry
+from pubsub.backplane.later_calls import LaterCalls
 from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.shared_state import StateEntry
 from pubsub.backplane.topic_entry import (
@@ -16,6 +19,7 @@ from pubsub.backplane.topic_entry import (
     decode,
     key_of,
 )
+from pubsub.errors import BackplaneAway
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
@@ -25,8 +29,9 @@ if TYPE_CHECKING:
     from pubsub.backplane.topic_changes import InThread
     from pubsub.broker.service import BrokerService
 
-# Topics that are being shared at once.
-_AT_ONCE = 64
+log = Logger()
+# Topics that are shared at once, and seconds until one that was not taken is tried again.
+_AT_ONCE, _PAUSE = 64, 1.0
 
 
 class UnsharedTopics:
@@ -53,9 +58,13 @@ class UnsharedTopics:
         self._in_thread = in_thread
         self._run = run
         self._postpone = postpone
+        self._later = LaterCalls(entries.clock)
         self._names: dict[str, None] = {}
         self._under_way = 0
         self._beginning = False
+        # Why the shared state has not taken the last one; no other is begun for a moment.
+        self._trouble = ""
+        self._paused = False
         self.running = False
         """True if the shared state is there, and all of it is known."""
 
@@ -77,16 +86,25 @@ class UnsharedTopics:
         self.running = False
         self._names.clear()
 
+    def close(self) -> None:
+        """The broker ends."""
+        self._later.close()
+
     def _begin(self) -> None:
         if self._beginning:
             return
         self._beginning = True
-        while self.running and self._names and self._under_way < _AT_ONCE:
+        while self._may_begin:
             name = next(iter(self._names))
             del self._names[name]
             self._under_way += 1
             self._run(self._share(name)).addBoth(self._ended)
         self._beginning = False
+
+    @property
+    def _may_begin(self) -> bool:
+        may = self.running and not self._paused and self._under_way < _AT_ONCE
+        return may and bool(self._names)
 
     def _ended(self, result: object) -> None:
         self._under_way -= 1
@@ -102,12 +120,36 @@ class UnsharedTopics:
                 return
             try:
                 await self._put(name, known)
+                self._shared()
+            except BackplaneAway as error:
+                self._pause(name, str(error))
             except Outdated as outdated:
                 # Another broker was first.
                 value = outdated.value or b""
                 self._postpone(name, StateEntry(key_of(name), value, outdated.revision))
             if not self._topics.holds(topic):
                 await self._withdraw(name)
+
+    def _pause(self, name: str, reason: str) -> None:
+        """Try again later: nobody reports a topic that the shared state has not taken."""
+        if not self.running:
+            return
+        self._names[name] = None
+        if not self._trouble:
+            log.warn("backplane: topics are not shared: {reason}", reason=reason)
+        self._trouble = reason
+        if not self._paused:
+            self._paused = True
+            self._later.add(_PAUSE, self._resume)
+
+    def _resume(self) -> None:
+        self._paused = False
+        self._begin()
+
+    def _shared(self) -> None:
+        if self._trouble:
+            self._trouble = ""
+            log.info("backplane: topics are shared again")
 
     async def _put(self, name: str, known: Known | None) -> None:
         """Put the local state of a topic that the shared state lacks, or whose key it lacks."""

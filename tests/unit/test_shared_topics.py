@@ -187,6 +187,26 @@ class TopicTests(SharedCase):
         assert here.names() == there.names() == ["a", "b"]
         assert here.store.next_offset == 1
 
+    def test_a_state_that_takes_nothing_for_a_while(self) -> None:
+        here, there = self.two()
+        lines = logged(self)
+        self.bucket.refuses = True
+        for number in range(100):
+            here.use(f"t/{number}")
+        self.settle(3)
+        assert there.names() == []
+        assert here.figure("topics_waiting") > 0
+        self.bucket.refuses = False
+        here.clock.advance(1)
+        self.settle()
+        assert len(here.names()) == 100
+        assert there.names() == here.names()
+        assert here.figure("topics_waiting") == 0
+        assert [line for line in lines if "topics are" in line] == [
+            "backplane: topics are not shared: the engine refuses it: no room",
+            "backplane: topics are shared again",
+        ]
+
     def test_the_durability_is_shared(self) -> None:
         here, there = self.two()
         here.owner(DURABLE)
