@@ -121,7 +121,7 @@ def test_a_broker_with_a_history_of_its_own(
     start: Start, server: NatsServer, tmp_path: Path
 ) -> None:
     here = Place(start, server.url, tmp_path / "here")
-    until(lambda: here.figure("connected") == 1)
+    until(lambda: here.figure("connected") == 1, "connected")
     other = start(*listen("nsd", "http"), f"--backplane={server.url}")
     other.wait_line(r"the engine reports: other brokers share a history, and this one does not")
     with urllib.request.urlopen(f"http://{HOST}:{other.port('admin')}/v1/status") as answer:
@@ -183,7 +183,7 @@ def test_keyed_topics_of_brokers_that_come_later(
     here = Place(start, server.url, tmp_path / "here", option)
     there = Place(start, server.url, tmp_path / "there", option)
     for one in (here, there):
-        until(lambda one=one: one.figure("connected") == 1)  # type: ignore[misc]
+        until(lambda one=one: one.figure("connected") == 1, "connected")  # type: ignore[misc]
     there.broker.stop()
     expected = [str(number) for number in range(30)]
     for value in expected:
@@ -192,7 +192,7 @@ def test_keyed_topics_of_brokers_that_come_later(
     there.begin()
     newcomer = Place(start, server.url, tmp_path / "newcomer", option)
     for place in (there, newcomer):
-        until(lambda place=place: numbers(place) == expected)  # type: ignore[misc]
+        until(lambda place=place: numbers(place) == expected, "all")  # type: ignore[misc]
 
 
 def test_positions_hold_at_every_broker(start: Start, server: NatsServer, tmp_path: Path) -> None:
