@@ -10,6 +10,7 @@ from pubsub.commands import api_client
 from pubsub.plugin import installed_protocols
 from pubsub.server.configuration import CommandLine, merge
 from pubsub.server.configuration_changes import describe
+from tests.unit.test_engine_credentials import SEED
 from tests.unit.test_pubsub_command import CommandCase
 
 CAFE = b'[[listen]]\nprotocol = "cafe"\nport = 7070\n'
@@ -94,7 +95,7 @@ class CheckTests(CommandCase):
         assert memory.startswith("warning: max-memory: with 900000G the broker may exceed ")
 
     def test_files_of_the_backplane_that_others_can_read(self) -> None:
-        credentials = self.file("creds", b"x")
+        credentials = self.file("creds", SEED.encode())
         os.chmod(credentials, 0o644)
         content = f'backplane = "tls://localhost"\nbackplane-creds = "{credentials}"\n'
         path = self.file("a", content.encode() + CAFE)

@@ -23,6 +23,9 @@ class Reactor:
     def callFromThread(self, call: Callable[..., object], *arguments: Any) -> None:
         self.calls.put((call, arguments))
 
+    def seconds(self) -> float:
+        return 0.0
+
     def run(self, number: int) -> None:
         """Run this number of calls; wait for those that have not been made yet."""
         for _ in range(number):
