@@ -161,9 +161,10 @@ class RequestTests(SynchronousTestCase):
 
     def test_deep_nesting_is_invalid(self) -> None:
         for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
-            for depth in (20_000, 200_000):
-                assert refused(with_field(opening * depth + b"1" + closing * depth))
-                assert refused(with_field(opening * depth))
+            # Python 3.11 takes 1,000 levels, 3.13 10,000, and 3.14 as many as its stack has room for.
+            depth = 500_000
+            assert refused(with_field(opening * depth + b"1" + closing * depth))
+            assert refused(with_field(opening * depth))
         assert read(with_field(b"[" * 100 + b"]" * 100)) == Open("ada")
 
     def test_deep_nesting_with_an_escape_is_invalid_or_accepted(self) -> None:
