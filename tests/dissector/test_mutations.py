@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from random import Random
 
@@ -16,6 +17,8 @@ PORTS = {name: protocol.port for name, protocol in installed_protocols().items()
 COUNT = 1500
 LONGEST = 2000
 SEED = 7
+# In the second pass only, Wireshark 4.4 adds this to the information about a segment of TCP.
+_OF_TCP = re.compile(r" \[TCP PDU reassembled in \d+\]$")
 
 
 def mutated(protocol: str, random: Random) -> Iterator[tuple[bool, bytes]]:
@@ -67,7 +70,10 @@ def test_both_passes_show_the_same(protocol: str) -> None:
         if sum(len(data) for _, data in segments) < LONGEST:
             capture.stream(PORTS[protocol], segments)
     once, twice = (
-        list(columns(capture, passes, ["_ws.col.Info", "_ws.expert.message"]))
+        [
+            [_OF_TCP.sub("", info), message]
+            for info, message in columns(capture, passes, ["_ws.col.Info", "_ws.expert.message"])
+        ]
         for passes in ((), ("-2",))
     )
     assert once == twice

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 from pubsub.dissector.generator import generate
@@ -19,8 +20,7 @@ from tests.dissector.captures import SERVER, Capture
 from tests.integration.needs import missing
 
 TIMEOUT = 120
-# A warning of tshark to root.
-_HARMLESS = ("Running as user",)
+_UNPRIVILEGED: Mapping[str, Any] = {"user": 65534, "group": 65534, "extra_groups": []}
 
 
 @dataclass(slots=True)
@@ -40,36 +40,46 @@ class Unit:
 
 @cache
 def script() -> str:
-    """Return the path of the dissector."""
-    folder = tempfile.mkdtemp(prefix="pubsub-dissector-")
-    path = Path(folder) / "pubsub.lua"
-    path.write_text(generate(installed_protocols()))
-    return str(path)
+    """Return the dissector."""
+    return generate(installed_protocols())
 
 
-def tshark(capture: bytes, arguments: Sequence[str], lua: str = "") -> bytes:
-    """Return the output of tshark; raises AssertionError if it has any complaint."""
+def run(arguments: Sequence[str], capture: bytes = b"", lua: str = "") -> bytes:
+    """Return the output of tshark with a dissector, ours without ``lua``.
+
+    It runs in a directory with the ``capture`` as ``capture.pcap``. Raises AssertionError if it has
+    any complaint.
+    """
     program = shutil.which("tshark")
     if program is None:
         missing("tshark")
     with tempfile.TemporaryDirectory() as home:
-        file = Path(home, "capture.pcap")
-        file.write_bytes(capture)
+        Path(home, "capture.pcap").write_bytes(capture)
+        Path(home, "pubsub.lua").write_text(lua or script())
+        os.chmod(home, 0o755)
         ended = subprocess.run(
-            [program, "-r", file, "-n", "-X", f"lua_script:{lua or script()}", *arguments],
+            [program, *arguments, "-X", "lua_script:pubsub.lua"],
             capture_output=True,
             timeout=TIMEOUT,
             check=False,
+            cwd=home,
             # The profile of the user who runs the tests does not count.
             env={**os.environ, "HOME": home, "XDG_CONFIG_HOME": home},
+            # Wireshark 4.4 loads no dissector for root.
+            **(_UNPRIVILEGED if os.geteuid() == 0 else {}),
         )
-    complaints = [
-        line for line in ended.stderr.decode().splitlines() if not line.startswith(_HARMLESS)
-    ]
+    complaints = ended.stderr.decode().splitlines()
     assert not complaints, complaints[:5]
     assert ended.returncode == 0
-    assert b"Lua Error" not in ended.stdout
-    return ended.stdout
+    output: bytes = ended.stdout
+    return output
+
+
+def tshark(capture: bytes, arguments: Sequence[str], lua: str = "") -> bytes:
+    """Return what tshark shows of ``capture``; see ``run``."""
+    shown = run(["-r", "capture.pcap", "-n", *arguments], capture, lua)
+    assert b"Lua Error" not in shown
+    return shown
 
 
 def dissect(
