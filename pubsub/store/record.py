@@ -210,7 +210,10 @@ def _checksum(payloads: Sequence[bytes | memoryview], crc: int) -> int:
 
 
 def decode_head(data: bytes | memoryview, salt: bytes, at: int = 0) -> RecordHead | None:
-    """Return the head of the record at ``at``; None if no intact head is there."""
+    """Return the head of the record at ``at``; None if no intact head is there.
+
+    Raises NewerVersion for one that a later version has written.
+    """
     if len(data) - at < HEAD_BYTES:
         return None
     (
@@ -219,8 +222,12 @@ def decode_head(data: bytes | memoryview, salt: bytes, at: int = 0) -> RecordHea
     ) = _HEAD.unpack_from(data, at)  # fmt: skip
     if magic != MAGIC or check != _check_of(data[at : at + HEAD_BYTES], salt):
         return None
-    least = HEAD_BYTES if flags & COMPRESSED else HEAD_BYTES + sum(sizes)
-    if version != VERSION or flags & ~_KNOWN_FLAGS or length < least:
+    if version != VERSION or flags & ~_KNOWN_FLAGS:
+        raise NewerVersion(
+            f"history: a record has version {version} and the flags {flags:#x}, which this version "
+            "does not know; use the version that wrote it, or restore a backup"
+        )
+    if length < (HEAD_BYTES if flags & COMPRESSED else HEAD_BYTES + sum(sizes)):
         return None
     return RecordHead(
         flags, crc, epoch, length, base, count, ceiling, first, last, run, tuple(sizes), check

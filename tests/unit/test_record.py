@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch
+from pubsub.errors import NewerVersion
 from pubsub.store.block import decode_block as runs_of_block
 from pubsub.store.record import (
     CLOSED,
@@ -173,4 +175,8 @@ class DamageTests(SynchronousTestCase):
         assert decode_head(data, SALT) is None
 
     def test_flags_of_a_later_version(self) -> None:
-        assert decode_head(encoded(Record(0, flags=1 << 15)), SALT) is None
+        data = encoded(Record(0, flags=1 << 15))
+        with pytest.raises(NewerVersion, match="version 1 and the flags 0x8000"):
+            decode_head(data, SALT)
+        # Without a right checksum it is damage.
+        assert decode_head(data[:-1] + b"\0", SALT) is None

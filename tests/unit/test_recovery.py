@@ -6,9 +6,10 @@ import os
 import shutil
 import sqlite3
 from pathlib import Path
+from unittest.mock import patch
 
 from pubsub.errors import StartError
-from pubsub.store import log_writer
+from pubsub.store import log_writer, record
 from pubsub.store.record import HEAD_BYTES
 from pubsub.store.segment import SEGMENT_HEAD_BYTES
 from tests.histories import of_later_version, with_unknown_operation
@@ -335,6 +336,18 @@ class RefusedTests(RecoveryCase):
         reason = self.refused()
         assert "the record at offset 0 has operations that this version cannot read" in reason
         assert "unknown code 9" in reason
+        assert path.read_bytes() == data
+
+    def test_a_record_of_a_later_version(self) -> None:
+        """It is not taken for the end of the log."""
+        log = self.log()
+        log.commit(numbered(0, 10))
+        with patch.object(record, "VERSION", 2):
+            log.commit(numbered(10, 10))
+        log.kill()
+        path = self.path / self.names()[-1]
+        data = path.read_bytes()
+        assert "a record has version 2 and the flags 0x0, which this" in self.refused()
         assert path.read_bytes() == data
 
     def test_a_file_that_is_no_segment(self) -> None:
