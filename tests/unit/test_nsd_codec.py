@@ -161,7 +161,7 @@ class RequestTests(SynchronousTestCase):
 
     def test_deep_nesting_is_invalid(self) -> None:
         for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
-            # Python 3.11 takes 1,000 levels, 3.13 10,000, and 3.14 as many as its stack has room for.
+            # Python 3.11 takes 1,000 levels, 3.13 10,000, and 3.14 what its stack has room for.
             depth = 500_000
             assert refused(with_field(opening * depth + b"1" + closing * depth))
             assert refused(with_field(opening * depth))
