@@ -113,7 +113,8 @@ def _open_metadata(directory: LogDirectory, names: Sequence[str]) -> Metadata:
 
 def is_locked(error: Exception) -> bool:
     """Return whether the metadata could not be used because another program has locked them."""
-    code = error.sqlite_errorcode if isinstance(error, sqlite3.Error) else 0
+    # Errors of the module itself, such as text that is not UTF-8, have no code.
+    code: int = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF == sqlite3.SQLITE_BUSY
 
 

@@ -39,7 +39,7 @@ def test_no_broker(tmp_path: Path) -> None:
     text = error("topics", "--url=http://127.0.0.1:1", env=env)
     assert text == (
         "pubsub: http://127.0.0.1:1: the broker cannot be reached: connection refused; check the "
-        "URL, and that the broker runs\n"
+        "URL, as each protocol has a port of its own, and that the broker runs\n"
     )
     assert "PUBSUB_API" in error("topics", "--url=cafe://127.0.0.1:1", env=env)
 
