@@ -323,6 +323,18 @@ class FullTests(StoreCase):
         assert (self.path / RESERVE).exists()
         self.open()
 
+    async def test_metadata_that_are_not_text(self) -> None:
+        self.store.put("t", "k", b"v")
+        await self.store.close()
+        with closing(sqlite3.connect(self.path / "metadata.db", isolation_level=None)) as other:
+            other.execute("UPDATE metadata SET space = CAST(x'ff' AS TEXT)")
+        with pytest.raises(StartError, match="Could not decode to UTF-8"):
+            self.open()
+        with closing(sqlite3.connect(self.path / "metadata.db", isolation_level=None)) as other:
+            other.execute("UPDATE metadata SET space = 't'")
+        self.open()
+        assert list(self.store.items("t")) == [("k", b"v")]
+
     async def test_it_does_not_open_without_a_reserve(self) -> None:
         await self.store.close()
         (self.path / RESERVE).unlink()
