@@ -8,6 +8,10 @@ from nats.aio.client import Client
 
 from pubsub.backplane.nats_work import Unusable
 
+if not hasattr(Client, "_process_info"):
+    # Nothing would call the method below, and credentials could be sent in clear.
+    raise ImportError("this version of nats-py is not supported")
+
 
 class EngineClient(Client):
     """A client for one connection.

@@ -87,7 +87,8 @@ def _of_cgroups(root: Path) -> Iterator[MemoryLimit]:
     paths = dict(_group_paths(root))
     for line in _lines(root / "proc/self/mountinfo"):
         mount, _, file_system = line.partition(" - ")
-        kind, _, options = file_system.split(maxsplit=2)
+        # By single spaces, as the source of a mount can be empty.
+        kind, _, options = file_system.split(" ", 2)
         if kind not in paths or (kind == "cgroup" and "memory" not in options.split(",")):
             continue
         _, _, _, top, place, *_ = mount.split()
@@ -114,5 +115,6 @@ def _group_paths(root: Path) -> Iterator[tuple[str, str]]:
 def _lines(path: Path) -> list[str]:
     """Return the lines of a file; none if it does not exist."""
     with suppress(OSError):
-        return path.read_text().splitlines()
+        # The names of mounts and groups may be any bytes.
+        return path.read_text("utf-8", "surrogateescape").splitlines()
     return []

@@ -12,6 +12,7 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -120,9 +121,10 @@ def is_locked(error: Exception) -> bool:
 
 def _report_lock(path: Path) -> None:
     """Log that the start waits, if another program has locked the metadata."""
-    probe = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=0)
+    address = f"{path.absolute().as_uri()}?mode=rw"
     try:
-        probe.execute("BEGIN IMMEDIATE")
+        with closing(sqlite3.connect(address, uri=True, timeout=0)) as probe:
+            probe.execute("BEGIN IMMEDIATE")
     except sqlite3.Error as error:
         # Other errors are those of the start, too.
         if is_locked(error):
@@ -130,8 +132,6 @@ def _report_lock(path: Path) -> None:
                 "history: {path} is locked by another program; the start waits for up to "
                 "{seconds:g} s", path=str(path), seconds=BUSY_SECONDS,
             )  # fmt: skip
-    finally:
-        probe.close()
 
 
 class _Recovery:

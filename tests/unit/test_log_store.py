@@ -335,6 +335,18 @@ class FullTests(StoreCase):
         self.open()
         assert list(self.store.items("t")) == [("k", b"v")]
 
+    async def test_metadata_that_cannot_be_opened(self) -> None:
+        """The reserve would not help."""
+        await self.store.close()
+        error = sqlite3.OperationalError("unable to open database file")
+        with (
+            mock.patch.object(sqlite3, "connect", side_effect=error),
+            pytest.raises(StartError, match="restore it from a backup, or rebuild it"),
+        ):
+            self.open()
+        assert (self.path / RESERVE).exists()
+        self.open()
+
     async def test_it_does_not_open_without_a_reserve(self) -> None:
         await self.store.close()
         (self.path / RESERVE).unlink()

@@ -50,6 +50,14 @@ class MemoryLimitTests(SynchronousTestCase):
         assert len(self.lines) < 2
         return "".join(self.lines)
 
+    def test_mounts_of_any_name(self) -> None:
+        """The source of a mount can be empty, and its place any bytes."""
+        self.v2("/", "30 1 0:30 / /mnt rw - tmpfs  rw\n" + V2)
+        path = self.root / "proc/self/mountinfo"
+        path.write_bytes(b"31 1 0:31 / /\xff rw - tmpfs tmpfs rw\n" + path.read_bytes())
+        self.write("sys/fs/cgroup/memory.max", "268435456\n")
+        assert "memory.max (256M)" in self.warned(1024 * MEBIBYTE)
+
     def test_a_container(self) -> None:
         self.v2("/")
         self.write("sys/fs/cgroup/memory.max", "268435456\n")

@@ -49,7 +49,7 @@ export const sessionLink = (row) => link("sessions", String(row.mark));
 export const LISTS = {
   topics: {
     title: "Topics",
-    text: "Open a topic to follow it, look back, or publish. Messages and bytes count since the broker's start.",
+    text: "Open a topic to follow it, look back, or publish. Messages and bytes are counted since the start.",
     noun: "topic",
     path: "topics",
     member: "topics",
