@@ -1,8 +1,8 @@
 """The seams of the broker: interfaces of the store, of encodings and of connections.
 
 These are zope interfaces where Twisted adapts or looks up an object, and typing protocols where
-only the type checker needs them. The interface of a protocol plugin is in ``plugin.py``; interfaces
-that mention a ``Topic`` are beside it in ``broker/topics.py``.
+only the type checker needs them. That of a protocol plugin is in ``plugin.py``; those that mention
+a ``Topic`` are in ``broker/topics.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred
 from zope.interface import Attribute, Interface
 
 if TYPE_CHECKING:
-    from pubsub.broker.batch import Batch, Page
+    from pubsub.broker.batch import Batch, Page, Parts
     from pubsub.broker.histogram import Histogram
     from pubsub.kernel import Head
     from pubsub.store.parcel import Parcel, TopicCounts
@@ -51,7 +51,6 @@ class PublisherGate(Protocol):
 
 Value: TypeAlias = "bytes | Callable[[], bytes]"
 """A value of the metadata: bytes, or a slow function that makes them and may run in a thread."""
-
 
 CommitWatcher: TypeAlias = Callable[[int, int, float], None]
 """Called with the messages and bytes of a commit, and the seconds since its first message."""
@@ -113,11 +112,12 @@ class IStore(Interface):
         """Apply the broker's settings ``retention``, ``compression``, ``commit-interval`` and
         ``commit-bytes``, as far as the store has them; may be called before ``open``."""
 
-    def append(batch: Batch) -> None:
+    def append(batch: Batch, parts: Parts | None = None) -> None:
         """Append the batch's messages and set ``batch.offset`` to the offset of the first.
 
-        The messages keep the ``run`` and the ``sequence`` that they have, and so their ids.
-        Raises HistoryUnavailable; nothing has changed in that case.
+        A batch of one topic without headers may have ``parts``: its columns are theirs, one after
+        another, and each has its sender. The messages keep the ``run`` and the ``sequence`` that
+        they have, and so their ids. Raises HistoryUnavailable; nothing has changed in that case.
         """
 
     def together() -> AbstractContextManager[None]:
@@ -143,10 +143,7 @@ class IStore(Interface):
         """End the commit."""
 
     def when_written(call: Callable[[bool], None]) -> None:
-        """Call ``call(True)`` when everything so far survives the end of the process.
-
-        As ``when_stored`` in other respects.
-        """
+        """As ``when_stored``, when everything so far survives the end of the process."""
 
     def when_stored(call: Callable[[bool], None]) -> None:
         """Call ``call(True)`` when everything appended and put so far is on disk.
@@ -282,8 +279,8 @@ class HeadEncoding(Protocol):
     """As ``RunEncoding``, for frames that are a head and a payload: the kernel writes them.
 
     ``heads`` are as in ``FrameEncoder``. ``variable_size`` bytes at ``variable_at`` of each head
-    differ between batches: ``variable`` returns them. Encodings of one class differ in their heads
-    only.
+    differ between batches: ``variable`` returns them. With ``by_timestamp`` they are the same for
+    batches with the same timestamp. Encodings of one class differ in their heads only.
     """
 
     @property
@@ -297,6 +294,9 @@ class HeadEncoding(Protocol):
 
     @property
     def variable_size(self) -> int: ...
+
+    @property
+    def by_timestamp(self) -> bool: ...
 
     def variable(self, batch: Batch) -> bytes:
         """Return the variable bytes of all heads of ``batch``."""

@@ -10,6 +10,8 @@ from pubsub.broker.packed_headers import PackedHeaders
 from pubsub.kernel import Columns
 
 Headers = Mapping[str, bytes]
+Parts = list[tuple[Columns, bytes]]
+"""Messages of several senders: the columns of each, and the sender."""
 MAX_HEADERS = 2**16 - 1
 """Headers of one message; the limit of the history's format."""
 MAX_SENDER = 255

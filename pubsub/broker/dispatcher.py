@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from pubsub.broker.batch import Batch, Headers
+from pubsub.broker.batch import Batch, Headers, Parts
+from pubsub.broker.gathering import Gathering
 from pubsub.errors import HistoryUnavailable
-from pubsub.kernel import add_to_each
+from pubsub.kernel import Columns, add_to_each
 
 if TYPE_CHECKING:
     from pubsub.broker.router import Router
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from pubsub.broker.topics import Topic
     from pubsub.broker.traffic import PublisherTally
     from pubsub.interfaces import IStore
-    from pubsub.kernel import Columns
 
 # Mixes whose messages are counted together; others are settled before.
 _UNSETTLED = 16
@@ -46,6 +46,7 @@ class Dispatcher:
         self._timestamp = timestamp
         self._sequence = 0
         self._unsettled: list[TopicMix] = []
+        self.gathering = Gathering(self, store, router)
 
     def publish(
         self,
@@ -63,6 +64,9 @@ class Dispatcher:
         ``TopicRegistry.claim``). Raises TopicUnreachable or HistoryUnavailable; nothing has been
         published in that case.
         """
+        router = self._router
+        if router.gathered is not None:
+            router.gathered()
         batch = Batch(
             (topic.name,), columns, self._timestamp(), self._sequence, sender, protocol, headers
         )
@@ -78,8 +82,9 @@ class Dispatcher:
                     publisher.link(topic)
                 publisher.count_linked(columns)
             topic.last_timestamp = batch.timestamp
-            if self._router.forwarding is not None:
-                self._router.forwarding.published((topic,), batch)
+            router.last_topic = topic
+            if router.forwarding is not None:
+                router.forwarding.published((topic,), batch)
         else:
             topic.upstream.publish(topic, batch)
             self._count(columns, protocol, publisher)
@@ -100,6 +105,9 @@ class Dispatcher:
         They are also counted for ``publisher``, which uses ``protocol``. All of the topics are
         stored, or none of them. Raises HistoryUnavailable; nothing has been published in that case.
         """
+        if self._router.gathered is not None:
+            self._router.gathered()
+        self._router.last_topic = None
         batch = self._batch(mix.names, columns, sender, protocol, headers)
         if self._topics.expire:
             for topic in mix.topics:
@@ -116,6 +124,36 @@ class Dispatcher:
             self._router.forwarding.published(mix.topics, batch)
         self._sequence += columns.count
         self._count(columns, protocol, publisher)
+        return batch
+
+    def publish_together(self, topic: Topic, protocol: str, parts: Parts) -> Batch:
+        """Store and route messages of several senders that were gathered (see ``Gathering``).
+
+        They have been counted. If the history is not available any more, they are delivered without
+        being stored. Returns all of them, without a sender.
+        """
+        topic.idle_since = None
+        columns = Columns.chained([columns for columns, _ in parts])
+        batch = self._batch((topic.name,), columns, b"", protocol, None)
+        topic.last_timestamp = batch.timestamp
+        self._sequence += columns.count
+        batch.offset = self._store.next_offset
+        if topic.durability:
+            try:
+                self._store.append(batch, parts)
+            except HistoryUnavailable as unavailable:
+                self._counters.drop("history", topic.name, unavailable.reason, columns.count)
+        if topic.groups or topic.behind:
+            # Then nothing in the frames depends on the sender.
+            if all(group.encoder.by_timestamp for group in topic.groups.values()):
+                self._router.route(topic, batch)
+            else:
+                start = 0
+                for columns, sender in parts:
+                    one = batch.slice(start, start + columns.count)
+                    one.sender = sender
+                    self._router.route(topic, one)
+                    start += columns.count
         return batch
 
     def copy(

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 class BatchEncoder(Protocol):
     """Writes batches whose topics have the encodings it was made for.
 
-    ``limit`` is the largest payload that all of them carry, ``limits`` has that of each index.
+    ``limit`` is the largest payload that all of them carry, ``limits`` has that of each index. With
+    ``by_timestamp`` batches of one timestamp are encoded together as they are one by one.
     """
+
+    by_timestamp: bool
 
     @property
     def limit(self) -> int: ...
@@ -70,9 +73,10 @@ def _heads_of(encoding: HeadEncoding) -> tuple[Head, ...]:
 class _Encoder:
     """The base of encoders: the limits of the ``given`` encodings of ``number`` topics."""
 
-    __slots__ = ("_given", "_number", "limit")
+    __slots__ = ("_given", "_number", "by_timestamp", "limit")
 
     def __init__(self, given: Mapping[int, Encoding], number: int) -> None:
+        self.by_timestamp = False
         self._given = given
         self._number = number
         self.limit = min([encoding.limit for encoding in given.values()], default=maxsize)
@@ -96,6 +100,7 @@ class _HeadEncoder(_Encoder):
         for index, encoding in given.items():
             heads[index] = _heads_of(encoding)  # type: ignore[arg-type]
         one = next(iter(given.values()))
+        self.by_timestamp = one.by_timestamp
         self._frames = FrameEncoder(heads, one.variable_at, one.variable_size)
         self._variable = one.variable if one.variable_size else None
 

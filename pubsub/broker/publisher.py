@@ -66,6 +66,7 @@ class Publisher(PublisherTally):
         "_access",
         "_connection",
         "_dispatcher",
+        "_gathers",
         "_limiters",
         "_rules",
         "sender",
@@ -86,6 +87,8 @@ class Publisher(PublisherTally):
         self._limiters = limiters
         self._connection = connection
         self._access: AccessRules | None = None
+        # Otherwise each message may have to be refused.
+        self._gathers = not limiters and connection is not None and len(sender) <= MAX_SENDER
 
     @property
     def access(self) -> AccessRules:
@@ -147,6 +150,26 @@ class Publisher(PublisherTally):
             if forwarding is not None and forwarding.gate.shut:
                 forwarding.gate.wait(connection)
         return batch
+
+    def publish_soon(self, topic: Topic, columns: Columns) -> bool:
+        """Publish messages of ``Router.last_topic`` at the end of the tick, with those of others.
+
+        Returns False if that cannot be; then nothing has been published. Raises NotAuthorized.
+        """
+        if not self._gathers:
+            return False
+        (self._access or self.access).check_publish(topic.name)
+        gathering = self._dispatcher.gathering
+        if not (
+            gathering.put(columns, self.sender, self._rules.protocol)
+            or gathering.begin(topic, columns, self.sender, self._rules.protocol)
+        ):
+            return False
+        if self.topic is not topic:
+            self.topic = topic
+            self.link(topic)
+        self.count_linked(columns)
+        return True
 
     def publish_mixed(
         self, mix: TopicMix, columns: Columns, sender: bytes | None = None

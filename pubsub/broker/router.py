@@ -56,9 +56,10 @@ class Router:
         "_late_bytes", "_mixes", "_order", "_pending", "_schedule", "_scheduled", "_since",
         "_sliced", "_subscribing", "_timed", "_unsettled", "at_tick_end", "behind", "counters",
         "delivering", "dirty", "end", "excluding", "fall_behind", "flush_times", "forget",
-        "forwarding", "gate", "go_live", "leave_behind", "leave_history", "leave_prefix",
-        "memory", "read_history", "read_prefix", "recheck", "recheck_all", "recheck_each",
-        "recheck_subscriber", "seconds", "slow", "subscribe", "unsubscribe", "waiting",
+        "forwarding", "gate", "gathered", "go_live", "last_topic", "leave_behind", "leave_history",
+        "leave_prefix", "memory", "read_history", "read_prefix", "recheck", "recheck_all",
+        "recheck_each", "recheck_subscriber", "seconds", "slow", "subscribe", "unsubscribe",
+        "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +88,10 @@ class Router:
         self.waiting = self._sliced.waiting
         """Routing in slices; messages that are published meanwhile wait there as well."""
         self.delivering = False
+        self.last_topic: Topic | None = None
+        """The topic of the messages that were published last, if that was in this tick."""
+        self.gathered: Callable[[], None] | None = None
+        """Publishes messages that were gathered in this tick (see ``Gathering``)."""
         self.dirty: list[Recipient] = []
         # Bytes for an audience that came while the gate was shut.
         self._late_bytes = 0
@@ -180,6 +185,9 @@ class Router:
     def flush(self) -> None:
         """Send everything that was routed in this tick."""
         self._scheduled = False
+        self.last_topic = None
+        if self.gathered is not None:
+            self.gathered()
         if self._pending:
             self.delivering = True
         if len(self._pending) == 1 and 0 < len(self._pending[0].targets) <= _WRITES:

@@ -12,6 +12,7 @@ from pubsub.kernel.layout import Head, LengthField, TextHead
 
 if TYPE_CHECKING or os.environ.get("PUBSUB_KERNEL") == "interpreted":
     from pubsub.kernel.interpreted import (
+        ColumnQueue,
         Columns,
         FrameEncoder,
         HeadTable,
@@ -22,11 +23,13 @@ if TYPE_CHECKING or os.environ.get("PUBSUB_KERNEL") == "interpreted":
         encode_numbered,
         pack_plain_runs,
         run_record,
+        run_records,
         total_plain_runs,
     )
 else:
     try:
         from pubsub.kernel.compiled import (
+            ColumnQueue,
             Columns,
             FrameEncoder,
             HeadTable,
@@ -37,10 +40,12 @@ else:
             encode_numbered,
             pack_plain_runs,
             run_record,
+            run_records,
             total_plain_runs,
         )
     except ImportError:
         from pubsub.kernel.interpreted import (
+            ColumnQueue,
             Columns,
             FrameEncoder,
             HeadTable,
@@ -51,6 +56,7 @@ else:
             encode_numbered,
             pack_plain_runs,
             run_record,
+            run_records,
             total_plain_runs,
         )
 
@@ -59,6 +65,7 @@ COMPILED = Columns.__module__ == "pubsub.kernel.compiled"
 
 __all__ = [
     "COMPILED",
+    "ColumnQueue",
     "Columns",
     "FrameEncoder",
     "Head",
@@ -72,5 +79,6 @@ __all__ = [
     "encode_numbered",
     "pack_plain_runs",
     "run_record",
+    "run_records",
     "total_plain_runs",
 ]

@@ -753,6 +753,28 @@ cdef class Columns:
         return made
 
     @staticmethod
+    def chained(list parts not None):
+        """See ``interpreted.Columns.chained``."""
+        # Held, so that what is joined is what is counted.
+        cdef list held = parts.copy()
+        cdef Columns made = Columns.__new__(Columns)
+        cdef Columns part
+        cdef Py_ssize_t i, at = 0, count = 0
+        made.addresses = [0]
+        made.data = Columns.joined(held)
+        if PyBytes_Size(made.data) > MAX_DATA:
+            raise ValueError("too many bytes for one batch")
+        for part in held:
+            count += part.count
+        made.reserve(count)
+        for part in held:
+            for i in range(part.count):
+                made.append(at, part.messages[i].size, 0)
+                at += part.messages[i].size
+        made.end = made.nbytes
+        return made
+
+    @staticmethod
     def joined(list parts not None):
         """See ``interpreted.Columns.joined``."""
         # Held, so that what is measured is what is copied.
@@ -929,6 +951,43 @@ cdef class Columns:
         for i in range(self.count):
             o[i] = self.messages[i].index if of_indexes else self.messages[i].size
         return out
+
+
+cdef class ColumnQueue:
+    """See ``interpreted.ColumnQueue``."""
+
+    cdef Py_ssize_t small
+    cdef Py_ssize_t most
+    cdef list parts
+    cdef str protocol
+
+    def __cinit__(self, Py_ssize_t small, Py_ssize_t most):
+        self.small, self.most = small, most
+        self.parts = []
+
+    def __len__(self):
+        return len(self.parts)
+
+    def open(self, str protocol not None):
+        """See ``interpreted.ColumnQueue.open``."""
+        self.protocol = protocol
+
+    def put(self, Columns columns not None, bytes sender not None, str protocol not None):
+        """See ``interpreted.ColumnQueue.put``."""
+        if (
+            protocol is not self.protocol
+            or columns.nbytes > self.small
+            or len(self.parts) >= self.most
+        ):
+            return False
+        self.parts.append((columns, sender))
+        return True
+
+    def take(self):
+        """See ``interpreted.ColumnQueue.take``."""
+        cdef list taken = self.parts
+        self.parts, self.protocol = [], None
+        return taken
 
 
 cdef class HeadTable:
@@ -1301,19 +1360,19 @@ cdef extern from "Python.h":
     void PyObject_GC_UnTrack(void *)
 
 
-def run_record(
-    Columns columns not None,
+cdef tuple make_record(
+    Columns columns,
     int64_t offset,
     timestamp,
     int64_t beside,
-    tuple topics not None,
+    tuple topics,
     sequence,
-    bytes sender not None,
-    str protocol not None,
+    bytes sender,
+    str protocol,
     headers,
     run,
 ):
-    """See ``interpreted.run_record``."""
+    """As ``run_record``; no argument but ``headers`` is None."""
     cdef int64_t nbytes = columns.nbytes + beside
     cdef bytes data
     cdef bytes sizes = None
@@ -1348,6 +1407,54 @@ def run_record(
     if mix is None and headers is None:
         # The garbage collector would do so when it first visits the tuple.
         PyObject_GC_UnTrack(<void *>made)
+    return made
+
+
+def run_record(
+    Columns columns not None,
+    int64_t offset,
+    timestamp,
+    int64_t beside,
+    tuple topics not None,
+    sequence,
+    bytes sender not None,
+    str protocol not None,
+    headers,
+    run,
+):
+    """See ``interpreted.run_record``."""
+    return make_record(
+        columns, offset, timestamp, beside, topics, sequence, sender, protocol, headers, run
+    )
+
+
+def run_records(
+    list parts not None,
+    int64_t offset,
+    timestamp,
+    int64_t beside,
+    tuple topics not None,
+    int64_t sequence,
+    str protocol not None,
+    run,
+):
+    """See ``interpreted.run_records``."""
+    cdef Columns columns
+    cdef bytes sender
+    cdef tuple part
+    cdef list made = []
+    for part in parts:
+        columns, sender = part
+        if columns is None or sender is None:
+            raise TypeError("a part has columns and a sender")
+        made.append(
+            make_record(
+                columns, offset, timestamp, beside + PyBytes_Size(sender), topics, sequence, sender,
+                protocol, None, run,
+            )
+        )
+        offset += columns.count
+        sequence += columns.count
     return made
 
 

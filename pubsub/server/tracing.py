@@ -33,13 +33,14 @@ from pubsub.broker.batch import Headers
 from pubsub.broker.dispatcher import Dispatcher
 from pubsub.build_info import version
 from pubsub.errors import ConfigurationError
+from pubsub.kernel import Columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from opentelemetry.context import Context
 
-    from pubsub.broker.batch import Batch
+    from pubsub.broker.batch import Batch, Parts
     from pubsub.broker.router import Router
     from pubsub.broker.service import BrokerService
     from pubsub.broker.topic_mix import TopicMix
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from pubsub.broker.topics import Topic
     from pubsub.broker.traffic import PublisherTally
     from pubsub.interfaces import IStore
-    from pubsub.kernel import Columns
 
 # Messages of a batch whose headers are looked at, links of a span, and publishes that wait for
 # their commit: further ones are not linked.
@@ -125,6 +125,15 @@ class TracedDispatcher(Dispatcher):
         with self._span(mix.names, columns, protocol, headers) as context:
             batch = super().publish_mixed(mix, columns, sender, protocol, headers, publisher)
             if mix.topics[0].durability:
+                self._wait(batch, context)
+        return batch
+
+    def publish_together(self, topic: Topic, protocol: str, parts: Parts) -> Batch:
+        """See ``Dispatcher``: there is one span for all of them."""
+        columns = Columns.chained([columns for columns, _ in parts])
+        with self._span((topic.name,), columns, protocol, None) as context:
+            batch = super().publish_together(topic, protocol, parts)
+            if topic.durability:
                 self._wait(batch, context)
         return batch
 

@@ -74,17 +74,17 @@ class CommitStateMachine:
 
     # Input
 
-    def add(self, run: RunRecord) -> None:
-        """Commit ``run``, which has the next offsets."""
-        group = self._group
-        number = run_of(run)
+    def add(self, *runs: RunRecord) -> None:
+        """Commit ``runs`` of one broker run, which have the next offsets."""
+        group, first = self._group, runs[0]
+        number = run_of(first)
         if not group.runs:
             group.since = self._effects.seconds()
         elif group.run != number:
-            group.cut(first_offset_of(run))
+            group.cut(first_offset_of(first))
         group.run = number
-        group.runs.append(run)
-        nbytes = nbytes_of(run)
+        group.runs += runs
+        nbytes = nbytes_of(first) if len(runs) == 1 else sum(map(nbytes_of, runs))
         group.nbytes += nbytes
         gate = self.gate
         gate.unwritten += nbytes

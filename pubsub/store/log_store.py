@@ -20,7 +20,7 @@ from twisted.internet.defer import Deferred, ensureDeferred, succeed
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from pubsub.broker.batch import Batch, Page
+from pubsub.broker.batch import Batch, Page, Parts
 from pubsub.broker.histogram import Histogram
 from pubsub.errors import HistoryUnavailable, StartError
 from pubsub.interfaces import CommitWatcher, IStore, Value
@@ -299,13 +299,11 @@ class LogStore:
 
     # Writing
 
-    def append(self, batch: Batch) -> None:
+    def append(self, batch: Batch, parts: Parts | None = None) -> None:
         """See ``IStore``."""
         if self._commits.failing is not None and not self.atomic_commits.is_continuing:
             raise HistoryUnavailable(self._commits.failing)
-        run = self._log.append(batch)
-        assert run is not None
-        self._commits.add(run)
+        self._commits.add(*self._log.append(batch, parts))
 
     def together(self) -> AbstractContextManager[None]:
         """See ``IStore``."""

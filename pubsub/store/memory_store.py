@@ -10,7 +10,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 from zope.interface import implementer
 
-from pubsub.broker.batch import Batch, Page
+from pubsub.broker.batch import Batch, Page, Parts
 from pubsub.broker.histogram import Histogram
 from pubsub.broker.publisher_gates import Gate
 from pubsub.interfaces import CommitWatcher, IStore, Value
@@ -103,9 +103,9 @@ class MemoryStore:
         """See ``IStore``: memory has no damage."""
         return []
 
-    def append(self, batch: Batch) -> None:
+    def append(self, batch: Batch, parts: Parts | None = None) -> None:
         """See ``IStore``."""
-        self._log.append(batch)
+        self._log.append(batch, parts)
 
     def together(self) -> AbstractContextManager[None]:
         """See ``IStore``."""

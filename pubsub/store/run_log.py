@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
-from pubsub.broker.batch import Batch, Page
+from pubsub.broker.batch import Batch, Page, Parts
 from pubsub.store.stored_runs import (
     MESSAGE_BYTES,
     REMOVED,
@@ -18,7 +18,7 @@ from pubsub.store.stored_runs import (
     last_offset_of,
     mixed_topics_of,
     nbytes_of,
-    record_of,
+    records_of,
     split,
     timestamp_of,
     topic_of,
@@ -62,23 +62,26 @@ class RunLog:
         """Bytes of the runs, with their overhead."""
         return self._bytes
 
-    def append(self, batch: Batch) -> RunRecord | None:
-        """Assign ``batch`` its offset and keep it; return its record if it was kept."""
+    def append(self, batch: Batch, parts: Parts | None = None) -> Sequence[RunRecord]:
+        """Assign ``batch`` its offset and keep it; return its records if they were kept.
+
+        It has one, or one for each of its ``parts`` (see ``IStore.append``).
+        """
         offset = batch.offset = self.next_offset
-        run = record_of(batch) if self.max_messages else None
+        runs = records_of(batch, parts) if self.max_messages else ()
         # Counted only now, so that an error above leaves no gap in the offsets.
         self.next_offset = after = offset + batch.columns.count
-        if run is None:
-            return None
-        self._runs.append(run)
-        self._bytes += nbytes_of(run)
+        if not runs:
+            return runs
+        self._runs += runs
+        self._bytes += nbytes_of(runs[0]) if parts is None else sum(map(nbytes_of, runs))
         if self._bytes > self.max_bytes or (
             # The first comparison is only there because the second costs more.
             after > self.max_messages
             and after - first_offset_of(self._runs[self._head]) > self.max_messages
         ):
             self._trim()
-        return run
+        return runs
 
     def read(
         self, offset: int, topics: frozenset[str] | None, max_bytes: int, end: int | None = None

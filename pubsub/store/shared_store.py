@@ -14,7 +14,7 @@ from pubsub.store.log_store import LogStore
 from pubsub.store.unsynced_commits import UnsyncedCommits
 
 if TYPE_CHECKING:
-    from pubsub.broker.batch import Batch, Page
+    from pubsub.broker.batch import Batch, Page, Parts
 
 
 class Replication(Protocol):
@@ -91,13 +91,13 @@ class SharedStore(LogStore):
         """The random number of this history, as hexadecimal digits."""
         return self._metadata.state().log_id.hex()
 
-    def append(self, batch: Batch) -> None:
+    def append(self, batch: Batch, parts: Parts | None = None) -> None:
         """See ``IStore``."""
         if batch.run or self.replication is None:
-            super().append(batch)
+            super().append(batch, parts)
         else:
             self._check()
-            super().append(batch)
+            super().append(batch, parts)
             self.replication.appended(batch)
         if self.positions is not None:
             self.positions.appended(batch)

@@ -17,12 +17,13 @@ from typing import Final
 from pubsub.broker.batch import (
     Batch,
     Headers,
+    Parts,
     all_headers_nbytes,
     headers_nbytes,
     messages_nbytes,
 )
 from pubsub.broker.packed_headers import PackedHeaders
-from pubsub.kernel import Columns, run_record, total_plain_runs
+from pubsub.kernel import Columns, run_record, run_records, total_plain_runs
 
 RUN_BYTES = 320
 """Estimated bytes that a run takes beside its payloads."""
@@ -80,6 +81,19 @@ def record_of(batch: Batch) -> RunRecord:
     return run_record(
         batch.columns, batch.offset, batch.timestamp, beside, batch.topics, batch.sequence, sender,
         batch.protocol, headers, batch.run,
+    )  # fmt: skip
+
+
+def records_of(batch: Batch, parts: Parts | None = None) -> Sequence[RunRecord]:
+    """Return the records of ``batch``, which has its offset; one for each of ``parts``.
+
+    See ``IStore.append``.
+    """
+    if parts is None:
+        return (record_of(batch),)
+    return run_records(
+        parts, batch.offset, batch.timestamp, RUN_BYTES, batch.topics, batch.sequence,
+        batch.protocol, batch.run,
     )  # fmt: skip
 
 

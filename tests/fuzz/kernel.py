@@ -199,6 +199,7 @@ class Round:
         count = columns.one.count
         # Before the payloads are joined.
         self.encode(columns)
+        self.chain(columns)
         data, sizes, indexes = columns.call("pack")
         self.columns("unpack", data, sizes, indexes)
         self.columns("unpack", data, sizes, b"")
@@ -214,6 +215,20 @@ class Round:
         remapped = columns.call("remap", mapped)
         if remapped is not None:
             self.use(remapped, depth - 1)
+
+    def chain(self, columns: Pair) -> None:
+        """Chain columns with others and themselves, and make records of them."""
+        forms, other = (self.forms.one, self.forms.other), self.random.randbytes(3)
+        parts = [
+            [given, form.Columns.gather([other, b""]), given]
+            for form, given in zip(forms, (columns.one, columns.other), strict=True)
+        ]
+        _same(*(form.Columns.chained(own) for form, own in zip(forms, parts, strict=True)))
+        records = [
+            form.run_records([(part, other) for part in own], 1, 2, 3, ("t",), 4, "cafe", 5)
+            for form, own in zip(forms, parts, strict=True)
+        ]
+        assert records[0] == records[1]
 
     def encode(self, columns: Pair) -> None:
         """Write columns as frames of random heads."""

@@ -27,6 +27,7 @@ class Framed:
     limit: int = 100
     variable_at: ClassVar[int] = 2
     variable_size: ClassVar[int] = 1
+    by_timestamp: ClassVar[bool] = True
 
     @property
     def heads(self) -> tuple[Head, ...]:

@@ -400,7 +400,7 @@ class RefusalTests(SynchronousTestCase):
 
     def test_an_unwritable_history(self) -> None:
         class Full(Slow):
-            def append(self, batch: Any) -> None:
+            def append(self, batch: Any, parts: Any = None) -> None:
                 from pubsub.errors import HistoryUnavailable
 
                 raise HistoryUnavailable("disk full: '/var/lib/history'")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.kernel_forms import FORMS, described, each_form
+from tests.unit.kernel_forms import FORMS, both_forms, described, each_form
 
 PAYLOADS = st.lists(st.binary(max_size=70) | st.binary(min_size=255, max_size=300), max_size=6)
 # Bytes, payloads that were cut out of bytes, or payloads that are not joined yet.
@@ -66,6 +66,47 @@ class TestParts:
             with pytest.raises(TypeError):
                 kernel.Columns.joined([b"a", wrong])
 
+    def test_chained(self, kernel: Any) -> None:
+        scattered = kernel.Columns.gather([b"x", b"", b"yz"])
+        last = kernel.Columns.of([b"1", b"22"], [3, 4]).slice(1, 2)
+        made = kernel.Columns.chained([kernel.Columns.equal(b"aabb", 2, 2), scattered, last])
+        assert described(made) == described(
+            kernel.Columns.of([b"aa", b"bb", b"x", b"", b"yz", b"22"])
+        )
+        assert described(kernel.Columns.chained([])) == described(kernel.Columns.of([]))
+        assert scattered.payloads() == [b"x", b"", b"yz"]
+
+    def test_a_queue_takes_small_columns_of_one_protocol(self, kernel: Any) -> None:
+        queue, one, large = kernel.ColumnQueue(3, 2), *map(kernel.Columns.one, (b"abc", b"abcd"))
+        assert not queue.put(one, b"me", "cafe")
+        queue.open("cafe")
+        assert not queue.put(large, b"me", "cafe")
+        assert not queue.put(one, b"me", "fast")
+        assert queue.put(one, b"me", "cafe")
+        assert queue.put(one, b"you", "cafe")
+        assert not queue.put(one, b"me", "cafe")
+        assert len(queue) == 2
+        assert queue.take() == [(one, b"me"), (one, b"you")]
+        assert len(queue) == 0
+        assert queue.take() == []
+        assert not queue.put(one, b"me", "cafe")
+
+
+@both_forms
+@pytest.mark.parametrize("wrong", [None, b"bytes", 1])
+def test_wrong_columns_are_refused(wrong: Any) -> None:
+    kernel: Any = FORMS[-1]
+    one = kernel.Columns.one(b"a")
+    queue = kernel.ColumnQueue(3, 2)
+    queue.open("cafe")
+    with pytest.raises(TypeError):
+        queue.put(wrong, b"me", "cafe")
+    with pytest.raises(TypeError):
+        kernel.Columns.chained([one, wrong])
+    for part in ((wrong, b"me"), (one, None), (one, "me"), (one,), wrong):
+        with pytest.raises((TypeError, ValueError)):
+            kernel.run_records([(one, b"me"), part], 0, 0, 0, ("a",), 0, "cafe", 0)
+
 
 @given(st.binary(max_size=30), PLACES, st.integers(-2, 9), st.none() | PLACES, PLACES)
 def test_both_forms_find_the_same_equal_messages(
@@ -104,3 +145,14 @@ def test_both_forms_join_the_same(parts: list[tuple[str, list[bytes]]]) -> None:
             for way, payloads in parts
         ]
         assert form.Columns.joined(made) == expected
+
+
+@given(PARTS)
+def test_both_forms_chain_the_same(parts: list[tuple[str, list[bytes]]]) -> None:
+    expected = [payload for _, payloads in parts for payload in payloads]
+    for form in FORMS:
+        made = [
+            getattr(form.Columns, "gather" if way == "gather" else "of")(payloads)
+            for way, payloads in parts
+        ]
+        assert described(form.Columns.chained(made)) == described(form.Columns.of(expected))

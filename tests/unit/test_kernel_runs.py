@@ -53,6 +53,30 @@ class TestRuns:
         made = kernel.run_record(part, 0, 0, 0, ("a",), 0, b"", "cafe", None, 0)
         assert made[6] == b"de"
 
+    def test_runs_of_several_senders(self, kernel: Any) -> None:
+        parts = [
+            (kernel.Columns.of([b"abc", b"def"]), b"me"),
+            (kernel.Columns.of([b"x", b"", b"y"]).slice(0, 2), b""),
+            (kernel.Columns.of([b"last"]), b"you"),
+        ]
+        made = kernel.run_records(parts, 7, 1000, 320, ("a",), 9, "cafe", 5)
+        assert made == [
+            kernel.run_record(
+                columns,
+                offset,
+                1000,
+                320 + len(sender),
+                ("a",),
+                offset + 2,
+                sender,
+                "cafe",
+                None,
+                5,
+            )
+            for (columns, sender), offset in zip(parts, (7, 9, 11), strict=True)
+        ]
+        assert kernel.run_records([], 7, 1000, 320, ("a",), 9, "cafe", 5) == []
+
     def test_lengths_and_topics(self, kernel: Any) -> None:
         given = (1000, 9, ("a", "b"), b"me", "cafe", False)
         made = record(kernel, [(b"abc", 0), (b"", 1)], given)

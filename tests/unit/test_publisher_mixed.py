@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker import combination_cache
 from pubsub.broker.address_mixes import AddressMixes
-from pubsub.broker.batch import Batch
+from pubsub.broker.batch import Batch, Parts
 from pubsub.broker.durability import Durability
 from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.listener import Listener
@@ -26,10 +26,10 @@ class FailingStore(MemoryStore):
 
     failing = False
 
-    def append(self, batch: Batch) -> None:
+    def append(self, batch: Batch, parts: Parts | None = None) -> None:
         if self.failing:
             raise HistoryUnavailable("disk full")
-        super().append(batch)
+        super().append(batch, parts)
 
 
 class MixedCase(SynchronousTestCase):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Batch
+from pubsub.broker.batch import Batch, Parts
 from pubsub.broker.durability import Durability
 from pubsub.errors import HistoryUnavailable
 from pubsub.store.memory_store import MemoryStore
@@ -32,10 +32,10 @@ class SlowDisk(MemoryStore):
     def committed(self) -> int:
         return self.safe
 
-    def append(self, batch: Batch) -> None:
+    def append(self, batch: Batch, parts: Parts | None = None) -> None:
         if self.broken:
             raise HistoryUnavailable("disk full")
-        super().append(batch)
+        super().append(batch, parts)
 
     def when_stored(self, call: Callable[[bool], None]) -> None:
         self.waiting.append(call)

@@ -90,6 +90,14 @@ class PublishTests(SynchronousTestCase):
         assert span.name == "publish"
         assert attributes(span)["pubsub.topics"] == 2
 
+    def test_gathered_messages_are_one_span(self) -> None:
+        parts = [(Columns.of([b"ab"]), b"alice"), (Columns.of([b"c"]), b"bob")]
+        self.broker.dispatcher.publish_together(self.topic, "cafe", parts)
+        (span,) = self.exporter.get_finished_spans()
+        assert span.name == "publish t"
+        assert attributes(span)["messaging.batch.message_count"] == 2
+        assert attributes(span)["messaging.message.body.size"] == 3
+
     def test_the_publishers_span_is_the_parent(self) -> None:
         headers: list[Headers] = [{"traceparent": PARENT, "unit": b"C"}, {"traceparent": PARENT}]
         span = self.publish(b"a", b"b", headers=headers)

@@ -12,10 +12,16 @@ index and size are joined by one call. Every other message costs some steps of t
 
 from __future__ import annotations
 
+from pubsub.kernel.interpreted.column_queue import ColumnQueue
 from pubsub.kernel.interpreted.columns import Address, Columns
 from pubsub.kernel.interpreted.frame_encoder import FrameEncoder
 from pubsub.kernel.interpreted.head_table import MAX_HEADS, HeadTable, Learn
-from pubsub.kernel.interpreted.runs import pack_plain_runs, run_record, total_plain_runs
+from pubsub.kernel.interpreted.runs import (
+    pack_plain_runs,
+    run_record,
+    run_records,
+    total_plain_runs,
+)
 from pubsub.kernel.interpreted.tally import LinkedTally, Tally, add_to_each
 from pubsub.kernel.interpreted.text_table import LearnText, TextTable
 from pubsub.kernel.interpreted.texts import encode_numbered
@@ -23,6 +29,7 @@ from pubsub.kernel.interpreted.texts import encode_numbered
 __all__ = [
     "MAX_HEADS",
     "Address",
+    "ColumnQueue",
     "Columns",
     "FrameEncoder",
     "HeadTable",
@@ -35,5 +42,6 @@ __all__ = [
     "encode_numbered",
     "pack_plain_runs",
     "run_record",
+    "run_records",
     "total_plain_runs",
 ]

@@ -138,6 +138,14 @@ class Columns:
             return cls.of([b""] * count)
         return cls.of(cut(data, 0, b"", size) if count > 1 else [data] * count)
 
+    @classmethod
+    def chained(cls, parts: list[Columns]) -> Columns:
+        """Return the messages of ``parts`` one after another, all of index 0.
+
+        Raises ValueError as ``of`` does.
+        """
+        return cls.of([payload for part in parts for payload in part._payloads])
+
     @staticmethod
     def joined(parts: list[bytes | Columns]) -> bytes:
         """Return ``parts`` in one: bytes, and the payloads of columns."""

@@ -45,6 +45,34 @@ def run_record(
     )  # fmt: skip
 
 
+def run_records(
+    parts: Sequence[tuple[Columns, bytes]],
+    offset: int,
+    timestamp: int,
+    beside: int,
+    topics: tuple[str, ...],
+    sequence: int,
+    protocol: str,
+    run: int,
+) -> list[tuple[Any, ...]]:
+    """Return runs at rest of the columns of ``parts``, each with its sender, one after another.
+
+    ``offset`` and ``sequence`` are those of the first message; see ``run_record``. ``beside`` is
+    the overhead of a run without its sender.
+    """
+    made = []
+    for columns, sender in parts:
+        overhead = beside + len(sender)
+        made.append(
+            run_record(
+                columns, offset, timestamp, overhead, topics, sequence, sender, protocol, None, run
+            )
+        )
+        offset += columns.count
+        sequence += columns.count
+    return made
+
+
 def pack_plain_runs(
     records: Sequence[tuple[Any, ...]], at: int, base: int, names: dict[bytes, int]
 ) -> tuple[bytes, int]:

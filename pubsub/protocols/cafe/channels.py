@@ -29,6 +29,7 @@ class MessageEncoding:
     limit: int = MAX_MESSAGE
     variable_at: ClassVar[int] = TIMESTAMP_AT
     variable_size: ClassVar[int] = TIMESTAMP_SIZE
+    by_timestamp: ClassVar[bool] = True
 
     @property
     def heads(self) -> tuple[Head]:

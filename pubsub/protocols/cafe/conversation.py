@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from pubsub.protocols.cafe.channels import Channels
     from pubsub.protocols.cafe.served_client import ServedClient
 
+_HEADER_SIZE = HEADER.size
 _PONG = encode(Pong())
 
 _BROKER_OPCODES = frozenset(OPCODES[frame] for frame in FROM_BROKER)
@@ -72,6 +73,7 @@ class Conversations:
         self._channels = channels
         self._topic = channels.topic
         self._topics = channels.topics
+        self._router = listener.router
         self._handshakes = CafeHandshakes(listener, channels)
         self._mixes = AddressMixes(listener.router, channels.topic)
         # At most 256 heads, one for each channel.
@@ -86,8 +88,9 @@ class Conversations:
         """
         at = 0
         # A publisher has no password that is being verified.
-        over = client.state is not _PUBLISHER and client.password_check is not None
-        while not over:
+        if client.state is not _PUBLISHER and client.password_check is not None:
+            return 0, _HEADER_SIZE
+        while True:
             if client.state is _PUBLISHER:
                 columns = self._heads.scan(data, at)
                 at, channels = columns.end, columns.addresses
@@ -96,7 +99,7 @@ class Conversations:
                 elif channels:
                     self._publish_mixed(client, columns)
                 if at == len(data):
-                    break
+                    return at, _HEADER_SIZE
             try:
                 need = needed(data, at)
                 if len(data) - at < need or not self._check_new(client, data, at):
@@ -115,8 +118,8 @@ class Conversations:
                     self._handle(client, frame)
             except CafeError as problem:
                 at = self._malformed(client, problem, data, at)
-            over = client.closing or client.password_check is not None or client.turn_over()
-        return at, HEADER.size
+            if client.closing or client.password_check is not None or client.turn_over():
+                return at, _HEADER_SIZE
 
     def _check_new(self, client: ServedClient, data: bytes, at: int) -> bool:
         """Fail a NEW client that sends another frame than it may, even a malformed one."""
@@ -189,6 +192,8 @@ class Conversations:
         try:
             # Looked up here, as a call for it is noticeable where messages come one by one.
             topic = self._topics[channel] if channel in self._topics else self._topic(channel)
+            if topic is self._router.last_topic and publisher.publish_soon(topic, columns):
+                return
             batch = publisher.publish(topic, columns)
         except Refused as refused:
             name = self._channels.topic_name(channel)

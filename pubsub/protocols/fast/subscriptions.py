@@ -35,6 +35,7 @@ class MessageEncoding:
     limit: int = 2**32 - 1
     variable_at: ClassVar[int] = 0
     variable_size: ClassVar[int] = 0
+    by_timestamp: ClassVar[bool] = True
 
     @property
     def heads(self) -> tuple[Head]:

@@ -48,6 +48,7 @@ class ResponseEncoding:
     limit: int = MAX_PAYLOAD
     variable_at: ClassVar[int] = SENDER_AT
     variable_size: ClassVar[int] = SENDER_SIZE
+    by_timestamp: ClassVar[bool] = False
 
     @property
     def heads(self) -> tuple[Head, ...]:

@@ -74,6 +74,7 @@ class MessageEncoding:
     limit: int = MAX_FRAME
     variable_at: ClassVar[int] = 0
     variable_size: ClassVar[int] = 0
+    by_timestamp: ClassVar[bool] = True
 
     @property
     def heads(self) -> tuple[Head, ...]:

@@ -1,0 +1,84 @@
+"""``Gathering``: small reads of several publishers to one topic, published together.
+
+Where clients send single messages, a tick brings many reads of one message. Each would be stored,
+encoded and routed on its own, most of which costs the same for any number of messages. So these
+messages are gathered, and are published at the end of the tick, as if they had arrived then.
+
+The first read of a topic in a tick is published at once, as many ticks have no other. Before
+anything else is published, so are those that were gathered: the messages of a publisher keep their
+order. Messages for which a reply is due are not gathered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from pubsub.kernel import ColumnQueue
+
+if TYPE_CHECKING:
+    from pubsub.broker.batch import Parts
+    from pubsub.broker.router import Router
+    from pubsub.broker.topics import Topic
+    from pubsub.interfaces import IStore
+    from pubsub.kernel import Columns
+
+# Bytes of a read that is small, and reads that are gathered: together less than one read may have.
+_SMALL, _MOST = 512, 128
+
+
+class Publishing(Protocol):
+    """Publishes what was gathered; implemented by ``Dispatcher``."""
+
+    def publish_together(self, topic: Topic, protocol: str, parts: Parts) -> object: ...
+
+
+class Gathering:
+    """Gathers messages for ``Router.last_topic``, which ``dispatcher`` has published to last.
+
+    ``put`` adds messages of a sender, which have been checked; it returns False while none of their
+    protocol are gathered, and if they are too large or too many.
+    """
+
+    __slots__ = ("_dispatcher", "_protocol", "_queue", "_router", "_store", "_topic", "put")
+
+    def __init__(self, dispatcher: Publishing, store: IStore, router: Router) -> None:
+        self._dispatcher = dispatcher
+        self._store = store
+        self._router = router
+        self._topic: Topic | None = None
+        self._protocol = ""
+        self._queue = ColumnQueue(_SMALL, _MOST)
+        self.put = self._queue.put
+
+    def begin(self, topic: Topic, columns: Columns, sender: bytes, protocol: str) -> bool:
+        """Begin to gather, if nothing requires to look at each message, and ``put`` the first.
+
+        ``topic`` is that of the router. Returns as ``put`` does.
+        """
+        router, store = self._router, self._store
+        if (
+            self._queue
+            or topic is not router.last_topic
+            or columns.nbytes > _SMALL
+            or not topic.hosted
+            or topic.upstream is not None
+            or topic.blockers
+            or router.forwarding is not None
+            or router.waiting
+            or router.gate.shut
+            or router.memory.full
+            or (topic.durability and (store.trouble is not None or store.gate.shut))
+        ):
+            return False
+        self._topic, self._protocol = topic, protocol
+        self._queue.open(protocol)
+        router.gathered = self.publish
+        router.flush_soon()
+        return self.put(columns, sender, protocol)
+
+    def publish(self) -> None:
+        """Publish what was gathered."""
+        self._router.gathered = None
+        topic, self._topic = self._topic, None
+        assert topic is not None
+        self._dispatcher.publish_together(topic, self._protocol, self._queue.take())

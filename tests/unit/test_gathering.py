@@ -1,0 +1,284 @@
+"""Gathering: small reads of several publishers to one topic, published together."""
+
+from __future__ import annotations
+
+import pytest
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.batch import Batch, Parts
+from pubsub.broker.durability import Durability
+from pubsub.broker.limits import BrokerLimits
+from pubsub.broker.publisher import Publisher
+from pubsub.broker.topics import Topic
+from pubsub.errors import HistoryUnavailable, NotAuthorized
+from pubsub.interfaces import Encoding
+from pubsub.kernel import Columns
+from pubsub.protocols.cafe.channels import MessageEncoding
+from pubsub.store.memory_store import MemoryStore
+from tests.unit.fakes import Held, Lines, Reader, Transport, clock_at, make_broker, make_listener
+
+
+class Store(MemoryStore):
+    """A history that can fail, and that shows what was appended by one call."""
+
+    failing = False
+
+    def __init__(self) -> None:
+        super().__init__(10_000, 2**20)
+        self.appended: list[int] = []
+
+    def append(self, batch: Batch, parts: Parts | None = None) -> None:
+        if self.failing:
+            raise HistoryUnavailable("disk full")
+        super().append(batch, parts)
+        self.appended.append(batch.count)
+
+
+class GatheringCase(SynchronousTestCase):
+    """A broker, the topic t, its subscriber, and the publishers a and b."""
+
+    limits = BrokerLimits(max_memory=1_000_000)
+
+    def setUp(self) -> None:
+        self.clock = clock_at()
+        self.store = Store()
+        self.broker = make_broker(self.clock, self.limits, self.store)
+        self.router = self.broker.router
+        self.topic = self.broker.topics.create("t")
+        self.listener = make_listener(self.broker)
+        self.a, self.b = self.publisher(b"a"), self.publisher(b"b")
+
+    def publisher(self, sender: bytes) -> Publisher:
+        return self.listener.publisher(Held(), sender)
+
+    def subscriber(self, *topics: Topic, encoding: Encoding) -> Transport:
+        transport = Transport()
+        outbox = self.listener.outbox(transport, Reader())
+        for topic in topics or (self.topic,):
+            self.router.subscribe(outbox, topic, encoding)
+        return transport
+
+    def first(self) -> None:
+        """Publish the first message of the tick."""
+        self.a.publish(self.topic, Columns.of([b"first"]))
+
+    def soon(self, publisher: Publisher, *payloads: bytes) -> bool:
+        return publisher.publish_soon(self.topic, Columns.of(list(payloads)))
+
+    def turn(self) -> None:
+        self.clock.advance(0)
+
+    def stored(self) -> list[tuple[str, bytes, int, int, list[bytes]]]:
+        """Return topic, sender, offset, sequence and payloads of what is stored."""
+        page = self.successResultOf(self.store.read(0, None, 2**20))
+        return [
+            (one.topic, one.sender, one.offset, one.sequence, one.payloads())
+            for one in page.batches
+        ]
+
+
+class GatherTests(GatheringCase):
+    """What is published at the end of the tick"""
+
+    def test_messages_are_stored_with_their_senders_by_one_call(self) -> None:
+        self.first()
+        assert self.soon(self.b, b"1", b"2")
+        assert self.soon(self.a, b"3")
+        assert self.stored() == [("t", b"a", 0, 0, [b"first"])]
+        self.turn()
+        assert self.stored() == [
+            ("t", b"a", 0, 0, [b"first"]),
+            ("t", b"b", 1, 1, [b"1", b"2"]),
+            ("t", b"a", 3, 3, [b"3"]),
+        ]
+        assert self.store.appended == [1, 3]
+        self.first()
+        assert self.stored()[-1] == ("t", b"a", 4, 4, [b"first"])
+
+    def test_they_are_delivered_in_order_by_one_write(self) -> None:
+        encoding = MessageEncoding(1)
+        bob = self.subscriber(encoding=encoding)
+        self.first()
+        for number in range(3):
+            assert self.soon(self.b, b"%d" % number, bytes(number))
+        self.turn()
+        assert len(bob.writes) == 1
+        (batch,) = self.successResultOf(self.store.read(0, None, 2**20)).batches[:1]
+        expected = self.framed(encoding, batch, b"first")
+        for number in range(3):
+            expected += self.framed(encoding, batch, b"%d" % number)
+            expected += self.framed(encoding, batch, bytes(number))
+        assert bob.writes == [expected]
+
+    def framed(self, encoding: MessageEncoding, batch: Batch, payload: bytes) -> bytes:
+        (head,) = encoding.heads
+        data = bytearray(head.encode(len(payload)))
+        at = encoding.variable_at
+        data[at : at + encoding.variable_size] = encoding.variable(batch)
+        return bytes(data) + payload
+
+    def test_each_encoding_that_depends_on_the_sender_gets_it(self) -> None:
+        lines = Lines()
+        bob = self.subscriber(encoding=lines)
+        self.first()
+        self.soon(self.b, b"1")
+        self.soon(self.a, b"2", b"3")
+        self.turn()
+        assert bob.writes == [b"first\n1\n2\n3\n"]
+        found = [(one.sender, one.offset, one.sequence) for one in lines.batches]
+        assert found == [(b"a", 0, 0), (b"b", 1, 1), (b"a", 2, 2)]
+
+    def test_they_are_counted_for_each_publisher(self) -> None:
+        self.first()
+        self.soon(self.b, b"12", b"3")
+        self.turn()
+        assert (self.b.messages, self.b.nbytes) == (2, 3)
+        assert (self.topic.messages, self.topic.nbytes) == (3, 8)
+        assert self.broker.counters.published == 3
+
+    def test_a_subscriber_that_comes_before_the_end_of_the_tick_gets_them(self) -> None:
+        # They are published then, so the history before its start does not have them.
+        self.first()
+        self.soon(self.b, b"1")
+        start = self.store.next_offset
+        bob = self.subscriber(encoding=Lines())
+        self.turn()
+        assert bob.writes == [b"1\n"]
+        assert self.stored()[-1][2] == start
+
+    def test_unstored_messages(self) -> None:
+        self.topic.durability = Durability.NONE
+        bob = self.subscriber(encoding=Lines())
+        self.first()
+        assert self.soon(self.b, b"1")
+        self.turn()
+        assert bob.writes == [b"first\n1\n"]
+        assert self.stored() == []
+
+    def test_more_than_are_gathered_at_once(self) -> None:
+        bob = self.subscriber(encoding=Lines())
+        self.first()
+        for number in range(1000):
+            if not self.soon(self.b, b"%d" % number):
+                self.b.publish(self.topic, Columns.of([b"%d" % number]))
+        self.turn()
+        assert b"".join(bob.writes).split() == [b"first", *(b"%d" % n for n in range(1000))]
+        assert max(self.store.appended) == 128
+        assert [one[2] for one in self.stored()] == list(range(1001))
+
+
+class OrderTests(GatheringCase):
+    """A publisher's messages keep their order"""
+
+    def test_before_a_message_of_another_topic(self) -> None:
+        other = self.broker.topics.create("u")
+        bob = self.subscriber(self.topic, other, encoding=Lines())
+        self.first()
+        self.soon(self.b, b"1")
+        self.b.publish(other, Columns.of([b"2"]))
+        assert not self.soon(self.b, b"3"), "the topic is not the last one"
+        self.turn()
+        assert bob.writes == [b"first\n1\n2\n"]
+        assert [one[4] for one in self.stored()] == [[b"first"], [b"1"], [b"2"]]
+
+    def test_before_a_read_of_several_topics(self) -> None:
+        other = self.broker.topics.create("u")
+        mix = self.router.mix((self.topic, other))
+        self.first()
+        self.soon(self.b, b"1")
+        assert self.b.publish_mixed(mix, Columns.of([b"2", b"3"], [0, 1])) is not None
+        assert not self.soon(self.b, b"4")
+        assert self.stored()[1][4] == [b"1"]
+
+    def test_before_the_topic_ends(self) -> None:
+        bob = self.subscriber(encoding=Lines())
+        self.first()
+        self.soon(self.b, b"1")
+        self.broker.topic_lifecycle.end(self.topic)
+        assert bob.writes == [b"first\n1\n"]
+        assert not self.soon(self.b, b"2")
+
+
+class RefusalTests(GatheringCase):
+    """What is not gathered"""
+
+    def assert_not_gathered(self) -> None:
+        assert not self.soon(self.b, b"1")
+        assert self.b.messages == 0
+        self.turn()
+        assert self.store.next_offset == 1
+
+    def test_the_first_message_of_a_tick(self) -> None:
+        assert self.router.last_topic is None
+        self.first()
+        assert self.router.last_topic is self.topic
+        self.turn()
+        # Without a subscriber nothing was to be flushed.
+        self.router.flush()
+        assert self.router.last_topic is None
+
+    def test_a_large_message(self) -> None:
+        self.first()
+        assert not self.soon(self.b, bytes(513))
+        assert self.soon(self.b, bytes(512))
+        assert not self.soon(self.b, bytes(513))
+
+    def test_messages_after_a_refused_one(self) -> None:
+        self.store.failing = True
+        with pytest.raises(HistoryUnavailable):
+            self.first()
+        assert self.router.last_topic is None
+
+    def test_a_topic_that_is_blocked(self) -> None:
+        self.first()
+        self.topic.block("bob")
+        self.assert_not_gathered()
+
+    def test_at_the_bound_of_memory(self) -> None:
+        self.first()
+        self.broker.memory.add(2_000_000)
+        self.assert_not_gathered()
+
+    def test_while_publishers_are_held(self) -> None:
+        self.first()
+        self.router.gate.close()
+        self.assert_not_gathered()
+
+    def test_while_the_history_is_behind(self) -> None:
+        self.first()
+        self.store.gate.close()
+        self.assert_not_gathered()
+
+    def test_a_topic_of_another_broker(self) -> None:
+        self.first()
+        self.topic.hosted = False
+        self.assert_not_gathered()
+
+    def test_a_publisher_with_a_rate(self) -> None:
+        limited = make_listener(self.broker, rate_messages=10).publisher(Held(), b"b")
+        self.first()
+        assert not self.soon(limited, b"1")
+
+    def test_a_publisher_that_cannot_be_held(self) -> None:
+        datagrams = self.listener.publisher(None, b"b")
+        self.first()
+        assert not self.soon(datagrams, b"1")
+
+    def test_a_client_without_the_right(self) -> None:
+        limited = make_listener(self.broker, allow_publish="other/*").publisher(Held(), b"b")
+        self.first()
+        with pytest.raises(NotAuthorized):
+            self.soon(limited, b"1")
+        self.turn()
+        assert self.store.next_offset == 1
+
+    def test_a_history_that_fails_meanwhile(self) -> None:
+        bob = self.subscriber(encoding=Lines())
+        self.first()
+        self.soon(self.b, b"1", b"2")
+        self.store.failing = True
+        self.turn()
+        assert bob.writes == [b"first\n1\n2\n"]
+        assert self.store.next_offset == 1
+        drops = dict(self.broker.counters.drops)
+        assert drops == {("history", "t", HistoryUnavailable.reason): 2}
