@@ -5,8 +5,8 @@ encoded and routed on its own, most of which costs the same for any number of me
 messages are gathered, and are published at the end of the tick, as if they had arrived then.
 
 The first read of a topic in a tick is published at once, as many ticks have no other. Before
-anything else is published, so are those that were gathered: the messages of a publisher keep their
-order. Messages for which a reply is due are not gathered.
+anything else is published, a subscription changes or a reply is sent, those that were gathered are:
+what a client does keeps its order. Messages that get a reply each are not gathered.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from pubsub.interfaces import IStore
     from pubsub.kernel import Columns
 
-# Bytes of a read that is small, and reads that are gathered: together less than one read may have.
-_SMALL, _MOST = 512, 128
+# Bytes of a read that is small (see ``ColumnQueue``), and reads that are gathered: together as much
+# as one read can have.
+_SMALL, _MOST = 1024, 128
 
 
 class Publishing(Protocol):
@@ -59,7 +60,6 @@ class Gathering:
         if (
             self._queue
             or topic is not router.last_topic
-            or columns.nbytes > _SMALL
             or not topic.hosted
             or topic.upstream is not None
             or topic.blockers
@@ -70,11 +70,14 @@ class Gathering:
             or (topic.durability and (store.trouble is not None or store.gate.shut))
         ):
             return False
-        self._topic, self._protocol = topic, protocol
         self._queue.open(protocol)
+        if not self.put(columns, sender, protocol):
+            self._queue.take()
+            return False
+        self._topic, self._protocol = topic, protocol
         router.gathered = self.publish
         router.flush_soon()
-        return self.put(columns, sender, protocol)
+        return True
 
     def publish(self) -> None:
         """Publish what was gathered."""

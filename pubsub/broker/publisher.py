@@ -88,7 +88,7 @@ class Publisher(PublisherTally):
         self._connection = connection
         self._access: AccessRules | None = None
         # Otherwise each message may have to be refused.
-        self._gathers = not limiters and connection is not None and len(sender) <= MAX_SENDER
+        self._gathers = not limiters and connection is not None
 
     @property
     def access(self) -> AccessRules:
@@ -151,18 +151,21 @@ class Publisher(PublisherTally):
                 forwarding.gate.wait(connection)
         return batch
 
-    def publish_soon(self, topic: Topic, columns: Columns) -> bool:
+    def publish_soon(self, topic: Topic, columns: Columns, sender: bytes | None = None) -> bool:
         """Publish messages of ``Router.last_topic`` at the end of the tick, with those of others.
 
-        Returns False if that cannot be; then nothing has been published. Raises NotAuthorized.
+        Returns False if that cannot be; then nothing has been published. ``sender`` replaces the
+        connection's own. Raises NotAuthorized.
         """
-        if not self._gathers:
+        if sender is None:
+            sender = self.sender
+        if not self._gathers or len(sender) > MAX_SENDER:
             return False
         (self._access or self.access).check_publish(topic.name)
         gathering = self._dispatcher.gathering
         if not (
-            gathering.put(columns, self.sender, self._rules.protocol)
-            or gathering.begin(topic, columns, self.sender, self._rules.protocol)
+            gathering.put(columns, sender, self._rules.protocol)
+            or gathering.begin(topic, columns, sender, self._rules.protocol)
         ):
             return False
         if self.topic is not topic:

@@ -262,6 +262,8 @@ class Router:
 
     def hand_over(self) -> None:
         """Deliver the messages of the audiences to the outboxes, in the order of publishing."""
+        if self.gathered is not None:
+            self.gathered()
         audiences, self._pending = self._pending, []
         if not audiences:
             return

@@ -38,6 +38,8 @@ cdef enum:
     RECORD = 15
     ROW = 40
     MAX_SHAPES = 64
+    # Of a message beside its payload, in a queue of small columns.
+    MESSAGE_BYTES = 64
 cdef Py_ssize_t MAX_DATA = 0x7FFFFFFF
 cdef int MAX_HEADS = 16384
 # Where plain bytes begin in their object, so that a large list of them takes no call for each.
@@ -976,7 +978,7 @@ cdef class ColumnQueue:
         """See ``interpreted.ColumnQueue.put``."""
         if (
             protocol is not self.protocol
-            or columns.nbytes > self.small
+            or columns.nbytes + MESSAGE_BYTES * columns.count > self.small
             or len(self.parts) >= self.most
         ):
             return False

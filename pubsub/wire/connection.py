@@ -210,6 +210,10 @@ class Connection(StreamClient):
 
     def reply(self, data: bytes) -> None:
         """Send a reply, after those that wait for the disk."""
+        gathered = self.listener.router.gathered
+        if gathered is not None:
+            # Clients take a reply for a confirmation of the messages that they sent before.
+            gathered()
         if self.replies is not None:
             self.replies.add(data)
         else:

@@ -59,6 +59,47 @@ class AcknowledgmentTests(SynchronousTestCase):
         assert cafe.broker.counters.dropped == 1
 
 
+class GatheredTests(SynchronousTestCase):
+    """Lone messages of several clients in one tick"""
+
+    def setUp(self) -> None:
+        self.cafe = Cafe()
+        self.bob = self.cafe.subscriber()
+        self.clients = [self.cafe.publisher() for _ in range(4)]
+        # In one tick, which does not end.
+        for number, client in enumerate(self.clients):
+            client.stream.feed(wire.publish(1, b"%d" % number))
+        assert self.stored == 1
+
+    @property
+    def stored(self) -> int:
+        return self.cafe.broker.store.next_offset
+
+    def test_they_are_delivered_in_order(self) -> None:
+        self.cafe.clock.advance(0)
+        assert wire.payloads(self.bob.take()) == [b"0", b"1", b"2", b"3"]
+        assert self.stored == 4
+
+    def test_a_reply_confirms_the_messages_before_it(self) -> None:
+        client = self.clients[3]
+        client.stream.feed(PING)
+        assert client.stream.writes[-1] == PONG
+        assert self.stored == 4
+
+    def test_messages_of_a_client_that_ends_are_published(self) -> None:
+        for client in self.clients:
+            client.stream.feed(DISCONNECT)
+        self.cafe.clock.advance(0)
+        assert wire.payloads(self.bob.take()) == [b"0", b"1", b"2", b"3"]
+
+    def test_a_message_to_another_channel_follows_them(self) -> None:
+        self.bob.send(wire.subscribe(2))
+        self.clients[3].stream.feed(wire.publish(2, b"4"))
+        self.clients[3].stream.feed(wire.publish(1, b"5"))
+        self.cafe.clock.advance(0)
+        assert wire.payloads(self.bob.take()) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
 class EndTests(SynchronousTestCase):
     """DISCONNECT (cafe §4.5)"""
 

@@ -136,16 +136,6 @@ class GatherTests(GatheringCase):
         assert (self.topic.messages, self.topic.nbytes) == (3, 8)
         assert self.broker.counters.published == 3
 
-    def test_a_subscriber_that_comes_before_the_end_of_the_tick_gets_them(self) -> None:
-        # They are published then, so the history before its start does not have them.
-        self.first()
-        self.soon(self.b, b"1")
-        start = self.store.next_offset
-        bob = self.subscriber(encoding=Lines())
-        self.turn()
-        assert bob.writes == [b"1\n"]
-        assert self.stored()[-1][2] == start
-
     def test_unstored_messages(self) -> None:
         self.topic.durability = Durability.NONE
         bob = self.subscriber(encoding=Lines())
@@ -190,6 +180,20 @@ class OrderTests(GatheringCase):
         assert not self.soon(self.b, b"4")
         assert self.stored()[1][4] == [b"1"]
 
+    def test_before_subscriptions_change(self) -> None:
+        self.first()
+        self.soon(self.b, b"1")
+        transport = Transport()
+        outbox = self.listener.outbox(transport, Reader())
+        self.router.subscribe(outbox, self.topic, Lines())
+        assert self.store.next_offset == 2
+        assert self.soon(self.b, b"2")
+        self.router.unsubscribe(outbox, self.topic)
+        assert self.soon(self.b, b"3")
+        self.turn()
+        assert transport.writes == [b"2\n"]
+        assert self.store.next_offset == 4
+
     def test_before_the_topic_ends(self) -> None:
         bob = self.subscriber(encoding=Lines())
         self.first()
@@ -219,9 +223,12 @@ class RefusalTests(GatheringCase):
 
     def test_a_large_message(self) -> None:
         self.first()
-        assert not self.soon(self.b, bytes(513))
-        assert self.soon(self.b, bytes(512))
-        assert not self.soon(self.b, bytes(513))
+        assert not self.soon(self.b, bytes(961))
+        assert self.router.gathered is None
+        assert self.soon(self.b, bytes(960))
+        assert not self.soon(self.b, bytes(961))
+        assert self.soon(self.b, *[b""] * 16)
+        assert not self.soon(self.b, *[b""] * 17)
 
     def test_messages_after_a_refused_one(self) -> None:
         self.store.failing = True
@@ -258,6 +265,11 @@ class RefusalTests(GatheringCase):
         limited = make_listener(self.broker, rate_messages=10).publisher(Held(), b"b")
         self.first()
         assert not self.soon(limited, b"1")
+
+    def test_a_long_sender(self) -> None:
+        self.first()
+        assert not self.b.publish_soon(self.topic, Columns.of([b"1"]), bytes(256))
+        assert self.b.publish_soon(self.topic, Columns.of([b"1"]), bytes(255))
 
     def test_a_publisher_that_cannot_be_held(self) -> None:
         datagrams = self.listener.publisher(None, b"b")

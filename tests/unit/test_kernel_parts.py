@@ -77,7 +77,7 @@ class TestParts:
         assert scattered.payloads() == [b"x", b"", b"yz"]
 
     def test_a_queue_takes_small_columns_of_one_protocol(self, kernel: Any) -> None:
-        queue, one, large = kernel.ColumnQueue(3, 2), *map(kernel.Columns.one, (b"abc", b"abcd"))
+        queue, one, large = kernel.ColumnQueue(67, 2), *map(kernel.Columns.one, (b"abc", b"abcd"))
         assert not queue.put(one, b"me", "cafe")
         queue.open("cafe")
         assert not queue.put(large, b"me", "cafe")
@@ -97,7 +97,7 @@ class TestParts:
 def test_wrong_columns_are_refused(wrong: Any) -> None:
     kernel: Any = FORMS[-1]
     one = kernel.Columns.one(b"a")
-    queue = kernel.ColumnQueue(3, 2)
+    queue = kernel.ColumnQueue(67, 2)
     queue.open("cafe")
     with pytest.raises(TypeError):
         queue.put(wrong, b"me", "cafe")

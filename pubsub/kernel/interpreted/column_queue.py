@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from pubsub.kernel.interpreted.columns import Columns
 
+_MESSAGE_BYTES = 64
+
 
 class ColumnQueue:
-    """At most ``most`` columns of at most ``small`` bytes each, of one protocol."""
+    """At most ``most`` columns of at most ``small`` bytes each, of one protocol.
+
+    A message has the bytes of its payload, and 64 more.
+    """
 
     __slots__ = ("_most", "_parts", "_protocol", "_small")
 
@@ -29,7 +34,7 @@ class ColumnQueue:
         """
         if (
             protocol is not self._protocol
-            or columns.nbytes > self._small
+            or columns.nbytes + _MESSAGE_BYTES * columns.count > self._small
             or len(self._parts) >= self._most
         ):
             return False

@@ -166,7 +166,12 @@ class FastConnection(Connection):
         try:
             token, topic = self._authorized(source.token, source.topic_id, "publish")
             self._publish_with(token)
-            batch = self._publisher.publish(topic, columns, sender=token.subject.encode())
+            sender = token.subject.encode()
+            if topic is self.listener.router.last_topic and self._publisher.publish_soon(
+                topic, columns, sender
+            ):
+                return
+            batch = self._publisher.publish(topic, columns, sender=sender)
         except Refused as refused:
             self._refuse(PUBLISH, refused, source.topic_id, count)
         else:

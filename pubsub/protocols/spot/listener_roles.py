@@ -111,6 +111,12 @@ class XSubSide(RoleDefaults):
             topic = listener.topics.create(name, hosted=False)
             if topic.upstream is not None and self._connection.is_node:
                 raise TopicUnreachable(name)
+            if (
+                topic is listener.router.last_topic
+                and self._confirmations is None
+                and self._publisher.publish_soon(topic, columns, publication.origin)
+            ):
+                return
             batch = self._publisher.publish(topic, columns, sender=publication.origin)
         except Refused as refused:
             if is_new:
