@@ -18,7 +18,7 @@ from tests.unit.brokers import (
     unsubscribe,
 )
 from tests.unit.fakes import START
-from tests.unit.streams import House
+from tests.unit.streams import House, logged
 
 B, C = "tcp://b:7073", "tcp://c:7073"
 PING = b"\x04\x0f\x04PING\0\0"
@@ -315,6 +315,19 @@ class HostTests(SynchronousTestCase):
         self.world.advance(11)
         assert a2.broker.topics.named("own").upstream is None
         assert a2.broker.topics.named("own").hosted
+
+    def test_a_topic_with_two_hosts_is_reported_once_while_it_exists(self) -> None:
+        lines = logged(self)
+        b = self.world.house("b")
+        a = self.world.house("a", "b")
+        for house in (a, b):
+            self.world.client(house, b"DEALER", publish(b"own", b"x"))
+        self.world.advance(31)
+        assert len([line for line in lines if "it is hosted here too" in line]) == 1
+        a.broker.topics.remove(a.broker.topics.named("own"))
+        self.world.client(a, b"DEALER", publish(b"own", b"x"))
+        self.world.advance(31)
+        assert len([line for line in lines if "it is hosted here too" in line]) == 2
 
     def test_the_first_to_host_it_keeps_it(self) -> None:
         for name in ("b", "c"):

@@ -73,8 +73,10 @@ class Cluster(Service):
         self._endpoint_factory = endpoint_factory or tcp_endpoints(listener.clock)
         self._nodes: dict[str, Node] = {}
         self._owners: dict[Topic, Node] = {}
-        self._warned: set[tuple[str, str]] = set()
+        # The endpoints of the brokers that were warned about, by topic; as long as there is one.
+        self._warned: dict[Topic, set[str]] = {}
         listener.topics.claim_checks.append(self._check_claim)
+        listener.topics.watch_removal(self._removed)
         self.setServiceParent(listener.services)  # type: ignore[no-untyped-call]
 
     def join(self, endpoint: str, files: ClientFiles = NO_FILES) -> None:
@@ -145,10 +147,13 @@ class Cluster(Service):
         topic.upstream = node
         node.add_topic(topic)
 
+    def _removed(self, topic: Topic) -> None:
+        self._warned.pop(topic, None)
+
     def _warn(self, node: Node, topic: Topic, problem: str) -> None:
-        key = (node.endpoint, topic.name)
-        if key not in self._warned:
-            self._warned.add(key)
+        warned = self._warned.setdefault(topic, set())
+        if node.endpoint not in warned:
+            warned.add(node.endpoint)
             log.warn(
                 "topic {topic!r} of {node}: {problem}",
                 topic=topic.name,
