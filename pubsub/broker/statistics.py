@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from socket import gethostname
 from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted.internet.interfaces import IReactorTime
@@ -111,6 +112,8 @@ class Statistics:
         """The time of the start, in µs since the Unix epoch."""
         self.lag = ReactorLag(sources.clock, sources.router.time_flushes)
         self.collector = CollectorPauses(sources.clock.seconds)
+        self.name = gethostname()
+        """The name of the broker, by which operators distinguish several."""
         self.each_second: list[Callable[[], object]] = []
         self.backplane: Callable[[], Mapping[str, Any]] | None = None
         """Returns the figures of the way to other brokers, if there is one."""

@@ -61,8 +61,11 @@ def page(found: dict[str, Any]) -> Iterator[str]:
     stats = found["stats"]
     state = "ready" if found["ready"] else "NOT READY"
     up = timedelta(seconds=int(stats["uptime"]))
-    yield f"pubsub {found['version']} ({found['kernel']}): {state}, up {up} since " + time_text(
-        found["started"]
+    # Brokers of earlier versions have no name.
+    name = f" {found['name']}" if "name" in found else ""
+    yield (
+        f"pubsub {found['version']} ({found['kernel']}){name}: {state}, up {up} since "
+        + time_text(found["started"])
     )
     for one in found["attention"]:
         yield f"{one['level'].upper()}: {one['what']}; {one['do']}"

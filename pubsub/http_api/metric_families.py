@@ -24,8 +24,9 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "pubsub_build",
         INFO,
-        "The version, the form of the kernel and Python's version; the value is 1.",
-        ("version", "kernel", "python"),
+        "The version, the form of the kernel, Python's version and the name of the broker; the "
+        "value is 1.",
+        ("version", "kernel", "python", "name"),
         lambda reading: ((tuple(reading.build.values()), 1.0),),
     ),
     Family(

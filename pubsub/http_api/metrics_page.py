@@ -25,6 +25,7 @@ class MetricsPage:
             "version": version(),
             "kernel": build_kind(),
             "python": platform.python_version(),
+            "name": listener.statistics.name,
         }
 
     async def get(self, request: ApiRequest) -> None:

@@ -27,6 +27,7 @@ def status_of(statistics: Statistics, readiness: Readiness) -> dict[str, Any]:
     return {
         "version": version(),
         "kernel": build_kind(),
+        "name": statistics.name,
         "started": statistics.started,
         "ready": not obstacles,
         "attention": [*_obstacles(obstacles), *_warnings(stats)],

@@ -24,6 +24,7 @@ from pubsub.store.history_location import STORE
 from pubsub.store.retention_limits import RETENTION
 
 _HISTORY_BYTES = 256 * 1024**2
+_LONGEST_NAME = 100
 
 
 def _history(value: object) -> tuple[int, int]:
@@ -36,7 +37,22 @@ def _history(value: object) -> tuple[int, int]:
     return messages, parse_size(parts[1]) if len(parts) == 2 else _HISTORY_BYTES
 
 
+def _name(value: object) -> str:
+    name: str = TEXT.parse(value)
+    if len(name) > _LONGEST_NAME or not name.isprintable() or name != name.strip():
+        raise ValueError(
+            f"expected a name of at most {_LONGEST_NAME} printable characters, not {value!r}"
+        )
+    return name
+
+
 BROKER_SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        "name",
+        Kind("NAME", _name),
+        "",
+        "name of the broker in its log, status, metrics and dashboard; default: the host name",
+    ),
     Setting(
         "interface", TEXT, "127.0.0.1", "address to listen on for listeners with a port number"
     ),

@@ -30,6 +30,7 @@ _NOW, _NEW, _RESTART = Effect.NOW, Effect.NEW, Effect.RESTART
 
 EFFECTS: Mapping[str, Mapping[str, Effect]] = {
     BROKER: {
+        "name": _RESTART,
         # Listeners move to the new address.
         "interface": _NOW,
         "history": _RESTART,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from socket import gethostname
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -109,7 +110,8 @@ def make_broker(
     use_monotonic_timers(reactor)
     wall = wall or system_wall_clock()
     tuning = tuning_of(config)
-    _report(tuning, reactor)
+    name = settings["name"] or gethostname()
+    _report(tuning, name, reactor)
     wall.ticks = ticks = ticks_of(reactor, tuning)
     tick_end = ticks.add
     check_history(settings)
@@ -119,6 +121,7 @@ def make_broker(
     tracing = _make_tracing(reactor) if settings["otel"] else None
     make_dispatcher = Dispatcher if tracing is None else tracing.make_dispatcher
     broker = _compose(config, reactor, wall, tick_end, threads, make_dispatcher)
+    broker.statistics.name = name
     if tracing is not None:
         tracing.attach(broker)
     report_deprecated(config.access, [(one.protocol.name, one.settings) for one in entries(config)])
@@ -204,9 +207,14 @@ def tuning_of(config: Config) -> Tuning:
     return choose(config.broker["tuning"], twisted_version)
 
 
-def _report(tuning: Tuning, reactor: object) -> None:
-    """Log the form of the kernel and the tuning in use."""
-    log.info("kernel: {kernel}, tuning: {tuning}", kernel=build_kind(), tuning=tuning)
+def _report(tuning: Tuning, name: str, reactor: object) -> None:
+    """Log the form of the kernel, the tuning in use and the name of the broker."""
+    log.info(
+        "kernel: {kernel}, tuning: {tuning}, name: {name}",
+        kernel=build_kind(),
+        tuning=tuning,
+        name=name,
+    )
     if tuning.untested:
         log.warn(
             "tuning: without {names}, as Twisted {version} is not tested",

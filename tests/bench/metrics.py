@@ -48,7 +48,9 @@ def scrape_times(repetitions: int = 200) -> tuple[float, float]:
     snapshots, texts = [], []
     for _ in range(repetitions):
         begin = time.perf_counter()
-        reading = read(statistics, {"version": "0", "kernel": "compiled", "python": "3"})
+        reading = read(
+            statistics, {"version": "0", "kernel": "compiled", "python": "3", "name": "a"}
+        )
         middle = time.perf_counter()
         render(reading, "")
         snapshots.append(middle - begin)

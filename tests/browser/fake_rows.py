@@ -97,6 +97,7 @@ def status() -> Row:
     return {
         "version": "0.1.0",
         "kernel": "compiled",
+        "name": "broker-a",
         "started": micros(STARTED),
         "ready": True,
         "attention": attention,

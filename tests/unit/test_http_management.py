@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from socket import gethostname
 from typing import Any
 from unittest.mock import patch
 from urllib.parse import quote
@@ -358,6 +359,7 @@ class StateTests(SynchronousTestCase):
         assert status["attention"] == []
         assert status["stats"]["protocols"]["http"]["connections"] == 1
         assert {"version", "kernel", "started"} <= set(status)
+        assert status["name"] == gethostname()
 
     def test_the_status_is_followed_in_lines(self) -> None:
         other = self.house.connect("127.0.0.1")

@@ -113,6 +113,11 @@ class CommandTests(SynchronousTestCase):
         assert "last client" not in self.run_it(status)
         found["ready"], found["attention"] = True, []
         assert ": ready, up 0:00:00" in next(page(found))
+        found["name"] = "broker-a"
+        assert ") broker-a: ready, " in next(page(found))
+        # A broker of an earlier version.
+        del found["name"]
+        assert "): ready, " in next(page(found))
 
     def test_the_status_has_what_is_shared_with_other_brokers(self) -> None:
         found = {**_status(), "refusals": []}

@@ -23,7 +23,7 @@ from pubsub.http_api.metrics_exposition import names, render
 from tests.unit.streams import House
 from tests.unit.web import Answer, WebHouse
 
-BUILD = {"version": "1.2", "kernel": "compiled", "python": "3.11.7"}
+BUILD = {"version": "1.2", "kernel": "compiled", "python": "3.11.7", "name": "a"}
 # Only with a backplane (tests/integration/test_backplane.py).
 _BACKPLANE = "pubsub_backplane_"
 LOCAL, REMOTE = "127.0.0.1", "192.0.2.1"

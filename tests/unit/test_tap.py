@@ -6,6 +6,7 @@ import gc
 import io
 import sys
 from pathlib import Path
+from socket import gethostname
 
 import twisted.internet
 from twisted.internet.address import IPv4Address
@@ -157,7 +158,7 @@ class MakeServiceTests(TapCase):
             "WorkerThread", "WorkerThread", "ListenerService", "CertificateWatch", "Reloader",
             "ForcedShutdown",
         ]  # fmt: skip
-        assert f"kernel: {build_kind()}, tuning: on" in lines
+        assert f"kernel: {build_kind()}, tuning: on, name: {gethostname()}" in lines
 
     def test_objects_of_the_start_are_not_collected_again(self) -> None:
         objects: list[list[object]] = [[] for _ in range(1000)]
@@ -170,19 +171,28 @@ class MakeServiceTests(TapCase):
         before = gc.get_freeze_count()
         self.service(MEMORY, "--proto=cafe", "--tuning=off")
         assert gc.get_freeze_count() <= before
-        assert f"kernel: {build_kind()}, tuning: off" in lines
+        assert f"kernel: {build_kind()}, tuning: off, name: {gethostname()}" in lines
+
+    def test_the_name_of_the_broker(self) -> None:
+        lines = logged(self)
+        assert self.make(MEMORY, "--proto=cafe").statistics.name == gethostname()
+        assert self.make(MEMORY, "--proto=cafe", "--name=broker-a").statistics.name == "broker-a"
+        assert f"kernel: {build_kind()}, tuning: on, name: broker-a" in lines
+        for wrong in ("a\nb", " a", "a" * 101):
+            error = raised(SystemExit, self.make, f"--name={wrong}")
+            assert "name: expected a name of at most" in str(error)
 
     def test_an_untested_version_of_twisted_is_reported(self) -> None:
         self.patch(tap, "twisted_version", "99.1.0")  # type: ignore[no-untyped-call]
         lines = logged(self)
         self.service(MEMORY, "--proto=cafe")
-        assert f"kernel: {build_kind()}, tuning: on in part" in lines
+        assert f"kernel: {build_kind()}, tuning: on in part, name: {gethostname()}" in lines
         (line,) = (line for line in lines if line.startswith("tuning: "))
         assert line.startswith("tuning: without tick-hook, ")
         assert line.endswith(", as Twisted 99.1.0 is not tested")
         lines.clear()
         self.service(MEMORY, "--proto=cafe", "--tuning=off")
-        assert f"kernel: {build_kind()}, tuning: off" in lines
+        assert f"kernel: {build_kind()}, tuning: off, name: {gethostname()}" in lines
         assert not [line for line in lines if line.startswith("tuning: ")]
 
     def test_an_error_ends_the_process_with_one_line(self) -> None:

@@ -161,6 +161,7 @@ function makeNavigation() {
 // The head and the connection
 
 const version = h("span.version");
+const brokerName = h("span.broker-name");
 const pill = h("span.pill", { role: "status" }, h("span.dot"), h("span"));
 const tokenButton = h(
   "button.icon-button",
@@ -174,6 +175,7 @@ function makeHead() {
     byId("top"),
     menuButton,
     h("a.brand", { href: link("") }, mark, h("span", {}, "pubsub")),
+    brokerName,
     version,
     h("span.spring"),
     pill,
@@ -255,6 +257,8 @@ async function enterToken(error) {
 
 function showVersion() {
   const { status } = feed;
+  setText(brokerName, status.name);
+  brokerName.title = status.name;
   setText(version, `${status.version}${status.kernel ? ` · ${status.kernel} kernel` : ""}`);
 }
 
