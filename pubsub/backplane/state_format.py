@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 
 KEY = "format"
-FOLLOWED = ("t.", "b.", "n.", "x.")
+FOLLOWED = ("t.", "b.", "n.", "x.", "m.")
 """The beginnings of the other keys that brokers follow; they request all others."""
 _VERSION = b"1"
 

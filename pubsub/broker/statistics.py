@@ -95,7 +95,8 @@ class Statistics:
         reactor         lag, collector_pause: the worst of the last second
         clock           jumps of the system's clock
         backplane       connected, trouble (why it is away, or empty), complaint (what is
-                        wrong with its settings), messages_out, messages_in, subscriptions,
+                        wrong with its settings), other_secrets (the names of brokers with
+                        other master secrets), messages_out, messages_in, subscriptions,
                         queued_bytes, reconnects, history_trouble (why a shared history is not
                         shared); left out without a backplane
         tokens          known (in the cache), verified, rejected

@@ -77,6 +77,13 @@ def _backplane(backplane: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
             "docs/scaling.md has the permissions and the settings that all brokers need; restart "
             "the broker after the change",
         )
+    if backplane.get("other_secrets"):
+        yield _notice(
+            WARNING,
+            f"other master secrets than here are at {', '.join(backplane['other_secrets'])}",
+            "brokers refuse tokens of each other's clients: give all of them the same secret-file "
+            "and [keys], and reload them",
+        )
 
 
 def _memory(memory: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:

@@ -13,6 +13,7 @@ from pubsub.backplane.fanout import Fanout
 from pubsub.backplane.leases import LEAST, MOST, Leases
 from pubsub.backplane.replica_sender import WINDOW
 from pubsub.backplane.replica_stream import FETCHED
+from pubsub.backplane.secret_comparison import SecretComparison
 from pubsub.backplane.shared_batches import SharedBatches
 from pubsub.backplane.shared_history import SharedHistory
 from pubsub.backplane.shared_identities import SharedIdentities
@@ -185,6 +186,9 @@ def add_backplane(
     topics = _share_topics(broker, fanout, backplane.state, settings, reactor)
     if keys is not None:
         keys.follow(backplane.state, lambda: topics.is_complete)
+    secrets = SecretComparison(broker, backplane.state, reactor, time.time)
+    fanout.also.append(secrets.figures)
+    secrets.setServiceParent(broker)  # type: ignore[no-untyped-call]
     fanout.setServiceParent(broker)  # type: ignore[no-untyped-call]
 
 

@@ -38,5 +38,13 @@ class SharingStatusTests(SynchronousTestCase):
         expected = f"the backplane reports: {violation}"
         assert expected in [one["what"] for one in attention]
 
+    def test_brokers_with_other_secrets(self) -> None:
+        broker = make_broker()
+        stats = {**broker.statistics.snapshot(), "backplane": {"other_secrets": ["b", "c"]}}
+        with mock.patch.object(broker.statistics, "snapshot", return_value=stats):
+            attention = status_of(broker.statistics, broker.readiness)["attention"]
+        expected = "other master secrets than here are at b, c"
+        assert expected in [one["what"] for one in attention]
+
     def test_no_trouble(self) -> None:
         assert self.notices(trouble="", history_trouble="") == []
