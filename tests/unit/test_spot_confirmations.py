@@ -72,6 +72,14 @@ class StoredTests(ConfirmationCase):
     def test_success_follows_the_disk_of_the_host(self) -> None:
         self.check_waits()
 
+    def test_confirmed_messages_are_not_counted_as_lost(self) -> None:
+        self.check_waits()
+        self.nsd().send(nsd_lines.publish("t", "2"))
+        self.world.settle()
+        self.world.crash("b")
+        # The second one, which the host has not confirmed.
+        assert sum(self.a.broker.counters.drops.values()) == 1
+
     def test_a_full_disk_of_the_host_is_a_failure(self) -> None:
         client = self.nsd()
         self.disk.broken = True

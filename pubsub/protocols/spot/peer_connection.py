@@ -69,9 +69,11 @@ class PeerConnection(OutgoingConnection):
 
     socket_type = b"DEALER"
 
-    # Messages sent, and how many of them a PONG has confirmed.
+    # Messages sent, and how many of them the other broker has confirmed.
     _sent = 0
     _confirmed = 0
+    # The number in the last request for a confirmation, and the messages that were sent before it.
+    _asked = (0, 0)
     # When the query that waits for an answer was sent.
     _query_sent: float | None = None
     _ticks_since_query = 0
@@ -157,6 +159,7 @@ class PeerConnection(OutgoingConnection):
 
     def _ask_to_confirm(self, number: int) -> None:
         """Ask behind all messages that were published, however many are queued."""
+        self._asked = (number, self._sent)
         if EPOCH.lower() in self.handshake.metadata:
             request = encode_broker_command(Confirm(number))
         else:
@@ -220,13 +223,20 @@ class PeerConnection(OutgoingConnection):
         if len(command.data) == 8:
             self._confirmed = number
         elif command.data.startswith(_PONG_MARK):
-            self._pending.confirmed(Confirmation(0, number, number))
+            self._confirmation(Confirmation(0, number, number))
+
+    def _confirmation(self, reply: Confirmation) -> None:
+        number, sent = self._asked
+        if reply.number == number:
+            # They are not lost if the connection ends before the next PONG.
+            self._confirmed = max(self._confirmed, sent)
+        self._pending.confirmed(reply)
 
     def message(self, frames: list[bytes]) -> Publish | None:
         """See ``SocketRole``."""
         command = decode_broker_command(frames)
         if isinstance(command, Confirmation):
-            self._pending.confirmed(command)
+            self._confirmation(command)
             return None
         if isinstance(command, HistoryPage):
             self._page_received(command)
