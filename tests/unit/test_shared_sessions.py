@@ -386,6 +386,58 @@ class RheosTests(SessionCase):
         await self.acknowledged(again)
         assert await self.responses(again, 1) in ([b"1"], [b"0", b"1"])
 
+    async def test_a_crash_after_the_client_has_come_back_here(self) -> None:
+        here, there = await self.two()
+        (await self.lost_reader(here)).stream.lose()
+        await self.pass_time(2)
+        client = self.reader(here)
+        await self.acknowledged(client)
+        here.publish("a", b"0")
+        assert await self.responses(client, 1) == [b"0"]
+        await self.settled(here, there)
+        await self.pass_time(3)
+        here.crash()
+        there.publish("a", b"1")
+        again = self.reader(there)
+        await self.acknowledged(again)
+        assert await self.responses(again, 1) == [b"1"]
+
+    async def test_a_crash_after_the_client_has_moved(self) -> None:
+        here, there = await self.two()
+        (await self.lost_reader(here)).stream.lose()
+        await self.pass_time(2)
+        client = self.reader(there)
+        await self.acknowledged(client)
+        here.publish("a", b"0")
+        assert await self.responses(client, 1) == [b"0"]
+        await self.settled(here, there)
+        await self.pass_time(3)
+        there.crash()
+        here.publish("a", b"1")
+        again = self.reader(here)
+        await self.acknowledged(again)
+        assert await self.responses(again, 1) == [b"1"]
+
+    async def test_a_second_connection_after_the_client_has_come_back_here(self) -> None:
+        here, there = await self.two()
+        (await self.lost_reader(here)).stream.lose()
+        await self.pass_time(2)
+        client = self.reader(here)
+        await self.acknowledged(client)
+        here.publish("a", b"0")
+        assert await self.responses(client, 1) == [b"0"]
+        await self.settled(here, there)
+        again = self.reader(there)
+        await self.acknowledged(again)
+        there.publish("a", b"1")
+        assert await self.responses(again, 1) == [b"1"]
+
+    async def lost_reader(self, node: SessionNode) -> Client:
+        client = self.reader(node)
+        await self.acknowledged(client)
+        await self.pass_time(2)
+        return client
+
     async def test_ids_that_nobody_knows_do_not_wait_long(self) -> None:
         here, _ = await self.two()
         here.broker.topics.create("a")

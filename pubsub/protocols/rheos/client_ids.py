@@ -83,6 +83,9 @@ class Clients:
             del self._kept[client_id]
         client.destinations.append(destination)
         destination.clients[client_id] = client
+        if client.key and len(client.destinations) == 1:
+            # Other brokers have read that it has no connection, and where it continued then.
+            self.shared.changed(client)
         return client
 
     def _claim(self, client: ClientId, destination: MessageDestination) -> None:
