@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.threads import deferToThreadPool
 
+from pubsub.backplane.backplane_services import BackplaneServices
 from pubsub.backplane.engine_url import ENGINE, engine_options
 from pubsub.backplane.fanout import Fanout
 from pubsub.backplane.leases import LEAST, MOST, Leases
@@ -162,6 +163,7 @@ def add_backplane(
             f"backplane: {error}; install it with pip install 'pubsub-broker[nats]'"
         ) from None
     keys: AwaitedKeys | None = None
+    services = BackplaneServices(reactor)
     if not isinstance(broker.store, SharedStore):
         backplane = NatsBackplane(options, reactor, tick_end, broker.counters.drop)
         fanout = Fanout(broker, backplane)
@@ -181,19 +183,21 @@ def add_backplane(
         limits = SharedLimits(settings["backplane-spool-bytes"], options.max_bytes)
         history = SharedHistory(broker, broker.store, backplane.history, reactor, limits, tick_end)
         fanout, keys = Fanout(broker, backplane, history), history.keys
-        _share_places(broker, fanout, backplane.state, history.positions, reactor)
+        _share_places(broker, services, fanout, backplane.state, history.positions, reactor)
         fanout.set_aside(2 * options.max_bytes + WINDOW + FETCHED)
-    topics = _share_topics(broker, fanout, backplane.state, settings, reactor)
+    topics = _share_topics(broker, services, fanout, backplane.state, settings, reactor)
     if keys is not None:
         keys.follow(backplane.state, lambda: topics.is_complete)
     secrets = SecretComparison(broker, backplane.state, reactor, time.time)
     fanout.also.append(secrets.figures)
-    secrets.setServiceParent(broker)  # type: ignore[no-untyped-call]
-    fanout.setServiceParent(broker)  # type: ignore[no-untyped-call]
+    secrets.setServiceParent(services)  # type: ignore[no-untyped-call]
+    fanout.setServiceParent(services)  # type: ignore[no-untyped-call]
+    services.setServiceParent(broker)  # type: ignore[no-untyped-call]
 
 
 def _share_topics(
     broker: BrokerService,
+    services: BackplaneServices,
     fanout: Fanout,
     state: ISharedState,
     settings: Mapping[str, Any],
@@ -208,12 +212,13 @@ def _share_topics(
     )
     fanout.also.append(shared.figures)
     # It is called with the present state once there is a connection, so it is started before.
-    shared.setServiceParent(broker)  # type: ignore[no-untyped-call]
+    shared.setServiceParent(services)  # type: ignore[no-untyped-call]
     return shared
 
 
 def _share_places(
     broker: BrokerService,
+    services: BackplaneServices,
     fanout: Fanout,
     state: ISharedState,
     positions: SharedPositions,
@@ -227,5 +232,5 @@ def _share_places(
     identities = SharedIdentities(broker, broker.store, state, positions, reactor)
     sessions.also.append(identities.leave)
     fanout.also += [sessions.figures, identities.figures]
-    sessions.setServiceParent(broker)  # type: ignore[no-untyped-call]
-    identities.setServiceParent(broker)  # type: ignore[no-untyped-call]
+    sessions.setServiceParent(services)  # type: ignore[no-untyped-call]
+    identities.setServiceParent(services)  # type: ignore[no-untyped-call]

@@ -157,6 +157,21 @@ def test_one_owner_of_an_exclusive_topic(house: House) -> None:
     )
 
 
+def test_an_exclusive_topic_of_a_stopped_broker_is_free_at_once(house: House) -> None:
+    here, there = house.broker("here"), house.broker("there")
+    owner = Fast.to(here, fast_client.create(house.k1, flags=EXCLUSIVE))
+    assert owner.sync(house.k1) == []
+    here.stop()
+    other = Fast.to(there)
+
+    def taken() -> bool:
+        other.send(fast_client.create(house.k2, flags=EXCLUSIVE))
+        return bool(other.sync(house.k2))
+
+    # The lease has a minute.
+    until(lambda: not taken(), "the name is free", 20)
+
+
 def test_an_exclusive_topic_of_a_killed_broker_is_free_after_its_lease(house: House) -> None:
     here, there = (house.broker(name, "--backplane-lease=10s") for name in ("here", "there"))
     owner = Fast.to(here, fast_client.create(house.k1, flags=EXCLUSIVE))
