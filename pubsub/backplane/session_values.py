@@ -95,6 +95,8 @@ class SessionValues:
         self._run, self._state, self._positions = run, state, positions
         self._bounded, self._memory, self._clock = bounded, memory, clock
         self._forget = forget
+        self.meet: Callable[[str, SharedClient], object] = lambda key, client: None
+        """Called for a session that was begun here while another broker had it, to merge both."""
         self.shared: dict[str, SharedValue] = {}
         self.is_there = False
         """Whether the engine is there."""
@@ -315,7 +317,12 @@ class SessionValues:
             # ended elsewhere before this one began.
             one.revision = found.revision
             return False
-        self._forget(key)
+        client = one.client
+        if not one.revision and client is not None and client.can_merge and not client.is_lost:
+            self.drop(key)
+            self.meet(key, client)
+        else:
+            self._forget(key)
         return True
 
 

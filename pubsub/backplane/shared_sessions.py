@@ -76,6 +76,7 @@ class SharedSessions(Service):
         self._values = SessionValues(
             self.run, state, self._positions, self.bounded, broker.memory, clock, self._forget
         )
+        self._values.meet = lambda *one: ensureDeferred(self._meet(*one)).addErrback(failed)
         self._revision = self._seen = 0
         self._bucket = b""
         self._candidate: tuple[int, SharedPosition] | None = None
@@ -249,6 +250,17 @@ class SharedSessions(Service):
             if client.is_lost or client.is_movable:
                 self._lost += 1
             self._broker.slices.run(client.forget())
+
+    async def _meet(self, key: str, client: SharedClient) -> None:
+        """``client`` began a session here while another broker had one and could not be asked."""
+        content = await self.take(key)
+        if content is not None:
+            await self._broker.slices.finish(client.merge(content))
+            return
+        # It has ended, or cannot be taken now.
+        await deferLater(self._clock, _AGAIN)
+        if self.running and not client.is_lost and key not in self._values.shared:
+            self.share(key, client)
 
     # The value of this broker
 

@@ -44,6 +44,17 @@ class SharedClient(Protocol):
     def is_movable(self) -> bool:
         """False if no other broker may take the session while the client is connected."""
 
+    @property
+    def can_merge(self) -> bool:
+        """Whether ``merge`` is possible."""
+
+    def merge(self, content: SessionContent) -> Work:
+        """Return the work of going on with the session that another broker had under the key.
+
+        The client has begun this one while brokers could not ask each other. Its subscriptions
+        stay, and those of ``content`` continue where they were.
+        """
+
     def lose(self) -> Work:
         """Return the work of giving up the connection, as another broker resumes the session."""
 

@@ -83,6 +83,15 @@ class _Shared:
         """See ``SharedClient``."""
         return self._session.movable
 
+    @property
+    def can_merge(self) -> bool:
+        """See ``SharedClient``: a client of cafe is refused, one of spot keeps its connection."""
+        return False
+
+    def merge(self, content: SessionContent) -> Work:
+        """See ``SharedClient``."""
+        raise NotImplementedError
+
     def content(self) -> SessionContent:
         """See ``SharedClient``."""
         return self._session.content()

@@ -48,7 +48,7 @@ class BackplaneServicesTests(SynchronousTestCase):
         assert self.calls == ["secrets stops", "topics stops"]
         self.made[0].stopped.callback(None)
         assert self.calls[2:] == ["connection stops"]
-        assert not stopped.called
+        self.assertNoResult(stopped)  # type: ignore[no-untyped-call]
         self.made[2].stopped.callback(None)
         self.successResultOf(stopped)
 

@@ -438,6 +438,39 @@ class RheosTests(SessionCase):
         await self.pass_time(2)
         return client
 
+    async def test_a_client_that_connects_elsewhere_while_the_engine_is_away(self) -> None:
+        here, there = await self.two()
+        client = await self.lost_reader(here)
+        client.send(rheos_wire.subscribe(BOB, b"b"))
+        await self.until(lambda: bool(client.take()))
+        await self.pass_time(1)
+        for node in (here, there):
+            node.state.leave()
+        client.stream.lose()
+        here.publish("b", b"missed")
+        again = self.reader(there)
+        await self.acknowledged(again)
+        there.publish("a", b"0")
+        assert await self.responses(again, 1) == [b"0"]
+        for node in (here, there):
+            node.state.come_back()
+        # Its subscriptions here and there go on; messages may come again.
+        assert b"missed" in await self.responses(again, 1)
+        await self.settled(here, there)
+        await self.pass_time(1)
+        here.publish("a", b"1")
+        here.publish("b", b"2")
+        assert sorted(await self.responses(again, 2)) == [b"1", b"2"]
+        assert len(here.house.factories["rheos"].shared.clients) == 0
+        # The session is the one of this broker now.
+        again.stream.lose()
+        await self.pass_time(1)
+        there.publish("a", b"3")
+        await self.settled(here, there)
+        last = self.reader(here)
+        await self.acknowledged(last)
+        assert await self.responses(last, 1) == [b"3"]
+
     async def test_ids_that_nobody_knows_do_not_wait_long(self) -> None:
         here, _ = await self.two()
         here.broker.topics.create("a")

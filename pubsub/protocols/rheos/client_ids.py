@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from pubsub.broker.session_sharing import known_topics
 from pubsub.errors import LimitReached, NotAuthorized
 from pubsub.protocols.rheos.message_destination import ClientId
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
     from pubsub.broker.listener import Listener
     from pubsub.broker.publisher import Publisher
+    from pubsub.broker.session_sharing import SessionContent
     from pubsub.broker.slices import Work
     from pubsub.broker.start_positions import Position
     from pubsub.broker.topics import Topic
@@ -173,6 +175,27 @@ class Clients:
         self._listener.memory.add(SUBSCRIPTION_BYTES * len(starts))
         self._keep(client)
         return client
+
+    def merge(self, client: ClientId, content: SessionContent) -> Work:
+        """Go on with the subscriptions of ``client`` that another broker had; see ``SharedClient``.
+
+        Messages that were delivered here since come again if the other broker had the topic too.
+        """
+        topics = self._listener.topics
+        starts = known_topics(content, lambda name: topics.create(name, hosted=False))
+        for topic, start in starts.items():
+            if self._clients.get(client.id) is not client:
+                return
+            destination = client.topics.get(topic)
+            if topic not in client.topics:
+                self._listener.memory.add(SUBSCRIPTION_BYTES)
+            elif destination is not None and not destination.closed:
+                destination.discard(client, topic)
+            client.topics[topic], client.starts[topic] = None, start
+            if client.destinations:
+                self._move(client, topic)
+            yield
+        self.shared.changed(client)
 
     def _leave(self, moving: Iterable[ClientId], destination: MessageDestination) -> Work:
         yield from self.move(moving)

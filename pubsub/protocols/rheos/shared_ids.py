@@ -45,6 +45,15 @@ class SharedId:
         """See ``SharedClient``."""
         return True
 
+    @property
+    def can_merge(self) -> bool:
+        """See ``SharedClient``."""
+        return True
+
+    def merge(self, content: SessionContent) -> Work:
+        """See ``SharedClient``."""
+        yield from self._clients.merge(self._client, content)
+
     def content(self) -> SessionContent:
         """See ``SharedClient``."""
         client, live = self._client, []
