@@ -46,6 +46,7 @@ class Plain:
             f"--listen=nsd=tcp:0:interface={HOST}",
             f"--admin-port=tcp:{self.port}:interface={HOST}",
             f"--store=log:{self._directory}/history",
+            "--name=broker-a",
         )
         return self.broker
 
@@ -85,6 +86,13 @@ def test_traffic_of_every_protocol_is_shown_soon(
             sent[name] += 1
         shown = [shown_soon(tab, clients, sent) for _ in range(BURSTS)]
     assert any(shown)
+    tab.close()
+
+
+def test_the_name_of_the_broker(browser: Browser, plain: Plain) -> None:
+    tab = DashboardTab(browser, plain.url)
+    tab.live()
+    expect(tab.page.locator("header .broker-name")).to_have_text("broker-a")
     tab.close()
 
 
