@@ -131,7 +131,7 @@ class LogWriter:
             self._raise_ceiling(operations)
             self._open_note()
         except BaseException:
-            os.close(self._active().file)
+            self._active().close()
             raise
 
     def _open_note(self) -> None:
@@ -304,7 +304,7 @@ class LogWriter:
                 with self._lock:
                     self._to_seal = [one for one in self._to_seal if one not in to_seal]
                 for segment in to_seal:
-                    os.close(segment.file)
+                    segment.close()
 
     def _write_again(self) -> None:
         """Write the bytes that a failed sync may have lost.
@@ -344,6 +344,6 @@ class LogWriter:
             self.sync(final=True)
         finally:
             for one in {*self._to_seal, *([] if self._open is None else [self._open])}:
-                os.close(one.file)
+                one.close()
             self._open = None
             os.close(self._note)

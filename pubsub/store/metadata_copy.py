@@ -35,7 +35,11 @@ class MetadataCopy:
 
     def add(self, written: Sequence[WrittenRecords]) -> None:
         """Take records that are on disk."""
-        self.waiting += (*[one for one in written[:-1] if one.operations], *written[-1:])
+        before = self.waiting
+        if written and before and not before[-1].operations:
+            # Only its place was needed. They would add up while SQLite cannot write.
+            before = before[:-1]
+        self.waiting = (*before, *[one for one in written[:-1] if one.operations], *written[-1:])
 
     def apply(self, to_seal: Sequence[OpenSegment], stop: int, final: bool) -> bool:
         """Apply waiting changes; return whether the segments ``to_seal`` are recorded as sealed.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,12 @@ class OpenSegment:
     segment: Segment
     index: SegmentIndex
     allocated: int
+
+    def close(self) -> None:
+        """Close the file, once: another file may get the number of the descriptor."""
+        file, self.file = self.file, -1
+        if file >= 0:
+            os.close(file)
 
 
 @dataclass(slots=True, eq=False)

@@ -142,6 +142,7 @@ class _Recovery:
         self._names = names
         self._rows = {(row.base, row.sequence): row for row in metadata.segments()}
         self._unsealed: list[Segment] = []
+        self._replaced: set[tuple[int, int]] = set()
         self._damage = Damage()
         self._scanner = SegmentScanner(directory, self._state.applied, self._damage)
 
@@ -167,6 +168,7 @@ class _Recovery:
             if one is scanned[-1] or one.segment.place not in self._rows
         ]  # fmt: skip
         self._apply(recovered, sealed)
+        self._list_rewritten(segments, scanned)
         return recovered
 
     # The files
@@ -229,6 +231,7 @@ class _Recovery:
             if rewritten and one not in self._unsealed and self._is_applied(one):
                 self._directory.remove(one.name)
                 self._directory.remove(index_name(one.name))
+                self._replaced.add(one.place)
                 continue
             kept.append(one)
             if one not in self._unsealed:
@@ -303,6 +306,23 @@ class _Recovery:
         offset = recovered.offset
         self._metadata.apply(self._scanner.operations, place, offset, offset, sealed)
         recovered.catalog.ended = self._metadata.ended()
+
+    def _list_rewritten(self, segments: Sequence[Segment], scanned: Sequence[Scanned]) -> None:
+        """List segments that were rewritten before a crash, instead of those that they replaced.
+
+        A copy of the log refuses a rewritten segment that is not listed.
+        """
+        known = self._rows.keys() | {one.segment.place for one in scanned}
+        added = [self._row_of(one) for one in segments if one.place not in known]
+        removed = self._replaced & self._rows.keys()
+        if added or removed:
+            self._metadata.replace_segments(removed, added, self._state.first)
+
+    def _row_of(self, one: Segment) -> SealedSegment:
+        size = self._directory.size(one.name) or 0
+        return SealedSegment(
+            *one.place, one.stop, size, one.head.salt, one.head.created, one.last_timestamp
+        )
 
     def _report_lost(self, start: int, stop: int) -> None:
         self._damage.note(start, stop)

@@ -19,6 +19,8 @@ from pubsub.store.segment_index import DEFAULT_GRAIN, LOST, Grain, SegmentIndex
 # Limits of a record that is made: runs, and its time span in µs.
 _RUNS = 512
 _SPAN = 600_000_000
+# Offsets of a record with messages, which are numbered from its base in 32 bits.
+_OFFSETS = 2**31
 
 
 class SegmentBuilder:
@@ -71,6 +73,7 @@ class SegmentBuilder:
         if (
             self._size + size > self._grain.nbytes
             or block.base - first.base >= self._grain.messages
+            or block.stop - first.base > _OFFSETS
             or self._runs + runs > _RUNS
             or (runs and self._runs and block.run != first.run)
             or (runs and self._runs and block.last - first.first > _SPAN)

@@ -10,7 +10,7 @@ from twisted.logger import Logger
 
 from pubsub.store.damage import Damage
 from pubsub.store.log_directory import LogDirectory
-from pubsub.store.log_files import write_index
+from pubsub.store.log_files import write_all, write_index
 from pubsub.store.metadata import LogPlace, SealedSegment
 from pubsub.store.record import CLOSED, SEALED, Found, Operation, Record, encode
 from pubsub.store.segment import (
@@ -90,7 +90,7 @@ class SegmentScanner:
                     Record(index.stop, flags=SEALED), segment.head.salt, 0,
                     max(found.ceiling, offset),
                 )  # fmt: skip
-                os.pwrite(file, buffers[0], index.end)
+                write_all(file, buffers, index.end)
                 index.close_entry()
                 index.add(index.stop, index.stop, length, 0, 0, {})
             if os.fstat(file).st_size > index.end:

@@ -18,7 +18,7 @@ from twisted.logger import Logger
 
 from pubsub.errors import StartError
 from pubsub.store.block import decode_block, encode_block
-from pubsub.store.log_directory import METADATA, LogDirectory
+from pubsub.store.log_directory import METADATA, LogDirectory, sync_names
 from pubsub.store.log_files import SALT_BYTES
 from pubsub.store.log_writer import SEGMENT_BYTES
 from pubsub.store.metadata import Metadata
@@ -77,7 +77,7 @@ def _locked(source: Path) -> Iterator[None]:
     with Path(f"{source}-lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise StartError(
                 f"history: {source} is in use by another broker; stop it before the migration"
             ) from None
@@ -122,6 +122,8 @@ class _Migration:
             metadata.close()
             self._directory.close()
         self._path.rename(self._target)
+        # Without the name, the next start would take the log for one that is incomplete.
+        sync_names(self._target.parent)
 
     def _begin(self) -> Metadata:
         """Return the metadata of the log that is built, new or of a migration that was cut off."""

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pubsub.store import log_writer
+from pubsub.store.log_check import LogCheck
 from pubsub.store.log_files import read_note
 from pubsub.store.record import End
 from pubsub.store.write_group import WriteGroup
@@ -123,6 +124,11 @@ class FaultCase(LogCase):
         assert not damaged
         log.kill()
         return [one.payload for one in found]
+
+
+def raise_error(number: int) -> None:
+    """Raise an error of the system."""
+    raise OSError(number, os.strerror(number))
 
 
 class FailureTests(FaultCase):
@@ -282,6 +288,36 @@ class FailureTests(FaultCase):
         log.kill()
         assert self.payloads() == [b"%d" % n for n in range(5)]
 
+    def test_a_sealed_segment_is_closed_once_if_no_other_can_be_begun(self) -> None:
+        self.patch(log_writer, "SEGMENT_BYTES", 1)
+        log = self.log()
+        log.commit(numbered(0, 3))
+        group = log.group(numbered(3, 5))
+        self.patch(log.directory, "open", lambda *_: raise_error(errno.EMFILE))
+        raised(OSError, log.writer.write, group, False)
+        sealed = log.catalog.segments[-1].name
+        log.sync()
+        # This file gets the number of the descriptor that was closed.
+        other = os.open(self.path / sealed, os.O_RDONLY)
+        self.addCleanup(os.close, other)
+        assert raised(OSError, log.close).errno == errno.EMFILE
+        assert os.fstat(other).st_size
+
+    def test_the_end_of_a_segment_that_was_not_ended_is_written_whole(self) -> None:
+        log = self.log()
+        log.commit(numbered(0, 3), sync=True)
+        log.kill()
+
+        def short(file: int, data: bytes, position: int) -> int:
+            return self.faults._write(file, data[:50], position)
+
+        self.patch(os, "pwrite", short)
+        self.break_calls("short")
+        self.log().kill()
+        check = LogCheck(self.path)
+        self.addCleanup(check.close)
+        assert not [one for one in check.problems() if "not a record" in one]
+
     def test_a_segment_that_cannot_be_cut_is_completed_later(self) -> None:
         self.patch(log_writer, "SEGMENT_BYTES", 1)
         log = self.log()
@@ -332,6 +368,19 @@ class FailureTests(FaultCase):
         ]
         after = self.log(crashed)
         assert after.items() == {"a": b"2", "b": b"1"}
+
+    def test_commits_without_values_do_not_add_up_while_metadata_cannot_be_written(self) -> None:
+        log = self.log()
+
+        def fail(*given: Any) -> None:
+            raise sqlite3.OperationalError("disk I/O error")
+
+        logged(self)
+        self.patch(log.metadata, "apply", fail)
+        log.commit(numbered(0, 1), puts={"a": b"1"}, sync=True)
+        for number in range(1, 20):
+            log.commit(numbered(number, number + 1), sync=True)
+        assert len(log.writer._copy.waiting) == 2
 
     def test_metadata_that_another_program_has_locked_hold_no_commit_for_long(self) -> None:
         log = self.log()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import sqlite3
 import struct
 from pathlib import Path
@@ -57,6 +58,22 @@ class MigrationTests(TestCase):
     async def payloads(self) -> list[tuple[int, str, list[bytes]]]:
         """Return offset, topic and payloads of each run."""
         return [(one.offset, one.topic, one.payloads()) for one in (await self.page()).batches]
+
+    async def test_the_new_name_is_on_disk_before_anything_is_written_under_it(self) -> None:
+        with history(self.old) as old:
+            old.put("a", [b"1"])
+        synced: list[tuple[str, list[str]]] = []
+        fsync = os.fsync
+
+        def note(file: int) -> None:
+            names = sorted(os.listdir(self.new)) if self.new.exists() else []
+            synced.append((os.readlink(f"/proc/self/fd/{file}"), names))
+            fsync(file)
+
+        self.patch(os, "fsync", note)  # type: ignore[no-untyped-call]
+        await self.open()
+        (names,) = [names for path, names in synced if names and path == str(self.new.parent)]
+        assert sum(name.endswith(".log") for name in names) == 1
 
     async def test_messages_epochs_and_metadata(self) -> None:
         with history(self.old) as old:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import sqlite3
@@ -10,6 +12,7 @@ from unittest.mock import patch
 
 from pubsub.errors import StartError
 from pubsub.store import log_writer, record
+from pubsub.store.log_directory import LogDirectory
 from pubsub.store.record import HEAD_BYTES
 from pubsub.store.segment import SEGMENT_HEAD_BYTES
 from tests.histories import of_later_version, with_unknown_operation
@@ -308,6 +311,31 @@ class RefusedTests(RecoveryCase):
         self.make()
         self.log()
         assert f"in use by another broker (process {os.getpid()})" in self.refused()
+
+    def test_the_names_of_new_directories_are_synced(self) -> None:
+        synced: list[str] = []
+        real = os.fsync
+
+        def fsync(file: int) -> None:
+            synced.append(os.readlink(f"/proc/self/fd/{file}"))
+            real(file)
+
+        self.patch(os, "fsync", fsync)
+        path = self.path.resolve()
+        LogDirectory(path / "a" / "b", create=True).close()
+        assert synced == [str(path / "a"), str(path), str(path.parent)]
+        LogDirectory(path / "a" / "b", create=True).close()
+        assert len(synced) == 3
+
+    def test_a_file_system_without_locks(self) -> None:
+        self.make()
+
+        def no_locks(file: int, operation: int) -> None:
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+        self.patch(fcntl, "flock", no_locks)
+        error = raised(OSError, Log, self.path)
+        assert error.errno == errno.ENOLCK
 
     def test_a_segment_of_another_history(self) -> None:
         self.make()

@@ -7,14 +7,17 @@ import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch, Headers
 from pubsub.kernel import Columns
 from pubsub.settings import matcher
-from pubsub.store.catalog import Horizon, set_horizons
+from pubsub.store.block import Block, encode_block
+from pubsub.store.catalog import Catalog, Horizon, set_horizons
 from pubsub.store.expired_messages import ExpiredMessages, grain_of
+from pubsub.store.log_backup import copy_log
 from pubsub.store.log_directory import METADATA, RESERVE, LogDirectory
 from pubsub.store.log_reader import read_page, topics_in
 from pubsub.store.log_writer import LogWriter
@@ -26,7 +29,7 @@ from pubsub.store.segment_builder import SegmentBuilder
 from pubsub.store.stored_runs import record_of
 from pubsub.store.upkeep import Upkeep
 from pubsub.store.write_group import WriteGroup
-from tests.unit.fakes import scratch
+from tests.unit.fakes import batch_of, scratch
 from tests.unit.raising import raised
 from tests.unit.streams import logged
 
@@ -398,6 +401,13 @@ class RemovalTests(LogCase):
         assert log.read() == [(0, "a", b"1")]
 
 
+def one_message(offset: int) -> Block:
+    """Return a block of one message."""
+    batch = batch_of([b"x"])
+    batch.offset = offset
+    return encode_block([record_of(batch)], 7, offset, offset + 1)
+
+
 class RewritingTests(LogCase):
     """Small records become large ones, and expired messages are removed"""
 
@@ -474,6 +484,36 @@ class RewritingTests(LogCase):
         raised(OSError, log.rest)
         assert len(log.read()) == 100
         assert not list(self.path.glob("*.new"))
+
+    def test_a_crash_before_the_metadata_list_the_new_segment(self) -> None:
+        log = self.open()
+        for number in range(100):
+            log.put(("a", b"%d" % number))
+        for _ in range(3):
+            log.seal()
+            log.put(("a", b"more"))
+
+        with mock.patch.object(log.metadata, "replace_segments", side_effect=OSError):
+            raised(OSError, log.rest)
+        log = self.reopen()
+        listed = {(row.base, row.sequence) for row in log.metadata.segments()}
+        assert listed == {one.place for one in log.catalog.segments if one.sealed}
+        assert len(log.read()) == 103
+        # A copy refuses a rewritten segment that the metadata do not list.
+        copy_log(self.path, self.path.with_name("copy"))
+
+    def test_a_record_spans_no_more_offsets_than_its_runs_can_number(self) -> None:
+        log = self.open()
+        far = 2**32
+        builder = SegmentBuilder(log.directory, b"12345678", 0, 99, 0)
+        builder.add(one_message(0))
+        builder.add(encode_block([], 0, 1, far))
+        builder.add(one_message(far))
+        builder.sync()
+        segment, row = builder.finish()
+        assert row.stop == far + 1
+        read = read_page(Catalog((segment,)), 0, None, 2**30).batches
+        assert [batch.offset for batch in read] == [0, far]
 
 
 class CheckTests(LogCase):
