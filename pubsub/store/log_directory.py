@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from pubsub.durable_names import make_directory
 from pubsub.errors import StartError
 from pubsub.store.segment import INDEX_SUFFIX, SUFFIX
 
@@ -50,7 +51,7 @@ class LogDirectory:
         self.path = path
         try:
             if create:
-                _make(path)
+                make_directory(path, mode=0o700)
             self.file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except (FileExistsError, NotADirectoryError):
             raise StartError(
@@ -211,27 +212,6 @@ class LogDirectory:
         """Return the free bytes and all bytes of the file system."""
         found = os.fstatvfs(self.file)
         return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
-
-
-def _make(path: Path) -> None:
-    """Make a directory and its parents, unless they exist; their names are on disk on return."""
-    missing = [one for one in (path, *path.parents) if not one.exists()]
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for one in missing:
-        sync_names(one.parent)
-
-
-def sync_names(path: Path) -> None:
-    """Wait until the names of the files in a directory are on disk. Raises OSError."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except PermissionError:
-        # A user can make files in a directory that it cannot list, but not sync it.
-        return
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def check_free(path: Path) -> None:

@@ -16,9 +16,10 @@ from pathlib import Path
 
 from twisted.logger import Logger
 
+from pubsub.durable_names import sync_names
 from pubsub.errors import StartError
 from pubsub.store.block import decode_block, encode_block
-from pubsub.store.log_directory import METADATA, LogDirectory, sync_names
+from pubsub.store.log_directory import METADATA, LogDirectory
 from pubsub.store.log_files import SALT_BYTES
 from pubsub.store.log_writer import SEGMENT_BYTES
 from pubsub.store.metadata import Metadata

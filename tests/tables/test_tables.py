@@ -209,6 +209,35 @@ class PartitionWriterTests(TestCase):
         parts.add(batch(64, 64))
         assert sum(f.rows for f in parts.finish()) == 128
 
+    def test_rows_of_a_rare_partition_do_not_hold_the_memory_of_others(self) -> None:
+        most = 2**20
+        parts = PartitionWriter(self.root, BY, max_held=most)
+        before = pa.total_allocated_bytes()
+        for number in range(50):
+            rows = pa.Table.from_batches(
+                [batch(2000 * number, 1999, ["orders"]), batch(2000 * number + 1999, 1, ["rare"])]
+            )
+            parts.add(rows.combine_chunks().to_batches()[0])
+            assert pa.total_allocated_bytes() - before < 4 * most
+        files = parts.finish()
+        (rare,) = [file for file in files if file.values[0] == "rare"]
+        found = ds.dataset(os.path.join(self.root, rare.path)).to_table()
+        assert found["offset"].to_pylist() == [2000 * number + 1999 for number in range(50)]
+        assert sum(file.rows for file in files) == 100_000
+
+    def test_large_rows_of_a_partition_with_few_are_counted(self) -> None:
+        most = 2**20
+        parts = PartitionWriter(self.root, BY, max_held=most)
+        before = pa.total_allocated_bytes()
+        for number in range(50):
+            large = batch(2000 * number, 1, ["rare"])
+            value = large.schema.get_field_index("value")
+            large = large.set_column(value, "value", pa.array([bytes(200_000)], pa.binary()))
+            small = batch(2000 * number + 1, 1999, ["orders"])
+            parts.add(pa.Table.from_batches([large, small]).combine_chunks().to_batches()[0])
+            assert pa.total_allocated_bytes() - before < 4 * most
+        assert sum(file.rows for file in parts.finish()) == 100_000
+
     def test_statistics_enclose_the_values(self) -> None:
         parts = PartitionWriter(self.root, BY)
         parts.add(batch(5, 3, ["orders"]))
@@ -299,6 +328,26 @@ class CommitTests(TestCase):
             found["topic"].to_pylist(), found["value"].to_pylist(), strict=True
         ):
             assert topic.encode() == value
+
+    def test_parquet_syncs_the_names_of_moved_files(self) -> None:
+        table = ParquetFiles(self.path, SCHEMA, BY)
+        table.create_if_missing()
+        files = write(table, "q", 0, batch(0, 4, ["orders"]))
+        (file,) = files
+        final = os.path.realpath(os.path.join(self.path, file.path))
+        synced = []
+        fsync = os.fsync
+
+        def note(descriptor: int) -> None:
+            synced.append((os.readlink(f"/proc/self/fd/{descriptor}"), os.path.exists(final)))
+            fsync(descriptor)
+
+        with patch("os.fsync", note):
+            assert table.commit(files, "q", 0)
+        day = os.path.dirname(final)
+        assert [path for path, moved in synced if moved] == [day]
+        made = {path for path, _ in synced}
+        assert {os.path.dirname(day), os.path.realpath(self.path)} <= made
 
     def test_parquet_recovers_from_a_kill_anywhere_in_a_commit(self) -> None:
         moves = 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import threading
 import time
@@ -23,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from pubsub.durable_names import replace_text
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.argument_values import time_range
 from pubsub.pipeline.connector_options import parse_topics
@@ -81,7 +81,6 @@ class ReplayProgress:
             self.next: int = known["next"]
         else:
             self.settings, self.query, self.next = settings, f"replay-{uuid.uuid4()}", 0
-            self._path.parent.mkdir(parents=True, exist_ok=True)
             self.save(0)
 
     def _check(self, known: dict[str, Any], given: ReplaySettings) -> None:
@@ -97,9 +96,7 @@ class ReplayProgress:
         """Store that every piece before ``next_piece`` is published."""
         self.next = next_piece
         state = {"query": self.query, "next": next_piece, "settings": asdict(self.settings)}
-        new = self._path.with_suffix(".new")
-        new.write_text(json.dumps(state))
-        os.replace(new, self._path)
+        replace_text(self._path, json.dumps(state))
 
 
 def _topics(known: dict[str, Any]) -> tuple[str, ...] | None:

@@ -23,6 +23,9 @@ from pubsub.pipeline.tables.storage import Storage, open_storage
 
 MAX_HELD_BYTES = 192 * 1024 * 1024
 """Bytes of Arrow data above which a task writes its largest partition."""
+# Rows that wait keep the batches they came in. If these have this many times the bytes that may be
+# held, the rows are copied, and the batches freed.
+_SHARED = 2
 _ROW_GROUP = 1_000_000
 # Above this mean number of rows of one partition in sequence, a batch is not sorted by partition.
 _LONG_RUN = 64
@@ -93,19 +96,37 @@ class PartitionWriter:
         self._waiting: dict[Values, list[pa.RecordBatch]] = {}
         self._partition_bytes: dict[Values, int] = {}
         self._held = 0
+        # Bytes of the batches that rows may share memory with.
+        self._shared = 0
         self._files: list[WrittenFile] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add a batch, and write partitions while too many bytes are held."""
-        # The slices of a batch share its memory, so the bytes of a slice follow from its rows.
+        # An estimate, as the bytes of a slice take long to determine.
         width = batch.nbytes / max(batch.num_rows, 1)
+        self._shared += batch.nbytes
         for values, rows in self._split(batch):
             self._waiting.setdefault(values, []).append(rows)
             size = int(rows.num_rows * width)
             self._partition_bytes[values] = self._partition_bytes.get(values, 0) + size
             self._held += size
+        self._write_largest()
+        if self._shared > _SHARED * self._max_held:
+            self._copy()
+            self._write_largest()
+
+    def _write_largest(self) -> None:
         while self._held > self._max_held:
             self._write(max(self._partition_bytes, key=self._partition_bytes.__getitem__))
+
+    def _copy(self) -> None:
+        """Copy the rows that wait: a few of them keep the memory of whole batches."""
+        for values, batches in self._waiting.items():
+            # Alone, a batch would not be copied.
+            rows = pa.Table.from_batches([*batches, batches[0].slice(0, 0)]).combine_chunks()
+            self._waiting[values] = rows.to_batches()
+            self._partition_bytes[values] = rows.nbytes
+        self._held = self._shared = sum(self._partition_bytes.values())
 
     def finish(self) -> list[WrittenFile]:
         """Write the remaining rows and return all files."""

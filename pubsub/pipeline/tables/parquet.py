@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from pubsub.durable_names import make_directory, replace_text, sync_names
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.tables.file_names import (
     old_files,
@@ -85,7 +86,7 @@ class ParquetFiles:
             self.discard(files, query)
             return False
         paths = [file.path for file in files]
-        _replace(log, json.dumps({"batch": batch, "files": paths}))
+        replace_text(log, json.dumps({"batch": batch, "files": paths}))
         self._move(paths)
         return True
 
@@ -123,11 +124,17 @@ class ParquetFiles:
         return os.path.join(self.path, _STAGING, path)
 
     def _move(self, paths: Sequence[str]) -> None:
+        directories = set()
         for path in paths:
-            staged, final = self._staged(path), os.path.join(self.path, path)
+            staged, final = self._staged(path), Path(self.path, path)
             if os.path.exists(staged):
-                os.makedirs(os.path.dirname(final), exist_ok=True)
+                make_directory(final.parent)
                 os.replace(staged, final)
+                directories.add(final.parent)
+        # Before the next batch takes the place of the list: after a loss of power nothing else
+        # shows that a file which is in the staging directory again was committed.
+        for directory in directories:
+            sync_names(directory)
 
 
 def _read(log: Path) -> tuple[int, list[str]]:
@@ -136,19 +143,3 @@ def _read(log: Path) -> tuple[int, list[str]]:
         return -1, []
     known = json.loads(log.read_text())
     return known["batch"], known["files"]
-
-
-def _replace(path: Path, text: str) -> None:
-    """Replace the content of ``path`` by ``text`` atomically and sync it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_suffix(".new")
-    with open(new, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(new, path)
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
