@@ -98,7 +98,7 @@ clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage twisted/plugins/dropin.cache
 
 .venv/.installed-run: $(INSTALL)
-	PYTHON=$(PYTHON) scripts/setup run
+	PYTHON="$(PYTHON)" scripts/setup run
 
 .venv/.installed-dev: $(INSTALL)
-	PYTHON=$(PYTHON) scripts/setup dev
+	PYTHON="$(PYTHON)" scripts/setup dev

@@ -1,0 +1,84 @@
+"""``scripts/setup`` on machines that lack something, in a directory whose name has a space."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.unit.fakes import scratch
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "setup"
+TOOLS = ("dirname", "sed", "touch", "dpkg-query", "grep")
+# It says what it was called with, and fails if that begins with FAILS.
+_FAKE = """\
+#!/bin/sh
+echo "${0##*/} $*"
+case "$*" in FAILS*) exit 100 ;; esac
+"""
+
+
+class SetupScriptTests(SynchronousTestCase):
+    """The set-up of the tests, by root, without the packages of Debian"""
+
+    def setUp(self) -> None:
+        self.root = scratch(self) / "a checkout"
+        self.tools = self.root / "tools"
+        self.tools.mkdir(parents=True)
+        (self.root / "scripts").mkdir()
+        shutil.copy(SCRIPT, self.root / "scripts")
+        for name in TOOLS:
+            if found := shutil.which(name):
+                (self.tools / name).symlink_to(found)
+        (self.tools / "python").symlink_to(sys.executable)
+        self.fake("id").write_text("#!/bin/sh\necho 0\n")
+        self.fake("apt-get")
+        self.fake(".venv/bin/pip", self.root)
+
+    def fake(self, name: str, directory: Path | None = None, fails: str = "nothing") -> Path:
+        """Make a command that only says that it was called."""
+        path = (directory or self.tools) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(_FAKE.replace("FAILS", fails))
+        path.chmod(0o755)
+        return path
+
+    def run_it(self) -> tuple[int, list[str]]:
+        """Run the set-up; return its exit code and the commands that it has called."""
+        done = subprocess.run(
+            ["/bin/sh", self.root / "scripts" / "setup", "dev"],
+            env={"PATH": str(self.tools), "PYTHON": "python"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        called = [" ".join(line.split()[:2]) for line in done.stdout.splitlines()]
+        return done.returncode, called
+
+    def is_complete(self) -> bool:
+        """Whether make takes the set-up for done."""
+        return (self.root / ".venv" / ".installed-dev").exists()
+
+    def test_missing_packages_are_installed_first(self) -> None:
+        assert self.run_it() == (0, ["apt-get update", "apt-get install", "pip install"])
+        assert self.is_complete()
+
+    def test_lists_that_cannot_be_updated(self) -> None:
+        self.fake("apt-get", fails="update")
+        assert self.run_it() == (0, ["apt-get update", "apt-get install", "pip install"])
+
+    def test_packages_that_cannot_be_installed_are_no_set_up(self) -> None:
+        self.fake("apt-get", fails="")
+        assert self.run_it() == (100, ["apt-get update", "apt-get install"])
+        assert not self.is_complete()
+
+    def test_a_network_that_goes_away(self) -> None:
+        self.fake(".venv/bin/pip", self.root, fails="install")
+        assert self.run_it()[0] == 100
+        assert not self.is_complete()
+        self.fake(".venv/bin/pip", self.root)
+        assert self.run_it()[0] == 0
+        assert self.is_complete()
