@@ -27,6 +27,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 
 from pubsub.interfaces import Value
+from pubsub.store.commit_calls import call_all
 from pubsub.store.commit_effects import Effects
 from pubsub.store.commit_figures import CommitFigures
 from pubsub.store.commit_gate import MAX_UNWRITTEN, CommitGate
@@ -239,8 +240,7 @@ class CommitStateMachine:
         self._works_again()
         if group is not None:
             waiting, group.written = group.written, []
-            for call in waiting:
-                call(True)
+            call_all(waiting, True)
             self.gate.wrote(group.nbytes)
         self._go_on()
         self._settle()
@@ -258,8 +258,7 @@ class CommitStateMachine:
         self.figures.synced(groups, self._effects.seconds())
         self.gate.synced(sum(group.nbytes for group in groups))
         for group in groups:
-            for call in group.synced:
-                call(True)
+            call_all(group.synced, True)
 
     def _time_sync(self) -> None:
         """Sync unsynced groups within a second."""
@@ -295,8 +294,7 @@ class CommitStateMachine:
         for group in (*writing, self._group):
             waiting += [*group.written, *group.synced]
             group.written, group.synced = [], []
-        for call in waiting:
-            call(False)
+        call_all(waiting, False)
         if self._retry_timer is None and not self._closing:
             self._retry_timer = self._effects.call_later(RETRY_SECONDS, self._retry)
         self._settle()

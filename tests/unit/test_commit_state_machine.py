@@ -609,6 +609,24 @@ class FailureTests(CommitCase):
         self.disk.settle()
         assert self.disk.synced == 2
 
+    def test_an_error_in_a_callback_keeps_nobody_waiting(self) -> None:
+        def broken(done: bool) -> None:
+            raise ZeroDivisionError
+
+        for works in (True, False):
+            for ask in (self.commits.when_written, self.commits.when_synced):
+                self.add(GROUP)
+                ask(broken)
+                ask(self.called.append)
+                self.disk.tick()
+                self.disk.end_write(works)
+                self.disk.settle()
+                assert self.called == [works]
+                self.called.clear()
+        assert self.commits.gate.unwritten == self.commits.gate.unsynced == 0
+        logged = self.flushLoggedErrors(ZeroDivisionError)  # type: ignore[no-untyped-call]
+        assert len(logged) == 4
+
     def test_a_sync_that_fails_while_a_write_runs(self) -> None:
         self.add(GROUP)
         self.disk.end_write()
