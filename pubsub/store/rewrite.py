@@ -8,7 +8,7 @@ which are removed because a newer segment holds their offsets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 
 from pubsub.store.block import Block, decode_block, encode_block
 from pubsub.store.catalog import Catalog
@@ -167,8 +167,11 @@ class Rewrite:
             directory, head.log_id, head.base, sequence, head.created, grain, compress
         )
 
-    def steps(self) -> Iterator[None]:
-        """Write the new segment, a step at a time; raises OSError or Damaged."""
+    def steps(self) -> Generator[None, None, None]:
+        """Write the new segment, a step at a time; raises OSError or Damaged.
+
+        It is removed if the generator is closed before its end.
+        """
         try:
             read = 0
             for source in self.sources:

@@ -7,7 +7,7 @@ milliseconds; neither commits nor readers wait for it.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -62,7 +62,7 @@ class Upkeep:
         self._expiry = expiry
         self._horizons = metadata.horizons()
         self._rewrite: Rewrite | None = None
-        self._rewrite_steps: Iterator[None] = iter(())
+        self._rewrite_steps: Generator[None, None, None]
         self._grain = grain
         self._compress = compress
         self._plan = RewritePlan(catalog, compress)
@@ -197,6 +197,10 @@ class Upkeep:
     # Rewriting
 
     def _rewrite_step(self) -> bool:
+        if self._low and self._rewrite is not None:
+            # The new file would take space, and bring back what has just been removed.
+            self._rewrite_steps.close()
+            self._rewrite = None
         if self._rewrite is None:
             sources = [] if self._low else self._plan.next(self._writer.unapplied)
             if not sources:

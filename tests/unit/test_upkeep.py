@@ -568,6 +568,22 @@ class DiskTests(LogCase):
         log.rest()
         assert offsets(log.read()) == [1, 2, 3]
 
+    def test_a_rewrite_is_abandoned(self) -> None:
+        log = self.open()
+        for _ in range(8):
+            for _ in range(4):
+                log.put(("a", bytes(300_000)))
+            log.seal()
+        log.upkeep.step(NOW)
+        assert list(self.path.glob("*.log.new"))
+        self.free = 0
+        log.upkeep.step(NOW)
+        assert not list(self.path.glob("*.log.new"))
+        self.free = 2**40
+        log.rest()
+        assert min(segment.base for segment in log.catalog.segments) == log.catalog.first == 4
+        assert len(log.read()) == 28
+
     def test_the_segment_that_is_written_stays(self) -> None:
         log = self.open()
         log.put(("a", b"1"))
