@@ -12,13 +12,23 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.unit.fakes import scratch
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "setup"
-TOOLS = ("dirname", "sed", "touch", "dpkg-query", "grep")
+TOOLS = ("dirname", "sed", "touch", "dpkg-query", "grep", "cp", "mkdir")
 # It says what it was called with, and fails if that begins with FAILS.
 _FAKE = """\
 #!/bin/sh
 echo "${0##*/} $*"
-case "$*" in FAILS*) exit 100 ;; esac
+case "$*" in "FAILS"*) exit 100 ;; esac
 """
+# A Python whose environments have such a Python, too.
+_PYTHON = """\
+#!/bin/sh
+[ "$1 $2" = "-m venv" ] || exec {python} "$@"
+echo "python $*"
+mkdir -p .venv/bin
+cp tools/works .venv/bin/python
+"""
+PACKAGES = ["apt-get update", "apt-get install"]
+INSTALL = "python -m pip install"
 
 
 class SetupScriptTests(SynchronousTestCase):
@@ -33,10 +43,11 @@ class SetupScriptTests(SynchronousTestCase):
         for name in TOOLS:
             if found := shutil.which(name):
                 (self.tools / name).symlink_to(found)
-        (self.tools / "python").symlink_to(sys.executable)
+        self.fake("python").write_text(_PYTHON.format(python=sys.executable))
+        self.fake("works")
         self.fake("id").write_text("#!/bin/sh\necho 0\n")
         self.fake("apt-get")
-        self.fake(".venv/bin/pip", self.root)
+        self.fake(".venv/bin/python", self.root)
 
     def fake(self, name: str, directory: Path | None = None, fails: str = "nothing") -> Path:
         """Make a command that only says that it was called."""
@@ -55,30 +66,36 @@ class SetupScriptTests(SynchronousTestCase):
             text=True,
             check=False,
         )
-        called = [" ".join(line.split()[:2]) for line in done.stdout.splitlines()]
-        return done.returncode, called
+        words = [line.split() for line in done.stdout.splitlines()]
+        return done.returncode, [" ".join(one[: 2 if one[0] == "apt-get" else 4]) for one in words]
 
     def is_complete(self) -> bool:
         """Whether make takes the set-up for done."""
         return (self.root / ".venv" / ".installed-dev").exists()
 
     def test_missing_packages_are_installed_first(self) -> None:
-        assert self.run_it() == (0, ["apt-get update", "apt-get install", "pip install"])
+        assert self.run_it() == (0, [*PACKAGES, INSTALL])
         assert self.is_complete()
 
     def test_lists_that_cannot_be_updated(self) -> None:
         self.fake("apt-get", fails="update")
-        assert self.run_it() == (0, ["apt-get update", "apt-get install", "pip install"])
+        assert self.run_it() == (0, [*PACKAGES, INSTALL])
 
     def test_packages_that_cannot_be_installed_are_no_set_up(self) -> None:
         self.fake("apt-get", fails="")
-        assert self.run_it() == (100, ["apt-get update", "apt-get install"])
+        assert self.run_it() == (100, PACKAGES)
         assert not self.is_complete()
 
     def test_a_network_that_goes_away(self) -> None:
-        self.fake(".venv/bin/pip", self.root, fails="install")
+        self.fake(".venv/bin/python", self.root, fails="-m pip install")
         assert self.run_it()[0] == 100
         assert not self.is_complete()
-        self.fake(".venv/bin/pip", self.root)
+        self.fake(".venv/bin/python", self.root)
         assert self.run_it()[0] == 0
         assert self.is_complete()
+
+    def test_an_environment_without_pip_is_made_again(self) -> None:
+        self.fake(".venv/bin/python", self.root, fails="-m pip")
+        assert self.run_it() == (0, [*PACKAGES, "python -m venv --clear", INSTALL])
+        assert self.is_complete()
+        assert self.run_it() == (0, [*PACKAGES, INSTALL])
