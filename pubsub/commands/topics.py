@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import click
 
 from pubsub.commands.destination import destination, destination_options
-from pubsub.commands.table_output import Column, number, print_rows, size, text, time_text
+from pubsub.commands.table_output import (
+    Column,
+    TableRow,
+    number,
+    print_rows,
+    size,
+    text,
+    time_text,
+)
 from pubsub.errors import ConfigurationError
 
 
@@ -47,15 +55,36 @@ _COLUMNS = (
 
 @topics.command("list")
 @click.option("--match", metavar="PATTERN", help="Topics whose names match a shell pattern.")
+@click.option("--all", "-a", "unused", is_flag=True, help="Also topics that no client has used.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each topic.")
 @destination_options
 @click.pass_context
-def list_topics(context: click.Context, match: str | None, as_json: bool) -> None:
-    """List the topics with their subscribers, and their messages since the broker's start."""
+def list_topics(context: click.Context, match: str | None, unused: bool, as_json: bool) -> None:
+    """List the topics with their subscribers, and their messages since the broker's start.
+
+    Topics that exist because a listener offers them, such as the channels of cafe, are listed once
+    a client has published on them, and while a client subscribes to them.
+    """
     from pubsub.commands.api_client import Api
 
-    query = {} if match is None else {"match": match}
-    print_rows(_COLUMNS, Api(destination(context)).items("/v1/topics", query), as_json)
+    query = {"unused": 1} | ({} if match is None else {"match": match})
+    rows = Api(destination(context)).items("/v1/topics", query)
+    left_out: list[TableRow] = []
+    print_rows(_COLUMNS, rows if unused else _used(rows, left_out), as_json)
+    if left_out and sys.stdout.isatty():
+        what = "topic" if len(left_out) == 1 else "topics"
+        click.echo(
+            f"left out: {len(left_out)} {what} that no client has used; --all lists them", err=True
+        )
+
+
+def _used(rows: Iterable[TableRow], left_out: list[TableRow]) -> Iterator[TableRow]:
+    """Yield the rows of topics that are used; the others are added to ``left_out``."""
+    for row in rows:
+        if row["used"]:
+            yield row
+        else:
+            left_out.append(row)
 
 
 @topics.command("create")

@@ -104,7 +104,7 @@ _RANGE_BODY: Mapping[str, Schema] = {
 _STREAM: Mapping[int, Mapping[str, Schema]] = {200: {ARROW: ANY, LINES: ANY}}
 _NOTHING: Mapping[int, Mapping[str, Schema]] = {204: {}}
 _TOPIC = ("name", "durability", "subscribers", "messages", "bytes", "last_timestamp", "keyed",
-          "exclusive", "remote")  # fmt: skip
+          "exclusive", "remote", "used")  # fmt: skip
 _SESSION = ("mark", "protocol", "client", "identity", "address", "connected", "subscriptions",
             "messages_in", "bytes_in", "messages_out", "bytes_out", "queued_bytes", "state",
             "behind")  # fmt: skip
@@ -157,7 +157,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              answers=_NOTHING),
     Endpoint("GET", "/v1/topics", "Topics; with start or stop, which exclude the "
              "other parameters, those in a range of the history",
-             "what may be read", {**_PAGE, "start": NUMBER, "stop": NUMBER},
+             "what may be read", {**_PAGE, "unused": FLAG, "start": NUMBER, "stop": NUMBER},
              answers=_json({"anyOf": [page(*_TOPIC), shown("topics")]})),
     Endpoint("GET", "/v1/topics/{name}", "One topic", "what may be read",
              answers=_json(shown(*_TOPIC))),

@@ -13,7 +13,7 @@ from pubsub.http_api.paging import PAGING, answer_page, page_request
 from pubsub.http_api.parameters import TOPICS, Parameters, name_in_path
 from pubsub.http_api.request_access import request_access
 from pubsub.management.listing import Row, fill, to_json
-from pubsub.management.topic_rows import topic_row
+from pubsub.management.topic_rows import is_used, topic_row
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
@@ -37,16 +37,22 @@ class TopicHandler:
         self._history = history
 
     async def list(self, request: ApiRequest) -> None:
-        """GET /v1/topics: with start or stop, the topics of a range of the history."""
+        """GET /v1/topics: with start or stop, the topics of a range of the history.
+
+        Topics that are only offered are left out, unless ``unused`` is set: a listener offers each
+        of its channels, and these would come before most topics of clients.
+        """
         if any(name in (request.args or {}) for name in (b"start", b"stop")):
             await self._history.topics(request)
             return
-        asked = page_request(Parameters.of_url(request, *PAGING, "start", "stop"))
+        parameters = Parameters.of_url(request, *PAGING, "unused", "start", "stop")
+        asked, unused = page_request(parameters), parameters.flag("unused")
         access = request_access(request, self._listener)
         self._listener.dispatcher.settle()
 
         def row_of(topic: Topic) -> Row | None:
-            listed = asked.matches(topic.name) and self._may_see(access, topic)
+            listed = asked.matches(topic.name) and (unused or is_used(topic))
+            listed = listed and self._may_see(access, topic)
             return topic_row(topic, self._listener.queue_keys) if listed else None
 
         def rows(page: ListPage) -> Work:

@@ -26,4 +26,13 @@ def topic_row(topic: Topic, keys: QueueKeys) -> Row:
         "keyed": topic in keys,
         "exclusive": topic.name in keys.exclusive,
         "remote": topic.upstream is not None,
+        "used": is_used(topic),
     }
+
+
+def is_used(topic: Topic) -> bool:
+    """Return False for a topic that a listener offers, such as a channel, and no client has used.
+
+    A subscription counts while it lasts, a message from then on, also after a restart.
+    """
+    return topic.hosted or topic.in_use

@@ -42,7 +42,7 @@ class TopicListTests(SynchronousTestCase):
         assert row.pop("last_timestamp") > 0
         assert row == {
             "name": "a", "durability": "async", "subscribers": 0, "messages": 2, "bytes": 3,
-            "keyed": False, "exclusive": False, "remote": False,
+            "keyed": False, "exclusive": False, "remote": False, "used": True,
         }  # fmt: skip
         assert self.get("/v1/topics/a")["messages"] == 2
 
@@ -81,6 +81,18 @@ class TopicListTests(SynchronousTestCase):
         page = self.get("/v1/topics?match=a%2F*")
         assert [row["name"] for row in page["items"]] == ["a/1", "a/2"]
         assert page["next"] is None
+
+    def test_topics_that_no_client_has_used_are_left_out(self) -> None:
+        topics = self.house.broker.topics
+        for name in ("b/1", "b/2", "b/3"):
+            topics.create(name, hosted=False)
+        self.house.publish("b/2", b"x")
+        topics.named("b/3").history_readers += 1
+        found = self.get("/v1/topics?match=b%2F*")["items"]
+        assert [(row["name"], row["used"]) for row in found] == [("b/2", True), ("b/3", True)]
+        found = self.get("/v1/topics?match=b%2F*&unused=1")["items"]
+        assert [row["used"] for row in found] == [False, True, True]
+        assert self.get("/v1/topics/b%2F1")["used"] is False
 
     def test_a_pattern_of_a_long_name(self) -> None:
         self.house.broker.topics.create("A" * 255)

@@ -88,11 +88,28 @@ class CommandTests(SynchronousTestCase):
     def test_topics_are_listed(self) -> None:
         row = {
             "name": "a", "durability": "sync", "subscribers": 1, "messages": 2, "bytes": 3,
-            "last_timestamp": None,
+            "last_timestamp": None, "used": True,
         }  # fmt: skip
         self.answers["/v1/topics"] = {"items": [row], "next": None}
         assert self.run_it(topics, "list", "--match=a") == "a\tsync\t1\t2\t3\t\n"
         assert '"name": "a"' in self.run_it(topics, "list", "--json")
+
+    def test_topics_that_no_client_has_used_are_left_out(self) -> None:
+        row = dict.fromkeys(("durability", "subscribers", "messages", "bytes", "last_timestamp"), 0)
+        rows = [row | {"name": name, "used": name == "a"} for name in "abc"]
+        self.answers["/v1/topics"] = {"items": rows, "next": None}
+        # Without a terminal nothing is reported: a script reads names, or asks for all of them.
+        assert self.run_it(topics, "list") == "a\t0\t0\t0\t0\t0\n"
+        every = self.run_it(topics, "list", "--all").splitlines()
+        assert [line.split("\t")[0] for line in every] == ["a", "b", "c"]
+        shown = [json.loads(line) for line in self.run_it(topics, "list", "--json").splitlines()]
+        assert [one["name"] for one in shown] == ["a"]
+        assert self.requests[0][2]["unused"] == 1
+        with patch("pubsub.commands.topics.sys") as system:
+            system.stdout.isatty.return_value = True
+            printed = self.run_it(topics, "list")
+        report = "left out: 2 topics that no client has used; --all lists them"
+        assert printed.splitlines()[1:] == [report]
 
     def test_the_status_is_a_page(self) -> None:
         self.answers["/v1/status"] = found = _status()
