@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from struct import pack
 from uuid import UUID, uuid5
 
@@ -11,6 +12,7 @@ from pubsub.broker.batch import message_id
 from pubsub.broker.limits import CONNECTION_BYTES
 from pubsub.broker.topic_registry import TOPIC_BYTES
 from pubsub.protocols.rheos.client_ids import CLIENT_BYTES, SUBSCRIPTION_BYTES
+from pubsub.protocols.rheos.codec import LAYOUTS, PROBE, Codec, Opcode, Request
 from pubsub.protocols.rheos.listener_state import PARENTS
 from pubsub.wire.known_heads import HEAD_BYTES
 from tests.unit import rheos_wire as wire
@@ -108,7 +110,6 @@ class FaultTests(SynchronousTestCase):
             "corrupted-data": wire.raw(2, NIL, wire.body(b"news")),
             "invalid-operation": wire.raw(3, ALICE, wire.body(b"news")),
             "corrupted-topic": wire.raw(2, ALICE, wire.body(b"news") + b"!"),
-            "duplicate-topic": wire.create(ALICE),
             "topic-not-found": wire.publish(ALICE, b"hi", name=b"void"),
             "not-authorized": wire.publish(ALICE, b"hi", name=b"sport"),
         }
@@ -122,6 +123,22 @@ class FaultTests(SynchronousTestCase):
                 assert alice.take() == FAILED * 3
         assert rheos.refused("corrupted-topic") == 1 + 3 * 6
         assert not alice.closed
+
+    def test_requests_of_ordinary_clients_are_not_counted(self) -> None:
+        for layout, checksum in product(LAYOUTS, (False, True)):
+            codec = Codec(layout, checksum)
+            rheos = Rheos(layout=layout, checksum="crc32" if checksum else "off")
+            lines = logged(self)
+            alice = rheos.connect("rheos")
+            alice.send(codec.encode(Request(Opcode.CREATE, ALICE, b"news")))
+            assert alice.take() == codec.failed
+            alice.send(codec.encode(Request(PROBE, ALICE, b"")))
+            assert alice.take() == codec.failed
+            assert rheos.broker.counters.refused == 0
+            assert lines == []
+            for request in (Request(PROBE, ALICE, b"x"), Request(PROBE + 1, ALICE, b"")):
+                alice.send(codec.encode(request))
+            assert rheos.refused("invalid-operation") == 2
 
     def test_the_first_is_logged_with_the_client(self) -> None:
         rheos = Rheos()

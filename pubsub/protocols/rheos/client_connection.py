@@ -23,6 +23,7 @@ from pubsub.protocols.rheos.codec import (
     ACK_SIZE,
     CHECKSUM_SIZE,
     FAILED,
+    PROBE,
     RESPONSE_SIZE,
     Codec,
     Opcode,
@@ -46,8 +47,6 @@ from pubsub.wire.client_events import (
 from pubsub.wire.client_wire import Headers, Sender, WireConnection, WireError
 
 REFUSED = "FAILED; the broker's log has the reason"
-# The protocol's own invalid operation: its reply shows that the broker is alive.
-_INVALID_OPERATION = 3
 # Topics that were created on a connection; creating one again does no harm.
 _MAX_CREATED = 65_536
 # Senders and topics whose responses are recognized at once; then the table begins again.
@@ -112,7 +111,7 @@ class RheosClientConnection(WireConnection):
 
     def ping(self) -> None:
         """See ``WireConnection``."""
-        self.request(Awaited(event=Alive()), _INVALID_OPERATION, b"")
+        self.request(Awaited(event=Alive()), PROBE, b"")
 
     def close(self) -> None:
         """See ``WireConnection``; the protocol has no goodbye."""

@@ -47,6 +47,10 @@ class Opcode(IntEnum):
     PUBLISH = 2
 
 
+PROBE = 3
+"""No operation: the opcode of a client that wants a reply (rheos §6.1)."""
+
+
 class Fault(Enum):
     """The faults of malformed packets; the value is the reason that is counted."""
 
@@ -191,6 +195,11 @@ class Codec:
 
     def _with_checksum(self, packet: bytes) -> bytes:
         return packet + crc32(packet).to_bytes(CHECKSUM_SIZE, "little") if self.checksum else packet
+
+    def is_probe(self, packet: bytes) -> bool:
+        """Return whether an invalid request asks for nothing but a reply (rheos §6.1)."""
+        client_id = decode_fields(self.layout.header, packet[1:HEADER_SIZE]).client_id
+        return packet == self.encode(Request(PROBE, client_id, b""))
 
     def needed(self, data: bytes, at: int) -> int:
         """Return the bytes from ``at`` on that the next step needs: a header, or a whole request.

@@ -9,7 +9,15 @@ from pubsub.broker.topic_names import topic_name
 from pubsub.errors import LimitReached, RateLimited, Refused, TopicExists
 from pubsub.kernel import Columns
 from pubsub.protocols.rheos.acknowledgments import Acks
-from pubsub.protocols.rheos.codec import HEADER_SIZE, SUCCESS, Ack, Opcode, Request, RheosError
+from pubsub.protocols.rheos.codec import (
+    HEADER_SIZE,
+    SUCCESS,
+    Ack,
+    Fault,
+    Opcode,
+    Request,
+    RheosError,
+)
 from pubsub.protocols.rheos.listener_state import PARENTS
 from pubsub.protocols.rheos.message_destination import ClientId, MessageDestination
 from pubsub.protocols.rheos.message_heads import Source, request_bytes
@@ -98,7 +106,9 @@ class RheosConnection(Connection):
                     self._send(replies)
                     self.fail(problem.fault.value, b"", data[at:])
                     return at, need
-                self.refuse(problem.fault.value, frame=data[at : problem.end])
+                packet = data[at : problem.end]
+                if problem.fault is not Fault.INVALID_OPERATION or not codec.is_probe(packet):
+                    self.refuse(problem.fault.value, frame=packet)
                 at = problem.end
             over = self.turn_over()
         if replies and not self.closing:
@@ -186,6 +196,10 @@ class RheosConnection(Connection):
             else:
                 topic = self.listener.topics.named(name)
                 self._shared.clients.subscribe(client, topic, self.access)
+        except TopicExists:
+            # Not counted: clients send CREATE to be sure that the topic exists (rheos §6.1).
+            replies.refused()
+            return
         except Refused as refused:
             self._refuse(refused, request.topic, replies, 1)
             return

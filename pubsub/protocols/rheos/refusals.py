@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pubsub.errors import InvalidTopicName, Refused, TopicExists
+from pubsub.errors import InvalidTopicName, Refused
 from pubsub.protocols.rheos.codec import Fault
 
 REASONS: dict[type[Refused], str] = {
     InvalidTopicName: Fault.CORRUPTED_TOPIC.value,
-    TopicExists: "duplicate-topic",
 }
 """The counted reasons of refusals for which the protocol has its own names."""
 
