@@ -24,7 +24,7 @@ from twisted.logger import Logger
 from pubsub.broker.master_secrets import MasterSecret
 from pubsub.broker.secret_files import MIN_SECRET
 from pubsub.errors import ConfigurationError, PubSubError
-from pubsub.plugin import ADMIN, installed_protocols
+from pubsub.plugin import installed_protocols
 from pubsub.server.configuration import CommandLine, Config, merge
 from pubsub.server.file_tables import read_file
 from pubsub.server.reload import LiveConfiguration
@@ -158,12 +158,10 @@ class EmbeddedBroker(Service):
         raise NotServed(f"{protocol}: it listens on no port; is the broker started?")
 
     def _services(self, protocol: str) -> list[ListenerService]:
-        name = ADMIN.name if protocol == HTTP else protocol
         services = [s for s in self._broker if isinstance(s, ListenerService)]
-        found = [service for service in services if service.protocol == name]
+        found = [service for service in services if service.protocol == protocol]
         if not found:
-            names = (HTTP if s.protocol == ADMIN.name else s.protocol for s in services)
-            served = ", ".join(sorted(set(names))) or "nothing"
+            served = ", ".join(sorted({s.protocol for s in services})) or "nothing"
             raise NotServed(f"{protocol} is not served; served: {served}")
         return found
 

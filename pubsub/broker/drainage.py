@@ -22,7 +22,7 @@ log = Logger()
 class Drained(Protocol):
     """A listener."""
 
-    protocol: str
+    event_protocol: str
     endpoint: str
 
 

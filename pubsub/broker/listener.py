@@ -42,7 +42,7 @@ class Listener:
     ``settings`` has the values of SETTINGS (see ``listener_settings.py``) and of the protocol's own
     settings by name, and the contents of the files of TLS (see ``tls_settings.py``). ``endpoint``
     distinguishes the listeners of one protocol. ``event_protocol`` is the protocol's name in
-    events, by default the same as in the settings.
+    events, figures and the log, by default the same as in the settings.
 
     A protocol needs ``topics``, ``router``, ``publisher`` and ``outbox``, and the ``access`` of its
     connections; the other objects (see ``BrokerObjects``) are there for protocols with
@@ -322,7 +322,7 @@ class Listener:
         it is empty where the frame may contain a token or a key.
         """
         timestamp = int(self.wall.system() * 1e6)
-        self.counters.refuse(self.protocol, reason, client, count, connection, timestamp)
+        self.counters.refuse(self.event_protocol, reason, client, count, connection, timestamp)
         # The sender of a datagram may have written the address of another client.
         if reason in REASONS and getattr(connection, "proves_address", True):
             peer = log_fields(connection).get("peer", client)

@@ -45,7 +45,6 @@ Figures = dict[str, Any]
 class CountedListener(Protocol):
     """A ``Listener``, as the figures use it."""
 
-    protocol: str
     event_protocol: str
     quota: ConnectionQuota
 
@@ -167,7 +166,7 @@ class Statistics:
         """
         sources = self._sources
         counters = sources.counters
-        refusals = self._refusals()
+        refusals = self._sources.counters.refusals
         shared = {} if self.backplane is None else {"backplane": self.backplane()}
         return {
             "timestamp": int(sources.wall.system() * 1e6),
@@ -195,14 +194,6 @@ class Statistics:
             "evictions": dict(counters.evictions),
             "refusals": {f"{name} {reason}": n for (name, reason), n in refusals.items()},
         }
-
-    def _refusals(self) -> Counter[tuple[str, str]]:
-        """Return the refusals by the names of protocols in figures."""
-        names = {one.protocol: one.event_protocol for one in self._sources.listeners}
-        found: Counter[tuple[str, str]] = Counter()
-        for (protocol, reason), number in self._sources.counters.refusals.items():
-            found[names.get(protocol, protocol), reason] += number
-        return found
 
     def _protocols(self, refusals: Counter[tuple[str, str]]) -> dict[str, Figures]:
         traffic = self._sources.counters.traffic

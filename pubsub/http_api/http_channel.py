@@ -91,7 +91,7 @@ class Channel(HTTPChannel):
 
     def log_fields(self) -> dict[str, str]:
         """See ``Marked``."""
-        return describe(self.mark, self.listener.protocol, self.label, self._identity)
+        return describe(self.mark, self.listener.event_protocol, self.label, self._identity)
 
     @property
     def identity(self) -> Identity:

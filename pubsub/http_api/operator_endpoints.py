@@ -10,7 +10,6 @@ from twisted.logger import Logger
 from pubsub.http_api.api_error import CONFLICT, NOT_FOUND, ApiError
 from pubsub.http_api.parameters import Parameters
 from pubsub.http_api.request_access import ADMIN, request_access
-from pubsub.plugin import ADMIN as HTTP
 
 if TYPE_CHECKING:
     from pubsub.broker.drainage import Drained
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from pubsub.http_api.api_request import ApiRequest
 
 log = Logger()
-_HTTP = "http"
 
 
 class OperatorEndpoints:
@@ -54,7 +52,7 @@ class OperatorEndpoints:
         )
         # In a later turn, so that the answer is sent before the connection is drained.
         self._listener.clock.callLater(0, self._begin, drained, name, keeps)
-        shown = [{"protocol": _shown(one), "endpoint": one.endpoint} for one in drained]
+        shown = [{"protocol": one.event_protocol, "endpoint": one.endpoint} for one in drained]
         _answer(
             request, 202, {"drained": shown, "stops": not keeps, "stop_timeout": drainage.seconds}
         )
@@ -66,14 +64,16 @@ class OperatorEndpoints:
             return [one for one in listeners if one is not self._listener]
         found = [one for one in listeners if name in _names(one)]
         if not found:
-            known = ", ".join(dict.fromkeys(_shown(one) for one in listeners))
+            known = ", ".join(dict.fromkeys(one.event_protocol for one in listeners))
             message = f"no listener {name!r}; there are {known}"
             raise ApiError(NOT_FOUND, "unknown-listener", message)
         return found
 
     def _begin(self, drained: list[Drained], name: str, keeps: bool) -> None:
         drainage = self._listener.drainage
-        shown = ", ".join(f"{_shown(one)} {one.endpoint}" for one in drained) or "no listener"
+        shown = (
+            ", ".join(f"{one.event_protocol} {one.endpoint}" for one in drained) or "no listener"
+        )
         log.info("draining by request: {listeners}", listeners=shown)
         if not name:
             drainage.draining, drainage.keeps_running = True, keeps
@@ -86,12 +86,8 @@ class OperatorEndpoints:
                 drainage.remove(one)
 
 
-def _shown(listener: Drained) -> str:
-    return _HTTP if listener.protocol == HTTP.name else listener.protocol
-
-
 def _names(listener: Drained) -> tuple[str, ...]:
-    shown = _shown(listener)
+    shown = listener.event_protocol
     return shown, listener.endpoint, f"{shown} {listener.endpoint}", f"{shown}={listener.endpoint}"
 
 

@@ -86,7 +86,7 @@ class StatusHandler:
         asked = self._asked(request, METRICS)
         listener = self._listener
         is_admin = request_access(request, listener).is_admin
-        rows = refusal_rows(listener.counters, listener.readiness.listeners, is_admin)
+        rows = refusal_rows(listener.counters, is_admin)
         await self._answer(request, asked, [one for one in rows if one[0] > asked.after])
 
     async def peers(self, request: ApiRequest) -> None:

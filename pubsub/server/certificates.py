@@ -55,7 +55,7 @@ class CertificateWatch(Service):
         """Log the certificates, and begin the daily check."""
         super().startService()  # type: ignore[no-untyped-call]
         for listener, tls in self._served():
-            log.info("{protocol}: TLS with the {tls}", protocol=listener.protocol, tls=tls)
+            log.info("{protocol}: TLS with the {tls}", protocol=listener.event_protocol, tls=tls)
         self._look()
 
     def stopService(self) -> None:
@@ -88,7 +88,7 @@ class CertificateWatch(Service):
     def _check(self, listener: Listener, tls: ServerTls) -> None:
         now = datetime.fromtimestamp(self._seconds(), UTC)
         values = {
-            "protocol": listener.protocol,
+            "protocol": listener.event_protocol,
             "subject": tls.subject,
             "end": f"{tls.expires:%Y-%m-%d}",
         }

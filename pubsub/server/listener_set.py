@@ -91,7 +91,7 @@ class ListenerSet:
     ) -> Prepared:
         try:
             service = ListenerService(
-                config.protocol.name,
+                listener.event_protocol,
                 config.endpoint,
                 factory,
                 self._reactor,

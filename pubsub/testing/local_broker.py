@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import jwt
 from twisted.internet.defer import Deferred
 
-from pubsub.embed import HTTP, EmbeddedBroker, NotServed, read_config
-from pubsub.plugin import ADMIN, installed_protocols
+from pubsub.embed import EmbeddedBroker, NotServed, read_config
+from pubsub.plugin import installed_protocols
 from pubsub.server.configuration import Config
 from pubsub.testing.reactor_thread import call_in_reactor, global_reactor
 
@@ -142,7 +142,7 @@ class LocalBroker:
     def _find_urls(self) -> dict[str, str]:
         found = {}
         for listener in self.service.broker.listeners:
-            protocol = HTTP if listener.protocol == ADMIN.name else listener.protocol
+            protocol = listener.event_protocol
             try:
                 found[protocol] = self.service.url(protocol)
             except NotServed:

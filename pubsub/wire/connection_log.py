@@ -23,7 +23,7 @@ def log_opened(listener: Listener, connection: Marked) -> None:
     """Log that a connection was admitted."""
     log.debug(
         "{protocol} connection opened on {endpoint}",
-        protocol=listener.protocol,
+        protocol=listener.event_protocol,
         endpoint=listener.endpoint,
         connection=connection.log_fields(),
     )
@@ -33,7 +33,7 @@ def log_closed(listener: Listener, connection: Marked, client: str, reason: str)
     """Log that an admitted connection has ended."""
     log.debug(
         "{protocol} connection of {client!r} closed: {reason}",
-        protocol=listener.protocol,
+        protocol=listener.event_protocol,
         client=client,
         reason=reason,
         connection=connection.log_fields(),

@@ -118,7 +118,7 @@ class StreamClient(Identified, Protocol):
 
     def log_fields(self) -> dict[str, str]:
         """See ``Marked``."""
-        return describe(self.mark, self.listener.protocol, self.peer, self._identity)
+        return describe(self.mark, self.listener.event_protocol, self.peer, self._identity)
 
     @property
     def stream(self) -> StreamTransport:
@@ -293,7 +293,7 @@ class StreamClient(Identified, Protocol):
     def _log_disconnect(self, reason: str) -> None:
         self.log.info(
             "{protocol} client {client!r} disconnected: {reason}",
-            protocol=self.listener.protocol,
+            protocol=self.listener.event_protocol,
             client=self.label,
             reason=reason,
             connection=self.log_fields(),

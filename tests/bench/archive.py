@@ -55,7 +55,7 @@ def archive(options: argparse.Namespace, scratch: Path) -> dict[str, object]:
         if options.http:
             api = f"--admin-port=tcp:0:interface={HOST}"
             broker = start(*listen("cafe"), api, f"--store=log:{path}", _KEEP)
-            where = ["--url", f"http://{HOST}:{broker.port('admin')}"]
+            where = ["--url", f"http://{HOST}:{broker.port('http')}"]
         began = time.perf_counter()
         code, out, err = Command("archive", *job, *where).finish()
         took = time.perf_counter() - began
@@ -116,7 +116,7 @@ def metrics(options: argparse.Namespace, scratch: Path) -> dict[str, object]:
     with brokers(scratch) as start:
         api = f"--admin-port=tcp:0:interface={HOST}"
         broker = start(*listen("cafe"), api, f"--store=log:{scratch / 'history'}")
-        url = f"http://{HOST}:{broker.port('admin')}"
+        url = f"http://{HOST}:{broker.port('http')}"
         master = f"local[{options.cores}]"
         job = Command("metrics", "--url", url, "--to", to, "--master", master)
         try:

@@ -148,7 +148,7 @@ def lines(directory: Path, messages: int, longest: int) -> Iterator[str]:
             f"--admin-port=tcp:0:interface={HOST}",
             f"--listen=cafe=tcp:0:interface={HOST}",
         )
-        client = HistoryClient(f"http://{HOST}:{broker.port('admin')}")
+        client = HistoryClient(f"http://{HOST}:{broker.port('http')}")
         stop = client.bounds().next
         yield f"{what}: over HTTP      {measure_usage(lambda: over_http(client, stop), broker)}"
         yield f"{what}: published HTTP {measure_usage(lambda: publish(client, messages), broker)}"

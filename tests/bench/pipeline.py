@@ -127,7 +127,7 @@ def bench(options: argparse.Namespace, scratch: Path) -> None:
         places = {
             _PARQUET: parquet,
             "file": {"path": str(path)},
-            "HTTP": {"url": f"http://{HOST}:{broker.port('admin')}"},
+            "HTTP": {"url": f"http://{HOST}:{broker.port('http')}"},
         }
         if not options.cold:
             warm_up(spark, places, scratch, options.rows)

@@ -112,7 +112,7 @@ def publish(home: Path, missing: str, broker: Broker, token: str) -> str:
 
 def over_http(broker: Broker) -> list[bytes]:
     """Return all messages, read over HTTP."""
-    url = f"http://{HOST}:{broker.port('admin')}/v1/history?start=0&format=jsonl"
+    url = f"http://{HOST}:{broker.port('http')}/v1/history?start=0&format=jsonl"
     with urlopen(url, timeout=TIMEOUT) as answer:
         return [json.loads(line)["value"].encode() for line in answer]
 

@@ -14,7 +14,7 @@ PUBSUB = str(Path(sys.executable).with_name("pubsub"))
 
 def url(broker: Broker, protocol: str) -> str:
     """Return the URL of a listener of ``broker``; ``http`` is the HTTP API."""
-    return f"{protocol}://{HOST}:{broker.port('admin' if protocol == 'http' else protocol)}"
+    return f"{protocol}://{HOST}:{broker.port(protocol)}"
 
 
 def settings(where: str, home: Path, **more: str) -> dict[str, str]:

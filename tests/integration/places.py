@@ -39,7 +39,7 @@ class Place:
 
     def get(self, path: str) -> str:
         """Return a page of the broker."""
-        url = f"http://{HOST}:{self.broker.port('admin')}{path}"
+        url = f"http://{HOST}:{self.broker.port('http')}{path}"
         with urllib.request.urlopen(url) as answer:
             found: str = answer.read().decode()
             return found

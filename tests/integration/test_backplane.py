@@ -29,7 +29,7 @@ PASSWORD = "horse-staple"
 
 
 def get(broker: Broker, path: str) -> str:
-    with urllib.request.urlopen(f"http://{HOST}:{broker.port('admin')}{path}") as answer:
+    with urllib.request.urlopen(f"http://{HOST}:{broker.port('http')}{path}") as answer:
         found: str = answer.read().decode()
         return found
 

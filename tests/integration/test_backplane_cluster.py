@@ -35,7 +35,7 @@ def join(start: Start, url: str) -> Broker:
 
 def drops(broker: Broker) -> dict[str, int]:
     """Return the messages that the broker has dropped, by reason."""
-    with urllib.request.urlopen(f"http://{HOST}:{broker.port('admin')}/v1/status") as answer:
+    with urllib.request.urlopen(f"http://{HOST}:{broker.port('http')}/v1/status") as answer:
         found: dict[str, int] = json.loads(answer.read())["stats"]["drops"]
     return {reason: count for reason, count in found.items() if reason.startswith("backplane-")}
 

@@ -232,11 +232,10 @@ def test_a_wire_with_history_misses_nothing_over_a_restart(
 ) -> None:
     """Messages published while the client had no connection arrive in order, once."""
     port, other = free_port(), free_port()
-    name = "admin" if protocol == "http" else protocol
     listener = (
         f"--admin-port=tcp:{port}:interface={HOST}"
-        if name == "admin"
-        else f"--listen={name}=tcp:{port}:interface={HOST}"
+        if protocol == "http"
+        else f"--listen={protocol}=tcp:{port}:interface={HOST}"
     )
     options = (
         f"--listen=rheos=tcp:{other}:interface={HOST}",
@@ -282,7 +281,7 @@ def test_a_start_on_a_wire_without_history_reads_over_the_http_api(
     start: Start, shell: str
 ) -> None:
     broker = start(*listen("cafe"), f"--admin-port=tcp:0:interface={HOST}")
-    api = f"http://{HOST}:{broker.port('admin')}"
+    api = f"http://{HOST}:{broker.port('http')}"
 
     async def scenario(connect: Connect) -> list[Any]:
         async with connect(url(broker), api=api) as client:

@@ -54,7 +54,7 @@ def house(start: Start, tmp_path: Path) -> House:
 
 
 def get(broker: Broker, path: str) -> bytes:
-    with urllib.request.urlopen(f"http://127.0.0.1:{broker.port('admin')}{path}") as response:
+    with urllib.request.urlopen(f"http://127.0.0.1:{broker.port('http')}{path}") as response:
         data: bytes = response.read()
         return data
 

@@ -22,7 +22,7 @@ from tests.integration.fast_client import make_secret
 BLOCKS = {str(page.relative_to(ROOT)): list(blocks(page)) for page in PAGES}
 RUN = [name for name, found in BLOCKS.items() if any(block.is_run for block in found)]
 MARKED = [block for found in BLOCKS.values() for block in found if block.is_marked]
-DEFAULTS = {7070: "cafe", 7071: "nsd", 7072: "rheos", 7073: "spot", 7074: "fast", 7080: "admin"}
+DEFAULTS = {7070: "cafe", 7071: "nsd", 7072: "rheos", 7073: "spot", 7074: "fast", 7080: "http"}
 # Files of the reader that examples name.
 FILES = {"pubsub.toml": 'store = "memory"\n', "photo.jpg": "JPEG"}
 MAKES_KEY = "pubsub secret ~/pubsub.key"

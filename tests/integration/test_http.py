@@ -30,7 +30,7 @@ ADMIN = f"--admin-port=tcp:0:interface={HOST}"
 
 def client_of(broker: Broker, token: str | None = None, **given: Any) -> HistoryClient:
     """Return a client of the broker's API."""
-    return HistoryClient(f"http://{HOST}:{broker.port('admin')}", token, **given)
+    return HistoryClient(f"http://{HOST}:{broker.port('http')}", token, **given)
 
 
 def table(topic: str, *values: bytes) -> pa.Table:
@@ -93,7 +93,7 @@ def test_messages_of_other_protocols_are_read(durable: Broker) -> None:
 
 def test_requests_without_the_client(durable: Broker) -> None:
     publish(client_of(durable), 0, "a", b"1", b"2")
-    connection = http.client.HTTPConnection(HOST, durable.port("admin"))
+    connection = http.client.HTTPConnection(HOST, durable.port("http"))
     for _ in range(2):
         connection.request("GET", "/v1/history?start=0&format=jsonl&topic=a")
         response = connection.getresponse()
@@ -107,7 +107,7 @@ def test_requests_without_the_client(durable: Broker) -> None:
 def test_events_of_http(start: Start, tmp_path: Path) -> None:
     secret = make_secret(tmp_path / "secret")
     broker = start(*listen("nsd"), ADMIN, "--events", f"--secret-file={secret}")
-    connection = http.client.HTTPConnection(HOST, broker.port("admin"))
+    connection = http.client.HTTPConnection(HOST, broker.port("http"))
 
     def post(path: str, body: bytes) -> Any:
         connection.request("POST", path, body)
@@ -271,7 +271,7 @@ def stalled(broker: Broker, target: str) -> Iterator[socket.socket]:
     """Return a client that requests a long reply and does not read it."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sock.connect((HOST, broker.port("admin")))
+        sock.connect((HOST, broker.port("http")))
         sock.sendall(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         assert sock.recv(1)
         yield sock
@@ -304,7 +304,7 @@ def test_reading_resumes_after_a_broken_connection(durable: Broker) -> None:
     client = client_of(durable)
     for batch in range(12):
         publish(client, batch, "a", *[b"%d" % batch + bytes(2**20)] * 2)
-    with breaking(durable.port("admin"), 5 * 2**20) as (port, connections):
+    with breaking(durable.port("http"), 5 * 2**20) as (port, connections):
         pauses: list[float] = []
         through = HistoryClient(f"http://{HOST}:{port}", sleep=pauses.append)
         found = [value[:2].rstrip(b"\0") for value in values(through)]
@@ -359,7 +359,7 @@ def test_requests_share_one_connection(durable: Broker) -> None:
     publish(client, 0, "a", b"1")
     for _ in range(3):
         assert values(client) == [b"1"]
-    connections = pool.connection_from_url(f"http://{HOST}:{durable.port('admin')}")
+    connections = pool.connection_from_url(f"http://{HOST}:{durable.port('http')}")
     assert connections.num_connections == 1
 
 
@@ -376,9 +376,9 @@ def test_an_unreachable_broker_is_an_error(start: Start) -> None:
 
 
 def test_the_api_is_served_on_request(start: Start) -> None:
-    assert start(*listen("nsd")).ports("admin") == []
-    assert len(start(*listen("nsd"), ADMIN).ports("admin")) == 1
-    assert start("--admin-port=none", *listen("nsd")).ports("admin") == []
+    assert start(*listen("nsd")).ports("http") == []
+    assert len(start(*listen("nsd"), ADMIN).ports("http")) == 1
+    assert start("--admin-port=none", *listen("nsd")).ports("http") == []
 
 
 def test_an_invalid_port_is_a_one_line_error(tmp_path: Path) -> None:

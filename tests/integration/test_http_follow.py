@@ -34,7 +34,7 @@ def broker(start: Start, tmp_path: Path) -> Broker:
 
 def url_of(broker: Broker, topic: str = "cafe%2F7", query: str = "") -> str:
     """Return the URL of a topic's messages."""
-    return f"http://{HOST}:{broker.port('admin')}/v1/topics/{topic}/messages{query}"
+    return f"http://{HOST}:{broker.port('http')}/v1/topics/{topic}/messages{query}"
 
 
 def curl(*arguments: str) -> str:
@@ -48,7 +48,7 @@ def curl(*arguments: str) -> str:
 
 def post(broker: Broker, *bodies: bytes, topic: str = "cafe%2F7") -> None:
     """Publish messages over one connection."""
-    connection = HTTPConnection(HOST, broker.port("admin"), timeout=TIMEOUT)
+    connection = HTTPConnection(HOST, broker.port("http"), timeout=TIMEOUT)
     for body in bodies:
         connection.request("POST", f"/v1/topics/{topic}/messages", body)
         response = connection.getresponse()
@@ -61,7 +61,7 @@ class Follower:
     """A connection that follows; lines are read from it."""
 
     def __init__(self, broker: Broker, query: str = "?follow=1") -> None:
-        self.socket = socket.create_connection((HOST, broker.port("admin")), TIMEOUT)
+        self.socket = socket.create_connection((HOST, broker.port("http")), TIMEOUT)
         self.socket.sendall(f"GET /v1/topics/cafe%2F7/messages{query} HTTP/1.1\r\n\r\n".encode())
         self._file = self.socket.makefile("rb")
         while self._file.readline() != b"\r\n":
@@ -216,7 +216,7 @@ def test_a_stop_with_followers_that_do_not_read(broker: Broker) -> None:
 @contextmanager
 def connected(broker: Broker) -> Iterator[ClientConnection]:
     """Yield a WebSocket that has connected."""
-    url = f"ws://{HOST}:{broker.port('admin')}/v1/ws"
+    url = f"ws://{HOST}:{broker.port('http')}/v1/ws"
     with connect(url, subprotocols=[Subprotocol(SUBPROTOCOL)]) as socket:
         socket.send('{"id": 1, "op": "connect"}')
         assert "ok" in json.loads(socket.recv(TIMEOUT))
@@ -264,7 +264,7 @@ def test_messages_are_the_same_after_a_restart(start: Start, tmp_path: Path) -> 
         rows = [follower.row() for _ in range(3)]
     assert rows[:2] == seen
     assert rows == [json.loads(line) for line in curl(url_of(broker)).splitlines()]
-    history = f"http://{HOST}:{broker.port('admin')}/v1/history?start=0&format=jsonl"
+    history = f"http://{HOST}:{broker.port('http')}/v1/history?start=0&format=jsonl"
     assert rows == [json.loads(line) for line in curl(history).splitlines()]
 
 
@@ -274,12 +274,12 @@ def test_over_tls(start: Start, tmp_path: Path) -> None:
     broker = start(*listen("cafe"), f"--admin-port={endpoint}")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    url = f"wss://{HOST}:{broker.port('admin')}/v1/ws"
+    url = f"wss://{HOST}:{broker.port('http')}/v1/ws"
     with connect(url, subprotocols=[Subprotocol(SUBPROTOCOL)], ssl=context) as socket:
         socket.send('{"id": 1, "op": "connect"}')
         socket.send('{"id": 2, "op": "subscribe", "topic": "a"}')
         assert [json.loads(socket.recv(TIMEOUT))["id"] for _ in range(2)] == [1, 2]
-        url = f"https://{HOST}:{broker.port('admin')}/v1/topics/a/messages"
+        url = f"https://{HOST}:{broker.port('http')}/v1/topics/a/messages"
         (tmp_path / "body").write_text("x" * 500_000)
         curl("-k", "--data-binary", f"@{tmp_path}/body", url)
         assert len(json.loads(socket.recv(TIMEOUT))["message"]["value"]) == 500_000

@@ -175,7 +175,7 @@ def broker_with(
 
 def get(broker: Broker, path: str, token: str = "") -> Any:
     """Return the reply to a request, or the status with which it is refused."""
-    request = urllib.request.Request(f"http://{HOST}:{broker.port('admin')}{path}")
+    request = urllib.request.Request(f"http://{HOST}:{broker.port('http')}{path}")
     if token:
         request.add_header("Authorization", f"Bearer {token}")
     try:

@@ -167,7 +167,7 @@ def test_nsd_answers_clients_that_have_closed_their_half(start: Start, tmp_path:
 @pytest.mark.modes
 def test_http_answers_clients_that_have_closed_their_half(start: Start) -> None:
     broker = start(*listen("cafe"), f"--admin-port=tcp:0:interface={HOST}")
-    with socket.create_connection((HOST, broker.port("admin"))) as client:
+    with socket.create_connection((HOST, broker.port("http"))) as client:
         client.sendall(b"GET /v1/bounds HTTP/1.1\r\nHost: localhost\r\n\r\n")
         client.shutdown(socket.SHUT_WR)
         head, _, body = read_all(client).partition(b"\r\n\r\n")

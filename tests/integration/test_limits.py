@@ -258,12 +258,12 @@ def test_at_the_limit_of_open_files_operators_are_served(start: Start) -> None:
     )
     clients = [Client(broker.port("cafe")) for _ in range(100)]
     broker.wait_line(r"refused: 10 on cafe: file-descriptors")
-    address = f"http://{HOST}:{broker.port('admin')}"
+    address = f"http://{HOST}:{broker.port('http')}"
     for path in ("/healthz", "/readyz", "/metrics"):
         with urllib.request.urlopen(address + path, timeout=TIMEOUT) as response:
             assert response.status == 200
-    operators = [Client(broker.port("admin")) for _ in range(20)]
-    broker.wait_line("refused: 1 on admin: file-descriptors")
+    operators = [Client(broker.port("http")) for _ in range(20)]
+    broker.wait_line("refused: 1 on http: file-descriptors")
     for client in (*clients, *operators):
         client.close()
 

@@ -75,7 +75,7 @@ class Prometheus:
     def __init__(self, broker: Broker, directory: Path) -> None:
         config = directory / "prometheus.yml"
         config.write_text(
-            _SCRAPE.format(rules=MONITORING / "alerts.yml", target=f"{HOST}:{broker.port('admin')}")
+            _SCRAPE.format(rules=MONITORING / "alerts.yml", target=f"{HOST}:{broker.port('http')}")
         )
         self._process = subprocess.Popen(
             [

@@ -159,7 +159,7 @@ class Installation:
             lines, port = [], 0
             for line in process.stdout:
                 lines.append(line)
-                if found := re.search(r"admin on tcp \S+:(\d+)$", line):
+                if found := re.search(r"http on tcp \S+:(\d+)$", line):
                     port = int(found[1])
                 if "history: " in line:
                     break

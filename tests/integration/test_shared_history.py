@@ -124,7 +124,7 @@ def test_a_broker_with_a_history_of_its_own(
     until(lambda: here.figure("connected") == 1, "connected")
     other = start(*listen("nsd", "http"), f"--backplane={server.url}")
     other.wait_line(r"the engine reports: other brokers share a history, and this one does not")
-    with urllib.request.urlopen(f"http://{HOST}:{other.port('admin')}/v1/status") as answer:
+    with urllib.request.urlopen(f"http://{HOST}:{other.port('http')}/v1/status") as answer:
         (found,) = json.loads(answer.read())["attention"]
     assert "give all of them the same backplane-history" in found["what"]
 
@@ -167,7 +167,7 @@ def test_keyed_topics_of_brokers_that_come_later(
 
     def ask(place: Place, method: str, path: str, body: bytes | None = None) -> str:
         request = urllib.request.Request(
-            f"http://{HOST}:{place.broker.port('admin')}{path}", body, method=method,
+            f"http://{HOST}:{place.broker.port('http')}{path}", body, method=method,
             headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
         )  # fmt: skip
         with urllib.request.urlopen(request) as answer:
@@ -223,7 +223,7 @@ def test_positions_hold_at_every_broker(start: Start, server: NatsServer, tmp_pa
     assert sorted(parts[0] + rest[1]) == everything
     # A reader continues at the other broker after its own was killed.
     body = json.dumps({"offset": 17}).encode()
-    url = f"http://{HOST}:{first.broker.port('admin')}/v1/readers/me"
+    url = f"http://{HOST}:{first.broker.port('http')}/v1/readers/me"
     urllib.request.urlopen(urllib.request.Request(url, body, method="PUT")).close()
     until(lambda: "position" in _reader(second), "the position of the reader")
     first.broker.kill()

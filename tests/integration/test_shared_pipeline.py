@@ -53,7 +53,7 @@ def bodies(*numbers: range) -> list[str]:
 
 
 def url(place: Place) -> str:
-    return f"http://{HOST}:{place.broker.port('admin')}"
+    return f"http://{HOST}:{place.broker.port('http')}"
 
 
 class Query:
@@ -238,7 +238,7 @@ def test_brokers_that_do_not_share_a_history(
 ) -> None:
     first, _ = places
     own = start(*listen("http"), f"--store=log:{tmp_path / 'own'}")
-    where = f"http://{HOST}:{own.port('admin')}"
+    where = f"http://{HOST}:{own.port('http')}"
     error = raised(ConfigurationError, Query, url(first), where)
     assert "do not share one history" in str(error)
 

@@ -125,7 +125,7 @@ def test_a_job_that_publishes(places: tuple[Place, Place]) -> None:
 
 def test_brokers_with_histories_of_their_own(start: Start, tmp_path: Path) -> None:
     brokers = [start(*listen("http"), f"--store=log:{tmp_path / name}") for name in "ab"]
-    urls = ",".join(f"http://{HOST}:{one.port('admin')}" for one in brokers)
+    urls = ",".join(f"http://{HOST}:{one.port('http')}" for one in brokers)
     error = raised(ConfigurationError, make_sink, {"url": urls}, SCHEMA, False)
     assert "share a history" in str(error)
     options = argparse.Namespace(url=urls, token_file=None)

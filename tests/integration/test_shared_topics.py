@@ -52,7 +52,7 @@ class House:
         """Return the status and the document of an HTTP request."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
-            f"http://{HOST}:{broker.port('admin')}{path}", data, method=method
+            f"http://{HOST}:{broker.port('http')}{path}", data, method=method
         )
         request.add_header("Content-Type", "application/json")
         request.add_header("Authorization", f"Bearer {self._admin}")

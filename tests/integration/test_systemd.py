@@ -154,8 +154,7 @@ def test_the_sockets_of_the_units(start: Start, tmp_path: Path) -> None:
         env={"CREDENTIALS_DIRECTORY": str(tmp_path)}, before=before, pass_fds=descriptors,
     )  # fmt: skip
     for name, one in zip(names, streams, strict=True):
-        shown = "admin" if name == "http" else name
-        assert broker.port(shown) == one.getsockname()[1]
+        assert broker.port(name) == one.getsockname()[1]
     port = udp.getsockname()[1]
     assert broker.port("cafe", "udp") == port
     for one in (*streams, udp):

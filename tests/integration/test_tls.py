@@ -70,7 +70,7 @@ def refused(broker: Broker, reason: str, protocol: str = "cafe") -> None:
 @pytest.mark.modes
 def test_http(start: Start, authority: Authority, offered: list[str], chosen: str | None) -> None:
     broker = serve(start, authority)
-    with connect(broker.port("admin"), offering(authority, offered)) as stream:
+    with connect(broker.port("http"), offering(authority, offered)) as stream:
         assert stream.selected_alpn_protocol() == chosen
         stream.sendall(GET)
         assert stream.recv(100).startswith(b"HTTP/1.1 200 ")
@@ -209,11 +209,11 @@ def test_an_optional_certificate(start: Start, authority: Authority, other: Auth
 
 def test_a_client_without_tls_is_cut(start: Start, authority: Authority) -> None:
     broker = serve(start, authority)
-    with socket.create_connection((HOST, broker.port("admin")), TIMEOUT) as stream:
+    with socket.create_connection((HOST, broker.port("http")), TIMEOUT) as stream:
         stream.sendall(GET)
         # An alert, and the end.
         assert stream.recv(100)[:1] in (b"\x15", b"")
-    refused(broker, "tls-plaintext", "admin")
+    refused(broker, "tls-plaintext", "http")
 
 
 def test_connections_without_a_byte_are_no_failures(start: Start, authority: Authority) -> None:
@@ -316,15 +316,15 @@ def test_tls_is_turned_on_by_the_file(start: Start, authority: Authority, tmp_pa
 def test_curl(start: Start, authority: Authority) -> None:
     own = authority.issue("alice", "a")
     broker = serve(start, authority, f"--tls-ca={authority.file}", "--tls-client=required")
-    url = f"https://{NAME}:{broker.port('admin')}/v1/bounds"
+    url = f"https://{NAME}:{broker.port('http')}/v1/bounds"
     command = ["curl", "-sS", "--cacert", authority.file, "--resolve",
-               f"{NAME}:{broker.port('admin')}:{HOST}", url]  # fmt: skip
+               f"{NAME}:{broker.port('http')}:{HOST}", url]  # fmt: skip
     found = subprocess.run([*command, "--cert", own], capture_output=True, timeout=TIMEOUT)
     assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout)["next"] == 0
     failed = subprocess.run(command, capture_output=True, timeout=TIMEOUT)
     assert failed.returncode != 0
-    refused(broker, "tls-certificate-missing", "admin")
+    refused(broker, "tls-certificate-missing", "http")
 
 
 @pytest.mark.parametrize("version", ["-tls1_2", "-tls1_3"])
@@ -356,7 +356,7 @@ def test_the_end_of_the_output(start: Start, authority: Authority, version: ssl.
     context = authority.client()
     context.maximum_version = version
     for port, request in (
-        (broker.port("admin"), GET.replace(b"Connection: close\r\n", b"")),
+        (broker.port("http"), GET.replace(b"Connection: close\r\n", b"")),
         (broker.port("cafe"), handshake_pub() + frame(PING)),
     ):
         sock = socket.create_connection((HOST, port), TIMEOUT)

@@ -124,7 +124,7 @@ def test_the_first_start_reports_changed_names_and_defaults(start: Start, old: P
     first = start(config, store)
     expected = [line for line in lines() if "handshake" not in line]
     assert [line for line in expected if not re.search(line, first.output)] == []
-    bounds = HistoryClient(f"http://{HOST}:{first.port('admin')}").bounds()
+    bounds = HistoryClient(f"http://{HOST}:{first.port('http')}").bounds()
     assert (bounds.first, bounds.next) == (0, 2)
     assert (old / "history.db").exists()
     first.stop()

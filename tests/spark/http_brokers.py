@@ -29,7 +29,7 @@ def serve(start: Start, path: Path, *options: str, port: int = 0) -> Broker:
 
 def url_of(broker: Broker) -> str:
     """Return the URL of the API."""
-    return f"http://{HOST}:{broker.port('admin')}"
+    return f"http://{HOST}:{broker.port('http')}"
 
 
 def client_of(broker: Broker) -> HistoryClient:

@@ -200,7 +200,7 @@ def test_a_broker_restart_loses_no_batch(spark: SparkSession, start: Start, tmp_
     """After a restart of the broker between two batches, a new start of the query loses nothing."""
     path = tmp_path / "history"
     broker = serve(start, path)
-    port = broker.port("admin")
+    port = broker.port("http")
     send(broker, *numbers(0, 100))
     frame = stream(spark, broker, subscribe="cafe/1").select("value")
     run_once(frame, tmp_path / "out", "pubsub", url=url_of(broker), topic="out")

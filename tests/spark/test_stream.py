@@ -109,7 +109,7 @@ def test_a_query_survives_broker_restarts(
     """The query continues through restarts of the broker."""
     path, out = tmp_path / "history", tmp_path / "out"
     broker = serve(start, path)
-    port = broker.port("admin")
+    port = broker.port("http")
     send(broker, *numbers(0, 100))
     writer = stream(spark, broker, maxOffsetsPerTrigger=50).writeStream.format("parquet")
     query = writer.options(path=str(out), checkpointLocation=str(tmp_path / "checkpoint")).start()
@@ -173,7 +173,7 @@ def test_another_history_under_the_same_url(
     spark: SparkSession, start: Start, tmp_path: Path
 ) -> None:
     broker = serve(start, tmp_path / "one")
-    port = broker.port("admin")
+    port = broker.port("http")
     send(broker, *numbers(0, 10))
     run_once(stream(spark, broker), tmp_path / "out")
     broker.stop()

@@ -43,7 +43,7 @@ class HostTests(SynchronousTestCase):
         assert answer.json["message"] == (
             "Host evil.example is not a name of this broker; add it to the setting http-hosts"
         )
-        assert self.house.broker.counters.refusals["admin", "host"] == 1
+        assert self.house.broker.counters.refusals["http", "host"] == 1
 
     def test_a_page_whose_name_is_bound_to_the_broker_is_refused(self) -> None:
         answer = self.house.get("/v1/bounds", Host="evil.example", Origin="http://evil.example")

@@ -211,7 +211,7 @@ class HeadTests(SynchronousTestCase):
             client.send(head)
             assert client.answer().error == (431, "too-large")
             assert client.closed
-            assert house.broker.counters.refusals["admin", "too-large"] == 1
+            assert house.broker.counters.refusals["http", "too-large"] == 1
 
     def test_one_that_is_malformed_or_too_long_as_a_whole(self) -> None:
         line = b"A: " + b"a" * 1000 + b"\r\n"
@@ -221,7 +221,7 @@ class HeadTests(SynchronousTestCase):
             client.send(head)
             assert client.answer().error == (400, "invalid-request"), head
             assert client.closed
-            assert house.broker.counters.refusals["admin", "invalid-request"] == 1
+            assert house.broker.counters.refusals["http", "invalid-request"] == 1
 
     def test_a_handshake_of_tls(self) -> None:
         """Its client would wait for a reply as long as a request may take."""
@@ -230,7 +230,7 @@ class HeadTests(SynchronousTestCase):
         client.send(b"\x16\x03\x01\x02\0\x01" + bytes(511))
         assert client.answer().error == (400, "invalid-request")
         assert client.closed
-        assert house.broker.counters.refusals["admin", "invalid-request"] == 1
+        assert house.broker.counters.refusals["http", "invalid-request"] == 1
 
     def test_the_text_of_a_status_that_twisted_does_not_know(self) -> None:
         client = WebHouse().connect()
@@ -415,7 +415,7 @@ class RefusalTests(SynchronousTestCase):
 
     def test_each_is_counted(self) -> None:
         self.post("b")
-        assert self.house.broker.counters.refusals["admin", "not-authorized"] == 1
+        assert self.house.broker.counters.refusals["http", "not-authorized"] == 1
 
 
 class WaitTests(SynchronousTestCase):

@@ -130,7 +130,7 @@ class StageTests(WritingCase):
             answer = self.stage(table(["a"] * 3, [b"1"] * 3, key=key))
             assert answer.status == status
         assert answer.error == (400, "sender-too-long")
-        assert self.house.broker.counters.refusals == {("admin", "sender-too-long"): 1}
+        assert self.house.broker.counters.refusals == {("http", "sender-too-long"): 1}
 
     def test_a_subject_of_more_than_255_bytes(self) -> None:
         given = {"sub": "s" * 256, "permissions": [], "exp": self.house.clock.seconds() + 9}

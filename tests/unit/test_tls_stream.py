@@ -351,7 +351,7 @@ class HandshakeTests(SynchronousTestCase):
         tls_end(house.factory, stream, house.clock)
         house.clock.advance(0)
         assert stream.lost
-        assert house.broker.counters.refusals == {("admin", "limit-reached"): 1}
+        assert house.broker.counters.refusals == {("http", "limit-reached"): 1}
 
     def test_many_half_open_ones(self) -> None:
         house = serve(handshake_seconds=3)

@@ -148,7 +148,7 @@ class ConnectTests(SynchronousTestCase):
         assert client.close_code is None
         self.house.pass_time(2)
         assert client.close_code == 4008
-        assert self.house.broker.counters.refusals["admin", "handshake-timeout"] == 1
+        assert self.house.broker.counters.refusals["http", "handshake-timeout"] == 1
 
     def test_a_token_opens_topics(self) -> None:
         self.house.lock("a", b"k")
@@ -238,7 +238,7 @@ class RequestTests(SynchronousTestCase):
             answer = self.raw(data, binary)
             assert answer["error"]["code"] == "invalid-request", data
         assert self.client.close_code is None
-        assert self.house.broker.counters.refusals["admin", "invalid-request"] == 8
+        assert self.house.broker.counters.refusals["http", "invalid-request"] == 8
 
     def test_mistakes(self) -> None:
         for op, members, code in (

@@ -73,7 +73,7 @@ class SeveralTests(SynchronousTestCase):
         assert publish(client, b"f", sizes=[1])["error"]["code"] == "rate-limited"
         rows = house.get("/v1/topics/a/messages").lines
         assert [row["value"] for row in rows] == ["a", "b", "c"]
-        assert house.broker.counters.refusals["admin", "rate-limited"] == 3
+        assert house.broker.counters.refusals["http", "rate-limited"] == 3
 
     def many(self) -> bytes:
         """Return eight requests, which take several turns."""

@@ -62,7 +62,7 @@ class FrameTests(SynchronousTestCase):
             client.client.send(data)
             assert client.close_code == code, data
             assert client.client.closed
-        assert self.house.broker.counters.refusals["admin", "malformed"] == 8
+        assert self.house.broker.counters.refusals["http", "malformed"] == 8
 
     def test_requests_before_text_that_is_not_utf8_are_carried_out(self) -> None:
         for rest in (b"", b"\xc1\x80abcd"):
@@ -73,7 +73,7 @@ class FrameTests(SynchronousTestCase):
             client.client.send(data + b"\x81\x82\0\0\0\0{\xff" + rest)
             assert client.close_code == (1002 if rest else 1007)
             assert house.store.next_offset == 1
-            assert house.broker.counters.refusals["admin", "malformed"] == 1
+            assert house.broker.counters.refusals["http", "malformed"] == 1
 
     def test_fragments_together_are_limited(self) -> None:
         frames = self.client.frames

@@ -167,5 +167,4 @@ def _connect(path: Path) -> socket.socket:
 
 
 def _listening(wire: str) -> str:
-    name = "admin" if wire == "http" else wire
-    return rf"{name} on tcp {re.escape(HOST)}:(\d+)"
+    return rf"{wire} on tcp {re.escape(HOST)}:(\d+)"
