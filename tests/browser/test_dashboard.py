@@ -279,6 +279,10 @@ def test_a_broker_that_goes_away_and_comes_back(browser: Browser, plain: Plain, 
         plain.broker.stop()
     expect(tab.page.locator(".pill")).to_have_text("Disconnected")
     expect(tab.page.locator(".notice")).to_contain_text("The next attempt is in")
+    # The parts of the page know it, and leave it to the notice to say it.
+    expect(tab.page.locator(".problem.away")).to_have_count(1)
+    expect(tab.page.get_by_role("alert")).to_have_count(1)
+    expect(tab.page.locator(".topic-facts")).to_contain_text("Durability")
     plain.begin()
     plain.publish("t", "after")
     tab.live()

@@ -3,6 +3,7 @@
 /** @typedef {Record<string, string | number | boolean | null | undefined>} Parameters */
 
 const TOKEN = "pubsub.token";
+const AWAY = new Set(["unreachable", "broken", "ended", "timeout"]);
 const REQUEST_SECONDS = 25;
 /** Characters of a line that is not complete; a message may have 1 MiB by default, here far more. */
 const MOST_LINE = 256 * 1024 * 1024;
@@ -20,6 +21,11 @@ export class ApiProblem extends Error {
   /** Whether a token, or another one, may help. */
   get needsToken() {
     return this.status === 401 || this.status === 403;
+  }
+
+  /** Whether the broker did not answer, or not to the end. */
+  get isAway() {
+    return this.status === 0 && AWAY.has(this.code);
   }
 }
 
@@ -163,7 +169,9 @@ export async function* linesOf(response, alive = () => {}) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch(() => {
+      throw new ApiProblem(0, "broken", "the connection to the broker is broken");
+    });
     if (done) return;
     alive();
     const lines = (rest + value).split("\n");

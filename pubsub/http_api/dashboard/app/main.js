@@ -197,6 +197,7 @@ function showPhase() {
   pill.className = `pill ${phase}`;
   setText(/** @type {Element} */ (pill.lastElementChild), PHASES[phase]);
   document.body.classList.toggle("stale", phase !== "live" && feed.status !== null);
+  document.body.classList.toggle("broker-away", phase === "waiting");
   clearInterval(countdown);
   const notices = byId("notices");
   if (phase === "waiting") showWaiting(notices);

@@ -6,7 +6,7 @@ import { icon } from "./icons.js";
 import { clock, count, NONE } from "./format.js";
 import { messageDetail } from "./message_detail.js";
 import { Table } from "./table.js";
-import { note, problem } from "./table_view.js";
+import { note, readingProblem } from "./table_view.js";
 import { Tail } from "./tail.js";
 
 /** @typedef {import("./tail.js").Message} Message */
@@ -101,7 +101,7 @@ export function messagesPart(topic) {
     state.hidden = tail.messages.length > 0 && !tail.error;
     const { error } = tail;
     fillOnce(state, error ? messageOf(error) : tail.state, () =>
-      error ? problem(error) : emptyNote(tail),
+      error ? readingProblem(error) : emptyNote(tail),
     );
   }
 

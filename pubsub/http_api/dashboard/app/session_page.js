@@ -9,7 +9,7 @@ import { STATES } from "./columns.js";
 import { factList, subscriptionsTable } from "./list_page.js";
 import { poll } from "./polling.js";
 import { link } from "./router.js";
-import { note, problem } from "./table_view.js";
+import { note, readingProblem } from "./table_view.js";
 
 const PAUSE = 2000;
 
@@ -38,7 +38,7 @@ export function sessionPage(mark) {
   /** @param {any} error */
   function failed(error) {
     if (error instanceof ApiProblem && error.status === 404) gone();
-    else fillOnce(said, messageOf(error), () => problem(error));
+    else fillOnce(said, messageOf(error), () => readingProblem(error));
   }
 
   /** @param {any} session */

@@ -1,11 +1,11 @@
 /** The page of the store: the history and what it occupies. */
 
-import { call, messageOf } from "./api.js";
+import { ApiProblem, call, messageOf } from "./api.js";
 import { fill, fillOnce, h } from "./dom.js";
 import { bytes, count, dateTime, duration, NONE } from "./format.js";
 import { factList } from "./list_page.js";
 import { poll } from "./polling.js";
-import { problem } from "./table_view.js";
+import { problem, readingProblem } from "./table_view.js";
 
 const PAUSE = 3000;
 const SIZES = new Set([
@@ -51,7 +51,8 @@ export function storePage() {
       fill(body, ...sections(await call("store")));
       delete body.dataset.content;
     } catch (error) {
-      fillOnce(body, messageOf(error), () => problem(error));
+      if (error instanceof ApiProblem && error.isAway && body.hasChildNodes()) return;
+      fillOnce(body, messageOf(error), () => readingProblem(error));
     }
   }
 

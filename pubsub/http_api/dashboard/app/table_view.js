@@ -143,7 +143,7 @@ function figuresOf(rows, shown, noun) {
  */
 function showState(state, rows, shown, filtered, noun, empty) {
   const { error } = rows;
-  if (error) fillOnce(state, `error ${error.message}`, () => problem(error));
+  if (error) fillOnce(state, `error ${error.message}`, () => readingProblem(error));
   else if (!rows.known) fillOnce(state, "loading", () => h("p.muted", {}, "Loading…"));
   else if (shown === 0 && filtered) fillOnce(state, "filtered", () => noMatch(noun));
   else if (shown === 0) fillOnce(state, "empty", () => note(empty.title, empty.text));
@@ -177,6 +177,19 @@ export function problem(error) {
     h("p", {}, `${messageOf(error)}.`),
     error.needsToken && button,
   );
+}
+
+/**
+ * Return an error of what is read again and again. If the broker is away, the notice above the page
+ * says so once, and this is hidden.
+ *
+ * @param {any} error
+ * @returns {HTMLElement}
+ */
+export function readingProblem(error) {
+  const box = problem(error);
+  box.classList.toggle("away", error.isAway === true);
+  return box;
 }
 
 /** @param {Choice} choice @param {() => void} onchange */

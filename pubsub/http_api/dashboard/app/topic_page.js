@@ -10,7 +10,7 @@ import { messagesPart } from "./message_list.js";
 import { poll } from "./polling.js";
 import { publishForm } from "./publish_form.js";
 import { link } from "./router.js";
-import { problem } from "./table_view.js";
+import { readingProblem } from "./table_view.js";
 
 const PAUSE = 3000;
 /** For a topic that does not exist, as the broker counts requests for it as refused. */
@@ -54,7 +54,8 @@ export function topicPage(topic) {
       return PAUSE;
     } catch (error) {
       if (!(error instanceof ApiProblem && error.status === 404)) {
-        fillOnce(facts, messageOf(error), () => problem(error));
+        if (!(error instanceof ApiProblem && error.isAway && facts.hasChildNodes()))
+          fillOnce(facts, messageOf(error), () => readingProblem(error));
         return PAUSE;
       }
       parts.manage.update(null);
