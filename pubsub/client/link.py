@@ -42,6 +42,7 @@ from pubsub.wire.client_events import (
     WireEvent,
 )
 from pubsub.wire.client_wire import ClientWire, Role, WireConnection
+from pubsub.wire.foreign_protocols import FIRST_BYTES, reply_problem
 
 
 class LinkState(Enum):
@@ -103,6 +104,8 @@ class Link(ABC):
         self.commands: list[Command] = []
         """Those that the driver has not taken."""
         self._last_output = b""
+        # The first bytes of a connection, until one has been good.
+        self._first = b""
 
     # For the driver
 
@@ -144,10 +147,14 @@ class Link(ABC):
         if connection is not None:
             self._heard_at = now
             self._pinged = False
+            if not self.proved:
+                self._first = (self._first + data)[:FIRST_BYTES]
             self._handle(connection.receive(data), now)
 
     def lost(self, why: str, now: float) -> None:
         """The transport is gone, or could not be made."""
+        if self.state is LinkState.OPENING:
+            why = self._likely_mistake() or why
         if self.state is LinkState.CLOSING:
             self._finish()
         elif self.state in (LinkState.CONNECTING, LinkState.OPENING, LinkState.READY):
@@ -242,7 +249,14 @@ class Link(ABC):
 
     # Transitions
 
+    def _likely_mistake(self) -> str:
+        """Return how the first bytes of a connection show that the URL is wrong, if they do."""
+        if self.proved:
+            return ""
+        return reply_problem(self._first, self.wire.name, self.wire.options.secure)
+
     def _connect(self, now: float) -> None:
+        self._first = b""
         self.state = LinkState.CONNECTING
         self._attempt += 1
         self._until = now + self._timing.connect
@@ -264,8 +278,10 @@ class Link(ABC):
                     self.commands.append(Command.ABORT)
                     self._drop_connection()
                     self._connect(now)
-                case Closing() | Malformed():
+                case Closing():
                     self._abort(event.reason, now)
+                case Malformed():
+                    self._abort(self._likely_mistake() or event.reason, now)
                 case Rejected():
                     self._rejected(event, now)
                 case Alive():

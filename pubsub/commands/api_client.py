@@ -9,13 +9,21 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Iterator, Mapping
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import (
+    BadStatusLine,
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+    RemoteDisconnected,
+)
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from pubsub.commands.destination import Destination
 from pubsub.errors import PubSubError
 from pubsub.wire.connect_errors import why_not
+from pubsub.wire.foreign_protocols import reply_problem
 
 _SECONDS = 30.0
 _PAGE = 1000
@@ -134,12 +142,21 @@ class Api:
             response = connection.getresponse()
         except (OSError, HTTPException) as error:
             raise RequestFailed(
-                f"{self._url}: the broker cannot be reached: {why_not(error)}; "
+                f"{self._url}: the broker cannot be reached: {self._why_not(error)}; "
                 f"{self._destination.hint()}"
             ) from None
         if response.status >= 300:
             raise self._error(response)
         return response
+
+    def _why_not(self, error: Exception) -> str:
+        """Return why a request failed; the reply of another protocol is not shown."""
+        if not isinstance(error, BadStatusLine):
+            return why_not(error)
+        is_empty, is_tls = isinstance(error, RemoteDisconnected), self._parts.scheme != "http"
+        first = b"" if is_empty else str(error.args[0]).encode("latin-1")
+        unknown = "the broker closed the connection" if is_empty else "the reply is not one of HTTP"
+        return reply_problem(first, "http", is_tls) or unknown
 
     def _connection(self) -> HTTPConnection:
         host, port = self._parts.hostname or "", self._parts.port or _PORT

@@ -29,9 +29,9 @@ from pubsub.http_api.channel_figures import ChannelFigures
 from pubsub.http_api.request_times import RequestTimes
 from pubsub.wire.connection_admission import admit, report_end, withdraw
 from pubsub.wire.direct_transport import READ_BYTES
+from pubsub.wire.foreign_protocols import http_problem
 from pubsub.wire.life_cycle import Event
 from pubsub.wire.peer_address import address_text
-from pubsub.wire.tls_input import begins_handshake
 from pubsub.wire.transport_identity import identity_of
 from pubsub.wire.unsent_bytes import TransportCharge, unsent_bytes
 
@@ -194,8 +194,8 @@ class Channel(HTTPChannel):
         if self.upgraded and self.long_response is not None:
             self.long_response.data_received(data)
             return
-        if self._times.received(len(data)) and begins_handshake(data):
-            self.refuse(ApiError(BAD_REQUEST, "invalid-request", "this port does not speak TLS"))
+        if self._times.received(len(data)) and (problem := http_problem(data)):
+            self.refuse(ApiError(BAD_REQUEST, "invalid-request", problem))
             return
         super().dataReceived(data)
         if not self.upgraded:

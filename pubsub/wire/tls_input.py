@@ -36,14 +36,6 @@ _HEAD, _LENGTH_AT = 5, 3
 _HOLDER_MARK = STREAM_BYTES + 4096
 
 
-def begins_handshake(data: bytes) -> bool:
-    """Return whether ``data`` is the beginning of a handshake, for ports without TLS.
-
-    A protocol with lines would wait for the end of one, and the client for a reply.
-    """
-    return data.startswith(b"\x16\x03")
-
-
 class Records:
     """Finds the records in the input of a connection, which comes in pieces of any size."""
 

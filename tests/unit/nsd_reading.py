@@ -8,7 +8,7 @@ from typing import Any
 from pubsub.protocols.nsd.client import NsdWire
 from pubsub.wire.client_events import Interest, Opened, Subscribed
 from pubsub.wire.client_wire import Role, WireConnection, WireOptions
-from tests.unit.nsd_lines import error
+from tests.unit.nsd_lines import NOTHING, error, get
 
 NEWS, SPORT = Interest("news"), Interest("sport")
 MISSING = error("NO SUCH CHANNEL: news")
@@ -57,7 +57,9 @@ def listed(*messages: object) -> bytes:
 def opened(session: object = None) -> WireConnection:
     """Return a subscriber that has sent nothing."""
     connection = WIRE.connect(Role.SUBSCRIBER, session)
-    assert connection.open() == [Opened(session is not None)]
+    assert connection.open() == []
+    assert connection.take_output() == get("pubsub-ping")
+    assert connection.receive(NOTHING) == [Opened(session is not None)]
     return connection
 
 

@@ -223,14 +223,26 @@ class HeadTests(SynchronousTestCase):
             assert client.closed
             assert house.broker.counters.refusals["http", "invalid-request"] == 1
 
-    def test_a_handshake_of_tls(self) -> None:
-        """Its client would wait for a reply as long as a request may take."""
-        house = WebHouse()
-        client = house.connect()
-        client.send(b"\x16\x03\x01\x02\0\x01" + bytes(511))
-        assert client.answer().error == (400, "invalid-request")
-        assert client.closed
-        assert house.broker.counters.refusals["http", "invalid-request"] == 1
+    def test_the_first_bytes_of_other_protocols(self) -> None:
+        """Their clients would wait for a reply as long as a request may take."""
+        for data, text in (
+            (b"\x16\x03\x01\x02\0\x01" + bytes(511), "does not speak TLS"),
+            (b'{"_class":"GetRequest","identity":"bob","after":0}\n', "speaks HTTP"),
+            (b"\xfe\xca\x01\x07\0\0\0", "speaks HTTP"),
+            (b"\x0a\0", "speaks HTTP"),
+        ):
+            house = WebHouse()
+            client = house.connect()
+            client.send(data)
+            answer = client.answer()
+            assert answer.error == (400, "invalid-request")
+            assert text in answer.json["message"]
+            assert client.closed
+            assert house.broker.counters.refusals["http", "invalid-request"] == 1
+        client = WebHouse().connect()
+        for part in (b"\r\n", b"G", b"ET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"):
+            client.send(part)
+        assert client.answer().status == 200
 
     def test_the_text_of_a_status_that_twisted_does_not_know(self) -> None:
         client = WebHouse().connect()

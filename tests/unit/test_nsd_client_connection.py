@@ -40,8 +40,9 @@ def make_wire(client_id: bytes = b"ada") -> NsdWire:
 def opened(client_id: bytes = b"ada") -> WireConnection:
     """Return a publisher that has sent nothing."""
     connection = make_wire(client_id).connect(Role.PUBLISHER)
-    assert connection.open("news") == [Opened()]
-    assert connection.take_output() == b""
+    assert connection.open("news") == []
+    assert connection.take_output() == PING
+    assert connection.receive(NOTHING) == [Opened()]
     return connection
 
 
@@ -97,7 +98,8 @@ class BrokerTests(SynchronousTestCase):
         writer.connection.publish("news", Columns.one(b"last"), sender=b"")
         writer.connection.confirm()
         assert writer.take_sent() == (
-            open_("news")
+            PING
+            + open_("news")
             + published("news", "one")
             + published("news", "")
             + published("news", 'ü"\n')
@@ -164,13 +166,23 @@ class BrokerTests(SynchronousTestCase):
         house = Nsd(max_connections=1)
         self.writer(house)
         second = self.writer(house)
-        assert second.take() == [Opened(), Rejected("TOO MANY CONNECTIONS", permanent=False)]
+        assert second.take() == [Rejected("TOO MANY CONNECTIONS", permanent=False)]
         assert second.connection.ended
 
     def test_nothing_is_sent_at_the_end(self) -> None:
         writer = self.writer(Nsd())
+        assert writer.take_sent() == PING
         writer.connection.close()
         assert writer.take_sent() == b""
+
+    def test_nothing_is_refused_in_ordinary_use(self) -> None:
+        house = Nsd()
+        writer = self.writer(house)
+        writer.connection.publish("news", Columns.one(b"x"))
+        writer.connection.confirm()
+        writer.connection.ping()
+        assert writer.take() == [Opened(), Confirmed(1, Level.STORED), Alive()]
+        assert house.broker.counters.refused == 0
 
 
 class PublisherTests(SynchronousTestCase):

@@ -65,7 +65,7 @@ class BrokerTests(SynchronousTestCase):
         reader.connection.subscribe(NEWS)
         assert reader.take() == [Opened(), Subscribed(NEWS)]
         assert reader.take_sent() == (
-            subscribing() + open_("news") + subscribing() + get(READER)
+            get("pubsub-ping") + subscribing() + open_("news") + subscribing() + get(READER)
         )  # fmt: skip
         payloads = [b"one", b"", "ü€𝄞\n".encode(), b"x" * 999]
         self.publish(house, "news", *payloads)
@@ -139,7 +139,9 @@ class BrokerTests(SynchronousTestCase):
         events = again.take()
         assert others(events) == [Opened(resumed=True), Subscribed(NEWS)]
         assert flat(events) == [("news", b"bob", b"b")]
-        assert again.take_sent() == subscribing(epoch="e1", after=1) + get(READER, 1)
+        assert again.take_sent() == (
+            get("pubsub-ping") + subscribing(epoch="e1", after=1) + get(READER, 1)
+        )
 
     def test_a_broker_with_another_history(self) -> None:
         house, other = broker("e1"), broker("e2")

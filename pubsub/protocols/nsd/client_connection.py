@@ -20,9 +20,10 @@ from pubsub.wire.confirm_groups import ConfirmGroup, ConfirmGroups
 
 _SUCCESS_LINE = SUCCESS + b"\n"
 _SHOWN = 200
-# The requests that wait for the reply to a password, and the refusal that may change next time.
-_LOGIN = object()
-_BUSY = "BROKER BUSY"
+# The requests that wait for the first reply, with and without a password.
+_LOGIN, _HELLO = object(), object()
+# Refusals of a connection that may be admitted the next time.
+_LATER = ("BROKER BUSY", "RATE LIMIT EXCEEDED", "TOO MANY CONNECTIONS")
 # No message has such a number.
 _NO_MESSAGES = 10**17
 MISSING = "NO SUCH CHANNEL"
@@ -37,6 +38,9 @@ def line(**fields: object) -> bytes:
     return _encode(fields).encode() + b"\n"
 
 
+_PING = line(_class="GetRequest", identity=_NOBODY, after=0)
+
+
 class NsdClientConnection(WireConnection):
     """The base of publishers' and subscribers' connections, which have ``Request`` objects."""
 
@@ -46,10 +50,16 @@ class NsdClientConnection(WireConnection):
         self._login = login
 
     def open(self, topic: str | None = None) -> list[WireEvent]:
-        """See ``WireConnection``. nsd has no handshake, but perhaps a password (nsd §1.4)."""
+        """See ``WireConnection``. nsd has no handshake, but perhaps a password (nsd §1.4).
+
+        Any response shows that the other side speaks nsd. Without it, a client of another port
+        would wait for messages forever.
+        """
         login = self._login
         if login is None:
-            return [self.opened()]
+            self.waiting.append(_HELLO)
+            self.send(_PING)
+            return []
         self.waiting.append(_LOGIN)
         # A Get without messages.
         fields = {"identity": login.user, "after": _NO_MESSAGES, "password": login.password}
@@ -63,7 +73,7 @@ class NsdClientConnection(WireConnection):
     def ping(self) -> None:
         """See ``WireConnection``: a Get without messages."""
         self.waiting.append(None)
-        self.send(line(_class="GetRequest", identity=_NOBODY, after=0))
+        self.send(_PING)
 
     def close(self) -> None:
         """See ``WireConnection``. nsd has no goodbye."""
@@ -80,9 +90,9 @@ class NsdClientConnection(WireConnection):
             waiting = self.waiting.popleft()
             if waiting is None:
                 events.append(Alive())
-            elif waiting is _LOGIN:
-                if error:
-                    events.append(Rejected(error, permanent=error != _BUSY))
+            elif waiting is _LOGIN or waiting is _HELLO:
+                if error and (waiting is _LOGIN or error in _LATER):
+                    events.append(Rejected(error, permanent=error not in _LATER))
                     return len(data), 1
                 events.append(self.opened())
             else:
@@ -159,7 +169,7 @@ class NsdPublisher(NsdClientConnection):
         if not group.left:
             group.left = 1
             self.waiting.append(_Request(group, publishes=False))
-            self.send(line(_class="GetRequest", identity=_NOBODY, after=0))
+            self.send(_PING)
 
     def answered(
         self, waiting: Any, fields: dict[str, Any], error: str, events: list[WireEvent]

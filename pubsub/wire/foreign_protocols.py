@@ -1,0 +1,52 @@
+"""Recognizes other protocols by the first bytes, so that errors name the likely mistake.
+
+Each protocol has a port of its own, and a client that connects to the wrong one gets an answer that
+says little in its own terms.
+"""
+
+from __future__ import annotations
+
+import re
+
+FIRST_BYTES = 32
+"""The bytes that are enough to recognize a protocol."""
+_TLS = "TLS"
+# The first bytes of servers, by the name that the protocol has in URLs.
+_REPLIES = (
+    ("http", rb"HTTP/1\.[01] "),
+    (_TLS, rb"\x15\x03[\x00-\x04]\x00\x02"),
+    ("nsd", rb'\{"_class"|eyJfY2xhc3Mi'),
+    ("cafe", rb"\xfe\xca"),
+    ("rheos", rb"\xac\x00{16}\x01"),
+    ("spot", rb"\xff.{8}\x7f"),
+    ("fast", rb"\x7f.[\x00-\x20](\x00{4}|$)"),
+    ("nats", rb"INFO \{"),
+)
+# A character of the name of a method (RFC 9110 §5.6.2).
+_METHOD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]")
+
+
+def reply_problem(data: bytes, expected: str, is_tls: bool) -> str:
+    """Return why a server does not speak ``expected``, by its first bytes; empty if it may.
+
+    ``data`` is empty if the server has closed the connection without a reply.
+    """
+    if not data:
+        return "" if is_tls else "closed without a reply, as by a port that expects TLS"
+    for other, pattern in _REPLIES:
+        if re.match(pattern, data, re.DOTALL):
+            return "" if other == expected else f"the port speaks {other}, not {expected}"
+    return ""
+
+
+def http_problem(data: bytes) -> str:
+    """Return why ``data`` cannot begin a request of HTTP; empty if it can.
+
+    HTTP waits for the end of a line, and a client of another protocol for a reply.
+    """
+    first = data.lstrip(b"\r\n")[:1]
+    if not first or _METHOD.match(first):
+        return ""
+    if data.startswith(b"\x16\x03"):
+        return "this port does not speak TLS"
+    return "this port speaks HTTP; each other protocol has a port of its own"
