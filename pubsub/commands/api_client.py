@@ -27,7 +27,7 @@ from pubsub.wire.foreign_protocols import reply_problem
 
 _SECONDS = 30.0
 _PAGE = 1000
-_LINES_BYTES = 64 * 1024
+_LINES_BYTES = 256 * 1024
 _PORT = 7080
 _ADVICE = {
     "bad-token": "give a valid token with --token-file or PUBSUB_TOKEN",
@@ -101,7 +101,8 @@ class Api:
                 if ends:
                     ends[0] = b"".join([*partial, ends[0]])
                     partial.clear()
-                    yield from map(json.loads, ends)
+                    # Far quicker than a call for each line.
+                    yield from json.loads(b"[%b]" % b",".join(ends))
                 partial.append(rest)
             if any(partial):
                 raise self._cut_off("the last line is incomplete")

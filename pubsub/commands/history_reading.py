@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from pubsub.commands.api_client import Api, CutOff
 
 _MOST_MORE = 1000
+_NO_HEADERS: Mapping[str, bytes] = {}
 
 
 class StoredMessage(NamedTuple):
@@ -68,19 +70,26 @@ def _stream(
 def _item(row: Mapping[str, Any]) -> StoredMessage | DamagedOffsets:
     if "damaged" in row:
         return DamagedOffsets(*row["damaged"])
+    headers = row.get("headers")
     return StoredMessage(
         row["topic"],
         _value(row),
-        base64.b64decode(row["key"]),
+        _sender(row["key"]),
         row["timestamp"],
         row["offset"],
-        {one["key"]: _value(one) for one in row.get("headers", ())},
+        {one["key"]: _value(one) for one in headers} if headers else _NO_HEADERS,
     )
 
 
+@lru_cache(maxsize=1024)
+def _sender(encoded: str) -> bytes:
+    return base64.b64decode(encoded)
+
+
 def _value(row: Mapping[str, Any]) -> bytes:
-    if "value" in row:
-        return str(row["value"]).encode()
+    text = row.get("value")
+    if text is not None:
+        return text.encode()  # type: ignore[no-any-return]
     return base64.b64decode(row["value_base64"])
 
 
