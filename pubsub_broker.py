@@ -7,6 +7,7 @@ name too. If that one is found instead, these say so in one line.
 from __future__ import annotations
 
 import atexit
+import signal
 import sys
 from contextlib import suppress
 from importlib.util import find_spec
@@ -51,6 +52,9 @@ def _exists(name: str) -> bool:
 
 def main() -> int:
     """Run the command ``pubsub``; return its exit code."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # Ctrl-C during the imports would show a traceback. A command restores the handler.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     _check()
     from pubsub.commands.command import main as run
 

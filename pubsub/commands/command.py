@@ -7,6 +7,7 @@ Exit codes: 0 done; 1 failed; 2 the command line is wrong; 124 the time of ``--t
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -124,6 +125,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             discard_output()
             return 0
         return _report(_system_error(error), FAILED)
+    except UnicodeEncodeError as error:
+        # Arguments that are not UTF-8 have surrogates in the place of their bytes.
+        return _report(
+            f"{error.object!r} is not text in UTF-8; use a locale and a terminal with UTF-8", FAILED
+        )
     except (PubSubError, ValueError) as error:
         return _report(str(error), FAILED)
     except MemoryError:
@@ -132,14 +138,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _open_standard_streams() -> None:
-    """Replace the streams that the shell has closed.
+    """Replace the streams that the shell has closed, and show every character on the others.
 
-    Otherwise the next file or socket that is opened has the descriptor of the stream.
+    Otherwise the next file or socket that is opened has the descriptor of the stream. Characters
+    that the encoding of the terminal does not have are shown as escapes.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             # It stays open until the process ends.
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _invoke(arguments: list[str]) -> int | None:

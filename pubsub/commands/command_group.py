@@ -6,6 +6,7 @@ imports no command.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -48,6 +49,9 @@ class LazyGroup(click.Group):
         if found is None:
             return None
         command: click.Command = import_module(found.module).COMMAND
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            # See ``pubsub_broker.main``: until now, Ctrl-C has ended the process.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         return command
 
     def resolve_command(

@@ -79,8 +79,21 @@ class EndTests(CommandCase):
         assert self.ended(click.ClickException("it failed")) == (1, "pubsub: it failed\n")
         assert self.ended(KeyboardInterrupt()) == (130, "")
         assert self.ended(click.Abort()) == (130, "")
+        wrong = UnicodeEncodeError("utf-8", "gr\udcfc", 2, 3, "surrogates not allowed")
+        code, err = self.ended(wrong)
+        assert (code, err.count("\n")) == (1, 1)
+        assert err.startswith("pubsub: 'gr\\udcfc' is not text in UTF-8")
         missing = FileNotFoundError(errno.ENOENT, "No such file", "a")
         assert self.ended(missing) == (1, "pubsub: a: No such file\n")
+
+    def test_characters_that_the_terminal_does_not_have(self) -> None:
+        out = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+        with (
+            patch.object(sys, "stdout", out),
+            patch.object(command, "_invoke", side_effect=lambda _: print("\u2603 \xfc")),
+        ):
+            assert command.main(["topics"]) == 0
+        assert out.buffer.getvalue() == b"\\u2603 \xfc\n"  # type: ignore[attr-defined]
 
     def test_a_reader_that_has_ended_is_no_error(self) -> None:
         path = self.directory / "out"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import signal
+from unittest.mock import patch
 
+from click import Context
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 import pubsub_broker
+from pubsub.commands import command
 from pubsub.server.early_interrupt import end_at_interrupt, leave_interrupt_to
 
 
@@ -35,6 +38,19 @@ class EarlyInterruptTests(SynchronousTestCase):
         end_at_interrupt()
         self.start_reactor()
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+    def test_the_command_has_its_handler_once_it_is_imported(self) -> None:
+        handlers: list[object] = []
+
+        def run() -> int:
+            handlers.append(signal.getsignal(signal.SIGINT))
+            assert command.pubsub.get_command(Context(command.pubsub), "topics") is not None
+            handlers.append(signal.getsignal(signal.SIGINT))
+            return 0
+
+        with patch.object(command, "main", run):
+            assert pubsub_broker.main() == 0
+        assert handlers == [signal.SIG_DFL, signal.default_int_handler]
 
     def test_it_begins_when_twistd_needs_the_options(self) -> None:
         assert pubsub_broker.Options
