@@ -52,9 +52,11 @@ class Contexts:
         return found
 
     def save(self) -> None:
-        """Write the file, or nothing of it. Raises OSError."""
+        """Write the file, or nothing of it. Raises ConfigurationError, OSError."""
         import tempfile
 
+        if not self.path.is_absolute():
+            raise ConfigurationError("this user has no home directory; set XDG_CONFIG_HOME")
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         shown = {
             "current": self.current,
@@ -82,8 +84,11 @@ def check_name(name: str) -> None:
 
 def path_of(environment: Mapping[str, str]) -> Path:
     """Return where the contexts are."""
-    home = environment.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(home) / "pubsub" / "contexts.json"
+    home = Path(environment.get("XDG_CONFIG_HOME", ""))
+    if not home.is_absolute():
+        # The specification says to ignore relative paths. Without a home the file cannot exist.
+        home = Path(os.path.expanduser("~"), ".config")
+    return home / "pubsub" / "contexts.json"
 
 
 def load(environment: Mapping[str, str]) -> Contexts:

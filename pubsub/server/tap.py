@@ -37,6 +37,7 @@ from pubsub.server.listener_set import ListenerSet
 from pubsub.server.log_setup import LoggedProcess, ProcessLog, call_later_from_threads
 from pubsub.server.memory_limit import warn_beyond_limit
 from pubsub.server.memory_tuning import tune_memory
+from pubsub.server.pid_file import check_pid_file
 from pubsub.server.reload import LiveConfiguration, Reloader
 from pubsub.server.service_manager import ServiceManager, notifier, watchdog_seconds
 from pubsub.server.shutdown import ForcedShutdown
@@ -60,8 +61,10 @@ def makeService(options: ParsedOptions) -> IService:
 
     sys.excepthook = report_start_error
     leave_interrupt_to(reactor)
+    twistd: Mapping[str, Any] = options.parent or {}
     try:
         check_kernel_choice(os.environ)
+        check_pid_file(twistd)
         broker = make_broker(options.config, reactor)
     except PubSubError as error:
         raise SystemExit(f"pubsub: {error}") from None
@@ -69,7 +72,6 @@ def makeService(options: ParsedOptions) -> IService:
     tuning = tuning_of(options.config)
     tune_memory(tuning)
     broker.drainage.stop = reactor.stop
-    twistd: Mapping[str, Any] = options.parent or {}
     process_log = ProcessLog(options.config.broker, twistd, call_later_from_threads(reactor))
     process_log.watch(broker.served.log_connections)
     live = LiveConfiguration(broker, options.config, reactor, tuning, process_log.configure)

@@ -23,14 +23,21 @@ class StoreLocation:
 
 
 def default_path(environment: Mapping[str, str]) -> Path:
-    """Return a directory in systemd's state directory if it is set, else in the user's (XDG)."""
+    """Return a directory in systemd's state directory if it is set, else in the user's (XDG).
+
+    Raises ValueError.
+    """
     given = environment.get("STATE_DIRECTORY", "").split(":")[0]
     if given:
         return Path(given, NAME)
     state = environment.get("XDG_STATE_HOME", "")
     # The specification says to ignore relative paths.
-    base = Path(state) if Path(state).is_absolute() else Path("~/.local/state").expanduser()
-    return base / "pubsub" / NAME
+    if Path(state).is_absolute():
+        return Path(state, "pubsub", NAME)
+    try:
+        return Path.home() / ".local" / "state" / "pubsub" / NAME
+    except RuntimeError:
+        raise ValueError("this user has no home directory: expected log:DIR or memory") from None
 
 
 def _parse(value: object) -> StoreLocation | None:

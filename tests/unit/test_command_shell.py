@@ -93,7 +93,7 @@ class EndTests(CommandCase):
             patch.object(command, "_invoke", side_effect=lambda _: print("\u2603 \xfc")),
         ):
             assert command.main(["topics"]) == 0
-        assert out.buffer.getvalue() == b"\\u2603 \xfc\n"  # type: ignore[attr-defined]
+        assert out.buffer.getvalue() == b"\\u2603 \xfc\n"
 
     def test_a_reader_that_has_ended_is_no_error(self) -> None:
         path = self.directory / "out"

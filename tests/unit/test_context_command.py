@@ -53,6 +53,19 @@ class ContextCase(CommandCase):
 class ContextTests(ContextCase):
     """add, list, use, remove, show"""
 
+    def test_a_user_without_a_home(self) -> None:
+        for directory in ("", "relative"):
+            with (
+                patch.dict("os.environ", {"XDG_CONFIG_HOME": directory}),
+                patch("os.path.expanduser", lambda path: path),
+            ):
+                code, _, err = self.run_it("context", "list")
+                assert (code, err.startswith("there is no context")) == (0, True)
+                code, _, err = self.run_it("context", "add", "home", CAFE)
+            assert (code, err) == (
+                1, "pubsub: this user has no home directory; set XDG_CONFIG_HOME\n",
+            )  # fmt: skip
+
     def test_only_the_owner_can_read_the_file(self) -> None:
         self.context("add", "home", CAFE)
         assert stat.S_IMODE(self.contexts.stat().st_mode) == 0o600

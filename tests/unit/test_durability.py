@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import patch
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -52,6 +53,11 @@ class LocationTests(SynchronousTestCase):
         assert default_path({}) == home
         # The XDG specification ignores relative paths.
         assert default_path({"XDG_STATE_HOME": "x"}) == home
+
+    def test_a_user_without_a_home(self) -> None:
+        with patch.object(Path, "home", side_effect=RuntimeError):
+            assert default_path({"XDG_STATE_HOME": "/x"}) == Path("/x/pubsub/history")
+            assert "expected log:DIR" in str(raised(ValueError, default_path, {}))
 
     def test_text(self) -> None:
         assert STORE.parse("memory") is None

@@ -10,6 +10,7 @@ import sys
 import syslog
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from twisted.application.service import Application, IServiceCollection
 from twisted.internet.task import Clock
@@ -24,6 +25,7 @@ from pubsub.server.log_setup import (
     call_later_from_threads,
     is_journal,
 )
+from pubsub.server.pid_file import check_pid_file
 from pubsub.settings import read_all
 from tests.unit.connections import Setup
 from tests.unit.fakes import scratch
@@ -99,6 +101,20 @@ class OutputTests(ProcessLogCase):
         path = scratch(self) / "missing" / "own.log"
         error = raised(StartError, process_log({"logfile": str(path)}).observer)
         assert str(error) == f"logfile: {path}: No such file or directory"
+
+    def test_the_file_with_the_process_id(self) -> None:
+        directory = scratch(self)
+        for options in (
+            {},
+            {"pidfile": ""},
+            {"pidfile": "own.pid", "rundir": str(directory)},
+            {"pidfile": str(directory / "own.pid"), "rundir": "."},
+        ):
+            check_pid_file(options)
+        with patch("os.access", return_value=False):
+            check_pid_file({"pidfile": ""})
+            error = raised(StartError, check_pid_file, {"pidfile": "own.pid"})
+        assert str(error).startswith("pidfile: own.pid cannot be written; ")
 
     def test_syslog_has_priorities(self) -> None:
         sent: list[tuple[int, str]] = []
