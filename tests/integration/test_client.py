@@ -77,7 +77,7 @@ def test_another_protocol_on_the_port(broker: Broker, shell: str) -> None:
         # nsd replies to the first line.
         there = f"cafe://{HOST}:{broker.port('nsd')}"
         async with connect(there, client_id="a\nb") as client:
-            with pytest.raises(ConnectFailed, match="not a frame of cafe"):
+            with pytest.raises(ConnectFailed, match="the port speaks nsd, not cafe"):
                 await client.publish("cafe/7", b"", confirm=True)
 
     run(shell, scenario)
