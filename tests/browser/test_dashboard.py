@@ -163,6 +163,17 @@ def test_a_chosen_message_is_in_view_on_a_narrow_page(browser: Browser, plain: P
     tab.close()
 
 
+def test_the_last_messages_of_a_topic_are_shown_at_first(browser: Browser, plain: Plain) -> None:
+    plain.publish("quiet[1]*", "early", "last")
+    plain.publish("busy", *map(str, range(1200)))
+    tab = DashboardTab(browser, plain.url, hash="#/topics/quiet%5B1%5D*")
+    expect(tab.rows()).to_have_count(2)
+    expect(tab.rows().first).to_contain_text("last")
+    plain.publish("quiet[1]*", "next")
+    expect(tab.rows()).to_have_count(3)
+    tab.close()
+
+
 def test_a_paused_topic_holds_new_messages(browser: Browser, plain: Plain) -> None:
     plain.publish("t", "one")
     tab = DashboardTab(browser, plain.url, hash="#/topics/t")

@@ -127,7 +127,7 @@ function wildcards(text) {
 
 /** @param {Rows} rows @param {number} shown @param {string} noun @returns {string} */
 function figuresOf(rows, shown, noun) {
-  if (!rows.known && rows.rows.length === 0) return "";
+  if ((!rows.known || rows.error) && rows.rows.length === 0) return "";
   if (rows.more) return `The first ${count(shown)}; filter to find others`;
   if (shown === rows.rows.length) return plural(shown, noun);
   return `${count(shown)} of ${plural(rows.rows.length, noun)}`;

@@ -22,7 +22,7 @@ import { fromBase64, Payload, readable } from "./payload.js";
 
 /** Messages that are kept. */
 const MOST = 1000;
-/** Offsets before the end from which on a topic is shown at first. */
+/** Offsets before the end, or before the last messages of a topic, from which on it is shown. */
 const RECENT = 500;
 const LONGEST_DELAY = 10;
 /** µs by which the page may be behind before it leaves messages out. */
@@ -66,11 +66,28 @@ export class Tail extends EventTarget {
     try {
       const { first, next, epoch } = await call("bounds", {}, { signal: reading.signal });
       this.#epoch = epoch;
-      this.#next = Math.max(first, next - RECENT);
+      const last = Math.min(next, (await this.#last(reading.signal)) ?? next);
+      this.#next = Math.max(first, last - RECENT);
       await this.#follow(reading, { start: this.#next, epoch });
     } catch (error) {
       this.#failed(reading, error);
     }
+  }
+
+  /**
+   * Return the offset of the last messages of the topic, which may be far before the end, or null
+   * if none have come since the broker has started.
+   *
+   * @param {AbortSignal} signal
+   * @returns {Promise<number | null>}
+   */
+  async #last(signal) {
+    // A list, as the broker counts a request for a topic that does not exist as refused.
+    const match = this.#topic.replace(/[*?[]/g, "[$&]");
+    const { items } = await call("topics", { match, limit: 1 }, { signal });
+    const timestamp = items[0]?.last_timestamp;
+    if (!timestamp) return null;
+    return (await call("bounds", { timestamp }, { signal })).offset;
   }
 
   /**
