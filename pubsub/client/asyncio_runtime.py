@@ -34,7 +34,12 @@ class AsyncioRuntime(Runtime):
     """The running loop."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise RuntimeError(
+                "no running event loop: connect in a coroutine, or use pubsub.client.blocking"
+            ) from None
         # Until the program has freed a block of this size once, glibc maps the memory of each read
         # again, which costs more than a small read.
         bytes(_READ_BYTES)

@@ -64,6 +64,8 @@ class ClientUrl:
 
 def parse_url(url: str, options: dict[str, object] | None = None) -> ClientUrl:
     """Understand ``url``; ``options`` are parameters given beside it. Raises InvalidUrl."""
+    if "://" not in url:
+        raise InvalidUrl("the URL has no protocol; write http://HOST:PORT or cafe://HOST:PORT")
     try:
         parts = urlsplit(url)
     except ValueError:

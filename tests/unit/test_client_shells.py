@@ -18,7 +18,7 @@ import pytest
 import trustme
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.threads import deferToThread
-from twisted.trial.unittest import TestCase
+from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pubsub import client as asyncio_client
 from pubsub.client import (
@@ -414,6 +414,14 @@ class BlockingTests(TestCase):
                 client.publish("t", b"x")
 
         await deferToThread(work)
+
+
+class NoLoopTests(SynchronousTestCase):
+    """connect outside of asyncio"""
+
+    def test_the_error_names_the_client_without_a_loop(self) -> None:
+        with pytest.raises(RuntimeError, match=r"use pubsub\.client\.blocking"):
+            asyncio_client.connect("cafe://127.0.0.1:1")
 
 
 class LoopThreadTests(TestCase):

@@ -86,7 +86,8 @@ class UrlTests(SynchronousTestCase):
 
     def test_protocols_that_are_not_installed(self) -> None:
         assert "no client for 'gopher'; choose from cafe://, " in refusal("gopher://h")
-        assert "no client for ''" in refusal("//h")
+        for url in ("", "//h", "h", "localhost:7070", "127.0.0.1:7070"):
+            assert "the URL has no protocol; write http://HOST:PORT" in refusal(url)
         with patch("pubsub.client.client_url.find_spec", lambda _: None):
             assert "no client for 'cafe'" in refusal("cafe://h")
             assert wires_for("t", "nsd") == []
