@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import zmq
@@ -16,30 +15,37 @@ from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen
 
 # Shorter than the defaults, so that tests do not wait for seconds.
 QUICK = ("--spot-sync=1", "--spot-heartbeat=1")
-_WORKERS = 16
 
 
 def _own_ports() -> Iterator[int]:
-    """Yield the ports of this process of pytest below the ephemeral ones, in turn."""
+    """Yield the ports below the ephemeral ones, in a random order."""
     ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
-    own = range(ephemeral // 2 + worker, ephemeral, _WORKERS)
-    return itertools.cycle(random.sample(own, len(own)))
+    ports = range(ephemeral // 2, ephemeral)
+    return itertools.cycle(random.sample(ports, len(ports)))
 
 
 _ports = _own_ports()
+# Sockets whose names reserve the ports that this process has been given, until it ends.
+_reserved: list[socket.socket] = []
 
 
 def free_port() -> int:
     """Return a free port outside the range of ephemeral ports.
 
     Until the test listens on it, and while a server of the test is away, no other test gets it, not
-    even in another process of pytest.
+    even in another process of pytest, or in one of another checkout.
     """
     while True:
         port = next(_ports)
-        with suppress(OSError), socket.create_server((HOST, port)):
-            return port
+        name = socket.socket(socket.AF_UNIX)
+        try:
+            # Sockets with abstract names share nothing but the network namespace, as ports do.
+            name.bind(f"\0pubsub-test-port-{port}")
+            with socket.create_server((HOST, port)):
+                _reserved.append(name)
+                return port
+        except OSError:
+            name.close()
 
 
 class Member:

@@ -184,7 +184,7 @@ def test_a_slow_program_bounds_the_received_messages(broker: Broker, shell: str)
 def test_urls_and_options_that_cannot_be_used() -> None:
     wrong = {
         "nats://host": "there is no client for 'nats'",
-        "host:7070": "there is no client",
+        "host:7070": "the URL has no protocol",
         "cafe://": "no host",
         "cafe://host/x": "no path",
         "rheos://bob:secret@host": "no credentials",
