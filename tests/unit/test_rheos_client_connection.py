@@ -120,6 +120,16 @@ class BrokerTests(SynchronousTestCase):
             + rheos_wire.publish(ALICE, b"goal", name=b"sport")
         )
 
+    def test_nothing_is_refused_in_ordinary_use(self) -> None:
+        house = Rheos()
+        for role in (Role.PUBLISHER, Role.SUBSCRIBER):
+            pair = Pair(house, "rheos", make_wire().connect(role), "news")
+            if role is Role.SUBSCRIBER:
+                pair.connection.subscribe(NEWS)
+            pair.connection.ping()
+            assert Alive() in pair.take()
+        assert house.broker.counters.refused == 0
+
     def test_topics_in_envelopes_in_both_layouts(self) -> None:
         for layout in ("spec", "original"):
             for checksum in ("none", "crc32"):
