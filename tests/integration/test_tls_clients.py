@@ -61,7 +61,7 @@ def strict(start: Start, authority: Authority, secret: Secret) -> Broker:
 
 
 def url(broker: Broker, wire: str) -> str:
-    return f"{wire}+tls://{NAME}:{broker.port('admin' if wire == 'http' else wire)}"
+    return f"{wire}+tls://{NAME}:{broker.port(wire)}"
 
 
 @shells
