@@ -21,6 +21,7 @@ from pubsub.errors import ConfigurationError
 from pubsub.pipeline.argument_values import time_range
 from pubsub.pipeline.charts import Chart, page
 from pubsub.pipeline.tables.delta import open_delta
+from pubsub.pipeline.tables.delta_layout import readable_dataset
 from pubsub.pipeline.tables.location import Location, storage_errors, table_location
 
 MAX_POINTS = 240
@@ -54,7 +55,7 @@ def load(
 
 
 def _load(location: Location, since: datetime | None, until: datetime | None) -> pa.Table:
-    data = open_delta(location).to_pyarrow_dataset()
+    data = readable_dataset(location, open_delta(location))
     missing = [name for name in _COLUMNS if name not in data.schema.names]
     if missing:
         raise ConfigurationError(

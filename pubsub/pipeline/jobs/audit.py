@@ -26,6 +26,7 @@ from pubsub.pipeline.job_runner import run as run_query
 from pubsub.pipeline.jobs import job_publisher, job_source
 from pubsub.pipeline.jobs.metrics import spark_interval
 from pubsub.pipeline.tables.delta import open_delta
+from pubsub.pipeline.tables.delta_layout import readable_dataset
 from pubsub.pipeline.tables.location import target_location
 from pubsub.pipeline.tables.spark import TableTarget, append
 
@@ -119,7 +120,8 @@ class Audit:
             return
         # The table holds the counts so far, so a restart does not lose them.
         first = pc.min(new["window_start"])
-        table = open_delta(self._target.location).to_pyarrow_dataset()
+        where = self._target.location
+        table = readable_dataset(where, open_delta(where))
         known = table.to_table(filter=pc.field("window_start") >= first).cast(SCHEMA)
         alerts = new_alerts(known, new, self._threshold)
         if alerts:

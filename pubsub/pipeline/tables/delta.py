@@ -24,6 +24,7 @@ from pubsub.pipeline.tables.delta_files import (
     removed_paths,
     small_files,
 )
+from pubsub.pipeline.tables.delta_layout import check_layout, check_writable
 from pubsub.pipeline.tables.file_names import (
     is_merge_of,
     new_merge_file,
@@ -41,7 +42,6 @@ from pubsub.pipeline.tables.storage import open_storage
 _MERGES_AT_ONCE = 2
 _KEPT_SECONDS = 7 * 86_400
 _COMMIT_ATTEMPTS = 10
-_HINT = "choose another directory, or use the options that the table was created with"
 
 
 def open_delta(where: str | Location, version: int | None = None) -> DeltaTable:
@@ -158,12 +158,14 @@ class Delta:
             if not self.location.is_local:
                 raise
             raise ConfigurationError(
-                f"{self.path}: cannot read the table: {_first_line(error)}; "
-                "repair its log, or choose another directory"
+                f"{self.path}: cannot read the table: {_first_line(error)}; its log is damaged, "
+                "or it has a feature that the package deltalake lacks, such as column mapping; "
+                "choose another directory"
             ) from None
+        check_writable(self.location, table)
         if self._lacks_long_topics(table):
             table = self._add_long_topics(table)
-        check_layout(table, self)
+        check_layout(self.location, table, self.schema, self.partition_by)
         return table
 
     def _lacks_long_topics(self, table: DeltaTable) -> bool:
@@ -218,7 +220,9 @@ class Delta:
             return self._compact() if is_delta(self.location) else 0
 
     def _compact(self) -> int:
-        small = small_files(self.open(), self.partition_by)
+        table = self.open()
+        check_writable(self.location, table)
+        small = small_files(table, self.partition_by)
         groups = [
             (values, group)
             for values, files in small.items()
@@ -320,25 +324,6 @@ def is_delta(location: Location) -> bool:
         # The library would create the directory.
         return False
     return DeltaTable.is_deltatable(location.url, location.storage_options)
-
-
-def check_layout(table: DeltaTable, wanted: Delta) -> None:
-    """Raise ConfigurationError unless ``table`` has the layout of ``wanted``."""
-    columns = table.metadata().partition_columns
-    if columns != wanted.partition_by:
-        raise ConfigurationError(
-            f"{wanted.path}: the table is partitioned by {', '.join(columns) or 'nothing'}, "
-            f"not by {', '.join(wanted.partition_by) or 'nothing'}; {_HINT}"
-        )
-    present = pa.schema(table.schema().to_arrow())
-    for field in wanted.schema:
-        index = present.get_field_index(field.name)
-        if index < 0 or present.field(index).type != field.type:
-            found = "no such column" if index < 0 else str(present.field(index).type)
-            raise ConfigurationError(
-                f"{wanted.path}: column {field.name} must be {field.type}, but the table "
-                f"has {found}; {_HINT}"
-            )
 
 
 def _first_line(error: Exception) -> str:

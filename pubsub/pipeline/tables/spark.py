@@ -28,6 +28,7 @@ from pyspark.sql.types import StructType
 
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.tables.delta import Delta, open_delta
+from pubsub.pipeline.tables.delta_layout import readable_dataset
 from pubsub.pipeline.tables.file_names import BatchId
 from pubsub.pipeline.tables.files import PartitionWriter, WrittenFile
 from pubsub.pipeline.tables.location import Location, StorageOptions, storage_errors
@@ -250,7 +251,8 @@ class _TableReader(DataSourceReader):
         self._filter: pc.Expression | None = filters_to_expression(filters) if filters else None
         files = open_storage(location).filesystem()
         with storage_errors(location):
-            data = open_delta(location, version).to_pyarrow_dataset(filesystem=files)
+            table = open_delta(location, version)
+            data = readable_dataset(location, table, filesystem=files)
         self._schema: pa.Schema = data.schema
         self._fragments = list(data.get_fragments(filter=self._filter))
 
