@@ -19,7 +19,7 @@ import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
-from pyiceberg.types import LongType, NestedField
+from pyiceberg.types import BinaryType, LongType, NestedField, StringType
 from twisted.trial.unittest import TestCase
 
 from pubsub.errors import ConfigurationError
@@ -269,8 +269,52 @@ class IcebergTests(TestCase):
 
     def test_other_columns_are_refused(self) -> None:
         self.table.create_if_missing()
-        with pytest.raises(ConfigurationError, match="has other columns"):
+        with pytest.raises(
+            ConfigurationError, match="has other columns: x must be large_string, but"
+        ):
             Iceberg(self.name, SCHEMA.append(pa.field("x", pa.string())), BY).create_if_missing()
+
+    def test_columns_of_others_are_null(self) -> None:
+        self.fill(0, 1)
+        with self.catalog().load_table("lake.messages").update_schema() as change:
+            change.add_column("note", StringType())
+        self.fill(2)
+        with self.catalog().load_table("lake.messages").update_schema() as change:
+            change.move_first("note")
+        self.fill(3)
+        assert self.table.compact() == 4
+        found = self.rows()
+        expected = pa.Table.from_batches([batch(0, 64, ["orders"])])
+        assert found.select(SCHEMA.names).to_pylist() == expected.to_pylist()
+        assert found["note"].null_count == 64
+
+    def test_a_required_column_of_others_is_refused(self) -> None:
+        self.fill(0)
+        with self.catalog().load_table("lake.messages").update_schema(True) as change:
+            change.add_column("note", StringType(), required=True)
+        with pytest.raises(ConfigurationError, match="column note of the table is required"):
+            self.fill(1)
+        assert len(all_files(self.data())) == 1
+
+    def test_two_columns_of_one_name_are_not_merged(self) -> None:
+        self.fill(0, 1)
+        with self.catalog().load_table("lake.messages").update_schema() as change:
+            change.delete_column("value")
+        with self.catalog().load_table("lake.messages").update_schema() as change:
+            change.add_column("value", BinaryType())
+        self.fill(2, 3)
+        before = self.rows()
+        assert before["value"].null_count == 32
+        assert self.table.compact() == 0
+        assert self.rows() == before
+
+    def test_another_format_is_refused(self) -> None:
+        self.catalog().create_namespace("lake")
+        columns = Schema(NestedField(1, "x", LongType(), required=False))
+        old = {"format-version": "1"}
+        self.catalog().create_table("lake.messages", columns, properties=old)
+        with pytest.raises(ConfigurationError, match="has format version 1, but the jobs write"):
+            self.table.create_if_missing()
 
     def test_without_a_table_there_is_nothing_to_merge(self) -> None:
         assert self.table.compact() == 0

@@ -16,7 +16,7 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     ValidationException,
 )
-from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids, schema_to_pyarrow
+from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
@@ -24,7 +24,6 @@ from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import DayTransform, IdentityTransform
 
-from pubsub.errors import ConfigurationError
 from pubsub.pipeline.tables.file_names import (
     BatchId,
     is_merge_of,
@@ -36,7 +35,13 @@ from pubsub.pipeline.tables.file_names import (
 )
 from pubsub.pipeline.tables.files import WrittenFile, write_file
 from pubsub.pipeline.tables.iceberg_catalog import IcebergName, catalog_errors
-from pubsub.pipeline.tables.iceberg_files import IcebergFiles, IcebergWriter, data_file
+from pubsub.pipeline.tables.iceberg_files import (
+    IcebergFiles,
+    IcebergWriter,
+    data_file,
+    have_same_columns,
+)
+from pubsub.pipeline.tables.iceberg_layout import check_iceberg_layout
 from pubsub.pipeline.tables.location import StorageError
 from pubsub.pipeline.tables.merging import FULL_FILE_BYTES, merge_groups
 from pubsub.pipeline.tables.partitions import Values
@@ -44,7 +49,6 @@ from pubsub.pipeline.tables.partitions import Values
 _BATCH_PROPERTY = "pubsub-batch."
 _KEPT = timedelta(days=7)
 _COMMIT_ATTEMPTS = 10
-_HINT = "choose another table, or use the options that the table was created with"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,7 @@ class Iceberg:
         with catalog_errors(self.name):
             if not self._catalog.table_exists(self.name.identifier):
                 self._create()
-        self._check_layout(self.open())
+        check_iceberg_layout(self.name, self.open(), self.schema, self.partition_by)
 
     def _create(self) -> None:
         schema = assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(self.schema))
@@ -125,22 +129,6 @@ class Iceberg:
                 )
             )
         return PartitionSpec(*fields)
-
-    def _check_layout(self, table: Table) -> None:
-        found = [(field.name, str(field.transform)) for field in table.spec().fields]
-        names = {"day": ("timestamp_day", "day"), "topic": ("topic", "identity")}
-        if found != [names[column] for column in self.partition_by]:
-            raise ConfigurationError(
-                f"{self.name}: the table has other partitions than {', '.join(self.partition_by)}; "
-                f"{_HINT}"
-            )
-        present = schema_to_pyarrow(table.schema(), include_field_ids=False)
-        wanted = schema_to_pyarrow(
-            assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(self.schema)),
-            include_field_ids=False,
-        )
-        if not present.equals(wanted):
-            raise ConfigurationError(f"{self.name}: the table has other columns; {_HINT}")
 
     def commit(self, files: Sequence[WrittenFile], query: str, batch: int) -> bool:
         """Add ``files``, written by batch number ``batch`` of ``query``, in one snapshot.
@@ -202,7 +190,10 @@ class Iceberg:
         table = self.open()
         files = IcebergFiles.of(table)
         storage = files.storage()
-        rows = pa.concat_tables([storage.read(file.path) for file in group])
+        parts = [storage.read(file.path) for file in group]
+        if not have_same_columns(parts):
+            return 0
+        rows = pa.concat_tables(parts, promote_options="default")
         values = group[0].values
         directory = readable_directory(self.partition_by, values)
         path = new_merge_file(directory, group[0].path)

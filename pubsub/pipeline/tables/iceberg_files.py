@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, cast
@@ -21,6 +22,7 @@ from pubsub.pipeline.tables.files import PartitionWriter, WrittenFile
 from pubsub.pipeline.tables.location import Location, StorageOptions
 from pubsub.pipeline.tables.storage import Storage, disk_storage, filesystem_storage
 
+_ID = b"PARQUET:field_id"
 _EPOCH_DAY = date(1970, 1, 1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -61,7 +63,10 @@ class IcebergFiles:
 
 
 class IcebergWriter:
-    """Writes batches with the ids of the columns, by which readers find these in files."""
+    """Writes batches with the ids of the columns, by which readers find these in files.
+
+    The table may have further columns.
+    """
 
     def __init__(self, parts: PartitionWriter, schema: pa.Schema) -> None:
         self._parts = parts
@@ -69,11 +74,21 @@ class IcebergWriter:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add a batch; see PartitionWriter."""
-        self._parts.add(batch.cast(self._schema))
+        columns = pa.schema([self._schema.field(name) for name in batch.schema.names])
+        self._parts.add(batch.cast(columns))
 
     def finish(self) -> list[WrittenFile]:
         """Write the remaining rows and return all files."""
         return self._parts.finish()
+
+
+def have_same_columns(parts: Sequence[pa.Table]) -> bool:
+    """Return whether columns of one name, in the files ``parts``, are one column of the table.
+
+    They are not if the column was removed and another one was added under its name.
+    """
+    ids = {(field.name, (field.metadata or {}).get(_ID)) for part in parts for field in part.schema}
+    return len(ids) == len({name for name, _ in ids})
 
 
 def data_file(table: Table, url: str, file: WrittenFile, partition_by: tuple[str, ...]) -> DataFile:
