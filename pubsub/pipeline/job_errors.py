@@ -20,6 +20,8 @@ _SYSTEM_ERROR = re.compile(r"\[Errno \d+\] ([^:]+): '(.+)'")
 _CAUSE = re.compile(r"^((?:\w+\.)*\w+(?:Error|Exception|Warning)(?:: .+)?)$")
 # The causes in a stack of Java; py4j begins the first with a colon.
 _JAVA_CAUSE = re.compile(r"^(?:Caused by)?: (.+)$")
+# Spark's text for two queries that begin the same batch.
+_TWO_QUERIES = re.compile(r"Multiple streaming queries are concurrently using (\S+?)\.?(?:\s|$)")
 # Spark's ids of a query, before the cause of its end.
 _QUERY_IDS = re.compile(r"^\[STREAM_FAILED\] Query \[.*?\] terminated with exception: ")
 # Separates the sentence in a Spark error from the error class and SQLSTATE around it.
@@ -61,6 +63,12 @@ def explain(error: BaseException) -> str | None:
     found = [match[1] for match in map(_KNOWN_ERROR.match, map(str.strip, lines)) if match]
     if found:
         return _SYSTEM_ERROR.sub(r"\2: \1", found[-1])
+    two_queries = _TWO_QUERIES.search(str(error))
+    if two_queries:
+        return (
+            f"{two_queries[1]}: another job uses this checkpoint; stop it, or give this job "
+            "another directory with --checkpoint"
+        )
     if isinstance(error, AnalysisException) and not isinstance(error, StreamingQueryException):
         match = _SPARK_MESSAGE.search(str(error))
         return match[1] if match else lines[0]

@@ -32,6 +32,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pubsub.errors import PubSubError, StartError
 from pubsub.pipeline.arguments import job_parser
+from pubsub.pipeline.checkpoint_lock import checkpoint_lock
 from pubsub.pipeline.class_data import java_option
 from pubsub.pipeline.job_errors import print_error
 from pubsub.pipeline.late_messages import LateMessageCounter
@@ -196,6 +197,7 @@ def run(name: str, job_query: JobQuery, options: argparse.Namespace, stop: threa
         job_query.checkpoint_home
         and f"{Location.parse(job_query.checkpoint_home)}/_checkpoints/{name}"
     )
+    location = None
     if checkpoint:
         # Spark takes URLs too, of the file systems that it has jars for.
         location = checkpoint if "://" in checkpoint else str(Path(checkpoint).absolute())
@@ -210,12 +212,13 @@ def run(name: str, job_query: JobQuery, options: argparse.Namespace, stop: threa
         handle = _while_locked(batch_lock, job_query.handle_batch, job_query.rows.sparkSession)
         writer = writer.foreachBatch(handle)
     display = Display(sys.stdout, sys.stdout.isatty())
-    try:
-        run_repeatedly(lambda: _run_query(writer, job_query, display, stop, batch_lock))
-    finally:
-        display.end()
-    if job_query.on_finished is not None and options.once and not stop.is_set():
-        job_query.on_finished()
+    with checkpoint_lock(location):
+        try:
+            run_repeatedly(lambda: _run_query(writer, job_query, display, stop, batch_lock))
+        finally:
+            display.end()
+        if job_query.on_finished is not None and options.once and not stop.is_set():
+            job_query.on_finished()
     return 0
 
 

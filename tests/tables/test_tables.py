@@ -285,6 +285,15 @@ class CommitTests(TestCase):
         listed = len(DeltaTable(self.path).file_uris())
         assert len(list(Path(self.path).rglob("*.parquet"))) == listed
 
+    def test_of_two_writers_of_one_batch_one_succeeds(self) -> None:
+        table = Delta(self.path, SCHEMA, BY)
+        table.create_if_missing()
+        first, second = (write(table, "q", 0, batch(0, 16)) for _ in range(2))
+        with before_commit(lambda: table.commit(second, "q", 0)):
+            assert not table.commit(first, "q", 0)
+        assert offsets(self.path) == list(range(16))
+        assert not unlisted(self.path)
+
     def test_queries_are_distinguished(self) -> None:
         table = Delta(self.path, SCHEMA, BY)
         put(table, "q", 3, batch(0, 5))

@@ -173,6 +173,10 @@ class ErrorsTests(TestCase):
         )
         assert job_errors.explain(RuntimeError(text)) == "offsets 1 to 5 have expired"
         assert job_errors.explain(ConfigurationError("no url")) == "no url"
+        text = "Multiple streaming queries are concurrently using file:/c/offsets. SQLSTATE: XXKST"
+        found = job_errors.explain(RuntimeError(text))
+        assert found is not None
+        assert found.startswith("file:/c/offsets: another job uses this checkpoint; stop it")
         assert job_errors.explain(FileNotFoundError(2, "No such file", "/x")) == "/x: No such file"
         assert job_errors.explain(RuntimeError("java.lang.NullPointerException")) is None
         full = RuntimeError("\nOSError: [Errno 28] No space left on device: '/x/y'\n")

@@ -29,6 +29,7 @@ from pubsub.pipeline.job_runner import run as run_query
 from pubsub.pipeline.jobs import job_source
 from pubsub.pipeline.offset_ranges import FORMAT, RangeSource, load_ranges
 from pubsub.pipeline.schemas import arrow_schema, schema_of
+from pubsub.pipeline.tables.batch_order import commit_once
 from pubsub.pipeline.tables.file_names import BatchId
 from pubsub.pipeline.tables.files import WrittenFile
 from pubsub.pipeline.tables.location import StorageError, target_location
@@ -83,7 +84,7 @@ def save(batch: DataFrame, target: Target, headers: bool, query: str, number: in
     task = partial(write_ranges, target=target.prepared(), batch=BatchId(query, number))
     # mapInArrow would need pandas; the rows are few.
     files: list[WrittenFile] = batch.rdd.mapPartitions(task).collect()
-    table.commit(files, query, number)
+    commit_once(table, files, query, number, repeatable=True)
     return sum(file.rows for file in files)
 
 

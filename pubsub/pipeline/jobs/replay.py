@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 from pubsub.durable_names import replace_text
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.argument_values import time_range
+from pubsub.pipeline.checkpoint_lock import checkpoint_lock
 from pubsub.pipeline.connector_options import parse_topics
 from pubsub.pipeline.job_runner import main as run_alone
 from pubsub.pipeline.jobs import job_publisher
@@ -176,18 +177,29 @@ def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event)
         piece=min(options.rate or _PIECE_MESSAGES, _PIECE_MESSAGES),
         piece_bytes=options.max_bytes or publisher.batch_bytes(),
     )
-    progress = ReplayProgress(options.checkpoint, settings)
+    with checkpoint_lock(options.checkpoint):
+        progress = ReplayProgress(options.checkpoint, settings)
+        _publish(spark, progress, publisher, options.rate, archive.options, stop)
+    return 0
+
+
+def _publish(
+    spark: SparkSession,
+    progress: ReplayProgress,
+    publisher: job_publisher.JobPublisher,
+    rate: int | None,
+    storage_options: StorageOptions,
+    stop: threading.Event,
+) -> None:
+    """Publish what is left, and show the progress."""
     display = Display(sys.stdout, sys.stdout.isatty())
     started = time.monotonic()
-    published = replay(
-        spark, progress, publisher.send, RateLimit(options.rate), stop, archive.options
-    )
+    published = replay(spark, progress, publisher.send, RateLimit(rate), stop, storage_options)
     for number, rows in published:
         seconds = time.monotonic() - started
-        rate = round((display.rows + rows) / seconds, 1)
-        display.show(BatchProgress(number, rows, rate, round(seconds, 3), None, None))
+        speed = round((display.rows + rows) / seconds, 1)
+        display.show(BatchProgress(number, rows, speed, round(seconds, 3), None, None))
     display.end()
-    return 0
 
 
 if __name__ == "__main__":

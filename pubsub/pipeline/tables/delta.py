@@ -11,20 +11,27 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, Transaction
+from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction
 
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.tables.delta_files import (
+    batch_metadata,
+    delta_batch_rows,
     has_deletion_vectors,
+    last_delta_batch,
     listed_paths,
     remove_action,
     removed_paths,
     small_files,
 )
-from pubsub.pipeline.tables.delta_layout import check_layout, check_writable
+from pubsub.pipeline.tables.delta_layout import (
+    add_long_topics,
+    check_layout,
+    check_writable,
+    lacks_long_topics,
+)
 from pubsub.pipeline.tables.file_names import (
     is_merge_of,
     new_merge_file,
@@ -35,7 +42,7 @@ from pubsub.pipeline.tables.files import WrittenFile, top_level_names, write_fil
 from pubsub.pipeline.tables.free_directory import require_free_directory
 from pubsub.pipeline.tables.location import Location, storage_errors, system_cause
 from pubsub.pipeline.tables.merging import merge_groups
-from pubsub.pipeline.tables.partitions import LONG_TOPIC, Values, hive_directory
+from pubsub.pipeline.tables.partitions import Values, hive_directory
 from pubsub.pipeline.tables.storage import open_storage
 
 # The rows of that many groups are in memory.
@@ -120,10 +127,30 @@ class Delta:
 
     def _commit(self, files: Sequence[WrittenFile], query: str, batch: int) -> bool:
         table = self._table(files)
-        known = table.transaction_version(query)
-        if known is not None and known >= batch:
-            self.discard(files, query)
-            return False
+        if last_delta_batch(table, query) < batch:
+            try:
+                self._append(table, files, query, batch)
+                return True
+            except CommitFailedError:
+                # Another run of the query may have committed its batch meanwhile.
+                if last_delta_batch(self.open(), query) < batch:
+                    raise
+        self.discard(files, query)
+        return False
+
+    def last_batch(self, query: str) -> int:
+        """Return the number of the last batch of ``query`` in the table, or -1."""
+        with storage_errors(self.location):
+            return last_delta_batch(self.open(), query)
+
+    def batch_rows(self, query: str, batch: int) -> int | None:
+        """Return the rows of a batch that is one of the latest commits, or None."""
+        with storage_errors(self.location):
+            return delta_batch_rows(self.open(), query, batch)
+
+    def _append(
+        self, table: DeltaTable, files: Sequence[WrittenFile], query: str, batch: int
+    ) -> None:
         now = _milliseconds()
         table.create_write_transaction(
             [self._add(file, now, True) for file in files],
@@ -132,10 +159,9 @@ class Delta:
             self.partition_by,
             commit_properties=CommitProperties(
                 app_transactions=[Transaction(query, batch, now)],
-                custom_metadata={"query": query, "batch": str(batch)},
+                custom_metadata=batch_metadata(files, query, batch),
             ),
         )
-        return True
 
     def discard(self, files: Sequence[WrittenFile], query: str) -> None:
         """Remove ``files`` of ``query`` after their commit was refused or failed.
@@ -163,23 +189,11 @@ class Delta:
                 "choose another directory"
             ) from None
         check_writable(self.location, table)
-        if self._lacks_long_topics(table):
-            table = self._add_long_topics(table)
+        if lacks_long_topics(table, self.schema):
+            add_long_topics(table)
+            table = self.open()
         check_layout(self.location, table, self.schema, self.partition_by)
         return table
-
-    def _lacks_long_topics(self, table: DeltaTable) -> bool:
-        """Return whether the table is an archive of before the column ``long_topic``."""
-        if LONG_TOPIC not in self.schema.names:
-            return False
-        names = [field.name for field in table.schema().fields]
-        return "topic" in names and LONG_TOPIC not in names
-
-    def _add_long_topics(self, table: DeltaTable) -> DeltaTable:
-        # Another writer may add it at the same time.
-        with suppress(DeltaError):
-            table.alter.add_columns(Field(LONG_TOPIC, PrimitiveType("string"), nullable=True))
-        return self.open()
 
     def _create(self) -> DeltaTable:
         try:

@@ -11,8 +11,31 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
+from pubsub.pipeline.tables.files import WrittenFile
 from pubsub.pipeline.tables.merging import FULL_FILE_BYTES
 from pubsub.pipeline.tables.partitions import Values, partition_text
+
+_LATEST_COMMITS = 100
+
+
+def last_delta_batch(table: DeltaTable, query: str) -> int:
+    """Return the number of the last batch of ``query`` in the table, or -1."""
+    known = table.transaction_version(query)
+    return -1 if known is None else int(known)
+
+
+def batch_metadata(files: Sequence[WrittenFile], query: str, batch: int) -> dict[str, str]:
+    """Return what the commit of a batch records."""
+    rows = sum(file.rows for file in files)
+    return {"query": query, "batch": str(batch), "rows": str(rows)}
+
+
+def delta_batch_rows(table: DeltaTable, query: str, batch: int) -> int | None:
+    """Return the rows of a batch, or None if it is not among the latest commits."""
+    for commit in table.history(_LATEST_COMMITS):
+        if (commit.get("query"), commit.get("batch")) == (query, str(batch)) and "rows" in commit:
+            return int(commit["rows"])
+    return None
 
 
 def listed_files(table: DeltaTable) -> list[dict[str, Any]]:

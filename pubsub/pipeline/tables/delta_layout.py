@@ -7,14 +7,17 @@ values that a writer must compute, would be ignored silently.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaProtocolError
+from deltalake import DeltaTable, Field
+from deltalake.exceptions import DeltaError, DeltaProtocolError
+from deltalake.schema import PrimitiveType
 
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.tables.location import Location
+from pubsub.pipeline.tables.partitions import LONG_TOPIC
 
 _HINT = "choose another directory, or use the options that the table was created with"
 # Delta's protocol lists them, in "Valid Feature Names in Table Features".
@@ -106,6 +109,18 @@ def check_layout(
                 f"{where}: column {field.name} of the table must not be null, but the job does not "
                 "write it; make it nullable, or choose another directory"
             )
+
+
+def lacks_long_topics(table: DeltaTable, schema: pa.Schema) -> bool:
+    """Return whether ``table`` is an archive of before the column ``long_topic``."""
+    names = [field.name for field in table.schema().fields]
+    return LONG_TOPIC in schema.names and "topic" in names and LONG_TOPIC not in names
+
+
+def add_long_topics(table: DeltaTable) -> None:
+    """Add the column ``long_topic``, unless another writer does so at the same time."""
+    with suppress(DeltaError):
+        table.alter.add_columns(Field(LONG_TOPIC, PrimitiveType("string"), nullable=True))
 
 
 def readable_dataset(where: Location, table: DeltaTable, **options: Any) -> Any:

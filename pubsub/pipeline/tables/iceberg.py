@@ -138,13 +138,31 @@ class Iceberg:
         """
         for _ in range(_COMMIT_ATTEMPTS):
             table = self.open()
-            if last_batch(table, query) >= batch:
+            if last_iceberg_batch(table, query) >= batch:
                 self.discard(files, query)
                 return False
             with suppress(CommitFailedException), catalog_errors(self.name):
                 self._append(table, files, query, batch)
                 return True
         raise StorageError(f"{self.name}: other writers keep changing the table; run the job again")
+
+    def last_batch(self, query: str) -> int:
+        """Return the number of the last batch of ``query`` in the table, or -1."""
+        return last_iceberg_batch(self.open(), query)
+
+    def batch_rows(self, query: str, batch: int) -> int | None:
+        """Return the rows of a batch whose snapshot has not expired, or None."""
+        wanted = {"pubsub-query": query, "pubsub-batch": str(batch)}
+        for snapshot in self.open().metadata.snapshots:
+            found = snapshot.summary.additional_properties if snapshot.summary else {}
+            if wanted.items() <= found.items():
+                return int(found.get("added-records", 0))
+        return None
+
+    @property
+    def path(self) -> str:
+        """The name of the table, as errors have it."""
+        return str(self.name)
 
     def _append(self, table: Table, files: Sequence[WrittenFile], query: str, batch: int) -> None:
         url = IcebergFiles.of(table).url
@@ -243,7 +261,7 @@ class Iceberg:
             batch = parse_batch_id(path)
             if batch is None:
                 return is_own(path) and not is_merge_of(path, current)
-            return last_batch(table, batch.query) >= batch.number
+            return last_iceberg_batch(table, batch.query) >= batch.number
 
         storage = IcebergFiles.of(table).storage()
         before = time.time() - _KEPT.total_seconds()
@@ -251,7 +269,7 @@ class Iceberg:
         return [path for path in found if path not in listed and is_leftover(path)]
 
 
-def last_batch(table: Table, query: str) -> int:
+def last_iceberg_batch(table: Table, query: str) -> int:
     """Return the number of the last batch of ``query`` in the table, or -1."""
     return int(table.metadata.properties.get(f"{_BATCH_PROPERTY}{query}", -1))
 

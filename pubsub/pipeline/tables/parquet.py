@@ -86,9 +86,20 @@ class ParquetFiles:
             self.discard(files, query)
             return False
         paths = [file.path for file in files]
-        replace_text(log, json.dumps({"batch": batch, "files": paths}))
+        rows = sum(file.rows for file in files)
+        replace_text(log, json.dumps({"batch": batch, "files": paths, "rows": rows}))
         self._move(paths)
         return True
+
+    def last_batch(self, query: str) -> int:
+        """Return the number of the last batch of ``query`` in the table, or -1."""
+        return _read(self._log(query))[0]
+
+    def batch_rows(self, query: str, batch: int) -> int | None:
+        """Return the rows of the last batch, or None if an earlier version has written it."""
+        known = json.loads(self._log(query).read_text())
+        rows: int | None = known.get("rows") if known["batch"] == batch else None
+        return rows
 
     def discard(self, files: Sequence[WrittenFile], query: str) -> None:
         """Remove ``files`` of ``query`` after their commit was refused or failed.

@@ -27,6 +27,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pubsub.errors import ConfigurationError
+from pubsub.pipeline.tables.batch_order import commit_once
 from pubsub.pipeline.tables.delta import Delta, open_delta
 from pubsub.pipeline.tables.delta_layout import readable_dataset
 from pubsub.pipeline.tables.file_names import BatchId
@@ -123,7 +124,7 @@ def append(target: TableTarget, rows: pa.Table, query: str, batch: int) -> bool:
     writer = target.writer(BatchId(query, batch))
     for each in rows.combine_chunks().to_batches():
         writer.add(each)
-    return table.commit(writer.finish(), query, batch)
+    return commit_once(table, writer.finish(), query, batch)
 
 
 def read(
@@ -222,7 +223,7 @@ class _TableWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         table = self._target.table(self._schema)
-        table.commit(_files(messages), self._batch.query, self._batch.number)
+        commit_once(table, _files(messages), self._batch.query, self._batch.number)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         table = self._target.table(self._schema)
