@@ -78,6 +78,11 @@ def add_source(parser: argparse.ArgumentParser, topics: bool) -> None:
         "JSON with an offset for each partition (default earliest)",
     )
     group.add_argument(
+        "--skip-lost",
+        action="store_true",
+        help="skip messages that are no longer stored (default: an error)",
+    )
+    group.add_argument(
         "--max-rows",
         type=parse_positive,
         metavar="N",

@@ -134,7 +134,9 @@ def _report_loss(task: SharedTask, lacking: dict[int, PubSubError], fail: bool) 
         raise WrongHistory(reasons)
     text = f"no broker has all messages from {task.since} to {task.until}: {reasons}"
     if fail:
-        raise DataLoss(f"{text}; set option failOnDataLoss=false to skip what is missing")
+        raise DataLoss(
+            f"{text}; set failOnDataLoss=false (jobs: --skip-lost) to skip what is missing"
+        )
     logger.warning("%s: skipped", text)
 
 

@@ -92,7 +92,7 @@ def report_loss(partition: int, start: int, stop: int, why: str, fail: bool) -> 
     """Log the loss of offsets, or raise DataLoss if ``fail`` is set."""
     text = f"partition {partition}: offsets {start} to {stop - 1} {why}"
     if fail:
-        raise DataLoss(f"{text}; set option failOnDataLoss=false to skip them")
+        raise DataLoss(f"{text}; set failOnDataLoss=false (jobs: --skip-lost) to skip them")
     logger.warning("%s: %d skipped", text, stop - start)
 
 

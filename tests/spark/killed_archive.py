@@ -42,7 +42,12 @@ def run(kill_point: str, batches: int, arguments: list[str]) -> int:
     left = batches
 
     def save_and_die(
-        batch: DataFrame, target: Target, headers: bool, query: str, number: int
+        batch: DataFrame,
+        target: Target,
+        headers: bool,
+        query: str,
+        number: int,
+        repeatable: bool = True,
     ) -> int:
         nonlocal left
         left -= 1
@@ -50,7 +55,7 @@ def run(kill_point: str, batches: int, arguments: list[str]) -> int:
             threading.Thread(
                 target=kill_on_new_file, args=(target, count_files(target)), daemon=True
             ).start()
-        count = save(batch, target, headers, query, number)
+        count = save(batch, target, headers, query, number, repeatable)
         if left < 0:
             kill_group()
         return count

@@ -11,7 +11,7 @@ from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import MagicMock, call, patch
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -85,6 +85,16 @@ class ArgumentsTests(TestCase):
         for wrong in ("yesterday", "2026-03-01T12:00:00"):
             with pytest.raises(ConfigurationError):
                 job_source.starting_option(wrong)
+
+    def test_lost_messages_are_skipped_on_request_only(self) -> None:
+        for more in ((), ("--skip-lost",)):
+            options = arguments.job_parser("archive").parse_args(["--to", "/x", *more])
+            reader = MagicMock()
+            reader.options.return_value = reader.option.return_value = reader
+            spark = MagicMock()
+            spark.readStream.format.return_value = reader
+            job_source.stream(spark, options, "archive")
+            assert (call("failOnDataLoss", "false") in reader.option.mock_calls) == bool(more)
 
     def test_destinations(self) -> None:
         assert parse_destination("topic:a:b") == ("topic", "a:b")

@@ -77,22 +77,33 @@ def write_ranges(stream: Iterator[Row], target: Target, batch: BatchId) -> Itera
     yield from writer.finish()
 
 
-def save(batch: DataFrame, target: Target, headers: bool, query: str, number: int) -> int:
-    """Write the messages of one batch of ranges to ``target``, once, and return their number."""
+def save(
+    batch: DataFrame,
+    target: Target,
+    headers: bool,
+    query: str,
+    number: int,
+    repeatable: bool = True,
+) -> int:
+    """Write the messages of one batch of ranges to ``target``, once, and return their number.
+
+    ``repeatable`` is as in ``commit_once``.
+    """
     table = target.table(columns(headers, has_buckets(target)))
     table.create_if_missing()
     task = partial(write_ranges, target=target.prepared(), batch=BatchId(query, number))
     # mapInArrow would need pandas; the rows are few.
     files: list[WrittenFile] = batch.rdd.mapPartitions(task).collect()
-    commit_once(table, files, query, number, repeatable=True)
+    commit_once(table, files, query, number, repeatable)
     return sum(file.rows for file in files)
 
 
 class Archive:
     """Writes batches to ``target``, and merges its small files in a thread at times."""
 
-    def __init__(self, target: Target, headers: bool, compact_every: int) -> None:
+    def __init__(self, target: Target, headers: bool, compact_every: int, repeatable: bool) -> None:
         self._target = target
+        self._repeatable = repeatable
         self._headers = headers
         self._message_counts: dict[int, int] = {}
         self._compact_every = compact_every
@@ -101,7 +112,9 @@ class Archive:
 
     def write_batch(self, batch: DataFrame, number: int, query: str) -> None:
         """Write one batch."""
-        self._message_counts[number] = save(batch, self._target, self._headers, query, number)
+        self._message_counts[number] = save(
+            batch, self._target, self._headers, query, number, self._repeatable
+        )
         self._batches_since_compaction += 1
         running = self._compaction is not None and self._compaction.is_alive()
         if self._batches_since_compaction >= self._compact_every and not running:
@@ -157,7 +170,9 @@ def open_target(options: argparse.Namespace) -> Target:
 def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
     """Run the job and return the exit code."""
     target = open_target(options)
-    archive = Archive(target, options.headers, options.compact_every)
+    # More messages can be lost when a batch is run again.
+    repeatable = not options.skip_lost
+    archive = Archive(target, options.headers, options.compact_every, repeatable)
     spark.dataSource.register(RangeSource)
     stream = job_source.stream(spark, options, NAME, headers=options.headers, source_format=FORMAT)
     # The table must exist before a checkpoint in its directory.

@@ -27,6 +27,8 @@ def stream(
     reader = reader.option("stream", kind).option("maxOffsetsPerTrigger", str(options.max_rows))
     if options.max_bytes is not None:
         reader = reader.option("maxBytesPerTrigger", str(options.max_bytes))
+    if options.skip_lost:
+        reader = reader.option("failOnDataLoss", "false")
     place = options.checkpoint or options.to
     if options.path is None and place != _CONSOLE:
         # Only this checkpoint has the name, and a query can read the stream twice.
