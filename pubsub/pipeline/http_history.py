@@ -30,6 +30,7 @@ from pubsub.pipeline.reader_lease import ReaderInUse
 
 SOURCE, SINK = "source", "sink"
 _EXPIRED, _READER_IN_USE, _NOT_FOUND = "expired", "reader-in-use", "not-found"
+_UNAUTHORIZED = 401
 # A proxy in front of a broker that restarts sends these.
 _GATEWAY_STATUSES = frozenset({502, 504})
 _OTHER_HISTORY_CODES = frozenset({"epoch", "beyond-end"})
@@ -51,11 +52,15 @@ class ErrorReply(HistoryRefused):
 class HttpApi:
     """The HTTP API of one broker. Tokens are sent and appear in no message.
 
-    ``side`` is SOURCE or SINK, which errors name: a query may have a token for each.
+    ``side`` is SOURCE or SINK, which errors name: a query may have a token for each. ``running``:
+    the broker has accepted the token of this query before.
     """
 
-    def __init__(self, url: str, credentials: Credentials, side: str) -> None:
+    def __init__(
+        self, url: str, credentials: Credentials, side: str, running: bool = False
+    ) -> None:
         self.url = url
+        self._running = running
         self._side = side
         self._credentials = credentials
         self._pool = urllib3.PoolManager()
@@ -70,12 +75,15 @@ class HttpApi:
         try:
             # The callers retry, as they know how long to try.
             yield HistoryClient(self.url, token, attempts=1, timeout=_TIMEOUT, pool=self._pool)
+            self._running = True
         except HistoryUnreachable:
             raise Unreachable(f"{self._side}: the broker at {self.url} cannot be reached") from None
         except HistoryError as error:
             text = f"{self._side}: the broker at {self.url}: {error.code}: {error}"
             if error.status in _GATEWAY_STATUSES:
                 raise Unreachable(text) from None
+            if error.status == _UNAUTHORIZED and token is not None:
+                raise self._refused_token(text) from None
             if error.code in _OTHER_HISTORY_CODES:
                 raise WrongHistory(
                     f"{text}; it is not the history that was read before: use a new checkpoint"
@@ -90,23 +98,38 @@ class HttpApi:
 
     def _token(self) -> str | None:
         try:
-            return self._credentials.read()
+            token = self._credentials.read()
         except OSError as error:
-            raise HistoryRefused(
-                f"{self._side}: the token cannot be read: {error.filename}: {error.strerror}"
-            ) from None
+            cause = f"{error.filename}: {error.strerror}"
         except ValueError:
             # The text of the error has the bytes of the file.
-            raise HistoryRefused(
-                f"{self._side}: the token cannot be read: {self._credentials.file}: not text"
-            ) from None
+            cause = f"{self._credentials.file}: not text"
+        else:
+            if token or self._credentials.file is None:
+                return token
+            cause = f"{self._credentials.file}: the file is empty"
+        raise self._refused_token(f"{self._side}: the token cannot be read: {cause}")
+
+    def _refused_token(self, text: str) -> Unreachable | HistoryRefused:
+        """Return the error for a token that is not valid, which says how to renew it.
+
+        While a query runs, its file can be renewed late, and an issuer can change its keys before
+        the broker has fetched them. Therefore the error is one to try again then.
+        """
+        file = self._credentials.file
+        if file is None:
+            return HistoryRefused(f"{text}; give another token, or use tokenFile to renew it")
+        found = f"{text}; write a valid token to {file}"
+        return Unreachable(found) if self._running else HistoryRefused(found)
 
 
 class HttpHistory:
     """Implements ``History``."""
 
-    def __init__(self, url: str, credentials: Credentials, side: str = SOURCE) -> None:
-        self._api = HttpApi(url, credentials, side)
+    def __init__(
+        self, url: str, credentials: Credentials, side: str = SOURCE, running: bool = False
+    ) -> None:
+        self._api = HttpApi(url, credentials, side, running)
 
     def bounds(self, timestamp: int | None = None) -> PartitionBounds:
         """See ``History``."""

@@ -46,7 +46,7 @@ class TaskRange:
 
         Raises DataLoss, WrongHistory, Rejected or Unreachable.
         """
-        history = open_histories(self.options)[self.task.partition]
+        history = open_histories(self.options, running=True)[self.task.partition]
         schema = arrow_schema(schema_of(self.options.stream, self.options.headers))
         return read_task(history, self.task, self.options, schema, Retry())
 

@@ -14,17 +14,20 @@ from pubsub.pipeline.http_history import SOURCE, HttpHistory
 from pubsub.pipeline.offset_options import EARLIEST, LATEST, Start, TopicOffsets
 
 
-def open_histories(options: SourceOptions) -> list[History]:
-    """Return the history of each partition, in order. None is connected yet."""
+def open_histories(options: SourceOptions, running: bool = False) -> list[History]:
+    """Return the history of each partition, in order. None is connected yet.
+
+    ``running`` is as in ``HttpApi``.
+    """
     if options.path is not None:
         # Workers that read over HTTP start faster without the store.
         from pubsub.pipeline.file_history import FileHistory
 
         return [FileHistory(options.path)]
+    brokers = [HttpHistory(url, options.credentials, SOURCE, running) for url in options.urls]
     if options.shared:
-        brokers = [HttpHistory(url, options.credentials) for url in options.urls]
         return [BrokerList(brokers, options.shared, options.fail_on_data_loss)]
-    return [HttpHistory(url, options.credentials) for url in options.urls]
+    return list(brokers)
 
 
 def with_shared_history(options: SourceOptions) -> SourceOptions:

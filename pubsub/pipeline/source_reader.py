@@ -40,6 +40,12 @@ class SourceReader:
             self._opened = open_histories(self._options)
         return self._opened
 
+    def _worker_histories(self) -> list[History]:
+        if self._opened is None:
+            # The query was planned with the token.
+            self._opened = open_histories(self._options, running=True)
+        return self._opened
+
     def _bounds(self, timestamp: int | None = None) -> list[PartitionBounds]:
         return [
             self._retry.call(partial(history.bounds, timestamp)) for history in self._histories()
@@ -106,7 +112,7 @@ class SourceReader:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the batches of one task; runs in a worker."""
         assert isinstance(partition, Task)
-        history = self._histories()[partition.partition]
+        history = self._worker_histories()[partition.partition]
         schema = arrow_schema(self._schema)
         yield from read_task(history, partition, self._options, schema, Retry())
 
