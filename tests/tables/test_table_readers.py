@@ -29,7 +29,8 @@ TOPICS = [
     "orders", "a/b/../c", "..", ".", "/etc/passwd", 'q\'uo"te', "snow ☃ and 🦊", "a=b&c%20d",
     "a%2Fb", "_hidden", ".h", "a+b", "x\ny", "null", "None", "__HIVE_DEFAULT_PARTITION__x", "~t",
 ]  # fmt: skip
-LONG = ["x" * 300, "é" * 150, "x" * 299 + "y", "/" * 100]
+# The last one stands for null in names of directories.
+LONG = ["x" * 300, "é" * 150, "x" * 299 + "y", "/" * 100, "__HIVE_DEFAULT_PARTITION__"]
 
 
 def with_deltalake(path: str, columns: list[str]) -> Rows:
@@ -146,6 +147,16 @@ def test_partitions_of_every_type(
     append(TableTarget(path, ("p",)), rows, "q", 0)
     found = by_offset(reader(path, ["p", "offset"]))
     assert [row["p"] for row in found] == [None if v in ("", b"") else v for v in values]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_short_topic_that_stands_for_null(
+    reader: Callable[[str, list[str]], Rows], tmp_path: Path
+) -> None:
+    path = archived(tmp_path / "t", ["orders", LONG[-1]])
+    found = by_offset(reader(path, ["topic", LONG_TOPIC, "offset"]))
+    assert found[1][LONG_TOPIC] == LONG[-1]
+    assert found[1]["topic"] == topic_bucket(LONG[-1])
 
 
 def test_a_binary_value_that_no_text_stands_for(tmp_path: Path) -> None:

@@ -86,16 +86,18 @@ def _encode(text: str) -> str:
 def topic_bucket(name: str) -> str:
     """Return the value of the column ``topic`` in a table that is partitioned by it.
 
-    It is the name itself, unless that is too long for a directory: then it is the beginning of the
-    name and a digest, and the column ``long_topic`` has the name.
+    It is the name itself, unless that is too long for a directory, or stands for null there: then
+    it is the beginning of the name and a digest, and the column ``long_topic`` has the name.
     """
-    return _shortened(name)
+    return _with_digest(name) if name == _NULL else _shortened(name)
 
 
 def _shortened(text: str) -> str:
     """Return ``text``, or its beginning and a digest if its encoding is too long."""
-    if len(_encode(text)) <= _LONGEST:
-        return text
+    return text if len(_encode(text)) <= _LONGEST else _with_digest(text)
+
+
+def _with_digest(text: str) -> str:
     start = text[:_START]
     while len(_encode(start)) > _LONGEST // 2:
         start = start[:-1]
@@ -103,10 +105,13 @@ def _shortened(text: str) -> str:
 
 
 def with_buckets(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Replace long names in the column ``topic``, and append the column ``long_topic``."""
+    """Replace names in the column ``topic`` by their buckets, and append the column ``long_topic``.
+
+    It has the names that were replaced; see ``topic_bucket``.
+    """
     topics = rows["topic"]
     longest = pc.max(pc.binary_length(topics)).as_py() or 0
-    if longest <= _SHORT_BYTES:
+    if longest <= _SHORT_BYTES and not pc.any(pc.equal(topics, _NULL)).as_py():
         return rows.append_column(LONG_TOPIC, pa.nulls(rows.num_rows, pa.string()))
     encoded = topics.dictionary_encode()
     names = encoded.dictionary.to_pylist()
