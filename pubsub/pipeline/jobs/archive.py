@@ -101,7 +101,9 @@ def save(
 class Archive:
     """Writes batches to ``target``, and merges its small files in a thread at times."""
 
-    def __init__(self, target: Target, headers: bool, compact_every: int, repeatable: bool) -> None:
+    def __init__(
+        self, target: Target, headers: bool, compact_every: int, repeatable: bool = True
+    ) -> None:
         self._target = target
         self._repeatable = repeatable
         self._headers = headers
