@@ -27,6 +27,7 @@ from pubsub.pipeline.history import (
     WrongHistory,
 )
 from pubsub.pipeline.reader_lease import ReaderInUse
+from pubsub.wire.connect_errors import why_not
 
 SOURCE, SINK = "source", "sink"
 _EXPIRED, _READER_IN_USE, _NOT_FOUND = "expired", "reader-in-use", "not-found"
@@ -76,8 +77,10 @@ class HttpApi:
             # The callers retry, as they know how long to try.
             yield HistoryClient(self.url, token, attempts=1, timeout=_TIMEOUT, pool=self._pool)
             self._running = True
-        except HistoryUnreachable:
-            raise Unreachable(f"{self._side}: the broker at {self.url} cannot be reached") from None
+        except HistoryUnreachable as error:
+            raise Unreachable(
+                f"{self._side}: the broker at {self.url} cannot be reached: {_root_cause(error)}"
+            ) from None
         except HistoryError as error:
             text = f"{self._side}: the broker at {self.url}: {error.code}: {error}"
             if error.status in _GATEWAY_STATUSES:
@@ -121,6 +124,14 @@ class HttpApi:
             return HistoryRefused(f"{text}; give another token, or use tokenFile to renew it")
         found = f"{text}; write a valid token to {file}"
         return Unreachable(found) if self._running else HistoryRefused(found)
+
+
+def _root_cause(error: BaseException) -> str:
+    """Return the first failure, such as "connection refused", or the text of a status."""
+    inner = error.__cause__ or next((one for one in error.args if isinstance(one, Exception)), None)
+    if inner is not None:
+        return _root_cause(inner)
+    return why_not(error).strip() if isinstance(error, Exception) else str(error)
 
 
 class HttpHistory:
