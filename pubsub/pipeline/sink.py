@@ -161,7 +161,7 @@ class BrokerSink:
             homes = dict.fromkeys(result.url for result in results if result.parts)
             self._shared(results[0].query, batch_id).commit(parts, tuple(homes))
         elif parts:
-            StagedBatch(*self._broker, results[0].query, batch_id).commit(parts)
+            StagedBatch(*self._broker, results[0].query, batch_id).commit_next(parts)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
         """Drop the staged parts. If no task has reported one, the broker drops them later."""

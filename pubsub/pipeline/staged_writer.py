@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pubsub.client.history_replies import CommitReply
 from pubsub.pipeline.connector_options import Credentials
-from pubsub.pipeline.history import PartsLost
+from pubsub.pipeline.history import HistoryRefused, PartsLost
 from pubsub.pipeline.http_history import SINK, ErrorReply, HttpApi
 from pubsub.pipeline.retry import Retry
 
@@ -65,17 +66,35 @@ class StagedBatch:
         with api.client() as client:
             return client.stage(self.query, self.batch_id, data, self.run)
 
-    def commit(self, parts: list[str]) -> None:
+    def commit_next(self, parts: list[str]) -> None:
+        """Append the parts of a query whose batches are committed in order; see ``commit``.
+
+        Raises HistoryRefused if the broker has a later batch.
+        """
+        reply = self.commit(parts)
+        # The broker knows the offsets of the last batch, unless another one has published it.
+        if reply.duplicate and reply.first is None and not self._shares_history():
+            raise HistoryRefused(
+                f"sink: the broker at {self.url} has a later batch of this query than "
+                f"{self.batch_id}: the checkpoint is a copy, or a backup, of an earlier state; "
+                "nothing was appended; use a new checkpoint"
+            )
+
+    def _shares_history(self) -> bool:
+        with HttpApi(self.url, self.credentials, SINK).client() as client:
+            return client.bounds().position is not None
+
+    def commit(self, parts: list[str]) -> CommitReply:
         """Append the parts in this order, unless the batch has been appended before."""
         api = HttpApi(self.url, self.credentials, SINK)
 
-        def commit() -> None:
+        def commit() -> CommitReply:
             with api.client() as client:
-                client.commit(self.query, self.batch_id, parts)
+                return client.commit(self.query, self.batch_id, parts)
 
         try:
             # A retry is safe: the broker remembers the batch.
-            Retry().call(commit)
+            return Retry().call(commit)
         except ErrorReply as reply:
             if reply.code == UNKNOWN_PART:
                 raise PartsLost(

@@ -20,6 +20,7 @@ from pyspark.sql.types import (
 
 from pubsub.errors import ConfigurationError, PubSubError
 from pubsub.pipeline import sink
+from pubsub.pipeline.history import HistoryRefused
 from pubsub.pipeline.schemas import HEADERS
 from pubsub.pipeline.sink import BatchWriter, StreamWriter, TaskResult, current_batch
 from pubsub.pipeline.source import PubSubSource
@@ -183,6 +184,23 @@ class StreamWriterTests(WriterCase):
         self.server.add_reply(204)
         another.abort([message], 7)
         assert json.loads(self.server.requests[-1][2]) == {"query": "the-query", "batch": 7}
+
+    def test_a_batch_that_the_broker_has(self) -> None:
+        """The last one is run again; an earlier one shows an old checkpoint."""
+        self.patch(sink, "current_batch", lambda: ("the-query", 7, "a-run"))  # type: ignore[no-untyped-call]
+        writer = self.stream_writer()
+        self.server.add_reply(201, {"part": "a"})
+        message = writer.write(iter([frame(topic=["t"], value=[b"x"])]))
+        self.server.add_reply(200, {"duplicate": True, "first": 0, "next": 1, "messages": 1})
+        writer.commit([message], 7)
+        self.server.add_reply(200, {"duplicate": True})
+        self.server.add_reply(200, {"first": 0, "next": 9, "epoch": "1-0"})
+        with pytest.raises(HistoryRefused, match="has a later batch of this query than 7: the ch"):
+            writer.commit([message], 7)
+        # Of brokers that share a history, another one may have published it.
+        self.server.add_reply(200, {"duplicate": True})
+        self.server.add_reply(200, {"first": 0, "next": 9, "epoch": "1-0", "position": "x"})
+        writer.commit([message], 7)
 
     def test_outside_of_a_task(self) -> None:
         raised(PubSubError, current_batch)
