@@ -62,8 +62,10 @@ def test_a_death_after_the_commit_of_a_batch(spark: SparkSession, tmp_path: Path
     lake = Lake(tmp_path)
     put(lake.history, "orders")
 
-    def dying(rows: DataFrame, target: Target, headers: bool, query: str, batch: int) -> int:
-        save(rows, target, headers, query, batch)
+    def dying(
+        rows: DataFrame, target: Target, headers: bool, query: str, batch: int, *more: bool
+    ) -> int:
+        save(rows, target, headers, query, batch, *more)
         raise RuntimeError("Died")
 
     with patch.object(archive, "save", dying), pytest.raises(Exception, match="Died"):

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from pathlib import Path
+from shutil import copytree
 from types import ModuleType
 from unittest.mock import patch
 
@@ -15,6 +16,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from pubsub.errors import ConfigurationError
+from pubsub.pipeline.checkpoint_lock import checkpoint_lock
 from pubsub.pipeline.jobs import archive, derive, metrics
 from pubsub.pipeline.jobs.archive import save
 from pubsub.pipeline.tables.file_names import BatchId
@@ -68,8 +70,10 @@ def test_a_death_between_append_and_commit_doubles_nothing(
     class Died(Exception):
         pass
 
-    def dying(df: DataFrame, target: TableTarget, headers: bool, query: str, batch: int) -> int:
-        save(df, target, headers, query, batch)
+    def dying(
+        df: DataFrame, target: TableTarget, headers: bool, query: str, batch: int, *more: bool
+    ) -> int:
+        save(df, target, headers, query, batch, *more)
         raise Died
 
     with patch.object(archive, "save", dying), pytest.raises(Exception, match="Died"):
@@ -78,6 +82,37 @@ def test_a_death_between_append_and_commit_doubles_nothing(
     put(file, "orders")
     assert run(spark, file, to) == 0
     assert offsets(to) == list(range(20))
+
+
+def test_a_copied_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    file, to = tmp_path / "history", tmp_path / "archive"
+    copies = [tmp_path / "copy-0", tmp_path / "copy-1"]
+    put(file, "orders")
+    assert run(spark, file, to) == 0
+    copytree(to / "_checkpoints" / "archive", copies[0])
+    copytree(copies[0], copies[1])
+    put(file, "orders")
+    assert run(spark, file, to) == 0
+    put(file, "orders")
+    # Its batch 1 has the messages of the second batch, and of the third.
+    with pytest.raises(Exception, match=r"has batch 1 of this query with 10 rows, but now .* 20: "):
+        run(spark, file, to, "--checkpoint", str(copies[0]))
+    assert run(spark, file, to) == 0
+    with pytest.raises(Exception, match="has batch 2 of this query, but the checkpoint is at ba"):
+        run(spark, file, to, "--checkpoint", str(copies[1]))
+    assert offsets(to) == list(range(30))
+
+
+def test_a_second_job_with_a_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    file, to = tmp_path / "history", tmp_path / "archive"
+    put(file, "orders")
+    assert run(spark, file, to) == 0
+    with (
+        checkpoint_lock(str(to / "_checkpoints" / "archive")),
+        pytest.raises(ConfigurationError, match="_checkpoints/archive: another job uses this"),
+    ):
+        run(spark, file, to)
+    assert run(spark, file, to) == 0
 
 
 def test_plain_parquet(spark: SparkSession, tmp_path: Path) -> None:

@@ -68,5 +68,7 @@ def test_an_earlier_state_of_the_checkpoint(writer: Writer) -> None:
 def test_another_batch_under_the_number(writer: Writer) -> None:
     with pytest.raises(ConfigurationError, match=r"batch 1 .* with 16 rows, but now .* has 48: "):
         writer.put(1, batch(16, 48))
+    # Some of its messages have expired since.
+    assert not writer.put(1, batch(16, 8))
     # Of a query whose rows follow from more than its messages, no conclusion is possible.
     assert not writer.put(1, batch(16, 48), repeatable=False)
