@@ -310,7 +310,8 @@ class TokenTests(HttpCase):
         history = HttpHistory(self.server.url, Credentials(file="/nowhere/token"))
         error = raised(HistoryRefused, history.bounds)
         assert str(error) == (
-            "source: the token cannot be read: /nowhere/token: No such file or directory"
+            "source: the token cannot be read: /nowhere/token: No such file or directory; "
+            "write a valid token to /nowhere/token"
         )
 
     def test_a_token_file_that_is_not_text(self) -> None:
@@ -318,7 +319,7 @@ class TokenTests(HttpCase):
         path.write_bytes(b"secret\xff")
         history = HttpHistory(self.server.url, Credentials(file=str(path)))
         error = raised(HistoryRefused, history.bounds)
-        assert str(error) == f"source: the token cannot be read: {path}: not text"
+        assert str(error).startswith(f"source: the token cannot be read: {path}: not text; write ")
 
     def test_a_token_that_is_renewed(self) -> None:
         path = scratch(self) / "token"
