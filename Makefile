@@ -21,30 +21,39 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := pyproject.toml constraints.txt scripts/setup hatch_build.py pubsub/kernel/compiled.pyx
 # A process of pytest for each core, but at most four: many tests start brokers, Java or a browser.
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal
+# Twice as many where a test mostly waits: for brokers, timers and clients.
+CORES := $(shell nproc 2>/dev/null || echo 2)
+WAITING := -n $(shell expr 2 '*' $(CORES)) --maxprocesses 4 --dist worksteal
+UNITS := $(patsubst tests/unit/%.py, tests.unit.%, $(sort $(wildcard tests/unit/test_*.py)))
 # The tests that run once more without the compiled kernel.
 KERNEL_TESTS := $(foreach part,kernel *_heads *_server *mixed* rout* cursor* let_go audience encoders, \
 	tests/unit/test_$(part).py) \
 	tests/contract/test_contract.py tests/contract/test_conversations.py tests/contract/test_sideways.py
 
-.PHONY: run test test-unit test-long kernel fuzz bench peers clean
+.PHONY: run test trial-0 trial-1 test-unit test-long kernel fuzz bench peers clean
 .PHONY: lint ruff-check ruff-format mypy fragments docs hooks changelog
 
 run: .venv/.installed-run
 	exec $(BIN)/twistd -n --pidfile= pubsub $(ARGS)
 
-# Trial runs the unit tests again, the property tests with few examples: under Twisted's own runner,
-# without pytest, in a directory of its own, with errors that are logged between tests.  A run that
-# hangs is ended with the stacks of all threads, as pytest does by its settings.
 test: .venv/.installed-dev
 	$(BIN)/pytest -q -p no:twisted $(PARALLEL) tests/unit tests/contract tests/house tests/tables --cov
 	PUBSUB_KERNEL=interpreted $(BIN)/pytest -q -p no:twisted $(PARALLEL) $(KERNEL_TESTS)
-	HYPOTHESIS_PROFILE=smoke PYTHONFAULTHANDLER=1 timeout --signal=ABRT --kill-after=10 900 \
-		$(BIN)/trial --temp-directory=.venv/trial tests.unit
+	$(MAKE) --no-print-directory --jobs=2 --output-sync trial-0 trial-1
 	$(BIN)/pytest -q -p no:twisted $(PARALLEL) tests/bench tests/dissector
-	$(BIN)/pytest -q $(PARALLEL) tests/crash tests/integration
-	BROKER_MODE=plain $(BIN)/pytest -q $(PARALLEL) -m modes tests/integration
-	BROKER_MODE=asyncio $(BIN)/pytest -q $(PARALLEL) -m modes tests/integration
+	$(BIN)/pytest -q $(WAITING) tests/crash tests/integration
+	BROKER_MODE=plain $(BIN)/pytest -q $(WAITING) -m modes tests/integration
+	BROKER_MODE=asyncio $(BIN)/pytest -q $(WAITING) -m modes tests/integration
 	$(BIN)/pytest -q -p no:twisted $(PARALLEL) tests/spark tests/browser
+
+# Trial runs the unit tests again, the property tests with few examples: under Twisted's own runner,
+# without pytest, in a directory of its own, with errors that are logged between tests.  Each half
+# has a process, as the workers of `trial --jobs` would not see those errors.  A run that hangs is
+# ended with the stacks of all threads, as pytest does by its settings.
+trial-0 trial-1: trial-%: .venv/.installed-dev
+	HYPOTHESIS_PROFILE=smoke PYTHONFAULTHANDLER=1 timeout --signal=ABRT --kill-after=10 900 \
+		$(BIN)/trial --temp-directory=.venv/$@ \
+		$$(printf '%s\n' $(UNITS) | awk 'NR % 2 == $*')
 
 test-unit: .venv/.installed-dev
 	$(BIN)/pytest -q -p no:twisted $(PARALLEL) tests/unit

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.integration.forked_process import fork, run_fork
+
 HOST = "127.0.0.1"
 TWISTD = str(Path(sys.executable).with_name("twistd"))
 # Generous, as only a hanging broker takes so long.
@@ -42,6 +44,8 @@ class Mode:
     of_twistd: Sequence[str] = ()
     of_pubsub: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    # Otherwise each broker is an execution of the script, with the imports of its own.
+    forked: bool = True
 
     def command(self, twistd: Sequence[str], pubsub: Sequence[str]) -> list[str]:
         """Return the command with these options of twistd and of pubsub."""
@@ -50,7 +54,7 @@ class Mode:
 
 MODES = {
     "default": Mode(),
-    "plain": Mode((), ["--tuning=off"], {"PUBSUB_KERNEL": "interpreted"}),
+    "plain": Mode((), ["--tuning=off"], {"PUBSUB_KERNEL": "interpreted"}, forked=False),
     "asyncio": Mode(["--reactor=asyncio"]),
 }
 
@@ -80,8 +84,13 @@ def run(
     env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run ``twistd <before> pubsub <options>`` to its end."""
+    command = MODES[MODE].command(before, stored(options))
+    if MODES[MODE].forked and not env:
+        done = run_fork(command, cwd, environment(), TIMEOUT / 2)
+        if done is not None:
+            return done
     return subprocess.run(
-        MODES[MODE].command(before, stored(options)),
+        command,
         cwd=cwd,
         env=environment(env),
         stdin=subprocess.DEVNULL,
@@ -129,8 +138,12 @@ class Broker:
         self._news = threading.Condition()
         self._ended = False
         self._killed = False
-        self._process = subprocess.Popen(
-            [*before, *MODES[MODE].command(("-n", "--pidfile="), stored(options))],
+        command = MODES[MODE].command(("-n", "--pidfile="), stored(options))
+        forked = None
+        if MODES[MODE].forked and not (before or env or pass_fds):
+            forked = fork(command, cwd, environment())
+        self._process = forked or subprocess.Popen(
+            [*before, *command],
             cwd=cwd,
             env=environment(env),
             stdin=subprocess.DEVNULL,
