@@ -27,6 +27,7 @@ from tests.bench.peers.docs import millions, replace, table
 from tests.bench.peers.kept import Figures, Kept, measure_rows
 from tests.bench.peers.rounds import Results, take_turns
 from tests.bench.rows import Row, live_rows
+from tests.bench.traffic_rows import IN_TURN
 from tests.bench.wires import PEER_WIRES, Wire
 from tests.bench.wires.zmq import ready
 
@@ -279,7 +280,6 @@ def test_a_complete_table_is_written_into_both_pages(
     assert "Twisted" in page.read_text()
 
 
-IN_TURN = Row("in turn", [[(0, 20), (1, 300), (0, 16), (12, 17)]], [(0, frozenset({0, 1, 12}))] * 2)
 LONE = Row("lone", [[(0, 64)]] * 3, [(0, frozenset({0}))], lone=2)
 
 

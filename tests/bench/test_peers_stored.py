@@ -14,7 +14,7 @@ from tests.bench.peers.kept import Figures
 from tests.bench.peers.logs import Marked, log_contenders, marked
 from tests.bench.peers.rounds import Results
 from tests.bench.rows import Row
-from tests.bench.test_peers import IN_TURN
+from tests.bench.traffic_rows import IN_TURN
 
 
 def test_the_tables_of_stored_messages() -> None:

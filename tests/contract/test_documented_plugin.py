@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.test_plugin import Toy, path
+from tests.contract.toy_plugin import Toy, path
 from tests.integration.broker import HOST, Start, listen, run_python
 from tests.integration.clients import Nsd
 

@@ -8,19 +8,16 @@ from typing import Any
 
 import pytest
 
-from pubsub.plugin import installed_protocols
 from tests.dissector import oracles
 from tests.dissector.captures import MAX_SEGMENT, Capture, address, cut_everywhere
 from tests.dissector.oracles import Fields
 from tests.dissector.tshark import Unit, dissect
+from tests.dissector.tshark_settings import FAULTS, PORTS, preferences, values
 from tests.vectors import load_vectors
 
-PORTS = {name: protocol.port for name, protocol in installed_protocols().items()}
 Entry = Mapping[str, Any]
 # Valid frames may hold these: a code of refusal, and an invalid token.
 HARMLESS = {"refused", "token"}
-# A frame with these is faulty to a client's listener.
-FAULTS = {"magic", "opcode", "length", "malformed", "checksum", "sender"}
 LONG = 80
 
 
@@ -40,11 +37,6 @@ def entries(protocol: str, section: str, options: Mapping[str, str] | None = Non
     return [each for each in found if options is None or each.get("options", {}) == options]
 
 
-def preferences(protocol: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Return the preferences of the dissector for the options of a listener."""
-    return {f"pubsub.{protocol}.{name}": value for name, value in options.items()}
-
-
 def expected(protocol: str, entry: Entry, options: Mapping[str, str]) -> list[Fields]:
     """Return the fields that our decoder finds in a frame."""
     data = bytes.fromhex(entry["hex"])
@@ -55,11 +47,6 @@ def expected(protocol: str, entry: Entry, options: Mapping[str, str]) -> list[Fi
         "spot": oracles.spot_messages(data),
     }
     return list(decoders[protocol])
-
-
-def values(unit: Unit, fields: Fields) -> Fields:
-    """Return the values of the unit for these names; a list may be empty."""
-    return {name: unit.fields.get(name, []) for name in fields}
 
 
 def check(unit: Unit, fields: Fields) -> None:

@@ -11,12 +11,12 @@ import zmq
 from pubsub.protocols.spot import broker_commands
 from tests.dissector import oracles
 from tests.dissector.captures import Capture, address
+from tests.dissector.checked_sides import check_request, check_response, check_side, side
 from tests.dissector.oracles import Fields
 from tests.dissector.played import Segment
 from tests.dissector.recorder import Recorder
-from tests.dissector.test_conversations import check_request, check_response, check_side, side
-from tests.dissector.test_frames import FAULTS
 from tests.dissector.tshark import Unit, dissect
+from tests.dissector.tshark_settings import FAULTS
 from tests.integration import fast_client
 from tests.integration.broker import HOST, TIMEOUT, Start, listen
 from tests.integration.clients import Cafe, Client, Nsd, handshake_pub, handshake_sub, message

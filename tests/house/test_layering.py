@@ -159,3 +159,17 @@ class CycleTests(SynchronousTestCase):
             TopologicalSorter(graph).prepare()
         except CycleError as error:
             self.fail(" -> ".join(error.args[1]))
+
+
+class HelperTests(SynchronousTestCase):
+    """Helpers of several test modules"""
+
+    def test_no_module_imports_from_a_test_module(self) -> None:
+        """Each module of tests can be changed, moved and removed without regard to the others."""
+        found = [
+            f"{path.relative_to(ROOT)} imports {name}"
+            for path in sorted((ROOT / "tests").rglob("*.py"))
+            for name in imported(ast.parse(path.read_text()))
+            if name.startswith("tests.") and ".test_" in name
+        ]
+        assert not found, "move helpers to a module beside the tests:\n" + "\n".join(found)

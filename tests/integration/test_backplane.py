@@ -8,15 +8,14 @@ import re
 import signal
 import socket
 import threading
-import time
 import urllib.request
-from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
 import nkeys  # type: ignore[import-untyped]
 import pytest
 
+from tests.integration.backplane_options import shared
 from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen, run
 from tests.integration.certificates import Authority
 from tests.integration.clients import Cafe, publish
@@ -40,20 +39,6 @@ def join(start: Start, server: NatsServer, *options: str, url: str = "") -> Brok
     broker = start(*own, f"--backplane={url or server.url}", *options)
     broker.wait_line(r"backplane: connected to")
     return broker
-
-
-def shared(publisher: Cafe, subscriber: Cafe) -> None:
-    """Wait until a message of ``publisher`` reaches ``subscriber``, at another broker."""
-    subscriber.sock.settimeout(0.2)
-    deadline = time.monotonic() + TIMEOUT
-    for number in range(10_000):
-        assert time.monotonic() < deadline
-        publisher.send(publish(1, b"probe %d" % number))
-        with suppress(TimeoutError):
-            while (seen := subscriber.receive_texts(1)[0]) != b"probe %d" % number:
-                assert seen.startswith(b"probe"), seen
-            break
-    subscriber.sock.settimeout(TIMEOUT)
 
 
 @pytest.mark.modes

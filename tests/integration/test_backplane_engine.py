@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from twisted.internet.defer import Deferred
-from twisted.internet.selectreactor import SelectReactor
 
 from pubsub.backplane.engine_url import ENGINE, EngineOptions
 from pubsub.backplane.envelopes import Incoming, Outgoing
 from pubsub.backplane.memory import MemoryBackplane, MemoryEngine
 from pubsub.backplane.nats_backplane import NatsBackplane
 from pubsub.interfaces import IBackplane
-from tests.integration.broker import TIMEOUT
+from tests.integration.engine_loop import Loop
 from tests.integration.nats_server import NatsServer, nats_server
-
-
-class Loop(SelectReactor):
-    """A reactor of its own, which runs when the test waits."""
-
-    def wait(self, condition: Callable[[], object]) -> None:
-        """Run until ``condition`` is true."""
-        deadline = time.monotonic() + TIMEOUT
-        while not condition():
-            assert time.monotonic() < deadline, "nothing happens"
-            self.iterate(0.05)
-
-    def finish(self, *ends: Deferred[None]) -> None:
-        """Run until all of ``ends`` have fired."""
-        self.wait(lambda: all(end.called for end in ends))
 
 
 class Site:

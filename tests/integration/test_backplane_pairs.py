@@ -18,8 +18,8 @@ from pubsub.backplane.fanout import Fanout
 from pubsub.backplane.nats_backplane import NatsBackplane
 from tests.contract.drivers import DRIVERS, TOPIC, Driver
 from tests.contract.drivers.fast import Fast
+from tests.integration.engine_loop import Loop
 from tests.integration.nats_server import nats_server
-from tests.integration.test_backplane_engine import Loop
 from tests.unit import fast_wire
 from tests.unit.streams import House
 

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from tests.integration.backplane_options import shared
 from tests.integration.broker import HOST, TIMEOUT, TWISTD, Broker, Start, listen
 from tests.integration.broker import run as run_broker
 from tests.integration.clients import Cafe
 from tests.integration.cluster import free_port
 from tests.integration.nats_server import SERVER
-from tests.integration.test_backplane import shared
 
 CLUSTER = Path(__file__).parents[2] / "docs/deploy/cluster"
 UNITS = CLUSTER / "systemd"

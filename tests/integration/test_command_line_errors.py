@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -13,17 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.broker import DEFECTS, HOST, TIMEOUT, TWISTD, listen, run
+from tests.integration.one_line import assert_one_line
 from tests.waiting import until
-
-LINE = re.compile(r"pubsub: [^\n]+\n")
-
-
-def assert_one_line(result: subprocess.CompletedProcess[str], about: str) -> None:
-    """Check that standard error is one line that begins ``pubsub: `` and contains ``about``."""
-    assert LINE.fullmatch(result.stderr), (result.stdout, result.stderr)
-    assert about in result.stderr
-    assert not any(word in result.stdout + result.stderr for word in DEFECTS)
-    assert result.returncode == 1
 
 
 @pytest.fixture

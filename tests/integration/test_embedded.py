@@ -5,9 +5,9 @@ pytest-twisted runs each test as a coroutine in the reactor.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import pytest
 import pytest_twisted  # type: ignore[import-untyped]
@@ -23,16 +23,11 @@ from pubsub.embed import EmbeddedBroker, NotServed, embed
 from pubsub.errors import ConfigurationError, StartError
 from tests.integration.broker import HOST
 from tests.integration.clients import handshake_pub, handshake_sub, publish, split, text
+from tests.integration.reactor_tests import in_reactor
 
-_Test = TypeVar("_Test", bound=Callable[..., Awaitable[None]])
 ACK_BYTES = 16
 PING = bytes.fromhex("feca2000000000")
 SECONDS = 30.0
-
-
-def in_reactor(test: _Test) -> _Test:
-    """Run a coroutine test in the reactor (pytest-twisted has no types)."""
-    return cast(_Test, pytest_twisted.ensureDeferred(test))
 
 
 class Client(Protocol):

@@ -28,7 +28,7 @@ from tests.integration.fast_client import (
     rotate,
     subscribe,
 )
-from tests.integration.test_command_line_errors import assert_one_line
+from tests.integration.one_line import assert_one_line
 
 ENDED = (0x02, 9)
 BAD_TOKEN = 1

@@ -16,7 +16,7 @@ from pubsub.broker.verification_throttle import VERIFICATIONS
 from pubsub.testing import LocalBroker
 from tests.integration.broker import HOST, TIMEOUT
 from tests.integration.fast_client import Fast, create, publish, subscribe
-from tests.integration.test_embedded import in_reactor
+from tests.integration.reactor_tests import in_reactor
 
 ATTACKERS = 20
 ROUNDS, BATCH = 40, 50

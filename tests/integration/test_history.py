@@ -13,7 +13,7 @@ import pytest
 from pubsub.store.log_directory import POSITION
 from tests.integration.broker import Broker, Start, listen, run
 from tests.integration.clients import Cafe, Client, Nsd, message, publish
-from tests.integration.test_rheos import CREATE, PUBLISH, SUBSCRIBE, Rheos
+from tests.integration.rheos_client import CREATE, PUBLISH, SUBSCRIBE, Rheos
 from tests.unit import fast_wire
 from tests.unit.fast_wire import DURABLE, EXCLUSIVE
 from tests.unit.tokens import KEY

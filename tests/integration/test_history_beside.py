@@ -9,8 +9,8 @@ from uuid import uuid4
 
 from pubsub.store.log_view import LogView
 from tests.integration.broker import Broker, Start, listen
-from tests.integration.test_rheos import CREATE, PUBLISH, Rheos
-from tests.unit.test_log_view import shown
+from tests.integration.rheos_client import CREATE, PUBLISH, Rheos
+from tests.unit.shown_log import shown
 
 
 def open_broker(start: Start, path: Path) -> Broker:

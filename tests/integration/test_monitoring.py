@@ -21,7 +21,7 @@ from tests.integration.clients import Cafe, publish, text
 from tests.integration.key_server import key_server
 from tests.integration.nats_server import nats_server
 from tests.integration.needs import missing
-from tests.unit.test_monitoring import DASHBOARD, MONITORING
+from tests.unit.monitoring_files import DASHBOARD, MONITORING
 from tests.waiting import until
 
 RULE_TESTS = Path(__file__).with_name("alert_tests.yml")

@@ -31,7 +31,7 @@ from pubsub.pipeline.tables.migrate import migrate
 from pubsub.pipeline.tables.parquet import ParquetFiles
 from pubsub.pipeline.tables.storage import open_storage
 from tests.object_store import BUCKET, SECRET, ObjectStore, store_options
-from tests.tables.test_tables import BY, SCHEMA, TOPICS, Died, batch, before_commit, dies
+from tests.tables.written_tables import BY, SCHEMA, TOPICS, Died, batch, before_commit, dies
 
 
 def write(table: Delta, query: str, number: int, *batches: pa.RecordBatch) -> list[WrittenFile]:

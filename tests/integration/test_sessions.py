@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.broker import Broker, Start, listen
+from tests.integration.cafe_sessions import resuming
 from tests.integration.clients import (
     DISCONNECT,
     HANDSHAKE_ACK,
@@ -24,11 +25,6 @@ from tests.integration.clients import (
 from tests.integration.threads import background
 
 REFUSED = (HANDSHAKE_ACK, b"\x01" + bytes(8))
-
-
-def resuming(session: int, client: bytes = b"bob") -> bytes:
-    """Return the ClientID that requests a session."""
-    return client + b";resume=%016x" % session
 
 
 def resume(broker: Broker, session: int, channels: bytes = b"", client: bytes = b"bob") -> Cafe:

@@ -24,6 +24,7 @@ from pubsub.pipeline.source import PubSubSource
 from pubsub.pipeline.stream_reader import StreamReader
 from tests.integration.broker import HOST, Start, listen
 from tests.integration.nats_server import NatsServer, nats_server
+from tests.integration.node_urls import url
 from tests.integration.places import Place, body_of, settle, two_places
 from tests.unit.raising import raised
 from tests.waiting import until
@@ -50,10 +51,6 @@ def publish(first: Place, second: Place, numbers: range) -> None:
 def bodies(*numbers: range) -> list[str]:
     """Return what is published with these numbers, in order."""
     return sorted(f"{name}{number}" for each in numbers for number in each for name in "ab")
-
-
-def url(place: Place) -> str:
-    return f"http://{HOST}:{place.broker.port('http')}"
 
 
 class Query:

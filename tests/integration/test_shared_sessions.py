@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.broker import HOST, TIMEOUT, Start
+from tests.integration.cafe_sessions import resuming
 from tests.integration.clients import MESSAGE, Cafe
 from tests.integration.nats_server import NatsServer
 from tests.integration.places import Load, Place, same, settle
-from tests.integration.test_rheos import SUBSCRIBE, Rheos
-from tests.integration.test_sessions import resuming
+from tests.integration.rheos_client import SUBSCRIBE, Rheos
 from tests.unit.brokers import QUERY, ready, subscribe
 from tests.waiting import until
 

@@ -22,8 +22,8 @@ from pubsub.pipeline.retry import Retry
 from pubsub.pipeline.sink import BrokerSink, TaskResult, make_sink
 from tests.integration.broker import HOST, Start, listen
 from tests.integration.nats_server import NatsServer
+from tests.integration.node_urls import url
 from tests.integration.places import Place, settle, two_places
-from tests.integration.test_shared_pipeline import url
 from tests.unit.raising import raised
 
 KILLS = int(os.environ.get("PUBSUB_KILLS", "8"))

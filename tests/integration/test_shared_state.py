@@ -19,8 +19,8 @@ from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.shared_state import ISharedState, StateEntry
 from pubsub.backplane.state_bucket import BUCKET
 from pubsub.errors import BackplaneAway, StartError
+from tests.integration.engine_loop import Loop
 from tests.integration.nats_server import NatsServer, nats_server
-from tests.integration.test_backplane_engine import Loop
 
 
 class Seer:

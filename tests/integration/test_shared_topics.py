@@ -13,12 +13,12 @@ from urllib.error import HTTPError
 import pytest
 
 from tests.integration import fast_client
-from tests.integration import test_rheos as rheos
+from tests.integration import rheos_client as rheos
 from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen
 from tests.integration.clients import Nsd
 from tests.integration.fast_client import KEY_UPDATE, NEWS, Fast, Packet, make_secret, make_token
 from tests.integration.nats_server import NatsServer
-from tests.integration.test_rheos import Rheos
+from tests.integration.rheos_client import Rheos
 from tests.waiting import until
 
 EXCLUSIVE, CREATE, SUBSCRIBE, ROTATE = 0x02, 0x01, 0x02, 0x07

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from tests.integration.broker import Broker, Start
 from tests.integration.clients import Cafe, handshake_sub
-from tests.integration.streams import serve
-from tests.integration.test_slow_readers import (
+from tests.integration.slow_reading import (
     FLOOD,
     MIB,
     SIZE,
@@ -17,6 +16,7 @@ from tests.integration.test_slow_readers import (
     read_numbers,
     send_until_blocked,
 )
+from tests.integration.streams import serve
 from tests.integration.threads import background
 
 BUFFER = 16 * 1024

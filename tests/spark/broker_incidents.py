@@ -13,8 +13,8 @@ from tests.integration.broker import Broker, Start
 from tests.integration.clients import Cafe, Client, Nsd, publish
 from tests.integration.fast_client import Fast, create, make_token, rotate, subscribe
 from tests.spark.http_brokers import PROTOCOLS, client_of, serve
-from tests.spark.test_source import publish as publish_all
-from tests.spark.test_source import publishers
+from tests.spark.source_messages import publish as publish_all
+from tests.spark.source_messages import publishers
 
 PAYLOADS = (b"12345", b"678", b"9")
 FORGED = 7

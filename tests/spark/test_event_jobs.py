@@ -16,9 +16,9 @@ from pubsub.pipeline.jobs import audit, dead_letters, sessions
 from tests.integration.broker import Broker, brokers
 from tests.integration.fast_client import make_secret, make_token
 from tests.spark.broker_incidents import FORGED, MALFORMED, PAYLOADS, BrokerRun, run_incidents
+from tests.spark.broker_runs import run
 from tests.spark.http_brokers import serve, url_of
 from tests.spark.messages import table_rows
-from tests.spark.test_job_broker import run
 
 ALERTS = "$SYS/pipeline/alerts"
 

@@ -12,39 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.jobs import archive
 from pubsub.pipeline.jobs.archive import Target, save
-from tests.spark.test_job_archive import put
-from tests.spark.test_job_archive import run as run_archive
-
-
-class Lake:
-    """A catalog in a SQLite file, with the archive of a history."""
-
-    def __init__(self, directory: Path) -> None:
-        self.history = directory / "messages"
-        self._checkpoint = directory / "checkpoint"
-        self.options = {
-            "type": "sql",
-            "uri": f"sqlite:///{directory}/catalog.db",
-            "warehouse": f"file://{directory}/warehouse",
-        }
-
-    def arguments(self, to: str | None = None) -> list[str]:
-        """Return the options of the job for the table; ``to`` names it."""
-        given = ["--to", to] if to else []
-        given += ["--format", "iceberg", "--catalog", "lake", "--checkpoint", str(self._checkpoint)]
-        for name, value in self.options.items():
-            given += ["--catalog-option", f"{name}={value}"]
-        return given
-
-    def archive(self, spark: SparkSession, *more: str) -> int:
-        """Run the job once."""
-        return run_archive(spark, self.history, Path("lake.messages"), *self.arguments(), *more)
-
-    def offsets(self) -> list[int]:
-        """Return the offsets in the table, in order."""
-        table = load_catalog("lake", **self.options).load_table("lake.messages")
-        found: list[int] = sorted(table.scan().to_arrow()["offset"].to_pylist())
-        return found
+from tests.spark.archive_runs import put
+from tests.spark.archive_runs import run as run_archive
+from tests.spark.lake import Lake
 
 
 def test_every_message_is_there_once_over_restarts(spark: SparkSession, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from pathlib import Path
 from shutil import copytree
 from types import ModuleType
@@ -21,24 +20,9 @@ from pubsub.pipeline.jobs import archive, derive, metrics
 from pubsub.pipeline.jobs.archive import save
 from pubsub.pipeline.tables.file_names import BatchId
 from pubsub.pipeline.tables.spark import TableTarget
-from tests.histories import history
 from tests.spark import job_once
-from tests.spark.job_once import options
+from tests.spark.archive_runs import put, run
 from tests.spark.messages import MESSAGES, Feed, table_rows
-
-
-def put(path: Path, *topics: str) -> None:
-    """Append ten messages, to these topics in turn."""
-    with history(path) as file:
-        file.put_all(
-            file.batch(topics[number % len(topics)], [b"%d" % number]) for number in range(10)
-        )
-
-
-def run(spark: SparkSession, path: Path, to: Path, *more: str) -> int:
-    """Run the job once and return the exit code."""
-    given = options("archive", "--path", path, "--to", to, "--once", *more)
-    return archive.run(spark, given, threading.Event())
 
 
 def offsets(path: Path) -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,19 +16,15 @@ from pubsub.pipeline.job_errors import explain
 from pubsub.pipeline.jobs import archive, derive, metrics, replay
 from pubsub.pipeline.tables.spark import read
 from tests.integration.broker import HOST, Broker, Start
+from tests.spark.broker_runs import run
 from tests.spark.http_brokers import PROTOCOLS, client_of, serve, stored_values, url_of
 from tests.spark.http_brokers import read as source
 from tests.spark.job_once import options
 from tests.spark.messages import table_rows
-from tests.spark.test_sink import address, rows, write
-from tests.spark.test_source import wait_for_messages
+from tests.spark.sink_frames import address, rows, write
+from tests.spark.source_messages import wait_for_messages
 
 COUNT = 300
-
-
-def run(job: ModuleType, spark: SparkSession, *arguments: object) -> int:
-    """Run a job with these arguments."""
-    return int(job.run(spark, options(job.NAME, *arguments), threading.Event()))
 
 
 def topic_of(protocol: str) -> str:

@@ -19,9 +19,9 @@ from tests.histories import history
 from tests.integration.broker import HOST, Broker, Start, environment
 from tests.spark.commands import ROOT, Command, pipeline
 from tests.spark.http_brokers import client_of, serve, url_of
+from tests.spark.lake import Lake
 from tests.spark.messages import table_rows
-from tests.spark.test_iceberg import Lake
-from tests.spark.test_stream import numbers, send
+from tests.spark.stream_rows import numbers, send
 
 KILLS = int(os.environ.get("PUBSUB_ARCHIVE_KILLS", "4"))
 _BATCH = 1000

@@ -15,7 +15,7 @@ from tests.integration.broker import Broker, Start
 from tests.spark.commands import PUBSUB, Command
 from tests.spark.http_brokers import serve, stored_values, url_of
 from tests.spark.relay import Relay
-from tests.spark.test_stream import numbers, send
+from tests.spark.stream_rows import numbers, send
 
 COUNT = 30
 # Before the broker has the request, and before the job has the reply.

@@ -19,7 +19,7 @@ from tests.integration.broker import TIMEOUT, Broker, Start, environment
 from tests.spark.copy_topic import BATCH_MESSAGES, COPY_TOPIC
 from tests.spark.http_brokers import serve, stored_values, url_of
 from tests.spark.relay import Relay
-from tests.spark.test_stream import numbers, send
+from tests.spark.stream_rows import numbers, send
 
 KILLS = int(os.environ.get("PUBSUB_KILLS", "8"))
 # Two chains of lives in parallel, as a life mostly waits for the start of Java.

@@ -14,10 +14,10 @@ from pubsub.pipeline.tables.delta import open_delta
 from pubsub.pipeline.tables.location import StorageError
 from tests.integration.broker import Broker
 from tests.object_store import BUCKET, SECRET, ObjectStore, store_options
+from tests.spark.archive_runs import put
+from tests.spark.broker_runs import run
 from tests.spark.http_brokers import stored_values, url_of
-from tests.spark.test_job_archive import put
-from tests.spark.test_job_broker import run
-from tests.spark.test_tokens import events
+from tests.spark.token_events import events
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.integration.broker import Broker
 from tests.spark.http_brokers import client_of, read, run_once, stream, values
-from tests.spark.test_stream import numbers, rows_in, send
+from tests.spark.stream_rows import numbers, rows_in, send
 from tests.waiting import until
 
 

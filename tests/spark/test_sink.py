@@ -7,13 +7,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from tests.integration.broker import HOST, Broker, Start
-from tests.integration.fast_client import make_token
 from tests.spark.http_brokers import (
     PROTOCOLS,
-    Option,
     finish,
     read,
     run_once,
@@ -23,26 +21,9 @@ from tests.spark.http_brokers import (
     url_of,
     values,
 )
-from tests.spark.test_source import NAMES, wait_for_messages
-from tests.spark.test_stream import numbers, send
-
-
-def write(frame: DataFrame, url: str, **options: Option) -> None:
-    """Publish a frame."""
-    frame.write.format("pubsub").mode("append").options(url=url, **options).save()
-
-
-def rows(spark: SparkSession, count: int, topic: str = "out") -> DataFrame:
-    """Return rows with numbers to publish, in four tasks."""
-    return spark.range(0, count, 1, 4).selectExpr(f"'{topic}' topic", "string(id) value")
-
-
-def address(broker: Broker, secret: Path, protocol: str) -> dict[str, Option]:
-    """Return the options that a protocol's listener needs."""
-    given: dict[str, Option] = {"url": f"{protocol}://{HOST}:{broker.port(protocol)}"}
-    if protocol == "fast":
-        given["token"] = make_token(secret).decode()
-    return given
+from tests.spark.sink_frames import address, rows, write
+from tests.spark.source_messages import NAMES, wait_for_messages
+from tests.spark.stream_rows import numbers, send
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -11,7 +11,7 @@ from tests.spark.commands import pipeline
 from tests.spark.http_brokers import serve, stored_values, url_of
 from tests.spark.messages import table_rows
 from tests.spark.standalone import WORKERS, standalone
-from tests.spark.test_stream import numbers, send
+from tests.spark.stream_rows import numbers, send
 
 COUNT = 2000
 

@@ -13,21 +13,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.integration.broker import Broker, Start
 from tests.spark.http_brokers import client_of, run_once, serve, stream, url_of, values
-from tests.spark.test_source import publish, publisher, wait_for_messages
+from tests.spark.stream_rows import numbers, rows_in, send
 from tests.waiting import until
 
 Run = Callable[..., list[bytes]]
-
-
-def send(broker: Broker, *payloads: bytes, channel: int = 1) -> None:
-    """Publish, and wait until the messages can be read."""
-    before = client_of(broker).bounds().next
-    publish(publisher(broker, "cafe"), f"cafe/{channel}", *payloads)
-    wait_for_messages(broker, before + len(payloads))
-
-
-def numbers(start: int, stop: int) -> list[bytes]:
-    return [b"%d" % number for number in range(start, stop)]
 
 
 def test_every_message_once_over_restarts_of_the_query(
@@ -124,13 +113,6 @@ def test_a_query_survives_broker_restarts(
     finally:
         query.stop()
     assert values(spark.read.parquet(str(out))) == numbers(0, 300)
-
-
-def rows_in(spark: SparkSession, directory: Path) -> int:
-    """Return the number of rows that the query has committed."""
-    if not (directory / "_spark_metadata").is_dir():
-        return 0
-    return spark.read.schema("value binary").parquet(str(directory)).count()
 
 
 def overtaken(start: Start, tmp_path: Path) -> tuple[Broker, Callable[[], int]]:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from urllib.parse import urlparse
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.integration.broker import HOST, Broker, Start
 from tests.integration.fast_client import make_token
-from tests.spark.conftest import EVENTS
 from tests.spark.http_brokers import read, run_once, serve, stored_values, stream, url_of
-from tests.spark.test_sink import rows, write
-from tests.spark.test_source import wait_for_messages
+from tests.spark.sink_frames import rows, write
+from tests.spark.source_messages import wait_for_messages
+from tests.spark.token_events import events, everything
 
 TOPIC = "keyed"
 
@@ -23,16 +22,6 @@ TOPIC = "keyed"
 def closed(start: Start, tmp_path: Path, secret: Path) -> Broker:
     """Return a broker that requires a token for topics with queue keys."""
     return serve(start, tmp_path / "history", f"--secret-file={secret}")
-
-
-def everything(directory: Path) -> bytes:
-    """Return the contents of all files in a directory."""
-    return b"".join(path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file())
-
-
-def events(spark: SparkSession) -> bytes:
-    """Return the event log that Spark has written for its web pages."""
-    return everything(Path(urlparse(spark.conf.get(EVENTS) or "").path))
 
 
 def test_tokens_appear_nowhere(

@@ -15,7 +15,7 @@ from pubsub.pipeline.jobs import archive
 from pubsub.pipeline.tables.delta import Delta
 from pubsub.pipeline.tables.location import StorageError
 from pubsub.pipeline.tables.spark import TableTarget
-from tests.tables.test_tables import BY, SCHEMA, fill, scratch
+from tests.tables.written_tables import BY, SCHEMA, fill, scratch
 
 
 class FailureTests(TestCase):

@@ -13,7 +13,7 @@ from pubsub.pipeline.tables.file_names import BatchId
 from pubsub.pipeline.tables.iceberg import Iceberg, IcebergTarget
 from pubsub.pipeline.tables.iceberg_catalog import IcebergName
 from pubsub.pipeline.tables.spark import TableTarget
-from tests.tables.test_tables import BY, SCHEMA, batch
+from tests.tables.written_tables import BY, SCHEMA, batch
 
 
 class Writer:

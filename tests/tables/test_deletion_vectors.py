@@ -19,7 +19,7 @@ from twisted.trial.unittest import TestCase
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.tables.delta import Delta
 from pubsub.pipeline.tables.migrate import migrate
-from tests.tables.test_tables import BY, SCHEMA, fill, scratch
+from tests.tables.written_tables import BY, SCHEMA, fill, scratch
 
 FEATURES = ["deletionVectors"]
 # Rows 0 and 1, as a RoaringBitmapArray; Delta's protocol has the format.

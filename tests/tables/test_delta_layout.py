@@ -16,7 +16,7 @@ from pubsub.errors import ConfigurationError
 from pubsub.pipeline.tables.delta import Delta, open_delta
 from pubsub.pipeline.tables.delta_layout import readable_dataset
 from pubsub.pipeline.tables.location import Location
-from tests.tables.test_tables import BY, SCHEMA, all_files, batch, fill, offsets, put, scratch
+from tests.tables.written_tables import BY, SCHEMA, all_files, batch, fill, offsets, put, scratch
 
 _READER_FEATURES = {"columnMapping", "deletionVectors", "timestampNtz", "typeWidening",
                     "v2Checkpoint", "variantType"}  # fmt: skip

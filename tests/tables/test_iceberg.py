@@ -29,7 +29,7 @@ from pubsub.pipeline.tables.files import WrittenFile
 from pubsub.pipeline.tables.iceberg import Iceberg, IcebergTarget
 from pubsub.pipeline.tables.iceberg_catalog import IcebergName
 from pubsub.pipeline.tables.location import StorageError
-from tests.tables.test_tables import (
+from tests.tables.written_tables import (
     BY,
     SCHEMA,
     TOPICS,

@@ -14,8 +14,8 @@ from pubsub.backplane.memory_state import MemoryBucket, MemoryState
 from pubsub.backplane.shared_batches import SharedBatches
 from pubsub.http_api.server import HttpApiFactory
 from tests.unit.replicas import Node, ReplicaCase, at_tick_end
-from tests.unit.test_http_writing import table
 from tests.unit.web import Answer, WebClient, admin_settings, stream_of
+from tests.unit.writing_case import table
 
 ADDRESS = IPv4Address("TCP", "192.0.2.7", 40_001)
 QUERY = (None, "q")

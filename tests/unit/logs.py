@@ -29,8 +29,8 @@ from pubsub.store.retention_limits import RetentionLimits
 from pubsub.store.run_log import RunLog
 from pubsub.store.stored_runs import RunRecord
 from pubsub.store.write_group import WriteGroup
+from tests.unit.block_batches import TOPICS, batches
 from tests.unit.fakes import batch_of, copy_still, mixed_batch, scratch
-from tests.unit.test_block import TOPICS, batches
 
 RUN = 0xABCDEF
 BOOT, OTHER_BOOT = b"b" * 16, b"c" * 16

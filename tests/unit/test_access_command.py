@@ -13,8 +13,8 @@ from pubsub.broker.access_explanation import AccessRequest, explain
 from pubsub.broker.access_table import ACTIONS, AccessRule, AccessTable
 from pubsub.broker.identity import Identity
 from pubsub.broker.listener_access import ListenerAccess
-from tests.unit.test_access_table import IDENTITIES, RULES, SETTINGS, TOPICS
-from tests.unit.test_pubsub_command import CommandCase
+from tests.unit.access_rules import IDENTITIES, RULES, SETTINGS, TOPICS
+from tests.unit.command_case import CommandCase
 
 FILE = """
 allow-subscribe = "news/*"

@@ -19,8 +19,8 @@ from pubsub.store.parcel import Parcel
 from pubsub.store.record import decode_block as decode_record
 from pubsub.store.record import decode_head, encode, record_of_runs
 from pubsub.store.stored_runs import RunRecord, record_of, topics_of
+from tests.unit.block_batches import TOPICS, batches
 from tests.unit.fakes import batch_of, mixed_batch
-from tests.unit.test_block import TOPICS, batches
 
 RUNS = st.integers(0, 2**60 - 1)
 SEQUENCES = st.integers(0, 2**20) | st.integers(2**62 - 2000, 2**62 - 1000)

@@ -13,7 +13,7 @@ from pubsub.backplane.memory_state import MemoryBucket, MemoryState
 from pubsub.backplane.replica_stream import StreamAway
 from pubsub.backplane.topic_entry import DELETED, TopicEntry, encode, key_of
 from tests.unit.replicas import ReplicaCase
-from tests.unit.test_shared_history import numbers
+from tests.unit.shared_numbers import numbers
 
 KEYED = TopicEntry("1", key=bytes(96))
 

@@ -10,8 +10,8 @@ from pubsub.commands import api_client
 from pubsub.plugin import installed_protocols
 from pubsub.server.configuration import CommandLine, merge
 from pubsub.server.configuration_changes import describe
-from tests.unit.test_engine_credentials import SEED
-from tests.unit.test_pubsub_command import CommandCase
+from tests.unit.command_case import CommandCase
+from tests.unit.nkey_seed import SEED
 
 CAFE = b'[[listen]]\nprotocol = "cafe"\nport = 7070\n'
 

@@ -21,7 +21,7 @@ from pubsub.commands.command import main
 from pubsub.commands.output import Output
 from pubsub.kernel import Columns
 from pubsub.wire.client_events import Messages
-from tests.unit.test_pubsub_command import CommandCase
+from tests.unit.command_case import CommandCase
 
 API = "--api=http://127.0.0.1:7080"
 CAFE = ("--url=cafe://127.0.0.1:7070", API)

@@ -14,21 +14,12 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pubsub.client import blocking
 from pubsub.commands import api_client, command
-from pubsub.commands.api_client import Api, RequestFailed
-from pubsub.commands.destination import Destination
+from pubsub.commands.api_client import RequestFailed
 from pubsub.testing import start_broker
+from tests.unit.api_at import at
+from tests.unit.command_case import CommandCase
 from tests.unit.fakes import scratch
 from tests.unit.raising import raised
-from tests.unit.test_pubsub_command import CommandCase
-
-
-def at(url: str, **files: str) -> Api:
-    """Return the client of the API at ``url``."""
-    return Api(
-        Destination(
-            url, url, None, None, files.get("tls_ca"), files.get("tls_cert"), None, given=True
-        )
-    )
 
 
 class ToolTests(CommandCase):

@@ -13,8 +13,8 @@ from pubsub.store.log_dump import dump
 from pubsub.store.log_view import LogView
 from pubsub.store.retention_limits import RetentionLimits
 from tests.unit.fakes import scratch
-from tests.unit.test_history_format import read_as_documented, read_by_the_code
-from tests.unit.test_upkeep import Log
+from tests.unit.format_readers import read_as_documented, read_by_the_code
+from tests.unit.upkeep_log import Log
 
 
 class CompressionTests(SynchronousTestCase):

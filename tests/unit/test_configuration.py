@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
-from pubsub.plugin import IWireProtocol
 from pubsub.server.configuration import (
     CommandLine,
     Config,
@@ -22,17 +20,9 @@ from pubsub.server.configuration import (
     merge,
 )
 from pubsub.server.file_tables import read_file as read
-from pubsub.settings import BOOLEAN, COUNT, Setting
 from pubsub.store.history_location import default_path
-from tests.unit.fakes import Toy, scratch
-
-SPEED = Setting("speed", COUNT, 5, "how fast")
-LOUD = Setting("loud", BOOLEAN, False, "how loud", flag="loud")
-PROTOCOLS: Mapping[str, IWireProtocol] = {
-    "alpha": Toy("alpha", 7001, [SPEED, LOUD]),
-    "beta": Toy("beta", 7002),
-}
-MIB = 1024**2
+from tests.unit.configured_protocols import ALPHA, LOUD, MIB, PROTOCOLS, SPEED
+from tests.unit.fakes import scratch
 
 
 def configured(line: CommandLine | None = None, **document: Any) -> Config:
@@ -45,9 +35,6 @@ def only(config: Config) -> ListenerConfig:
     """Return the only listener."""
     (listener,) = config.listeners
     return listener
-
-
-ALPHA = {"protocol": "alpha"}
 
 
 class DefaultTests(SynchronousTestCase):

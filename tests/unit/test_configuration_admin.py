@@ -13,8 +13,8 @@ from pubsub.server.command_line import make_options
 from pubsub.server.configuration import CommandLine, ListenerConfig, merge
 from pubsub.server.reload import LiveConfiguration
 from pubsub.tuning import TUNED
+from tests.unit.configured_protocols import ALPHA, MIB, PROTOCOLS
 from tests.unit.raising import raised
-from tests.unit.test_configuration import ALPHA, MIB, PROTOCOLS
 from tests.unit.web import WebHouse
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from pubsub.commands.destination import DEFAULT_URL, Destination, resolve
 from pubsub.errors import ConfigurationError
-from tests.unit.test_pubsub_command import CommandCase
+from tests.unit.command_case import CommandCase
 
 CAFE = "cafe://broker.example:7070"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pubsub.broker.listener import Listener
 from pubsub.kernel import Columns
 from pubsub.store.memory_store import MemoryStore
+from tests.unit.cursor_case import CursorCase
 from tests.unit.fakes import Ruled, Transport, make_listener, recheck_all
-from tests.unit.test_cursor import CursorCase
 
 
 class CursorChangeCase(CursorCase):

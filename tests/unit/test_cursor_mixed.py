@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from pubsub.broker.topics import Topic
 from pubsub.kernel import Columns
+from tests.unit.cursor_case import CursorCase
 from tests.unit.fakes import Held, Lines, make_listener
-from tests.unit.test_cursor import CursorCase
 
 
 class MixedCase(CursorCase):

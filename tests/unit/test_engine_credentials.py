@@ -11,9 +11,9 @@ from pubsub.backplane.engine_credentials import login
 from pubsub.backplane.engine_url import ENGINE, engine_options
 from pubsub.errors import ConfigurationError
 from tests.unit.fakes import scratch
+from tests.unit.nkey_seed import SEED
 from tests.unit.raising import raised
 
-SEED = "SUAIBDPBAUTWCWBKIO6XHQNINK5FWJW4OHLXC3HQ2KFE4PEJUA44CNHTC4"
 JWT = "eyJ0eXAiOiJKV1QifQ.eyJzdWIiOiJVIn0.c2lnbmF0dXJl_-"
 CREDS = f"""-----BEGIN NATS USER JWT-----
 {JWT}

@@ -7,8 +7,8 @@ from twisted.internet.defer import Deferred
 from pubsub.backplane.leases import LeaseValue, decode_lease
 from tests.unit import fast_wire as wire
 from tests.unit.fast_wire import CREATE, EXCLUSIVE, EXISTS, OTHER, OVER, OWNER, RATE_LIMITED
+from tests.unit.shared_case import Broker, SharedCase
 from tests.unit.streams import logged
-from tests.unit.test_shared_topics import Broker, SharedCase
 
 LEASE = 60
 TAKEN = wire.error(CREATE, EXISTS)

@@ -11,10 +11,10 @@ from pubsub.broker.connection_figures import LEAVING, LIVE, ConnectionFigures
 from tests.unit import cafe_udp, cafe_wire
 from tests.unit.brokers import message, subscribe, unsubscribe
 from tests.unit.cafe_udp import ALICE, BOB
+from tests.unit.http_follower import Follower
+from tests.unit.routed_identities import ANN, BEN
+from tests.unit.spot_house import house, join
 from tests.unit.streams import Client
-from tests.unit.test_http_following import Follower
-from tests.unit.test_spot_routed import ANN, BEN
-from tests.unit.test_spot_server import house, join
 from tests.unit.web import WebHouse
 from tests.unit.web_sockets import connected
 

@@ -13,10 +13,10 @@ from pubsub.client.base_client import Client
 from pubsub.client.client_options import read_options
 from pubsub.commands import api_client
 from pubsub.wire.foreign_protocols import FIRST_BYTES, reply_problem
+from tests.unit.api_at import at
 from tests.unit.client_runtime import MemoryRuntime, Work
 from tests.unit.raising import raised
 from tests.unit.streams import House
-from tests.unit.test_command_shell import at
 
 PROTOCOLS = ("cafe", "nsd", "rheos", "spot")
 

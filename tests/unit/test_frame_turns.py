@@ -6,7 +6,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.frame_turns import FRAMES, FrameTurns
 from pubsub.broker.slices import STEPS, Slices
-from tests.unit.test_slices import Ticks
+from tests.unit.slice_ticks import Ticks
 
 
 class FrameTurnsTests(SynchronousTestCase):

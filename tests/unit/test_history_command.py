@@ -27,8 +27,8 @@ from tests.histories import (
     of_later_version,
     with_unknown_operation,
 )
-from tests.unit.test_log_view import numbers, shown
-from tests.unit.test_pubsub_command import CommandCase
+from tests.unit.command_case import CommandCase
+from tests.unit.shown_log import numbers, shown
 
 
 class HistoryCase(CommandCase):

@@ -9,8 +9,8 @@ from pubsub.broker.batch import Page
 from pubsub.broker.history_reads import RETRY_SECONDS, read_history
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import Reader, clock_at
+from tests.unit.let_go_case import LetGoCase
 from tests.unit.streams import logged
-from tests.unit.test_let_go import LetGoCase
 
 
 class FailingStore(MemoryStore):

@@ -14,8 +14,8 @@ from pubsub.broker.access_table import AccessRule, AccessTable, Who
 from pubsub.broker.master_secrets import SecretRing
 from pubsub.store.memory_store import MemoryStore
 from pubsub.store.parcel import Parcel
-from tests.unit.test_access_table import rule
-from tests.unit.test_http_reading import HouseCase
+from tests.unit.access_rules import rule
+from tests.unit.house_case import HouseCase
 from tests.unit.web import Answer, WebHouse
 
 

@@ -27,7 +27,7 @@ from pubsub.wire.client_events import (
 )
 from pubsub.wire.client_wire import Role, WireOptions
 from tests.unit.http_ends import HandMade, HttpPair, make, make_values
-from tests.unit.test_http_publishing import Slow
+from tests.unit.slow_store import Slow
 from tests.unit.web import WebHouse
 from tests.unit.wire_pairs import flat, others, receive_cut
 

@@ -24,29 +24,12 @@ from pubsub.wire.client_events import (
     WireEvent,
 )
 from pubsub.wire.client_wire import Role
+from tests.unit.client_frames import NEWS, SPORT, positions, subscribed
 from tests.unit.http_ends import EPOCH, HandMade, make, upgraded
 from tests.unit.wire_pairs import flat, others, receive_cut
 
-NEWS, SPORT = Interest("news"), Interest("sport")
 NOT_A_FRAME = Malformed("a frame is not one of pubsub.v1.json")
 GAP = {"start": 3, "stop": 5, "reason": "expired"}
-
-
-def subscribed(*interests: Interest) -> HandMade:
-    """Return both ends, with subscriptions that begin at 3; their requests begin at 2."""
-    far = upgraded(Role.SUBSCRIBER)
-    for number, interest in enumerate(interests, 2):
-        far.connection.subscribe(interest)
-        reply = far.ok(number, topic=interest.name, start=3, epoch=EPOCH)
-        assert far.receive(reply) == [Subscribed(interest)]
-    far.requests()
-    return far
-
-
-def positions(far: HandMade) -> dict[Interest, str]:
-    session = far.connection.session
-    assert isinstance(session, HttpSession)
-    return session.positions
 
 
 # The same message would end the next connection too.

@@ -9,8 +9,8 @@ from urllib.parse import quote
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.events import TOPIC
-from tests.unit.test_http_writing import table
 from tests.unit.web import WebClient, WebHouse, stream_of
+from tests.unit.writing_case import table
 
 NAMED = f"/v1/history?start=0&topic={quote(TOPIC)}"
 

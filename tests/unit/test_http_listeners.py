@@ -8,8 +8,8 @@ from twisted.internet.defer import maybeDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.http_api.server import HttpApiFactory
-from tests.unit.test_http_writing import table
 from tests.unit.web import Answer, WebHouse, admin_settings, stream_of
+from tests.unit.writing_case import table
 
 
 class TwoListenersTests(SynchronousTestCase):

@@ -10,8 +10,8 @@ from pubsub.http_api import committed_batches
 from pubsub.http_api.committed_batches import COMMITS, UNOWNED_COMMITS
 from pubsub.http_api.reader_positions import READERS, _KnownReaders
 from pubsub.store.memory_store import MemoryStore
-from tests.unit.test_http_writing import WritingCase, table
 from tests.unit.web import Answer, WebHouse, stream_of
+from tests.unit.writing_case import WritingCase, table
 
 LAST = 2**62
 

@@ -11,27 +11,12 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.durability import Durability
 from pubsub.http_api.flow_control import WAIT_SECONDS
 from pubsub.http_api.message_body import MAX_MESSAGES
-from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import Held
+from tests.unit.slow_store import Slow
 from tests.unit.web import Answer, WebHouse
 
 PATH = "/v1/topics/a/messages"
 ND = "application/x-ndjson"
-
-
-class Slow(MemoryStore):
-    """A store on a disk that takes its time."""
-
-    durable = True
-
-    def __init__(self) -> None:
-        super().__init__(1000, 2**20)
-        self.waiting: list[Any] = []
-
-    def when_written(self, call: Any) -> None:
-        self.waiting.append(call)
-
-    when_stored = when_written
 
 
 class PublishTests(SynchronousTestCase):

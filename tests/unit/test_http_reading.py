@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import quote
-
-from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import message_id
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import START
+from tests.unit.house_case import HouseCase
 from tests.unit.web import WebHouse
 
 NOW = int(START * 1_000_000)
-
-
-class HouseCase(SynchronousTestCase):
-    """A broker with the API, and three messages."""
-
-    def setUp(self) -> None:
-        self.house = WebHouse()
-        self.house.publish("a", b"1", b"\xff2")
-        self.house.publish("b", b"3")
-
-    def values(self, target: str, **given: Any) -> list[bytes]:
-        """Return the payloads of a range."""
-        return [row["value"] for row in self.house.get(target, **given).rows]
 
 
 class IndexTests(HouseCase):

@@ -11,9 +11,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.limits import CONNECTION_BYTES
 from pubsub.http_api import part_registry
 from pubsub.http_api.stream_places import STREAM_BYTES
-from tests.unit.test_http_streams import ALL, BIG, Threads, big_house
-from tests.unit.test_http_writing import HEADERS, WritingCase, table
+from tests.unit.big_house import ALL, BIG, Threads, big_house
 from tests.unit.web import WebClient, WebHouse, stream_of
+from tests.unit.writing_case import HEADERS, WritingCase, table
 
 OTHER = "192.0.2.99"
 

@@ -17,10 +17,10 @@ from pubsub.http_api import staged_parts
 from pubsub.http_api.api_error import ApiError
 from pubsub.http_api.staged_parts import PublishableRun, read_rows, summarize
 from tests.profiles import examples
-from tests.unit.test_http_streams import Threads
-from tests.unit.test_http_writing import HEADERS, WritingCase, table
+from tests.unit.big_house import Threads
 from tests.unit.tokens import token
 from tests.unit.web import WebHouse, stream_of
+from tests.unit.writing_case import HEADERS, WritingCase, table
 
 
 def read_runs(file: io.BytesIO, sender: bytes) -> Iterator[PublishableRun]:

@@ -2,63 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import uuid5
 
 import pyarrow as pa
-from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.durability import Durability
-from pubsub.broker.limits import CONNECTION_BYTES
 from pubsub.broker.topic_lifecycle import TOPICS
 from pubsub.broker.topic_names import TOPIC_NAMESPACE, fnv1a32
 from pubsub.store.memory_store import MemoryStore
+from tests.unit.big_house import Threads
 from tests.unit.fakes import Lines, Reader, Transport
-from tests.unit.test_http_streams import Threads
-from tests.unit.web import Answer, WebHouse, stream_of
-
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-
-
-def table(topics: list[str], values: list[bytes], **columns: Any) -> pa.Table:
-    """Return the messages of a part."""
-    texts = pa.array(topics, pa.string())
-    return pa.table({"topic": texts, "value": pa.array(values, pa.binary()), **columns})
-
-
-class WritingCase(SynchronousTestCase):
-    """A broker that the query q writes to"""
-
-    def setUp(self) -> None:
-        self.house = WebHouse()
-
-    def stage(
-        self, data: pa.Table | bytes, batch: int = 0, query: str = "q", **given: Any
-    ) -> Answer:
-        """Stage a part."""
-        body = data if isinstance(data, bytes) else stream_of(data)
-        return self.house.post(f"/v1/stage?query={query}&batch={batch}", body, **given)
-
-    def part(self, *values: bytes, topic: str = "a", **given: Any) -> str:
-        """Stage a part with these payloads and return its id."""
-        answer = self.stage(table([topic] * len(values), list(values)), **given)
-        assert answer.status == 201
-        id: str = answer.json["part"]
-        return id
-
-    def commit(self, *ids: str, batch: int = 0, query: str = "q", **given: Any) -> Answer:
-        """Commit parts."""
-        body = {"query": query, "batch": batch, "parts": list(ids)}
-        return self.house.post("/v1/commit", body, **given)
-
-    def values(self) -> list[bytes]:
-        """Return the payloads of the whole history."""
-        return [row["value"] for row in self.house.get("/v1/history?start=0").rows]
-
-    def held(self) -> int:
-        """Return the bytes that the broker holds, apart from its connections."""
-        broker = self.house.broker
-        return broker.memory.used - CONNECTION_BYTES * broker.counters.connections
+from tests.unit.web import WebHouse, stream_of
+from tests.unit.writing_case import HEADERS, WritingCase, table
 
 
 class CommitTests(WritingCase):

@@ -27,7 +27,7 @@ from zope.interface.verify import verifyObject
 from pubsub.tuning import DIRECT_TRANSPORT, LIGHT_TRANSPORT, TUNED
 from pubsub.wire.direct_transport import READ_BYTES, DirectTransport
 from pubsub.wire.light_transport import LightTransport, serve, use_transports
-from tests.unit.test_direct_transport import Link, Peer, Port, Producer, Reactor
+from tests.unit.direct_links import Link, Peer, Port, Producer, Reactor
 from tests.unit.tunings import without
 
 DONE = Failure(ConnectionDone())

@@ -16,32 +16,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import StartError
 from pubsub.store.catalog import Catalog
-from pubsub.store.log_reader import read_page, topics_in
+from pubsub.store.log_reader import topics_in
 from pubsub.store.log_view import LogView
 from pubsub.store.segment import SegmentHead
 from tests.histories import History, damage, history
 from tests.unit.fakes import scratch
 from tests.unit.raising import raised
-
-Shown = tuple[list[bytes], list[tuple[int, int]]]
-
-
-def shown(catalog: Catalog) -> Shown:
-    """Return all messages and the damaged ranges."""
-    found: list[bytes] = []
-    damaged: list[tuple[int, int]] = []
-    offset = catalog.first
-    while offset < catalog.stop:
-        page = read_page(catalog, offset, None, 2**20)
-        for batch in page.batches:
-            found += batch.payloads()
-        damaged += page.damaged
-        offset = page.next_offset
-    return found, damaged
-
-
-def numbers(*ranges: range) -> list[bytes]:
-    return [b"%d" % number for each in ranges for number in each]
+from tests.unit.shown_log import Shown, numbers, shown
 
 
 class ViewCase(SynchronousTestCase):

@@ -13,8 +13,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.batch import Batch, Headers, Page
 from pubsub.store.memory_store import MemoryStore
 from pubsub.store.stored_runs import RUN_BYTES
+from tests.unit.block_batches import plain_batches
 from tests.unit.fakes import batch_of
-from tests.unit.test_block import plain_batches
 
 TOPICS = ("a", "b", "c")
 

@@ -12,9 +12,9 @@ from pubsub.store.memory_store import MemoryStore
 from pubsub.store.record import Operation, Put
 from pubsub.store.run_log import RunLog
 from pubsub.store.stored_runs import RunRecord, payloads_of
+from tests.unit.commit_disk import Disk
 from tests.unit.fakes import batch_of, mixed_batch
 from tests.unit.logs import RUN, StoreCase, runs_of
-from tests.unit.test_commit_state_machine import Disk
 
 OTHER, THIRD = 0x123456789ABCDEF, 0xFEDCBA987654321
 

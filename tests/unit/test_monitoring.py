@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
-from pathlib import Path
-from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.http_api.metric_families import FAMILIES
 from pubsub.http_api.metric_family import HISTOGRAM
+from tests.unit.monitoring_files import DASHBOARD, MONITORING, ROOT
 
-ROOT = Path(__file__).parents[2]
-MONITORING = ROOT / "pubsub/monitoring"
 ALERTS = (MONITORING / "alerts.yml").read_text()
-DASHBOARD: dict[str, Any] = json.loads((MONITORING / "dashboard.json").read_text())
 _METRIC = re.compile(r"\b(?:pubsub|process)_\w+")
 # Metrics of prometheus_client, for the process.
 _STANDARD = {

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.access_table import ACTIONS, AccessRule, AccessTable, Who
+from pubsub.broker.access_table import AccessRule, Who
 from tests.unit import nsd_lines as wire
 from tests.unit.nsd_lines import SUCCESS, Nsd
+from tests.unit.nsd_rules import ANY, EVERYTHING, apply
 from tests.unit.streams import Client
 
-ANY = frozenset(ACTIONS)
 DENIED = AccessRule("test", False, ANY, Who(), ("ada", "secret", "absent"))
-EVERYTHING = AccessRule("test", True, ANY)
-
-
-def apply(nsd: Nsd, *rules: AccessRule) -> None:
-    """Apply rules as SIGHUP does."""
-    nsd.broker.set_access(AccessTable(rules))
-    nsd.broker.reconfigure(nsd.broker.tokens.ring, {})
-    nsd.pump(3)
 
 
 def say(client: Client, line: bytes) -> bytes:

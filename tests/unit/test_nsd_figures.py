@@ -13,8 +13,8 @@ from pubsub.broker.statistics import Statistics
 from pubsub.broker.stats_topic import TOPIC
 from tests.unit import nsd_lines as wire
 from tests.unit.nsd_lines import NOTHING, Nsd
+from tests.unit.nsd_rules import ANY, EVERYTHING, apply
 from tests.unit.streams import Client
-from tests.unit.test_nsd_access import ANY, EVERYTHING, apply
 
 
 class FiguresTests(SynchronousTestCase):

@@ -9,7 +9,7 @@ from threading import Thread
 from unittest.mock import patch
 
 from pubsub.broker.password_file import matches, read_password_file
-from tests.unit.test_pubsub_command import CommandCase
+from tests.unit.command_case import CommandCase
 
 
 class PasswdTests(CommandCase):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -11,10 +9,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.batch_limits import divide_limit, estimate_amount, fitting_stop
 from pubsub.pipeline.connector_options import source_options
-from pubsub.pipeline.history import BatchOrGap, PartitionBounds, TopicSize
+from pubsub.pipeline.history import PartitionBounds, TopicSize
 from pubsub.pipeline.offsets import PartitionPosition, from_json, resolve_offsets, to_json
 from pubsub.pipeline.planning import Task, plan_tasks
 from pubsub.pipeline.topic_selection import TopicSelection
+from tests.unit.fake_history import FakeHistory
 from tests.unit.raising import raised
 
 BOUNDS = [PartitionBounds(10, 100, "1-a", 100), PartitionBounds(0, 0, "1-b", 0)]
@@ -96,39 +95,6 @@ class FittingStopTests(SynchronousTestCase):
         amount = estimate_amount([TopicSize("a", 1000, 64_000)], 10)
         assert (amount.rows, amount.nbytes) == (10, 640)
         assert estimate_amount([], 10).rows == 0
-
-
-class FakeHistory:
-    """A history with topics only; without names, every offset has a message of 10 bytes."""
-
-    def __init__(self, *names: str, messages: int = 0) -> None:
-        self._topics = [TopicSize(name, messages, 10 * messages) for name in names]
-        self.good: list[int] = []
-
-    def topics(self, start: int, stop: int) -> list[TopicSize]:
-        return self._topics or [TopicSize("any", stop - start, 10 * (stop - start))]
-
-    def bounds(self, timestamp: int | None = None) -> PartitionBounds:
-        raise NotImplementedError
-
-    def read(
-        self, start: int, stop: int, topics: frozenset[str] | None, headers: bool, epoch: str
-    ) -> Iterator[BatchOrGap]:
-        raise NotImplementedError
-
-    def cuts(self, start: int, stop: int) -> list[int]:
-        return [one for one in self.good if start < one < stop]
-
-    def check(self, position: int, epoch: str) -> None:
-        raise NotImplementedError
-
-    def report_position(
-        self, reader: str, position: int, epoch: str, quiet: tuple[int, str] | None = None
-    ) -> bool:
-        raise NotImplementedError
-
-    def quiet_until(self, reader: str, start: int, topics: str) -> int | None:
-        raise NotImplementedError
 
 
 def subscription(**given: str) -> TopicSelection:

@@ -9,43 +9,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import WriterCommitMessage
-from pyspark.sql.types import (
-    BinaryType,
-    DataType,
-    IntegerType,
-    StringType,
-    StructField,
-    StructType,
-)
 
 from pubsub.errors import ConfigurationError, PubSubError
 from pubsub.pipeline import sink
 from pubsub.pipeline.history import HistoryRefused
-from pubsub.pipeline.schemas import HEADERS
 from pubsub.pipeline.sink import BatchWriter, StreamWriter, TaskResult, current_batch
 from pubsub.pipeline.source import PubSubSource
+from tests.unit.http_case import TOKEN, HttpCase
 from tests.unit.raising import raised
-from tests.unit.test_pipeline_reading import TOKEN, HttpCase
+from tests.unit.sink_batches import frame, struct
 
 _Messages = list[WriterCommitMessage | None]
-
-
-_TYPES: dict[str, DataType] = {
-    "string": StringType(),
-    "binary": BinaryType(),
-    "int": IntegerType(),
-    "headers": HEADERS.dataType,
-}
-
-
-def struct(columns: str) -> StructType:
-    """Return a schema from names and types; Spark's own parser would need Java."""
-    pairs = (column.split() for column in columns.split(","))
-    return StructType([StructField(name, _TYPES[kind]) for name, kind in pairs])
-
-
-def frame(**columns: list[Any]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict(columns)
 
 
 class WriterCase(HttpCase):

@@ -18,8 +18,8 @@ from pubsub.pipeline.publisher_urls import UrlColumns, client_options, find_dest
 from pubsub.pipeline.sink import BatchWriter, TaskResult, current_batch
 from pubsub.pipeline.source import PubSubSource
 from tests.unit.raising import raised
+from tests.unit.sink_batches import frame, struct
 from tests.unit.sink_clients import RecordingClient
-from tests.unit.test_pipeline_sink import frame, struct
 
 
 def destination(url: str, **given: str) -> UrlColumns:

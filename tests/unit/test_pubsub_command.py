@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
-import io
 import json
 import os
 import re
 import stat
-import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -25,47 +22,11 @@ from pubsub.broker.master_secrets import SecretRing
 from pubsub.broker.secret_files import read_public_key, read_secret
 from pubsub.broker.tokens import Token, TokenVerifier
 from pubsub.commands.broker_client import run
-from pubsub.commands.command import main
-from tests.unit.fakes import START, scratch
+from tests.unit.command_case import CommandCase
+from tests.unit.fakes import START
 from tests.unit.tokens import KEY, PRIVATE, PUBLIC_PEM
 
 PRIVATE_PEM = PRIVATE.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-class CommandCase(SynchronousTestCase):
-    """Runs the command in this process."""
-
-    def setUp(self) -> None:
-        self.directory = scratch(self)
-
-    def run_it(self, *arguments: str, stdin: str = "") -> tuple[int, str, str]:
-        """Return exit code, standard output and standard error."""
-        out, err = io.StringIO(), io.StringIO()
-        with (
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-            patch.object(sys, "stdin", io.StringIO(stdin)),
-            patch("time.time", lambda: START),
-        ):
-            try:
-                code = main(arguments)
-            except SystemExit as end:
-                code = int(end.code or 0)
-        return code, out.getvalue(), err.getvalue()
-
-    def file(self, name: str, content: bytes) -> str:
-        path = self.directory / name
-        path.write_bytes(content)
-        path.chmod(0o600)
-        return str(path)
-
-    def one_line(self, *arguments: str) -> str:
-        """Return the one line on standard error of a command that fails."""
-        code, out, err = self.run_it(*arguments)
-        assert (code, out) == (1, "")
-        assert err.startswith("pubsub: ")
-        assert err.count("\n") == 1
-        return err
 
 
 class UsageTests(CommandCase):

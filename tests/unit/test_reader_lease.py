@@ -10,8 +10,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.history import Unreachable
 from pubsub.pipeline.reader_lease import ReaderInUse, ReaderLease
+from tests.unit.http_case import HttpCase, Time
 from tests.unit.raising import raised
-from tests.unit.test_pipeline_reading import HttpCase, Time
 
 SECONDS = 10.0
 

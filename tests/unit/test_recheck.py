@@ -5,7 +5,7 @@ from __future__ import annotations
 from pubsub.broker.slow_policy import DISCONNECT, SlowPolicy
 from pubsub.broker.topics import KeyChange, Topic
 from tests.unit.fakes import Held, Lines, Recheck, Transport
-from tests.unit.test_router import RouterCase
+from tests.unit.router_case import RouterCase
 
 
 class RecheckTests(RouterCase):

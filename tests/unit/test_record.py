@@ -29,15 +29,14 @@ from pubsub.store.record import (
     is_intact,
     operations_of,
     record_of_block,
-    record_of_runs,
 )
 from pubsub.store.run_log import RunLog
 from pubsub.store.stored_runs import topics_of
 from tests.profiles import examples
 from tests.unit.fakes import batch_of
 from tests.unit.logs import any_batches, messages, runs_of
+from tests.unit.record_bytes import OTHER_SALT, SALT, encoded, record_of
 
-SALT, OTHER_SALT = b"saltsalt", b"sugarsug"
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 OPERATIONS = st.lists(
     st.builds(Put, _TEXTS, _TEXTS, st.none() | st.binary(max_size=20))
@@ -52,28 +51,6 @@ OPERATIONS = st.lists(
     max_size=4,
 )
 GROUPS = st.lists(any_batches(), max_size=5)
-
-
-def encoded(
-    record: Record,
-    salt: bytes = SALT,
-    epoch: int = 3,
-    ceiling: int = 2**40,
-    compress: bool = False,
-) -> bytes:
-    """The bytes of a record."""
-    buffers, length = encode(record, salt, epoch, ceiling, compress)
-    data = b"".join(buffers)
-    assert len(data) == length
-    return data
-
-
-def record_of(
-    group: list[Batch], base: int = 0, operations: list[Operation] | None = None
-) -> Record:
-    """A record of batches from the offset ``base`` on."""
-    log = RunLog(2**62, 2**30, base)
-    return record_of_runs(runs_of(group, log), operations or [], base, log.next_offset, 7)
 
 
 class RoundTripTests(SynchronousTestCase):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -32,6 +31,7 @@ from tests.unit.cafe_wire import (
     subscribe,
 )
 from tests.unit.fakes import START, scratch
+from tests.unit.signalled import Signalled
 from tests.unit.streams import Client, House, logged
 from tests.unit.tokens import KEY, OTHER_KEY, PUBLIC_PEM, token, with_hmac
 
@@ -42,16 +42,6 @@ def received(client: Client) -> list[tuple[int, bytes] | int]:
         (payload[0], payload[9:]) if opcode == 0x13 else payload[0]
         for opcode, payload in frames(client.take())
     ]
-
-
-class Signalled:
-    """The part of a reactor that a signal handler uses."""
-
-    def __init__(self) -> None:
-        self.calls: list[Callable[[], None]] = []
-
-    def callFromThread(self, call: Callable[[], None]) -> None:
-        self.calls.append(call)
 
 
 class ReloadCase(SynchronousTestCase):

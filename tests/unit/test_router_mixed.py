@@ -13,7 +13,7 @@ from pubsub.broker.slow_policy import DISCONNECT, DROP, PAUSE, SlowPolicy
 from pubsub.broker.topics import Topic
 from pubsub.interfaces import Encoding
 from tests.unit.fakes import Bench, Lines, Transport, batch_of, mixed_batch, recheck_all
-from tests.unit.test_encoders import Framed
+from tests.unit.framed_encoder import Framed
 
 
 class MixedCase(SynchronousTestCase):

@@ -19,8 +19,8 @@ from pubsub.broker.topics import Topic
 from pubsub.interfaces import Encoding
 from tests.profiles import examples
 from tests.unit.fakes import Lines, Transport, batch_of, mixed_batch
-from tests.unit.test_encoders import Framed
-from tests.unit.test_sliced_routing import SteppedBench
+from tests.unit.framed_encoder import Framed
+from tests.unit.stepped_bench import SteppedBench
 
 NAMES = "abc"
 OUTBOXES = 6

@@ -14,7 +14,7 @@ from pubsub.server.broker_settings import BROKER_SETTINGS
 from pubsub.server.configuration import CommandLine, merge
 from pubsub.server.configuration_changes import compare, describe
 from pubsub.server.sample_configuration import sample
-from tests.unit.test_pubsub_command import CommandCase
+from tests.unit.command_case import CommandCase
 
 ROOT = Path(__file__).parents[2]
 PROTOCOLS = installed_protocols()

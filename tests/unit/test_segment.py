@@ -29,7 +29,7 @@ from tests.profiles import examples
 from tests.unit.fakes import batch_of, scratch
 from tests.unit.logs import messages
 from tests.unit.raising import raised
-from tests.unit.test_record import SALT, encoded, record_of
+from tests.unit.record_bytes import SALT, encoded, record_of
 
 HEAD = SegmentHead(0, 1, SALT, b"thelogid", 5)
 

@@ -13,11 +13,8 @@ from tests.unit.brokers import message
 from tests.unit.fakes import scratch
 from tests.unit.logs import limits
 from tests.unit.replicas import Node, ReplicaCase
+from tests.unit.shared_numbers import numbers
 from tests.unit.streams import logged
-
-
-def numbers(start: int, stop: int) -> list[bytes]:
-    return [b"%d" % number for number in range(start, stop)]
 
 
 class SharedTests(ReplicaCase):

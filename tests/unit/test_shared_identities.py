@@ -24,8 +24,8 @@ from tests.profiles import rounds
 from tests.unit import nsd_lines as wire
 from tests.unit.fakes import scratch
 from tests.unit.nsd_lines import NOTHING, SUCCESS
+from tests.unit.session_case import SessionCase, SessionNode
 from tests.unit.streams import Client
-from tests.unit.test_shared_sessions import SessionCase, SessionNode
 from tests.unit.user_files import user_file
 
 BUSY = wire.error("BROKER BUSY")

@@ -18,7 +18,7 @@ from pubsub.pipeline.shared_sink import SharedBatch, SharedPartStager, at_any
 from pubsub.pipeline.sink import make_sink
 from pubsub.pipeline.staged_writer import RUN_AGAIN
 from tests.unit.raising import raised
-from tests.unit.test_pipeline_sink import struct
+from tests.unit.sink_batches import struct
 
 A, B = "http://a", "http://b"
 GONE = Unreachable("gone")

@@ -13,8 +13,8 @@ from pubsub.broker.session_sharing import SessionContent
 from pubsub.errors import BackplaneAway
 from pubsub.protocols.spot.identity_sessions import kept_of
 from tests.unit.brokers import publish, ready, subscribe, unsubscribe
+from tests.unit.session_case import SessionCase, SessionNode
 from tests.unit.streams import Client
-from tests.unit.test_shared_sessions import SessionCase, SessionNode
 
 
 class SpotCase(SessionCase):

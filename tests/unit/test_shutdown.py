@@ -8,7 +8,7 @@ from twisted.trial.unittest import TestCase
 
 from pubsub.server.shutdown import ForcedShutdown
 from tests.unit.fakes import Guest, make_broker
-from tests.unit.test_reload import Signalled
+from tests.unit.signalled import Signalled
 
 SIGNALS = signal.SIGINT, signal.SIGTERM
 

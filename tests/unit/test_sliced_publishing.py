@@ -17,9 +17,9 @@ from pubsub.broker.topic_lifecycle import TOPICS
 from pubsub.errors import HistoryUnavailable
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import Lines, Reader, Transport
-from tests.unit.test_http_writing import WritingCase, table
-from tests.unit.test_slices import Ticks
+from tests.unit.slice_ticks import Ticks
 from tests.unit.web import WebClient, WebHouse
+from tests.unit.writing_case import WritingCase, table
 
 
 class SlicingStore(MemoryStore):

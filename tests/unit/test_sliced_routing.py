@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -11,7 +9,8 @@ from pubsub.broker import router as router_module
 from pubsub.broker import sliced_routing, topic_mix
 from pubsub.broker.slow_policy import AUTO, SlowPolicy
 from pubsub.broker.topics import KeyChange, Topic
-from tests.unit.fakes import Bench, Lines, Transport, batch_of, mixed_batch
+from tests.unit.fakes import Lines, Transport, batch_of, mixed_batch
+from tests.unit.stepped_bench import SteppedBench
 
 # Distinct audiences of the topics a to e: every one of two topics.
 PAIRS = ["ab", "ac", "ad", "ae", "bc", "bd", "be", "cd", "ce", "de"]
@@ -28,24 +27,6 @@ class HeldPublisher:
 
     def release(self, reason: object) -> None:
         self.held = False
-
-
-class SteppedBench(Bench):
-    """A bench that leaves what is begun at the end of a tick to the next one, as a reactor does."""
-
-    def __init__(self) -> None:
-        self._waiting: list[Callable[[], None]] = []
-        super().__init__()
-
-    def _at_tick_end(self, call: Callable[[], None]) -> None:
-        self._waiting.append(call)
-
-    def turn(self) -> None:
-        """End the reactor tick."""
-        waiting, self._waiting = self._waiting, []
-        for call in waiting:
-            call()
-        super().turn()
 
 
 class SlicedCase(SynchronousTestCase):

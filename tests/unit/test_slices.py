@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.slices import STEPS, Slices, Work
-
-
-class Ticks:
-    """Runs calls at the end of a tick; those that they add are left to the next one."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Callable[[], object]] = []
-
-    def waiting_for(self, call: Callable[[], object]) -> None:
-        """Run ``call`` at the end of the tick."""
-        self.waiting.append(call)
-
-    def turn(self) -> None:
-        """End a tick."""
-        waiting, self.waiting = self.waiting, []
-        for call in waiting:
-            call()
+from tests.unit.slice_ticks import Ticks
 
 
 class SlicesTests(SynchronousTestCase):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pubsub.broker.slow_policy import AUTO, DISCONNECT, DROP, PAUSE, SlowPolicy
 from pubsub.broker.topics import Topic
 from tests.unit.fakes import Held, Lines, Transport, batch_of
-from tests.unit.test_outbox import KIB, OutboxCase
+from tests.unit.outbox_case import KIB, OutboxCase
 
 
 class PauseTests(OutboxCase):

@@ -16,11 +16,11 @@ from pubsub.protocols.spot.commands import SpotError
 from pubsub.protocols.spot.peer_connection import PeerConnection
 from tests.unit import nsd_lines, rheos_wire
 from tests.unit.brokers import World, message, publish
+from tests.unit.committed_history import SlowDisk
 from tests.unit.nsd_lines import SUCCESS
 from tests.unit.raising import raised
 from tests.unit.rheos_wire import ALICE, FAILED, message_ids
 from tests.unit.streams import Client
-from tests.unit.test_sync import SlowDisk
 
 NOT_STORED = nsd_lines.error("HISTORY UNAVAILABLE")
 

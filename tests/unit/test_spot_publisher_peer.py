@@ -14,8 +14,8 @@ from pubsub.protocols.spot.cluster import Cluster
 from pubsub.protocols.spot.outgoing_connection import OutgoingConnection
 from pubsub.protocols.spot.zmtp import GREETING
 from tests.unit.brokers import LinkStream, message, publish, ready, subscribe
+from tests.unit.spot_house import house, join
 from tests.unit.streams import House, logged
-from tests.unit.test_spot_server import house, join
 
 PEER = "tcp://peer:7073"
 SUBSCRIBE_ALL = b"\x04\x0a\x09SUBSCRIBE"

@@ -18,11 +18,9 @@ from pubsub.protocols.spot.zmtp import encode_message
 from tests.unit.brokers import message, publish, subscribe
 from tests.unit.fakes import recheck_all
 from tests.unit.raising import raised
+from tests.unit.routed_identities import ANN, BEN, NUMBER
+from tests.unit.spot_house import house, join
 from tests.unit.streams import Client
-from tests.unit.test_spot_server import house, join
-
-# As ROUTER sockets make them, and as REQ sockets number requests.
-ANN, BEN, NUMBER = b"\0\x80\0A\xa7", b"\0\x80\0A\xa8", b"\1\2\3\4"
 
 
 class DecodingTests(SynchronousTestCase):

@@ -17,21 +17,8 @@ from pubsub.server.command_line import make_options
 from pubsub.server.configuration import CommandLine, merge
 from tests.unit.brokers import QUERY, message, publish, ready, subscribe, unsubscribe
 from tests.unit.fakes import recheck_all
-from tests.unit.streams import Client, House
-
-
-def house(**settings: object) -> House:
-    """Return a broker with one spot listener."""
-    return House({"spot": {name.replace("_", "-"): value for name, value in settings.items()}})
-
-
-def join(house: House, kind: bytes = b"DEALER", *requests: bytes) -> Client:
-    """Return a client that has sent a handshake and ``requests``."""
-    client = house.connect("spot")
-    client.send(ready(kind) + b"".join(requests))
-    house.turn()
-    client.take()
-    return client
+from tests.unit.spot_house import house, join
+from tests.unit.streams import House
 
 
 class TimeTests(SynchronousTestCase):

@@ -17,7 +17,7 @@ from pubsub.broker.topic_registry import TopicRegistry
 from pubsub.broker.wall_clock import WallClock
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import Lines, Reader, Transport, clock_at, make_broker, make_listener
-from tests.unit.test_http_following import Follower
+from tests.unit.http_follower import Follower
 from tests.unit.web import WebHouse
 
 

@@ -2,63 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Batch, Parts
 from pubsub.broker.durability import Durability
 from pubsub.errors import HistoryUnavailable
-from pubsub.store.memory_store import MemoryStore
 from pubsub.wire.replies import Reply, ReplyQueue
 from tests.unit import cafe_wire, nsd_lines, rheos_wire
 from tests.unit import rheos_wire as wire
+from tests.unit.committed_history import SlowDisk
 from tests.unit.rheos_wire import ALICE, BOB, FAILED, Rheos
-
-
-class SlowDisk(MemoryStore):
-    """A history that the test commits."""
-
-    durable = True
-
-    def __init__(self) -> None:
-        super().__init__(1000, 2**20)
-        self.waiting: list[Callable[[bool], None]] = []
-        self.unwritten: list[Callable[[bool], None]] = []
-        self.broken = False
-        self.safe = 0
-
-    @property
-    def committed(self) -> int:
-        return self.safe
-
-    def append(self, batch: Batch, parts: Parts | None = None) -> None:
-        if self.broken:
-            raise HistoryUnavailable("disk full")
-        super().append(batch, parts)
-
-    def when_stored(self, call: Callable[[bool], None]) -> None:
-        self.waiting.append(call)
-
-    def when_written(self, call: Callable[[bool], None]) -> None:
-        self.unwritten.append(call)
-
-    def write(self, done: bool = True) -> None:
-        """Report everything appended so far as written, or as failed."""
-        if done:
-            self.safe = self.next_offset
-        waiting, self.unwritten = self.unwritten, []
-        for call in waiting:
-            call(done)
-
-    def commit(self, done: bool = True) -> None:
-        """Report everything appended so far as stored, or as failed."""
-        self.write(done)
-        if done:
-            self.safe = self.next_offset
-        waiting, self.waiting = self.waiting, []
-        for call in waiting:
-            call(done)
 
 
 class RheosTests(SynchronousTestCase):

@@ -8,7 +8,7 @@ from twisted.internet.interfaces import IPushProducer, ITCPTransport
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.unit.cafe_wire import PING, PONG
-from tests.unit.test_tls_stream import publisher, serve
+from tests.unit.tls_house import publisher, serve
 from tests.unit.tls_streams import TlsClient
 from tests.unit.web import HOME, WebHouse, WebStream
 

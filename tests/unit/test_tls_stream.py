@@ -23,28 +23,9 @@ from tests.unit import cafe_wire as wire
 from tests.unit.cafe_wire import PING, PONG
 from tests.unit.key_updates import Sender
 from tests.unit.streams import Client, House, Stream, logged
+from tests.unit.tls_house import CAFE, publisher, serve
 from tests.unit.tls_streams import V12, V13, TlsClient, client_context, over_tls, tls_end
 from tests.unit.web import HOME, WebHouse, WebStream
-
-CAFE = {"cafe": {"channels": "1:shared"}}
-
-
-def serve(version: ssl.TLSVersion = V13, **settings: object) -> House:
-    """Return a broker with a cafe listener over TLS."""
-    own = {name.replace("_", "-"): value for name, value in settings.items()}
-    house = House({"cafe": {**CAFE["cafe"], **own}})
-    house.attach = over_tls(version)
-    house.start()
-    return house
-
-
-def publisher(house: House) -> Client:
-    """Return a client that has done cafe's handshake."""
-    client = house.connect("cafe")
-    client.send(wire.hs_pub(1))
-    house.pump(3)
-    assert len(client.take()) == len(wire.ack(0))
-    return client
 
 
 def subscriber(house: House) -> Client:

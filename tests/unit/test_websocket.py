@@ -12,8 +12,8 @@ from pubsub.broker.durability import Durability
 from pubsub.broker.master_secrets import DenyList, SecretRing
 from pubsub.http_api.websocket_frames import SUBPROTOCOL
 from pubsub.store.memory_store import MemoryStore
-from tests.unit.test_access_table import rule
-from tests.unit.test_http_publishing import Slow
+from tests.unit.access_rules import rule
+from tests.unit.slow_store import Slow
 from tests.unit.web import WebHouse
 from tests.unit.web_sockets import URL, SocketClient, connected
 

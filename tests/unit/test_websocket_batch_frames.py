@@ -12,8 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.wire.client_events import Malformed, Messages
 from pubsub.wire.client_wire import Role
+from tests.unit.client_frames import NEWS, positions, subscribed
 from tests.unit.http_ends import HandMade, HttpPair, make
-from tests.unit.test_http_client_frames import NEWS, positions, subscribed
 from tests.unit.web import WebHouse
 from tests.unit.web_sockets import connected
 

@@ -16,7 +16,7 @@ from pubsub.http_api.live_response import HEARTBEAT_SECONDS
 from pubsub.store.memory_store import MemoryStore
 from pubsub.wire.departure import LINGER
 from tests.unit.fakes import Held
-from tests.unit.test_http_publishing import Slow
+from tests.unit.slow_store import Slow
 from tests.unit.web import WebHouse
 from tests.unit.web_sockets import SocketClient, connected
 

@@ -1,0 +1,49 @@
+"""The base class of tests of commands."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from unittest.mock import patch
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.commands.command import main
+from tests.unit.fakes import START, scratch
+
+
+class CommandCase(SynchronousTestCase):
+    """Runs the command in this process."""
+
+    def setUp(self) -> None:
+        self.directory = scratch(self)
+
+    def run_it(self, *arguments: str, stdin: str = "") -> tuple[int, str, str]:
+        """Return exit code, standard output and standard error."""
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            patch.object(sys, "stdin", io.StringIO(stdin)),
+            patch("time.time", lambda: START),
+        ):
+            try:
+                code = main(arguments)
+            except SystemExit as end:
+                code = int(end.code or 0)
+        return code, out.getvalue(), err.getvalue()
+
+    def file(self, name: str, content: bytes) -> str:
+        path = self.directory / name
+        path.write_bytes(content)
+        path.chmod(0o600)
+        return str(path)
+
+    def one_line(self, *arguments: str) -> str:
+        """Return the one line on standard error of a command that fails."""
+        code, out, err = self.run_it(*arguments)
+        assert (code, out) == (1, "")
+        assert err.startswith("pubsub: ")
+        assert err.count("\n") == 1
+        return err
