@@ -52,7 +52,7 @@ make_broker(options.config, MemoryReactorClock())
 """
 # A response without an end is read for a second.
 _CURL = """#!/bin/sh
-seconds=20
+seconds=60
 case "$*" in *follow=1*) seconds=1 ;; esac
 {curl} --silent --show-error --fail-with-body --max-time $seconds "$@" && exit
 code=$?
