@@ -49,6 +49,17 @@ REMOVED: Mapping[str, Sequence[Removal]] = {
             "        self._count(columns, protocol, publisher)\n        ret",
             "        ret",
         ),
+        ("        topic.last_timestamp = batch.timestamp\n        self", "        self"),
+    ],
+    "pubsub.broker.publisher": [
+        (
+            """        if self.topic is not topic:
+            self.topic = topic
+            self.link(topic)
+        self.count_linked(columns)
+""",
+            "",
+        ),
     ],
     "pubsub.broker.outbox": [
         (
