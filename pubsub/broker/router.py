@@ -80,21 +80,19 @@ class Router:
         self._schedule = at_tick_end
         self._since = 0.0
         self._unsettled = counters.traffic.unsettled
-        self._scheduled = False
+        self._scheduled = self.delivering = False
         self._pending: list[Audience] = []
-        self._order = 0
+        # The number of the last delivery; bytes that came for an audience while the gate was shut.
+        self._order = self._late_bytes = 0
         self._mixes: CombinationCache[TopicMix] = CombinationCache(memory)
         self._sliced = SlicedRouting(self)
         self.waiting = self._sliced.waiting
         """Routing in slices; messages that are published meanwhile wait there as well."""
-        self.delivering = False
         self.last_topic: Topic | None = None
         """The topic of the messages that were published last, if that was in this tick."""
         self.gathered: Callable[[], None] | None = None
         """Publishes messages that were gathered in this tick (see ``Gathering``)."""
         self.dirty: list[Recipient] = []
-        # Bytes for an audience that came while the gate was shut.
-        self._late_bytes = 0
         self.gate = Gate()
         """Shut while outboxes have messages of earlier ticks that could be written."""
         self.slow: set[Recipient] = set()

@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -54,6 +55,16 @@ def _connection(reactor: Any, port: int) -> tuple[Any, Any]:
     return next(one for one in found if one.publisher is not None), clients
 
 
+def _following(router: Any, topic: Any, call: Call) -> Call:
+    """Return ``call``, made after another message of ``topic`` in its tick."""
+
+    def following() -> None:
+        router.last_topic = topic
+        call()
+
+    return following
+
+
 def steps(connection: Any) -> Mapping[str, Call]:
     """Return the calls for a lone message that ``connection`` has received, by their names."""
     from tests.bench.wires.cafe import CafeWire
@@ -67,17 +78,11 @@ def steps(connection: Any) -> Mapping[str, Call]:
     (audience,) = topic.groups.values()
     encoder = audience.encoder
     parts = [(columns, publisher.sender)] * _TOGETHER
+    following = partial(_following, router, topic)
 
     def first() -> None:
         router.last_topic = None
         connection.dataReceived(data)
-
-    def following(call: Call) -> Call:
-        def published() -> None:
-            router.last_topic = topic
-            call()
-
-        return published
 
     def tick() -> None:
         for _ in range(_TOGETHER):
