@@ -28,6 +28,8 @@ from pubsub.store.stored_runs import (
 _SCAN = 2_000
 # Bytes that are removed at a time, for each MiB that is kept.
 _STEP, _MIB = 4096, 1024**2
+# Runs that are removed together.
+_TRIMMED = 64
 # Topics that have ended before their runs are removed.
 _FORGOTTEN = 10_000
 RECENT = 8 * 1024**2
@@ -207,10 +209,17 @@ class RunLog:
         while head < len(runs) - 1 and (
             self._bytes > room or self.next_offset - first_offset_of(runs[head]) > self.max_messages
         ):
-            self._bytes -= nbytes_of(runs[head])
+            number = 1
+            nbytes = nbytes_of(runs[head])
+            if head + _TRIMMED < len(runs):
+                # Many small runs at once, if all of them have to go.
+                many = sum(map(nbytes_of, runs[head : head + _TRIMMED]))
+                if self._bytes - many > room:
+                    number, nbytes = _TRIMMED, many
+            self._bytes -= nbytes
             # Releases the memory before the list is cut.
-            runs[head] = REMOVED
-            head += 1
+            runs[head : head + number] = [REMOVED] * number
+            head += number
         self._head = head
         if head > 1024 and head * 2 > len(runs):
             del runs[:head]

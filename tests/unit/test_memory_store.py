@@ -191,6 +191,16 @@ class BoundTests(StoreCase):
         assert [m.offset for m in self.everything(store)] == list(range(4950, 5000))
         assert [m.offset for m in self.everything(store, 4990, "a")] == [4992, 4995, 4998]
 
+    def test_a_large_batch_removes_as_many_small_ones_as_it_has_to(self) -> None:
+        small, large = RUN_BYTES + len(b"alice") + 100, RUN_BYTES + len(b"alice") + 70_000
+        for room in range(300):
+            store = MemoryStore(10_000, large + room * small + 5)
+            for number in range(300):
+                store.append(batch_of([b"%100d" % number], "a"))
+            store.append(batch_of([bytes(70_000)], "a"))
+            assert store.first_offset == 300 - room
+            assert store.figures() == {"bytes": large + room * small}
+
     def test_the_summary_has_the_bounds(self) -> None:
         assert "none" in MemoryStore(0, 0).summary
         summary = MemoryStore(123, 4567).summary
