@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch, Parts
@@ -294,3 +299,64 @@ class RefusalTests(GatheringCase):
         assert self.store.next_offset == 1
         drops = dict(self.broker.counters.drops)
         assert drops == {("history", "t", HistoryUnavailable.reason): 2}
+
+
+ACTIONS = st.one_of(
+    st.tuples(st.sampled_from("ab"), st.sampled_from("tu"), st.integers(1, 20)),
+    st.sampled_from(["mixed", "subscribe", "unsubscribe", "turn"]),
+)
+
+
+class EveryOrderTests(GatheringCase):
+    """Any order of publishes and subscriptions"""
+
+    @given(st.lists(ACTIONS, max_size=60), st.booleans())
+    def test_it_is_as_if_nothing_was_gathered(
+        self, actions: list[Any], depends_on_sender: bool
+    ) -> None:
+        self.setUp()
+        topics = {"t": self.topic, "u": self.broker.topics.create("u")}
+        publishers = {"a": self.a, "b": self.b}
+        encoding = Lines() if depends_on_sender else MessageEncoding(1)
+        transport = Transport()
+        outbox = self.listener.outbox(transport, Reader())
+        sent: list[tuple[str, bytes, bytes]] = []
+        expected: list[bytes] = []
+
+        def publish(publisher: Publisher, topic: Topic, columns: Columns) -> None:
+            # As protocols do.
+            if topic is self.router.last_topic and publisher.publish_soon(topic, columns):
+                return
+            publisher.publish(topic, columns)
+
+        for number, action in enumerate(actions):
+            if isinstance(action, tuple):
+                name, topic, count = action
+                payloads = [b"%d.%d" % (number, one) for one in range(count)]
+                publish(publishers[name], topics[topic], Columns.of(payloads))
+                sent += [(topic, name.encode(), payload) for payload in payloads]
+                if topic == "t" and topics["t"] in outbox.subscriptions:
+                    expected += payloads
+            elif action == "mixed":
+                mix = self.router.mix(topics.values())
+                payload = b"%d.0" % number
+                self.a.publish_mixed(mix, Columns.of([payload], [mix.names.index("u")]))
+                sent.append(("u", b"a", payload))
+            elif action == "subscribe":
+                self.router.subscribe(outbox, self.topic, encoding)
+            elif action == "unsubscribe":
+                self.router.unsubscribe(outbox, self.topic)
+            else:
+                self.turn()
+        self.turn()
+        page = self.successResultOf(self.store.read(0, None, 2**20))
+        stored = [
+            (run.topic, run.sender, payload)
+            for batch in page.batches
+            for _, run in batch.runs()
+            for payload in run.payloads()
+        ]
+        assert stored == sent
+        numbers = [batch.sequence for batch in page.batches]
+        assert numbers == [batch.offset for batch in page.batches]
+        assert re.findall(rb"\d+\.\d+", b"".join(transport.writes)) == expected
