@@ -10,26 +10,30 @@ from pubsub.wire.read_buffer import arrival_seconds
 class RequestTimes:
     """The times of the requests of one connection; ``seconds`` is the reactor's clock."""
 
-    __slots__ = ("_arrived", "_is_arriving", "_seconds", "_since", "is_answering")
+    __slots__ = ("_arrived", "_is_arriving", "_is_new", "_seconds", "_since", "is_answering")
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         self._seconds = seconds
         self._since = seconds()
         self._is_arriving = False
+        self._is_new = True
         # Bytes of the request that is arriving.
         self._arrived = 0
         self.is_answering = False
         """True while a request that has arrived completely is being answered."""
 
     def received(self, nbytes: int) -> bool:
-        """Count bytes of the request that is arriving; return whether it begins with them."""
-        begins = not self._is_arriving and not self.is_answering
-        if begins:
+        """Count bytes of the request that is arriving; return whether they are the first of all.
+
+        Of later requests it is not known: bytes may have arrived with the request before.
+        """
+        is_first, self._is_new = self._is_new, False
+        if not self._is_arriving and not self.is_answering:
             self._is_arriving = True
             self._since = self._seconds()
             self._arrived = 0
         self._arrived += nbytes
-        return begins
+        return is_first
 
     def arrived(self) -> None:
         """The request has arrived completely."""
