@@ -7,4 +7,4 @@ from tests.integration.places import Place
 
 
 def url(place: Place) -> str:
-    return f"http://{HOST}:{place.broker.port('admin')}"
+    return f"http://{HOST}:{place.broker.port('http')}"
