@@ -26,7 +26,7 @@ CORES := $(shell nproc 2>/dev/null || echo 2)
 WAITING := -n $(shell expr 2 '*' $(CORES)) --maxprocesses 4 --dist worksteal
 UNITS := $(patsubst tests/unit/%.py, tests.unit.%, $(sort $(wildcard tests/unit/test_*.py)))
 # The tests that run once more without the compiled kernel.
-KERNEL_TESTS := $(foreach part,kernel *_heads *_server *mixed* rout* cursor* let_go audience encoders, \
+KERNEL_TESTS := $(foreach part,kernel *_heads *_server *mixed* rout* cursor* let_go audience encoders gathering, \
 	tests/unit/test_$(part).py) \
 	tests/contract/test_contract.py tests/contract/test_conversations.py tests/contract/test_sideways.py
 
