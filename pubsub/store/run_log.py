@@ -10,6 +10,7 @@ from pubsub.broker.batch import Batch, Page, Parts
 from pubsub.store.stored_runs import (
     MESSAGE_BYTES,
     REMOVED,
+    RUN_BYTES,
     RunRecord,
     StoredRun,
     batch_of,
@@ -209,10 +210,9 @@ class RunLog:
         while head < len(runs) - 1 and (
             self._bytes > room or self.next_offset - first_offset_of(runs[head]) > self.max_messages
         ):
-            number = 1
-            nbytes = nbytes_of(runs[head])
-            if head + _TRIMMED < len(runs):
-                # Many small runs at once, if all of them have to go.
+            number, nbytes = 1, nbytes_of(runs[head])
+            if self._bytes - room > _TRIMMED * RUN_BYTES and head + _TRIMMED < len(runs):
+                # Perhaps many small runs, of which none may stay.
                 many = sum(map(nbytes_of, runs[head : head + _TRIMMED]))
                 if self._bytes - many > room:
                     number, nbytes = _TRIMMED, many

@@ -245,32 +245,30 @@ class RheosTests(SessionCase):
     async def test_a_crash_after_the_client_has_come_back_here(self) -> None:
         here, there = await self.two()
         (await self.lost_reader(here)).stream.lose()
-        await self.pass_time(2)
-        client = self.reader(here)
-        await self.acknowledged(client)
-        here.publish("a", b"0")
-        assert await self.responses(client, 1) == [b"0"]
-        await self.settled(here, there)
-        await self.pass_time(3)
-        here.crash()
-        there.publish("a", b"1")
-        again = self.reader(there)
-        await self.acknowledged(again)
-        assert await self.responses(again, 1) == [b"1"]
+        await self.crash_after_return(here, there, source=here)
 
     async def test_a_crash_after_the_client_has_moved(self) -> None:
         here, there = await self.two()
         (await self.lost_reader(here)).stream.lose()
+        await self.crash_after_return(there, here, source=here)
+
+    async def crash_after_return(
+        self, node: SessionNode, other: SessionNode, source: SessionNode
+    ) -> None:
+        """Have the lost client connect to ``node``, which crashes, and then to ``other``.
+
+        The message before the crash is published at ``source``.
+        """
         await self.pass_time(2)
-        client = self.reader(there)
+        client = self.reader(node)
         await self.acknowledged(client)
-        here.publish("a", b"0")
+        source.publish("a", b"0")
         assert await self.responses(client, 1) == [b"0"]
-        await self.settled(here, there)
+        await self.settled(node, other)
         await self.pass_time(3)
-        there.crash()
-        here.publish("a", b"1")
-        again = self.reader(here)
+        node.crash()
+        other.publish("a", b"1")
+        again = self.reader(other)
         await self.acknowledged(again)
         assert await self.responses(again, 1) == [b"1"]
 
