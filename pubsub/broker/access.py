@@ -91,7 +91,7 @@ class AccessRules:
     it match them.
     """
 
-    __slots__ = ("__weakref__", "_closed", "_exclusive", "_view", "_view_of")
+    __slots__ = ("__weakref__", "_closed", "_exclusive", "_view_of", "known_view")
 
     def __init__(
         self,
@@ -100,25 +100,26 @@ class AccessRules:
         exclusive: Container[str] = (),
     ) -> None:
         self._view_of = view_of
-        self._view: View | None = None
+        self.known_view: View | None = None
+        """``view``, if it was used since the rules changed."""
         self._closed = closed
         self._exclusive = exclusive
 
     @property
     def view(self) -> View:
         """The rights by the rules as they are now."""
-        if self._view is None:
-            self._view = self._view_of()
-        return self._view
+        if self.known_view is None:
+            self.known_view = self._view_of()
+        return self.known_view
 
     def changed(self) -> None:
         """The rules have changed."""
-        self._view = None
+        self.known_view = None
 
     def check_publish(self, name: str) -> None:
         """Raise NotAuthorized unless the client may publish to the topic ``name``."""
         # Done for each lone message: without calls if the rules allow every topic.
-        publish = (self._view or self.view).publish
+        publish = (self.known_view or self.view).publish
         if not (publish.open or publish.allows(name)) or (
             (name in self._closed or _SIGN in name) and self._locked(name, publish)
         ):

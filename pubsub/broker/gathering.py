@@ -4,9 +4,10 @@ Where clients send single messages, a tick brings many reads of one message. Eac
 encoded and routed on its own, most of which costs the same for any number of messages. So these
 messages are gathered, and are published at the end of the tick, as if they had arrived then.
 
-The first read of a topic in a tick is published at once, as many ticks have no other. Before
-anything else is published, a subscription changes or a reply is sent, those that were gathered are:
-what a client does keeps its order. Messages that get a reply each are not gathered.
+The first read of a topic in a tick is published at once, as many ticks have no other, unless several
+were gathered in the tick before. Before anything else is published, a subscription changes or a
+reply is sent, those that were gathered are: what a client does keeps its order. Messages that get a
+reply each are not gathered.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from pubsub.kernel import ColumnQueue
 
 if TYPE_CHECKING:
+    from pubsub.broker.access import View
     from pubsub.broker.batch import Parts
     from pubsub.broker.router import Router
     from pubsub.broker.topics import Topic
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 # Bytes of a read that is small (see ``ColumnQueue``), and reads that are gathered: together as much
 # as one read can have.
 _SMALL, _MOST = 1024, 128
+# Gathered reads of a tick from which on the first of the next tick is gathered, too.
+_SEVERAL = 3
 
 
 class Publishing(Protocol):
@@ -37,10 +41,14 @@ class Gathering:
     """Gathers messages for ``Router.last_topic``, which ``dispatcher`` has published to last.
 
     ``put`` adds messages of a sender, which have been checked; it returns False while none of their
-    protocol are gathered, and if they are too large or too many.
+    protocol are gathered, and if they are too large or too many. ``permitted`` are the rights of
+    the client whose messages were put last, None if none are gathered: others with the same rights
+    need not be checked again.
     """
 
-    __slots__ = ("_dispatcher", "_protocol", "_queue", "_router", "_store", "_topic", "put")
+    __slots__ = (
+        "_dispatcher", "_protocol", "_queue", "_router", "_store", "_topic", "permitted", "put",
+    )  # fmt: skip
 
     def __init__(self, dispatcher: Publishing, store: IStore, router: Router) -> None:
         self._dispatcher = dispatcher
@@ -50,6 +58,7 @@ class Gathering:
         self._protocol = ""
         self._queue = ColumnQueue(_SMALL, _MOST)
         self.put = self._queue.put
+        self.permitted: View | None = None
 
     def begin(self, topic: Topic, columns: Columns, sender: bytes, protocol: str) -> bool:
         """Begin to gather, if nothing requires to look at each message, and ``put`` the first.
@@ -82,6 +91,10 @@ class Gathering:
     def publish(self) -> None:
         """Publish what was gathered."""
         self._router.gathered = None
-        topic, self._topic = self._topic, None
+        topic, self._topic, self.permitted = self._topic, None, None
         assert topic is not None
-        self._dispatcher.publish_together(topic, self._protocol, self._queue.take())
+        parts = self._queue.take()
+        self._dispatcher.publish_together(topic, self._protocol, parts)
+        if len(parts) >= _SEVERAL:
+            # Also if this is the end of the tick: the next one probably has as many.
+            self._router.last_topic = topic

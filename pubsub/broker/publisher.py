@@ -161,13 +161,15 @@ class Publisher(PublisherTally):
             sender = self.sender
         if not self._gathers or len(sender) > MAX_SENDER:
             return False
-        (self._access or self.access).check_publish(topic.name)
-        gathering = self._dispatcher.gathering
+        access, gathering = self._access or self.access, self._dispatcher.gathering
+        if access.known_view is None or access.known_view is not gathering.permitted:
+            access.check_publish(topic.name)
         if not (
             gathering.put(columns, sender, self._rules.protocol)
             or gathering.begin(topic, columns, sender, self._rules.protocol)
         ):
             return False
+        gathering.permitted = access.known_view
         if self.topic is not topic:
             self.topic = topic
             self.link(topic)

@@ -89,7 +89,7 @@ class Router:
         self.waiting = self._sliced.waiting
         """Routing in slices; messages that are published meanwhile wait there as well."""
         self.last_topic: Topic | None = None
-        """The topic of the messages that were published last, if that was in this tick."""
+        """The topic of the messages that were published last, unless further ones are unlikely."""
         self.gathered: Callable[[], None] | None = None
         """Publishes messages that were gathered in this tick (see ``Gathering``)."""
         self.dirty: list[Recipient] = []

@@ -162,6 +162,18 @@ class GatherTests(GatheringCase):
         assert [one[2] for one in self.stored()] == list(range(1001))
 
 
+    def test_the_first_message_after_a_tick_of_several(self) -> None:
+        self.first()
+        for _ in range(3):
+            assert self.soon(self.b, b"1")
+        self.turn()
+        assert self.soon(self.a, b"2")
+        assert self.store.next_offset == 4
+        self.turn()
+        assert self.stored()[-1] == ("t", b"a", 4, 4, [b"2"])
+        assert self.router.last_topic is None, "there was only one"
+
+
 class OrderTests(GatheringCase):
     """A publisher's messages keep their order"""
 
@@ -288,6 +300,23 @@ class RefusalTests(GatheringCase):
             self.soon(limited, b"1")
         self.turn()
         assert self.store.next_offset == 1
+
+    def test_a_client_with_other_rights_than_the_one_before(self) -> None:
+        limited = make_listener(self.broker, allow_publish="other/*").publisher(Held(), b"b")
+        self.first()
+        assert self.soon(self.a, b"1")
+        with pytest.raises(NotAuthorized):
+            self.soon(limited, b"2")
+        assert self.soon(self.a, b"3")
+        self.turn()
+        assert [one[4] for one in self.stored()] == [[b"first"], [b"1"], [b"3"]]
+
+    def test_a_right_that_is_taken_away_meanwhile(self) -> None:
+        self.first()
+        assert self.soon(self.a, b"1")
+        self.listener.reconfigure({**self.listener.settings, "allow-publish": ["other/*"]})
+        with pytest.raises(NotAuthorized):
+            self.soon(self.a, b"2")
 
     def test_a_history_that_fails_meanwhile(self) -> None:
         bob = self.subscriber(encoding=Lines())
