@@ -15,9 +15,9 @@ from twisted.internet.defer import Deferred
 from zope.interface import Attribute, Interface
 
 if TYPE_CHECKING:
-    from pubsub.broker.batch import Batch, Page, Parts
+    from pubsub.broker.batch import Batch, Page
     from pubsub.broker.histogram import Histogram
-    from pubsub.kernel import Head
+    from pubsub.kernel import Head, Senders
     from pubsub.store.parcel import Parcel, TopicCounts
 
 
@@ -112,12 +112,12 @@ class IStore(Interface):
         """Apply the broker's settings ``retention``, ``compression``, ``commit-interval`` and
         ``commit-bytes``, as far as the store has them; may be called before ``open``."""
 
-    def append(batch: Batch, parts: Parts | None = None) -> None:
+    def append(batch: Batch, senders: Senders | None = None) -> None:
         """Append the batch's messages and set ``batch.offset`` to the offset of the first.
 
-        A batch of one topic without headers may have ``parts``: its columns are theirs, one after
-        another, and each has its sender. The messages keep the ``run`` and the ``sequence`` that
-        they have, and so their ids. Raises HistoryUnavailable; nothing has changed in that case.
+        A batch of one topic without headers may have several ``senders``. The messages keep the
+        ``run`` and the ``sequence`` that they have, and so their ids. Raises HistoryUnavailable;
+        nothing has changed in that case.
         """
 
     def together() -> AbstractContextManager[None]:

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from pubsub.broker.packed_headers import PackedHeaders
-from pubsub.kernel import Columns
+from pubsub.kernel import Columns, Senders
 
 Headers = Mapping[str, bytes]
-Parts = list[tuple[Columns, bytes]]
-"""Messages of several senders: the columns of each, and the sender."""
 MAX_HEADERS = 2**16 - 1
 """Headers of one message; the limit of the history's format."""
 MAX_SENDER = 255
@@ -113,6 +111,16 @@ class Batch:
             if wanted is None or index in wanted:
                 yield index, self._part((self.topics[index],), columns, start)
             start += columns.count
+
+    def by_sender(self, senders: Senders) -> Iterator[Batch]:
+        """Yield the messages of each of ``senders`` as a batch."""
+        start = 0
+        counts, names = senders
+        for count, name in zip(memoryview(counts).cast("I"), names, strict=True):
+            batch = self.slice(start, start + count)
+            batch.sender = name
+            yield batch
+            start += count
 
     def _part(self, topics: tuple[str, ...], columns: Columns, start: int) -> Batch:
         """Return ``columns``, which are those of the messages from ``start`` on, as a batch."""

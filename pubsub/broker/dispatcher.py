@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from pubsub.broker.batch import Batch, Headers, Parts
+from pubsub.broker.batch import Batch, Headers
 from pubsub.broker.gathering import Gathering
 from pubsub.errors import HistoryUnavailable
-from pubsub.kernel import Columns, add_to_each
+from pubsub.kernel import Columns, Senders, add_to_each
 
 if TYPE_CHECKING:
     from pubsub.broker.router import Router
@@ -126,21 +126,22 @@ class Dispatcher:
         self._count(columns, protocol, publisher)
         return batch
 
-    def publish_together(self, topic: Topic, protocol: str, parts: Parts) -> Batch:
+    def publish_together(
+        self, topic: Topic, columns: Columns, senders: Senders, protocol: str
+    ) -> Batch:
         """Store and route messages of several senders that were gathered (see ``Gathering``).
 
         They have been counted. If the history is not available any more, they are delivered without
         being stored. Returns all of them, without a sender.
         """
         topic.idle_since = None
-        columns = Columns.chained([columns for columns, _ in parts])
         batch = self._batch((topic.name,), columns, b"", protocol, None)
         topic.last_timestamp = batch.timestamp
         self._sequence += columns.count
         batch.offset = self._store.next_offset
         if topic.durability:
             try:
-                self._store.append(batch, parts)
+                self._store.append(batch, senders)
             except HistoryUnavailable as unavailable:
                 self._counters.drop("history", topic.name, unavailable.reason, columns.count)
         if topic.groups or topic.behind:
@@ -148,12 +149,8 @@ class Dispatcher:
             if all(group.encoder.by_timestamp for group in topic.groups.values()):
                 self._router.route(topic, batch)
             else:
-                start = 0
-                for columns, sender in parts:
-                    one = batch.slice(start, start + columns.count)
-                    one.sender = sender
+                for one in batch.by_sender(senders):
                     self._router.route(topic, one)
-                    start += columns.count
         return batch
 
     def copy(

@@ -4,25 +4,24 @@ Where clients send single messages, a tick brings many reads of one message. Eac
 encoded and routed on its own, most of which costs the same for any number of messages. So these
 messages are gathered, and are published at the end of the tick, as if they had arrived then.
 
-The first read of a topic in a tick is published at once, as many ticks have no other, unless several
-were gathered in the tick before. Before anything else is published, a subscription changes or a
-reply is sent, those that were gathered are: what a client does keeps its order. Messages that get a
-reply each are not gathered.
+The first read of a topic in a tick is published at once, as many ticks have no other, unless
+several were gathered in the tick before. Before anything else is published, a subscription changes
+or a reply is sent, those that were gathered are: what a client does keeps its order. Messages that
+get a reply each are not gathered.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from pubsub.kernel import ColumnQueue
+from pubsub.kernel import ColumnQueue, Columns
 
 if TYPE_CHECKING:
     from pubsub.broker.access import View
-    from pubsub.broker.batch import Parts
     from pubsub.broker.router import Router
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import IStore
-    from pubsub.kernel import Columns
+    from pubsub.kernel import LinkedTally, Senders
 
 # Bytes of a read that is small (see ``ColumnQueue``), and reads that are gathered: together as much
 # as one read can have.
@@ -34,16 +33,18 @@ _SEVERAL = 3
 class Publishing(Protocol):
     """Publishes what was gathered; implemented by ``Dispatcher``."""
 
-    def publish_together(self, topic: Topic, protocol: str, parts: Parts) -> object: ...
+    def publish_together(
+        self, topic: Topic, columns: Columns, senders: Senders, protocol: str
+    ) -> object: ...
 
 
 class Gathering:
     """Gathers messages for ``Router.last_topic``, which ``dispatcher`` has published to last.
 
-    ``put`` adds messages of a sender, which have been checked; it returns False while none of their
-    protocol are gathered, and if they are too large or too many. ``permitted`` are the rights of
-    the client whose messages were put last, None if none are gathered: others with the same rights
-    need not be checked again.
+    ``put`` adds messages of a sender, which have been checked, and counts them for the publisher;
+    it returns False while none of their protocol are gathered, and if they are too large or too
+    many. ``permitted`` are the rights of the client whose messages were put last, None if none are
+    gathered: others with the same rights need not be checked again.
     """
 
     __slots__ = (
@@ -60,7 +61,9 @@ class Gathering:
         self.put = self._queue.put
         self.permitted: View | None = None
 
-    def begin(self, topic: Topic, columns: Columns, sender: bytes, protocol: str) -> bool:
+    def begin(
+        self, topic: Topic, columns: Columns, sender: bytes, protocol: str, tally: LinkedTally
+    ) -> bool:
         """Begin to gather, if nothing requires to look at each message, and ``put`` the first.
 
         ``topic`` is that of the router. Returns as ``put`` does.
@@ -80,7 +83,7 @@ class Gathering:
         ):
             return False
         self._queue.open(protocol)
-        if not self.put(columns, sender, protocol):
+        if not self.put(columns, sender, protocol, tally):
             self._queue.take()
             return False
         self._topic, self._protocol = topic, protocol
@@ -93,8 +96,8 @@ class Gathering:
         self._router.gathered = None
         topic, self._topic, self.permitted = self._topic, None, None
         assert topic is not None
-        parts = self._queue.take()
-        self._dispatcher.publish_together(topic, self._protocol, parts)
+        parts, senders = self._queue.take()
+        self._dispatcher.publish_together(topic, Columns.chained(parts), senders, self._protocol)
         if len(parts) >= _SEVERAL:
             # Also if this is the end of the tick: the next one probably has as many.
             self._router.last_topic = topic

@@ -164,16 +164,16 @@ class Publisher(PublisherTally):
         access, gathering = self._access or self.access, self._dispatcher.gathering
         if access.known_view is None or access.known_view is not gathering.permitted:
             access.check_publish(topic.name)
-        if not (
-            gathering.put(columns, sender, self._rules.protocol)
-            or gathering.begin(topic, columns, sender, self._rules.protocol)
-        ):
-            return False
-        gathering.permitted = access.known_view
         if self.topic is not topic:
             self.topic = topic
             self.link(topic)
-        self.count_linked(columns)
+        protocol = self._rules.protocol
+        if not (
+            gathering.put(columns, sender, protocol, self)
+            or gathering.begin(topic, columns, sender, protocol, self)
+        ):
+            return False
+        gathering.permitted = access.known_view
         return True
 
     def publish_mixed(

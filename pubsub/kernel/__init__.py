@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from pubsub.kernel.layout import Head, LengthField, TextHead
+from pubsub.kernel.layout import Head, LengthField, Senders, TextHead
 
 if TYPE_CHECKING or os.environ.get("PUBSUB_KERNEL") == "interpreted":
     from pubsub.kernel.interpreted import (
@@ -23,7 +23,6 @@ if TYPE_CHECKING or os.environ.get("PUBSUB_KERNEL") == "interpreted":
         encode_numbered,
         pack_plain_runs,
         run_record,
-        run_records,
         total_plain_runs,
     )
 else:
@@ -40,7 +39,6 @@ else:
             encode_numbered,
             pack_plain_runs,
             run_record,
-            run_records,
             total_plain_runs,
         )
     except ImportError:
@@ -56,7 +54,6 @@ else:
             encode_numbered,
             pack_plain_runs,
             run_record,
-            run_records,
             total_plain_runs,
         )
 
@@ -72,6 +69,7 @@ __all__ = [
     "HeadTable",
     "LengthField",
     "LinkedTally",
+    "Senders",
     "Tally",
     "TextHead",
     "TextTable",
@@ -79,6 +77,5 @@ __all__ = [
     "encode_numbered",
     "pack_plain_runs",
     "run_record",
-    "run_records",
     "total_plain_runs",
 ]

@@ -757,19 +757,25 @@ cdef class Columns:
     @staticmethod
     def chained(list parts not None):
         """See ``interpreted.Columns.chained``."""
-        # Held, so that what is joined is what is counted.
+        # Held, so that what is counted is what is copied.
         cdef list held = parts.copy()
         cdef Columns made = Columns.__new__(Columns)
         cdef Columns part
-        cdef Py_ssize_t i, at = 0, count = 0
-        made.addresses = [0]
-        made.data = Columns.joined(held)
-        if PyBytes_Size(made.data) > MAX_DATA:
-            raise ValueError("too many bytes for one batch")
+        cdef uint8_t *o
+        cdef Py_ssize_t i, at = 0, count = 0, nbytes = 0
         for part in held:
+            if part is None:
+                raise TypeError("a part is no columns")
             count += part.count
+            nbytes += part.nbytes
+        if nbytes > MAX_DATA:
+            raise ValueError("too many bytes for one batch")
+        made.addresses = [0]
+        made.data = PyBytes_FromStringAndSize(NULL, nbytes)
         made.reserve(count)
+        o = <uint8_t *>PyBytes_AsString(made.data)
         for part in held:
+            o = part.write(o)
             for i in range(part.count):
                 made.append(at, part.messages[i].size, 0)
                 at += part.messages[i].size
@@ -953,43 +959,6 @@ cdef class Columns:
         for i in range(self.count):
             o[i] = self.messages[i].index if of_indexes else self.messages[i].size
         return out
-
-
-cdef class ColumnQueue:
-    """See ``interpreted.ColumnQueue``."""
-
-    cdef Py_ssize_t small
-    cdef Py_ssize_t most
-    cdef list parts
-    cdef str protocol
-
-    def __cinit__(self, Py_ssize_t small, Py_ssize_t most):
-        self.small, self.most = small, most
-        self.parts = []
-
-    def __len__(self):
-        return len(self.parts)
-
-    def open(self, str protocol not None):
-        """See ``interpreted.ColumnQueue.open``."""
-        self.protocol = protocol
-
-    def put(self, Columns columns not None, bytes sender not None, str protocol not None):
-        """See ``interpreted.ColumnQueue.put``."""
-        if (
-            protocol is not self.protocol
-            or columns.nbytes + MESSAGE_BYTES * columns.count > self.small
-            or len(self.parts) >= self.most
-        ):
-            return False
-        self.parts.append((columns, sender))
-        return True
-
-    def take(self):
-        """See ``interpreted.ColumnQueue.take``."""
-        cdef list taken = self.parts
-        self.parts, self.protocol = [], None
-        return taken
 
 
 cdef class HeadTable:
@@ -1295,12 +1264,67 @@ cdef class LinkedTally(Tally):
 
     def count_linked(self, Columns columns not None):
         """See ``interpreted.LinkedTally.count_linked``."""
+        self.add_linked(columns)
+
+    cdef void add_linked(self, Columns columns):
         self.other.messages += columns.count
         self.other.nbytes += columns.nbytes
         self.messages += columns.count
         self.nbytes += columns.nbytes
         self.total.messages += columns.count
         self.total.nbytes += columns.nbytes
+
+
+cdef class ColumnQueue:
+    """See ``interpreted.ColumnQueue``."""
+
+    cdef Py_ssize_t small
+    cdef Py_ssize_t most
+    cdef list parts
+    cdef list senders
+    cdef str protocol
+
+    def __cinit__(self, Py_ssize_t small, Py_ssize_t most):
+        self.small, self.most = small, most
+        self.parts, self.senders = [], []
+
+    def __len__(self):
+        return len(self.parts)
+
+    def open(self, str protocol not None):
+        """See ``interpreted.ColumnQueue.open``."""
+        self.protocol = protocol
+
+    def put(
+        self,
+        Columns columns not None,
+        bytes sender not None,
+        str protocol not None,
+        LinkedTally tally not None,
+    ):
+        """See ``interpreted.ColumnQueue.put``."""
+        if (
+            protocol is not self.protocol
+            or columns.nbytes + MESSAGE_BYTES * columns.count > self.small
+            or not columns.count
+            or len(self.parts) >= self.most
+        ):
+            return False
+        self.parts.append(columns)
+        self.senders.append(sender)
+        tally.add_linked(columns)
+        return True
+
+    def take(self):
+        """See ``interpreted.ColumnQueue.take``."""
+        cdef list parts = self.parts, senders = self.senders
+        cdef bytes counts = PyBytes_FromStringAndSize(NULL, 4 * len(parts))
+        cdef uint32_t *o = <uint32_t *>PyBytes_AsString(counts)
+        cdef Py_ssize_t i
+        for i in range(len(parts)):
+            o[i] = <uint32_t>(<Columns>parts[i]).count
+        self.parts, self.senders, self.protocol = [], [], None
+        return parts, (counts, tuple(senders))
 
 
 def add_to_each(tuple tallies not None, int64_t messages, int64_t nbytes, tuple totals not None):
@@ -1362,19 +1386,19 @@ cdef extern from "Python.h":
     void PyObject_GC_UnTrack(void *)
 
 
-cdef tuple make_record(
-    Columns columns,
+def run_record(
+    Columns columns not None,
     int64_t offset,
     timestamp,
     int64_t beside,
-    tuple topics,
+    tuple topics not None,
     sequence,
-    bytes sender,
-    str protocol,
+    sender,
+    str protocol not None,
     headers,
     run,
 ):
-    """As ``run_record``; no argument but ``headers`` is None."""
+    """See ``interpreted.run_record``."""
     cdef int64_t nbytes = columns.nbytes + beside
     cdef bytes data
     cdef bytes sizes = None
@@ -1383,6 +1407,8 @@ cdef tuple make_record(
     cdef tuple mix = None
     cdef str topic = topics[0]
     cdef int64_t size = columns.largest
+    if not isinstance(sender, bytes):
+        check_senders(sender, columns.count)
     if columns.count == 1 and len(topics) == 1 and columns.parts == NULL:
         if columns.messages[0].size == PyBytes_Size(columns.data):
             data = columns.data
@@ -1412,54 +1438,6 @@ cdef tuple make_record(
     return made
 
 
-def run_record(
-    Columns columns not None,
-    int64_t offset,
-    timestamp,
-    int64_t beside,
-    tuple topics not None,
-    sequence,
-    bytes sender not None,
-    str protocol not None,
-    headers,
-    run,
-):
-    """See ``interpreted.run_record``."""
-    return make_record(
-        columns, offset, timestamp, beside, topics, sequence, sender, protocol, headers, run
-    )
-
-
-def run_records(
-    list parts not None,
-    int64_t offset,
-    timestamp,
-    int64_t beside,
-    tuple topics not None,
-    int64_t sequence,
-    str protocol not None,
-    run,
-):
-    """See ``interpreted.run_records``."""
-    cdef Columns columns
-    cdef bytes sender
-    cdef tuple part
-    cdef list made = []
-    for part in parts:
-        columns, sender = part
-        if columns is None or sender is None:
-            raise TypeError("a part has columns and a sender")
-        made.append(
-            make_record(
-                columns, offset, timestamp, beside + PyBytes_Size(sender), topics, sequence, sender,
-                protocol, None, run,
-            )
-        )
-        offset += columns.count
-        sequence += columns.count
-    return made
-
-
 cdef inline void write_u32(uint8_t *o, uint32_t number) noexcept nogil:
     cdef int i
     for i in range(4):
@@ -1479,51 +1457,111 @@ cdef uint32_t place_of(dict names, bytes name) except? 0xFFFFFFFF:
     return found
 
 
+cdef int check_senders(tuple senders, int64_t count) except -1:
+    """Raise ValueError unless ``senders`` are those of ``count`` messages."""
+    cdef bytes counts
+    cdef tuple names
+    cdef const uint32_t *each
+    cdef Py_ssize_t i
+    counts, names = senders
+    each = <const uint32_t *>PyBytes_AsString(counts)
+    if PyBytes_Size(counts) != 4 * len(names):
+        raise ValueError("each sender has a number of messages")
+    for i in range(len(names)):
+        count -= each[i]
+        if each[i] == 0:
+            raise ValueError("the number of a sender's messages is 0")
+    if count:
+        raise ValueError("the messages and their senders differ in number")
+    return 0
+
+
+cdef int64_t rows_of(tuple record) except -1:
+    """Return how many rows a plain run takes, of which the fields are checked; 0 for another."""
+    cdef int64_t count
+    if len(record) != RECORD:
+        raise ValueError("this is not a run")
+    if record[12] is not None or record[13] is not None:
+        return 0
+    if isinstance(record[10], bytes):
+        return 0 if record[8] is not None else 1
+    count = record[5]
+    check_senders(record[10], count)
+    if record[8] is None:
+        return len(record[10][1])
+    if PyBytes_Size(record[8]) != 4 * count:
+        raise ValueError("each message has a length")
+    return count
+
+
 def pack_plain_runs(list records not None, Py_ssize_t at, int64_t base, dict names not None):
     """See ``interpreted.pack_plain_runs``."""
     # Finalizers, which the garbage collector may run, must not change what is read.
     cdef tuple held = tuple(records)
-    cdef Py_ssize_t i, count = len(held)
+    cdef Py_ssize_t i, part, parts, count = len(held)
+    cdef int64_t rows = 0, own
     cdef bytes out
     cdef uint8_t *o
     cdef tuple record
+    cdef tuple senders = None
     cdef str topic = None
     cdef str protocol = None
-    cdef uint32_t topic_place = 0, protocol_place = 0, number
+    cdef uint32_t topic_place = 0, protocol_place = 0, sender_place, left, step
     cdef int32_t size
     cdef int64_t start, timestamp, sequence
+    cdef const uint32_t *counts
+    cdef const uint32_t *sizes
     if at < 0:
         raise ValueError("the place is negative")
     for i in range(at, count):
-        record = held[i]
-        if len(record) != RECORD:
-            raise ValueError("this is not a run")
-        if record[8] is not None or record[12] is not None or record[13] is not None:
+        own = rows_of(held[i])
+        if not own:
             count = i
             break
-    out = PyBytes_FromStringAndSize(NULL, ROW * max(count - at, 0))
+        rows += own
+    out = PyBytes_FromStringAndSize(NULL, ROW * rows)
     o = <uint8_t *>PyBytes_AsString(out)
     for i in range(at, count):
         record = held[i]
-        start, number, size = record[1], record[5], record[7]
-        if start < base or start - base > 0xFFFFFFFF:
-            raise OverflowError("a run is outside its record")
+        start, left, size = record[1], record[5], record[7]
         timestamp, sequence = record[2], record[9]
         if record[4] is not topic:
             topic = record[4]
             topic_place = place_of(names, topic.encode())
-        write_u32(o + 12, place_of(names, record[10]))
-        if record[11] is not protocol:
-            protocol = record[11]
-            protocol_place = place_of(names, protocol.encode())
-        write_u32(o, <uint32_t>(start - base))
-        write_u32(o + 4, number)
-        write_u32(o + 8, topic_place)
-        write_u32(o + 16, protocol_place)
-        write_u32(o + 20, <uint32_t>size)
-        write_i64(o + 24, timestamp)
-        write_i64(o + 32, sequence)
-        o += ROW
+        parts, counts, sizes, senders = 1, &left, NULL, (record[10],)
+        if isinstance(record[10], tuple):
+            counts = <const uint32_t *>PyBytes_AsString(record[10][0])
+            senders = record[10][1]
+            parts = len(senders)
+            if record[8] is not None:
+                sizes = <const uint32_t *>PyBytes_AsString(record[8])
+        for part in range(parts):
+            left = counts[part]
+            sender_place = place_of(names, senders[part])
+            if record[11] is not protocol:
+                protocol = record[11]
+                protocol_place = place_of(names, protocol.encode())
+            while True:
+                step = left
+                if start < base or start - base > 0xFFFFFFFF:
+                    raise OverflowError("a run is outside its record")
+                if sizes != NULL:
+                    size, step = <int32_t>sizes[0], 1
+                    sizes += 1
+                write_u32(o, <uint32_t>(start - base))
+                write_u32(o + 4, step)
+                write_u32(o + 8, topic_place)
+                write_u32(o + 12, sender_place)
+                write_u32(o + 16, protocol_place)
+                write_u32(o + 20, <uint32_t>size)
+                write_i64(o + 24, timestamp)
+                write_i64(o + 32, sequence)
+                o += ROW
+                start += step
+                sequence += step
+                left -= step
+                if not left:
+                    break
     return out, max(at, count)
 
 
@@ -1532,6 +1570,8 @@ def total_plain_runs(list records not None, dict totals not None):
     cdef tuple record
     cdef str topic = None
     cdef int64_t count = 0, nbytes = 0, number
+    cdef const uint32_t *counts
+    cdef Py_ssize_t i
     cdef list others = []
     for record in tuple(records):
         if len(record) != RECORD:
@@ -1546,7 +1586,14 @@ def total_plain_runs(list records not None, dict totals not None):
             count = nbytes = 0
         number = record[5]
         count += number
-        nbytes += PyBytes_Size(record[6]) + number * PyBytes_Size(record[10])
+        nbytes += PyBytes_Size(record[6])
+        if isinstance(record[10], bytes):
+            nbytes += number * PyBytes_Size(record[10])
+        else:
+            check_senders(record[10], number)
+            counts = <const uint32_t *>PyBytes_AsString(record[10][0])
+            for i in range(len(record[10][1])):
+                nbytes += counts[i] * PyBytes_Size(record[10][1][i])
     if topic is not None:
         add_total(totals, topic, count, nbytes)
     return others

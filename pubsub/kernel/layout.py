@@ -1,8 +1,12 @@
-"""Heads: the bytes of a frame before its payload, as a table and an encoder of frames use them."""
+"""Heads and senders, as both forms of the kernel use them: heads are a frame before its payload."""
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
+
+Senders = tuple[bytes, tuple[bytes, ...]]
+"""Senders of consecutive messages: the number of each one's messages, which is not 0 (u32 in this
+machine's byte order), and the senders."""
 
 
 class LengthField(NamedTuple):

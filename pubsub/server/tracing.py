@@ -33,14 +33,14 @@ from pubsub.broker.batch import Headers
 from pubsub.broker.dispatcher import Dispatcher
 from pubsub.build_info import version
 from pubsub.errors import ConfigurationError
-from pubsub.kernel import Columns
+from pubsub.kernel import Columns, Senders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from opentelemetry.context import Context
 
-    from pubsub.broker.batch import Batch, Parts
+    from pubsub.broker.batch import Batch
     from pubsub.broker.router import Router
     from pubsub.broker.service import BrokerService
     from pubsub.broker.topic_mix import TopicMix
@@ -128,11 +128,12 @@ class TracedDispatcher(Dispatcher):
                 self._wait(batch, context)
         return batch
 
-    def publish_together(self, topic: Topic, protocol: str, parts: Parts) -> Batch:
+    def publish_together(
+        self, topic: Topic, columns: Columns, senders: Senders, protocol: str
+    ) -> Batch:
         """See ``Dispatcher``: there is one span for all of them."""
-        columns = Columns.chained([columns for columns, _ in parts])
         with self._span((topic.name,), columns, protocol, None) as context:
-            batch = super().publish_together(topic, protocol, parts)
+            batch = super().publish_together(topic, columns, senders, protocol)
             if topic.durability:
                 self._wait(batch, context)
         return batch

@@ -75,17 +75,16 @@ class CommitStateMachine:
 
     # Input
 
-    def add(self, *runs: RunRecord) -> None:
-        """Commit ``runs`` of one broker run, which have the next offsets."""
-        group, first = self._group, runs[0]
-        number = run_of(first)
+    def add(self, run: RunRecord) -> None:
+        """Commit ``run``, which has the next offsets."""
+        group, number = self._group, run_of(run)
         if not group.runs:
             group.since = self._effects.seconds()
         elif group.run != number:
-            group.cut(first_offset_of(first))
+            group.cut(first_offset_of(run))
         group.run = number
-        group.runs += runs
-        nbytes = nbytes_of(first) if len(runs) == 1 else sum(map(nbytes_of, runs))
+        group.runs.append(run)
+        nbytes = nbytes_of(run)
         group.nbytes += nbytes
         gate = self.gate
         gate.unwritten += nbytes

@@ -20,10 +20,11 @@ from twisted.internet.defer import Deferred, ensureDeferred, succeed
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from pubsub.broker.batch import Batch, Page, Parts
+from pubsub.broker.batch import Batch, Page
 from pubsub.broker.histogram import Histogram
 from pubsub.errors import HistoryUnavailable, StartError
 from pubsub.interfaces import CommitWatcher, IStore, Value
+from pubsub.kernel import Senders
 from pubsub.store.atomic_commits import AtomicCommits
 from pubsub.store.catalog import CACHE_BYTES, set_horizons
 from pubsub.store.commit_gate import MAX_UNWRITTEN
@@ -299,11 +300,11 @@ class LogStore:
 
     # Writing
 
-    def append(self, batch: Batch, parts: Parts | None = None) -> None:
+    def append(self, batch: Batch, senders: Senders | None = None) -> None:
         """See ``IStore``."""
         if self._commits.failing is not None and not self.atomic_commits.is_continuing:
             raise HistoryUnavailable(self._commits.failing)
-        self._commits.add(*self._log.append(batch, parts))
+        self._commits.add(self._log.append(batch, senders))
 
     def together(self) -> AbstractContextManager[None]:
         """See ``IStore``."""

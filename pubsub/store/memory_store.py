@@ -10,10 +10,11 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 from zope.interface import implementer
 
-from pubsub.broker.batch import Batch, Page, Parts
+from pubsub.broker.batch import Batch, Page
 from pubsub.broker.histogram import Histogram
 from pubsub.broker.publisher_gates import Gate
 from pubsub.interfaces import CommitWatcher, IStore, Value
+from pubsub.kernel import Senders
 from pubsub.store.block import encode_block
 from pubsub.store.parcel import Parcel, TopicCounts
 from pubsub.store.run_log import RunLog
@@ -103,9 +104,9 @@ class MemoryStore:
         """See ``IStore``: memory has no damage."""
         return []
 
-    def append(self, batch: Batch, parts: Parts | None = None) -> None:
+    def append(self, batch: Batch, senders: Senders | None = None) -> None:
         """See ``IStore``."""
-        self._log.append(batch, parts)
+        self._log.append(batch, senders)
 
     def together(self) -> AbstractContextManager[None]:
         """See ``IStore``."""

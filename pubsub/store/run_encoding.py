@@ -86,6 +86,8 @@ class _GroupColumns:
             _, offset, timestamp, _, topic, count, _,
             size, lengths, sequence, sender, protocol, headers, mix, _,
         ) = record  # fmt: skip
+        # Runs of several senders are plain.
+        assert isinstance(sender, bytes)
         index_of, names = self._names.setdefault, self._names
         start = offset - self._base
         if mix is None:

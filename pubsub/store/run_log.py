@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from pubsub.broker.batch import Batch, Page, Parts
+from pubsub.broker.batch import Batch, Page
+from pubsub.kernel import Senders
 from pubsub.store.stored_runs import (
     MESSAGE_BYTES,
     REMOVED,
@@ -14,12 +15,14 @@ from pubsub.store.stored_runs import (
     RunRecord,
     StoredRun,
     batch_of,
+    batches_of,
     count_of,
     first_offset_of,
+    is_plain,
     last_offset_of,
     mixed_topics_of,
     nbytes_of,
-    records_of,
+    record_of,
     split,
     timestamp_of,
     topic_of,
@@ -65,26 +68,23 @@ class RunLog:
         """Bytes of the runs, with their overhead."""
         return self._bytes
 
-    def append(self, batch: Batch, parts: Parts | None = None) -> Sequence[RunRecord]:
-        """Assign ``batch`` its offset and keep it; return its records if they were kept.
-
-        It has one, or one for each of its ``parts`` (see ``IStore.append``).
-        """
+    def append(self, batch: Batch, senders: Senders | None = None) -> RunRecord:
+        """Assign ``batch`` its offset and keep it; see ``IStore.append``. Returns its record."""
         offset = batch.offset = self.next_offset
-        runs = records_of(batch, parts) if self.max_messages else ()
+        record = record_of(batch, senders) if self.max_messages else REMOVED
         # Counted only now, so that an error above leaves no gap in the offsets.
         self.next_offset = after = offset + batch.columns.count
-        if not runs:
-            return runs
-        self._runs += runs
-        self._bytes += nbytes_of(runs[0]) if parts is None else sum(map(nbytes_of, runs))
+        if not self.max_messages:
+            return record
+        self._runs.append(record)
+        self._bytes += nbytes_of(record)
         if self._bytes > self.max_bytes or (
             # The first comparison is only there because the second costs more.
             after > self.max_messages
             and after - first_offset_of(self._runs[self._head]) > self.max_messages
         ):
             self._trim()
-        return runs
+        return record
 
     def read(
         self, offset: int, topics: frozenset[str] | None, max_bytes: int, end: int | None = None
@@ -99,12 +99,12 @@ class RunLog:
         for record in runs[start : start + _SCAN]:
             if first_offset_of(record) >= last:
                 return Page(found, max(next_offset, last))
-            if mixed_topics_of(record) is None:
+            if is_plain(record):
                 if self._is_shown(record, topics) and last_offset_of(record) >= offset:
                     found.append(batch_of(record, offset))
                     room -= nbytes_of(record) + MESSAGE_BYTES * count_of(record)
             else:
-                shown = self._shown_batches(batch_of(record, offset), topics)
+                shown = self._shown_batches(record, offset, topics)
                 found += shown
                 room -= sum([batch.nbytes + MESSAGE_BYTES * batch.count for batch in shown])
             next_offset = last_offset_of(record) + 1
@@ -182,8 +182,15 @@ class RunLog:
             return (record,)
         return [one for one in split(record) if self._is_shown(one, topics)]
 
-    def _shown_batches(self, batch: Batch, topics: frozenset[str] | None) -> list[Batch]:
-        """As ``_shown``, for messages of several topics."""
+    def _shown_batches(
+        self, record: RunRecord, offset: int, topics: frozenset[str] | None
+    ) -> list[Batch]:
+        """As ``_shown``, for messages of several topics or senders, from ``offset`` on."""
+        if mixed_topics_of(record) is None:
+            if not self._is_shown(record, topics):
+                return []
+            return batches_of(record, offset)
+        batch = batch_of(record, offset)
         if not self._forgotten and (topics is None or topics.issuperset(batch.topics)):
             return [batch]
         first = {

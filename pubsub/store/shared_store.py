@@ -14,7 +14,8 @@ from pubsub.store.log_store import LogStore
 from pubsub.store.unsynced_commits import UnsyncedCommits
 
 if TYPE_CHECKING:
-    from pubsub.broker.batch import Batch, Page, Parts
+    from pubsub.broker.batch import Batch, Page
+    from pubsub.kernel import Senders
 
 
 class Replication(Protocol):
@@ -91,13 +92,13 @@ class SharedStore(LogStore):
         """The random number of this history, as hexadecimal digits."""
         return self._metadata.state().log_id.hex()
 
-    def append(self, batch: Batch, parts: Parts | None = None) -> None:
+    def append(self, batch: Batch, senders: Senders | None = None) -> None:
         """See ``IStore``."""
         if batch.run or self.replication is None:
-            super().append(batch, parts)
+            super().append(batch, senders)
         else:
             self._check()
-            super().append(batch, parts)
+            super().append(batch, senders)
             self.replication.appended(batch)
         if self.positions is not None:
             self.positions.appended(batch)

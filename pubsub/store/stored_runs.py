@@ -17,13 +17,12 @@ from typing import Final
 from pubsub.broker.batch import (
     Batch,
     Headers,
-    Parts,
     all_headers_nbytes,
     headers_nbytes,
     messages_nbytes,
 )
 from pubsub.broker.packed_headers import PackedHeaders
-from pubsub.kernel import Columns, run_record, run_records, total_plain_runs
+from pubsub.kernel import Columns, Senders, run_record, total_plain_runs
 
 RUN_BYTES = 320
 """Estimated bytes that a run takes beside its payloads."""
@@ -31,12 +30,14 @@ MESSAGE_BYTES = 64
 """Bytes of a page that a message takes beside its payload, so that empty messages count."""
 # Runs that one call of the kernel takes.
 _AT_ONCE = 1024
+# Bytes that one of several senders takes beside its name.
+_SENDER_BYTES = 48
 # Estimated bytes that a header takes in memory beside its key and value.
 _HEADER_BYTES = 200
 
 Mix = tuple[tuple[str, ...], bytes]
 RunRecord = tuple[
-    int, int, int, int, str, int, bytes, int, bytes | None, int, bytes, str,
+    int, int, int, int, str, int, bytes, int, bytes | None, int, "bytes | Senders", str,
     "Sequence[Headers] | None", "Mix | None", int,
 ]  # fmt: skip
 """A run at rest: last offset, first offset, timestamp, bytes with overhead, topic, count, joined
@@ -44,7 +45,8 @@ payloads, size of each or MIXED, lengths if MIXED (u32 each, in this machine's b
 sequence, sender, protocol, headers, mix, broker run (see ``Batch``).
 
 Where the messages are of several topics, the mix has these and the index of each message's topic,
-and the topic is empty.
+and the topic is empty. Several senders (see ``Senders``) may be those of a run of one topic without
+headers.
 
 It is a plain tuple for the garbage collector, which soon finds that a tuple of texts and numbers
 cannot be part of a cycle and does not visit it again. Tens of thousands of instances of a class
@@ -74,26 +76,20 @@ REMOVED: RunRecord = (0, 0, 0, 0, "", 0, b"", 0, None, 0, b"", "", None, None, 0
 """Takes the place of a record that has been removed."""
 
 
-def record_of(batch: Batch) -> RunRecord:
-    """Return the record of ``batch``, which has its offset."""
-    sender, headers = batch.sender, batch.headers
-    beside = RUN_BYTES + len(sender) if headers is None else overhead_of(sender, headers)
+def record_of(batch: Batch, senders: Senders | None = None) -> RunRecord:
+    """Return the record of ``batch``, which has its offset; see ``IStore.append``."""
+    headers = batch.headers
+    sender: bytes | Senders = batch.sender
+    if senders is not None:
+        sender = senders
+        beside = RUN_BYTES + sum(map(len, senders[1])) + _SENDER_BYTES * len(senders[1])
+    elif headers is None:
+        beside = RUN_BYTES + len(batch.sender)
+    else:
+        beside = overhead_of(batch.sender, headers)
     return run_record(
         batch.columns, batch.offset, batch.timestamp, beside, batch.topics, batch.sequence, sender,
         batch.protocol, headers, batch.run,
-    )  # fmt: skip
-
-
-def records_of(batch: Batch, parts: Parts | None = None) -> Sequence[RunRecord]:
-    """Return the records of ``batch``, which has its offset; one for each of ``parts``.
-
-    See ``IStore.append``.
-    """
-    if parts is None:
-        return (record_of(batch),)
-    return run_records(
-        parts, batch.offset, batch.timestamp, RUN_BYTES, batch.topics, batch.sequence,
-        batch.protocol, batch.run,
     )  # fmt: skip
 
 
@@ -113,23 +109,50 @@ def mixed_topics_of(record: RunRecord) -> tuple[str, ...] | None:
     return None if mix is None else mix[0]
 
 
+def is_plain(record: RunRecord) -> bool:
+    """Return whether the messages have one topic and one sender."""
+    return record[_MIX] is None and isinstance(record[_SENDER], bytes)
+
+
 def split(record: RunRecord) -> Iterable[RunRecord]:
-    """Return records of one topic each, for consecutive messages."""
-    if record[_MIX] is None:
+    """Return records of one topic and one sender each, for consecutive messages."""
+    if is_plain(record):
         return (record,)
+    if record[_MIX] is None:
+        return map(record_of, batches_of(record))
     return [record_of(run) for _index, run in batch_of(record).runs()]
 
 
 def batch_of(record: RunRecord, offset: int = 0) -> Batch:
-    """Return the messages from ``offset`` on as the batch they were made from."""
+    """Return the messages from ``offset`` on as the batch they were made from.
+
+    They have one sender (see ``batches_of``).
+    """
+    sender, first = record[_SENDER], first_offset_of(record)
+    assert isinstance(sender, bytes)
+    batch = _batch_from(record, sender)
+    return batch if offset <= first else batch.slice(offset - first, batch.count)
+
+
+def _batch_from(record: RunRecord, sender: bytes) -> Batch:
     (
         _, first, timestamp, _, topic, count, data,
-        size, lengths, sequence, sender, protocol, headers, mix, run,
+        size, lengths, sequence, _, protocol, headers, mix, run,
     ) = record  # fmt: skip
     topics = (topic,) if mix is None else mix[0]
     columns = _columns(data, count, size, lengths, mix)
-    batch = Batch(topics, columns, timestamp, sequence, sender, protocol, headers, first, run)
-    return batch if offset <= first else batch.slice(offset - first, count)
+    return Batch(topics, columns, timestamp, sequence, sender, protocol, headers, first, run)
+
+
+def batches_of(record: RunRecord, offset: int = 0) -> list[Batch]:
+    """Return messages of several senders, from ``offset`` on, as a batch of each sender."""
+    senders = record[_SENDER]
+    assert not isinstance(senders, bytes)
+    return [
+        one if offset <= one.offset else one.slice(offset - one.offset, one.count)
+        for one in _batch_from(record, b"").by_sender(senders)
+        if offset < one.offset + one.count
+    ]
 
 
 def _columns(data: bytes, count: int, size: int, lengths: bytes | None, mix: Mix | None) -> Columns:
@@ -219,11 +242,12 @@ class StoredRun:
 
     @classmethod
     def of(cls, record: RunRecord) -> StoredRun:
-        """Return the run that ``record`` holds."""
+        """Return the run that ``record`` holds; its messages have one sender."""
         (
             last, offset, timestamp, nbytes, topic, count, data,
             size, lengths, sequence, sender, protocol, headers, mix, run,
         ) = record  # fmt: skip
+        assert isinstance(sender, bytes)
         return cls(
             last, offset, timestamp, nbytes, topic, count, data, size,
             None if lengths is None else array("I", lengths), sequence, sender, protocol, headers,

@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+from array import array
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -77,7 +78,9 @@ def steps(connection: Any) -> Mapping[str, Call]:
     batch = dispatcher.publish(topic, columns, b"", "cafe", None, publisher)
     (audience,) = topic.groups.values()
     encoder = audience.encoder
-    parts = [(columns, publisher.sender)] * _TOGETHER
+    together = type(columns).chained([columns] * _TOGETHER)
+    counts = array("I", [1] * _TOGETHER).tobytes()
+    senders = (counts, (publisher.sender,) * _TOGETHER)
     following = partial(_following, router, topic)
 
     def first() -> None:
@@ -107,7 +110,7 @@ def steps(connection: Any) -> Mapping[str, Call]:
         "--- `AccessRules.check_publish`": lambda: publisher.access.check_publish(topic.name),
         "--- `LinkedTally.count_linked`": lambda: publisher.count_linked(columns),
         f"`Dispatcher.publish_together`, of {_TOGETHER}": lambda: dispatcher.publish_together(
-            topic, "cafe", parts
+            topic, together, senders, "cafe"
         ),
         f"{_TOGETHER} messages, and their flush": tick,
     }

@@ -75,7 +75,7 @@ class Keeper:
         group = WriteGroup()
         for _ in range(draw.randint(1, 3)):
             batch = self._batch(draw.choice((KEPT, KEPT, EXPIRING)), draw.randint(1, 20))
-            group.runs += self._log.append(batch)
+            group.runs.append(self._log.append(batch))
         stop = self._log.next_offset
         # The value says that the messages are there.
         group.puts["t", "k"] = Put("t", "k", b"%d" % stop)

@@ -224,11 +224,26 @@ class Round:
             for form, given in zip(forms, (columns.one, columns.other), strict=True)
         ]
         _same(*(form.Columns.chained(own) for form, own in zip(forms, parts, strict=True)))
-        records = [
-            form.run_records([(part, other) for part in own], 1, 2, 3, ("t",), 4, "cafe", 5)
-            for form, own in zip(forms, parts, strict=True)
-        ]
-        assert records[0] == records[1]
+        self.gather(parts, other)
+
+    def gather(self, parts: Sequence[Sequence[Any]], sender: bytes) -> None:
+        """Put columns into queues, and pack what they take as a run of several senders."""
+        forms, protocol = (self.forms.one, self.forms.other), "cafe"
+        most = self.random.randrange(5)
+        found = []
+        for form, own in zip(forms, parts, strict=True):
+            queue, tally = form.ColumnQueue(1000, most), form.LinkedTally(form.Tally())
+            queue.open(protocol)
+            put = [queue.put(part, sender[at:], protocol, tally) for at, part in enumerate(own)]
+            taken, senders = queue.take()
+            chained = form.Columns.chained(taken)
+            run = form.run_record(chained, 7, 2, 3, ("t",), 4, senders, protocol, None, 5)
+            names: dict[bytes, int] = {}
+            totals: dict[str, tuple[int, int]] = {}
+            rows = form.pack_plain_runs([run, run], 0, 5, names) if taken else None
+            others = form.total_plain_runs([run], totals)
+            found.append((put, tally.messages, tally.nbytes, run, rows, names, totals, others))
+        assert found[0] == found[1]
 
     def encode(self, columns: Pair) -> None:
         """Write columns as frames of random heads."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pubsub.broker.batch import Batch, Parts
+from pubsub.broker.batch import Batch
 from pubsub.errors import HistoryUnavailable
+from pubsub.kernel import Senders
 from pubsub.store.memory_store import MemoryStore
 
 
@@ -25,10 +26,10 @@ class SlowDisk(MemoryStore):
     def committed(self) -> int:
         return self.safe
 
-    def append(self, batch: Batch, parts: Parts | None = None) -> None:
+    def append(self, batch: Batch, senders: Senders | None = None) -> None:
         if self.broken:
             raise HistoryUnavailable("disk full")
-        super().append(batch, parts)
+        super().append(batch, senders)
 
     def when_stored(self, call: Callable[[bool], None]) -> None:
         self.waiting.append(call)

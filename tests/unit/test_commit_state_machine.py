@@ -166,8 +166,7 @@ class CommitMachine(RuleBasedStateMachine):
 
 def run_of(log: RunLog, size: int) -> RunRecord:
     """A run of one message, appended to ``log``."""
-    (run,) = log.append(batch_of([bytes(size)]))
-    return run
+    return log.append(batch_of([bytes(size)]))
 
 
 class OrderTests(SynchronousTestCase):

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Batch, Parts
+from pubsub.broker.batch import Batch
 from pubsub.broker.durability import Durability
 from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.publisher import Publisher
 from pubsub.broker.topics import Topic
 from pubsub.errors import HistoryUnavailable, NotAuthorized
 from pubsub.interfaces import Encoding
-from pubsub.kernel import Columns
+from pubsub.kernel import Columns, Senders
 from pubsub.protocols.cafe.channels import MessageEncoding
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import Held, Lines, Reader, Transport, clock_at, make_broker, make_listener
@@ -32,10 +32,10 @@ class Store(MemoryStore):
         super().__init__(10_000, 2**20)
         self.appended: list[int] = []
 
-    def append(self, batch: Batch, parts: Parts | None = None) -> None:
+    def append(self, batch: Batch, senders: Senders | None = None) -> None:
         if self.failing:
             raise HistoryUnavailable("disk full")
-        super().append(batch, parts)
+        super().append(batch, senders)
         self.appended.append(batch.count)
 
 
@@ -100,6 +100,32 @@ class GatherTests(GatheringCase):
         self.first()
         assert self.stored()[-1] == ("t", b"a", 4, 4, [b"first"])
 
+    def test_they_are_read_from_any_offset(self) -> None:
+        self.first()
+        for number in range(3):
+            assert self.soon(self.b, b"%d" % number, b"")
+            assert self.soon(self.a, b"a%d" % number)
+        self.turn()
+        everything = [
+            (run.sender, run.offset + place, payload)
+            for run in self.successResultOf(self.store.read(0, None, 2**20)).batches
+            for place, payload in enumerate(run.payloads())
+        ]
+        assert [one[1] for one in everything] == list(range(10))
+        assert everything[1:4] == [(b"b", 1, b"0"), (b"b", 2, b""), (b"a", 3, b"a0")]
+        for offset in range(10):
+            page = self.successResultOf(self.store.read(offset, frozenset("t"), 2**20))
+            assert page.next_offset == 10
+            found = [
+                (run.sender, run.offset + place, payload)
+                for run in page.batches
+                for place, payload in enumerate(run.payloads())
+            ]
+            assert found == everything[offset:]
+        assert not self.successResultOf(self.store.read(0, frozenset("u"), 2**20)).batches
+        self.store.forget("t")
+        assert not self.successResultOf(self.store.read(0, None, 2**20)).batches
+
     def test_they_are_delivered_in_order_by_one_write(self) -> None:
         encoding = MessageEncoding(1)
         bob = self.subscriber(encoding=encoding)
@@ -160,7 +186,6 @@ class GatherTests(GatheringCase):
         assert b"".join(bob.writes).split() == [b"first", *(b"%d" % n for n in range(1000))]
         assert max(self.store.appended) == 128
         assert [one[2] for one in self.stored()] == list(range(1001))
-
 
     def test_the_first_message_after_a_tick_of_several(self) -> None:
         self.first()

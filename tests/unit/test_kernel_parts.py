@@ -78,18 +78,24 @@ class TestParts:
 
     def test_a_queue_takes_small_columns_of_one_protocol(self, kernel: Any) -> None:
         queue, one, large = kernel.ColumnQueue(67, 2), *map(kernel.Columns.one, (b"abc", b"abcd"))
-        assert not queue.put(one, b"me", "cafe")
+        tally, total, topic = kernel.LinkedTally(total := kernel.Tally()), total, kernel.Tally()
+        tally.link(topic)
+        assert not queue.put(one, b"me", "cafe", tally)
         queue.open("cafe")
-        assert not queue.put(large, b"me", "cafe")
-        assert not queue.put(one, b"me", "fast")
-        assert queue.put(one, b"me", "cafe")
-        assert queue.put(one, b"you", "cafe")
-        assert not queue.put(one, b"me", "cafe")
+        assert not queue.put(large, b"me", "cafe", tally)
+        assert not queue.put(one, b"me", "fast", tally)
+        assert not queue.put(kernel.Columns.of([]), b"me", "cafe", tally)
+        assert tally.messages == 0
+        assert queue.put(one, b"me", "cafe", tally)
+        assert queue.put(one, b"you", "cafe", tally)
+        assert not queue.put(one, b"me", "cafe", tally)
         assert len(queue) == 2
-        assert queue.take() == [(one, b"me"), (one, b"you")]
+        for each in (tally, total, topic):
+            assert (each.messages, each.nbytes) == (2, 6)
+        assert queue.take() == ([one, one], (array("I", [1, 1]).tobytes(), (b"me", b"you")))
         assert len(queue) == 0
-        assert queue.take() == []
-        assert not queue.put(one, b"me", "cafe")
+        assert queue.take() == ([], (b"", ()))
+        assert not queue.put(one, b"me", "cafe", tally)
 
 
 @both_forms
@@ -99,13 +105,28 @@ def test_wrong_columns_are_refused(wrong: Any) -> None:
     one = kernel.Columns.one(b"a")
     queue = kernel.ColumnQueue(67, 2)
     queue.open("cafe")
-    with pytest.raises(TypeError):
-        queue.put(wrong, b"me", "cafe")
+    tally = kernel.LinkedTally(kernel.Tally())
+    for put in (
+        (wrong, b"me", "cafe", tally),
+        (one, None, "cafe", tally),
+        (one, b"me", "cafe", wrong),
+    ):
+        with pytest.raises(TypeError):
+            queue.put(*put)
     with pytest.raises(TypeError):
         kernel.Columns.chained([one, wrong])
-    for part in ((wrong, b"me"), (one, None), (one, "me"), (one,), wrong):
+    names = (b"me",)
+    counts = array("I", [1]).tobytes()
+    for sender in (
+        "me",
+        None,
+        (counts,),
+        (counts, names, names),
+        (counts, [b"me"]),
+        (names, names),
+    ):
         with pytest.raises((TypeError, ValueError)):
-            kernel.run_records([(one, b"me"), part], 0, 0, 0, ("a",), 0, "cafe", 0)
+            kernel.run_record(one, 0, 0, 0, ("a",), 0, sender, "cafe", None, 0)
 
 
 @given(st.binary(max_size=30), PLACES, st.integers(-2, 9), st.none() | PLACES, PLACES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from array import array
 from typing import Any
 
 import pytest
@@ -19,21 +20,29 @@ fields = st.tuples(
     st.integers(0, 2**40),
     st.integers(0, 2**62),
     st.sampled_from([("a",), ("bé", "c")]),
-    st.binary(max_size=3),
+    st.binary(max_size=3) | st.lists(st.binary(max_size=3), min_size=1, max_size=4),
     st.sampled_from(["cafe", "nsd"]),
     st.booleans(),
 )
-Fields = tuple[int, int, tuple[str, ...], bytes, str, bool]
+Fields = tuple[int, int, tuple[str, ...], bytes | list[bytes], str, bool]
 
 
 def record(kernel: Any, sent: Messages, given: Fields, offset: int = 7) -> tuple[Any, ...]:
-    """Make a run with the ``given`` timestamp, sequence, topics, sender, protocol and headers."""
+    """Make a run with the ``given`` timestamp, sequence, topics, sender, protocol and headers.
+
+    Of several senders each has one message, and the last one the others; they have one topic.
+    """
     timestamp, sequence, topics, sender, protocol, headed = given
+    senders: Any = sender
+    if isinstance(sender, list):
+        topics, headed, names = topics[:1], False, tuple(sender[: len(sent)])
+        counts = [*[1] * (len(names) - 1), len(sent) - len(names) + 1]
+        senders = array("I", counts).tobytes(), names
     payloads, indexes = [payload for payload, _ in sent], [index for _, index in sent]
     columns = kernel.Columns.of(payloads, indexes if len(topics) > 1 else None)
     headers = [{"k": b"v"}] * len(sent) if headed else None
     made: tuple[Any, ...] = kernel.run_record(
-        columns, offset, timestamp, 320, topics, sequence, sender, protocol, headers, 5
+        columns, offset, timestamp, 320, topics, sequence, senders, protocol, headers, 5
     )
     return made
 
@@ -52,30 +61,6 @@ class TestRuns:
         part = kernel.Columns.of([b"abc", b"de"]).slice(1, 2)
         made = kernel.run_record(part, 0, 0, 0, ("a",), 0, b"", "cafe", None, 0)
         assert made[6] == b"de"
-
-    def test_runs_of_several_senders(self, kernel: Any) -> None:
-        parts = [
-            (kernel.Columns.of([b"abc", b"def"]), b"me"),
-            (kernel.Columns.of([b"x", b"", b"y"]).slice(0, 2), b""),
-            (kernel.Columns.of([b"last"]), b"you"),
-        ]
-        made = kernel.run_records(parts, 7, 1000, 320, ("a",), 9, "cafe", 5)
-        assert made == [
-            kernel.run_record(
-                columns,
-                offset,
-                1000,
-                320 + len(sender),
-                ("a",),
-                offset + 2,
-                sender,
-                "cafe",
-                None,
-                5,
-            )
-            for (columns, sender), offset in zip(parts, (7, 9, 11), strict=True)
-        ]
-        assert kernel.run_records([], 7, 1000, 320, ("a",), 9, "cafe", 5) == []
 
     def test_lengths_and_topics(self, kernel: Any) -> None:
         given = (1000, 9, ("a", "b"), b"me", "cafe", False)
@@ -96,6 +81,42 @@ class TestRuns:
         assert kernel.pack_plain_runs([other], 0, 5, names) == (b"", 0)
         assert kernel.pack_plain_runs([other, plain], 1, 5, names) == (rows[:40], 2)
         assert kernel.pack_plain_runs([], 0, 5, names) == (b"", 0)
+
+    def test_rows_of_several_senders(self, kernel: Any) -> None:
+        given = (1000, 9, ("a",), [b"me", b"you", b"me"], "cafe", False)
+        alike = record(kernel, [(b"ab", 0)] * 4, given)
+        names: dict[bytes, int] = {}
+        assert kernel.pack_plain_runs([alike], 0, 5, names) == (
+            RUN.pack(2, 1, 0, 1, 2, 2, 1000, 9)
+            + RUN.pack(3, 1, 0, 3, 2, 2, 1000, 10)
+            + RUN.pack(4, 2, 0, 1, 2, 2, 1000, 11),
+            1,
+        )
+        assert names == {b"a": 0, b"me": 1, b"cafe": 2, b"you": 3}
+        differing = record(
+            kernel, [(b"ab", 0), (b"", 0), (b"c", 0)], (*given[:3], [b"me"], *given[4:])
+        )
+        assert kernel.pack_plain_runs([differing, alike], 0, 5, names)[0][:120] == (
+            RUN.pack(2, 1, 0, 1, 2, 2, 1000, 9)
+            + RUN.pack(3, 1, 0, 1, 2, 0, 1000, 10)
+            + RUN.pack(4, 1, 0, 1, 2, 1, 1000, 11)
+        )
+        totals: dict[str, tuple[int, int]] = {}
+        assert kernel.total_plain_runs([alike, differing], totals) == []
+        assert totals == {"a": (7, 8 + 2 + 3 + 4 + 3 + 3 * 2)}
+
+    @pytest.mark.parametrize("counts", [[1], [3, 0], [1, 2], [2], [1, 1, 0]])
+    def test_senders_are_those_of_the_messages(self, kernel: Any, counts: list[int]) -> None:
+        senders = array("I", counts).tobytes(), (b"a", b"b")
+        run = record(kernel, [(b"ab", 0), (b"c", 0)], PLAIN)
+        wrong = (*run[:10], senders, *run[11:])
+        with pytest.raises(ValueError, match="number"):
+            kernel.pack_plain_runs([wrong], 0, 0, {})
+        with pytest.raises(ValueError, match="number"):
+            kernel.total_plain_runs([wrong], {})
+        columns = kernel.Columns.of([b"ab", b"c"])
+        with pytest.raises(ValueError, match="number"):
+            kernel.run_record(columns, 0, 0, 0, ("a",), 0, senders, "cafe", None, 0)
 
     def test_a_run_outside_its_record(self, kernel: Any) -> None:
         run = record(kernel, [(b"ab", 0)], PLAIN, 2**33)
@@ -137,7 +158,9 @@ class TestBothForms:
         assert totals[0] == totals[1]
 
     def test_the_garbage_collector_does_not_follow_runs(self) -> None:
-        assert not gc.is_tracked(record(compiled, [(b"abc", 0)], PLAIN))
+        for sender in (b"me", [b"me", b"you"]):
+            given = (*PLAIN[:3], sender, *PLAIN[4:])
+            assert not gc.is_tracked(record(compiled, [(b"abc", 0)] * 2, given))
 
     def test_runs_are_checked(self) -> None:
         assert compiled is not None

@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker import combination_cache
 from pubsub.broker.address_mixes import AddressMixes
-from pubsub.broker.batch import Batch, Parts
+from pubsub.broker.batch import Batch
 from pubsub.broker.durability import Durability
 from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.listener import Listener
@@ -16,7 +16,7 @@ from pubsub.broker.publisher import Publisher
 from pubsub.broker.topic_mix import TopicMix
 from pubsub.broker.topics import Topic
 from pubsub.errors import HistoryUnavailable
-from pubsub.kernel import Columns
+from pubsub.kernel import Columns, Senders
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import Held, Lines, Reader, Transport, clock_at, make_broker, make_listener
 
@@ -26,10 +26,10 @@ class FailingStore(MemoryStore):
 
     failing = False
 
-    def append(self, batch: Batch, parts: Parts | None = None) -> None:
+    def append(self, batch: Batch, senders: Senders | None = None) -> None:
         if self.failing:
             raise HistoryUnavailable("disk full")
-        super().append(batch, parts)
+        super().append(batch, senders)
 
 
 class MixedCase(SynchronousTestCase):

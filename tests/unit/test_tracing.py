@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from array import array
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -91,8 +92,9 @@ class PublishTests(SynchronousTestCase):
         assert attributes(span)["pubsub.topics"] == 2
 
     def test_gathered_messages_are_one_span(self) -> None:
-        parts = [(Columns.of([b"ab"]), b"alice"), (Columns.of([b"c"]), b"bob")]
-        self.broker.dispatcher.publish_together(self.topic, "cafe", parts)
+        senders = (array("I", [1, 1]).tobytes(), (b"alice", b"bob"))
+        columns = Columns.of([b"ab", b"c"])
+        self.broker.dispatcher.publish_together(self.topic, columns, senders, "cafe")
         (span,) = self.exporter.get_finished_spans()
         assert span.name == "publish t"
         assert attributes(span)["messaging.batch.message_count"] == 2

@@ -19,7 +19,6 @@ from pubsub.kernel.interpreted.head_table import MAX_HEADS, HeadTable, Learn
 from pubsub.kernel.interpreted.runs import (
     pack_plain_runs,
     run_record,
-    run_records,
     total_plain_runs,
 )
 from pubsub.kernel.interpreted.tally import LinkedTally, Tally, add_to_each
@@ -42,6 +41,5 @@ __all__ = [
     "encode_numbered",
     "pack_plain_runs",
     "run_record",
-    "run_records",
     "total_plain_runs",
 ]

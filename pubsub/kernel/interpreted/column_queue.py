@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from pubsub.kernel.interpreted.columns import Columns
+from array import array
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pubsub.kernel.interpreted.columns import Columns
+    from pubsub.kernel.interpreted.tally import LinkedTally
+    from pubsub.kernel.layout import Senders
 
 _MESSAGE_BYTES = 64
 
@@ -13,11 +19,12 @@ class ColumnQueue:
     A message has the bytes of its payload, and 64 more.
     """
 
-    __slots__ = ("_most", "_parts", "_protocol", "_small")
+    __slots__ = ("_most", "_parts", "_protocol", "_senders", "_small")
 
     def __init__(self, small: int, most: int) -> None:
         self._small, self._most = small, most
-        self._parts: list[tuple[Columns, bytes]] = []
+        self._parts: list[Columns] = []
+        self._senders: list[bytes] = []
         self._protocol: str | None = None
 
     def __len__(self) -> int:
@@ -27,21 +34,30 @@ class ColumnQueue:
         """Have ``put`` accept columns of ``protocol`` until ``take``."""
         self._protocol = protocol
 
-    def put(self, columns: Columns, sender: bytes, protocol: str) -> bool:
-        """Add columns; False if they are too large, or if the queue is full or not open for them.
+    def put(self, columns: Columns, sender: bytes, protocol: str, tally: LinkedTally) -> bool:
+        """Add columns, and count them in ``tally`` as ``LinkedTally.count_linked`` does.
 
-        ``protocol`` is the same object as that of ``open``.
+        False, and nothing is done, if they are empty or too large, or if the queue is full or not
+        open for them. ``protocol`` is the same object as that of ``open``.
         """
         if (
             protocol is not self._protocol
             or columns.nbytes + _MESSAGE_BYTES * columns.count > self._small
+            or not columns.count
             or len(self._parts) >= self._most
         ):
             return False
-        self._parts.append((columns, sender))
+        self._parts.append(columns)
+        self._senders.append(sender)
+        tally.count_linked(columns)
         return True
 
-    def take(self) -> list[tuple[Columns, bytes]]:
-        """Remove all columns, close the queue, and return them with their senders."""
-        taken, self._parts, self._protocol = self._parts, [], None
-        return taken
+    def take(self) -> tuple[list[Columns], Senders]:
+        """Remove all columns, close the queue, and return them with their senders.
+
+        These are as ``run_record`` takes them.
+        """
+        parts, senders = self._parts, self._senders
+        self._parts, self._senders, self._protocol = [], [], None
+        counts = array("I", [columns.count for columns in parts])
+        return parts, (counts.tobytes(), tuple(senders))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from operator import mul
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pubsub.kernel.interpreted.columns import Columns
+    from pubsub.kernel.layout import Senders
 
 MIXED = -1
 _RUN = struct.Struct("<IIIIIiqq")
@@ -20,7 +22,7 @@ def run_record(
     beside: int,
     topics: tuple[str, ...],
     sequence: int,
-    sender: bytes,
+    sender: bytes | Senders,
     protocol: str,
     headers: Sequence[Any] | None,
     run: int,
@@ -28,8 +30,13 @@ def run_record(
     """Return a run at rest (see ``pubsub.store.stored_runs``) of the messages of ``columns``.
 
     The other arguments are those of their batch; ``beside`` is the overhead of the run in bytes.
+    Messages of several senders, which have one topic and no headers, have a tuple as their sender:
+    the number of messages of each (u32 in this machine's byte order), and the senders. Raises
+    ValueError if these differ in number from the messages.
     """
     count, size = columns.count, columns.largest
+    if not isinstance(sender, bytes):
+        _counts(sender, count)
     data, sizes, indexes = columns.pack()
     lengths, mix, topic = None, None, topics[0]
     nbytes = columns.nbytes + beside
@@ -45,42 +52,15 @@ def run_record(
     )  # fmt: skip
 
 
-def run_records(
-    parts: Sequence[tuple[Columns, bytes]],
-    offset: int,
-    timestamp: int,
-    beside: int,
-    topics: tuple[str, ...],
-    sequence: int,
-    protocol: str,
-    run: int,
-) -> list[tuple[Any, ...]]:
-    """Return runs at rest of the columns of ``parts``, each with its sender, one after another.
-
-    ``offset`` and ``sequence`` are those of the first message; see ``run_record``. ``beside`` is
-    the overhead of a run without its sender.
-    """
-    made = []
-    for columns, sender in parts:
-        overhead = beside + len(sender)
-        made.append(
-            run_record(
-                columns, offset, timestamp, overhead, topics, sequence, sender, protocol, None, run
-            )
-        )
-        offset += columns.count
-        sequence += columns.count
-    return made
-
-
 def pack_plain_runs(
     records: Sequence[tuple[Any, ...]], at: int, base: int, names: dict[bytes, int]
 ) -> tuple[bytes, int]:
     """Return the rows of ``records`` from place ``at`` on, and the place where that ends.
 
-    It ends before the first run that is of several topics, or has lengths or headers. Messages are
-    numbered from the offset ``base``, and new names are added to ``names``. Raises OverflowError
-    if a number does not fit its column.
+    It ends before the first run that is of several topics or has headers, or lengths without
+    several senders. A run of several senders has a row for each of them, or for each message if
+    these differ in length. Messages are numbered from the offset ``base``, and new names are added
+    to ``names``. Raises OverflowError if a number does not fit its column.
     """
     rows: list[bytes] = []
     while at < len(records):
@@ -88,16 +68,41 @@ def pack_plain_runs(
             _, offset, timestamp, _, topic, count, _,
             size, lengths, sequence, sender, protocol, headers, mix, _,
         ) = records[at]  # fmt: skip
-        if mix is not None or lengths is not None or headers is not None:
+        is_one = isinstance(sender, bytes)
+        if mix is not None or headers is not None or (is_one and lengths is not None):
             break
-        places = [names.setdefault(one, len(names)) for one in (topic.encode(), sender)]
-        places.append(names.setdefault(protocol.encode(), len(names)))
-        try:
-            rows.append(_RUN.pack(offset - base, count, *places, size, timestamp, sequence))
-        except struct.error as error:
-            raise OverflowError(str(error)) from None
+        counts, senders = ([count], (sender,)) if is_one else (_counts(sender, count), sender[1])
+        sizes = None if lengths is None else iter(_words(lengths, count))
+        start = offset - base
+        for own, each in zip(counts, senders, strict=True):
+            places = [names.setdefault(one, len(names)) for one in (topic.encode(), each)]
+            places.append(names.setdefault(protocol.encode(), len(names)))
+            for number in [own] if sizes is None else [1] * own:
+                shared = size if sizes is None else next(sizes)
+                try:
+                    rows.append(_RUN.pack(start, number, *places, shared, timestamp, sequence))
+                except struct.error as error:
+                    raise OverflowError(str(error)) from None
+                start += number
+                sequence += number
         at += 1
     return b"".join(rows), at
+
+
+def _counts(senders: Senders, count: int) -> Sequence[int]:
+    """Return how many messages each of the senders has; ``count`` together."""
+    packed, names = senders
+    counts = _words(packed, len(names))
+    if sum(counts) != count or 0 in counts:
+        raise ValueError("the messages and their senders differ in number")
+    return counts
+
+
+def _words(packed: bytes, number: int) -> Sequence[int]:
+    """Return ``number`` unsigned integers of 32 bits."""
+    if len(packed) != 4 * number:
+        raise ValueError("the numbers have another length")
+    return memoryview(packed).cast("I")
 
 
 def total_plain_runs(
@@ -115,5 +120,10 @@ def total_plain_runs(
             others.append(record)
             continue
         before = totals.get(topic, (0, 0))
-        totals[topic] = (before[0] + count, before[1] + len(data) + count * len(sender))
+        senders = (
+            count * len(sender)
+            if isinstance(sender, bytes)
+            else sum(map(mul, _counts(sender, count), map(len, sender[1])))
+        )
+        totals[topic] = (before[0] + count, before[1] + len(data) + senders)
     return others
