@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from pubsub.errors import NewerVersion, StartError
 from pubsub.store.record import Begin, End, Operation, Put
+from pubsub.store.sqlite_connection import SqliteConnection
 
 APPLICATION = 0x50755342 + 1
 BUSY_SECONDS = 10.0
@@ -116,6 +117,7 @@ class Metadata:
             timeout=BUSY_SECONDS,
             isolation_level=None,
             check_same_thread=False,
+            factory=SqliteConnection,
         )
         self._lock = Lock()
         try:

@@ -20,6 +20,7 @@ from pubsub.errors import StartError
 from pubsub.store.block import Block
 from pubsub.store.block_columns import RUN
 from pubsub.store.metadata import Epoch
+from pubsub.store.sqlite_connection import SqliteConnection
 
 APPLICATION = 0x50755342
 JOURNALS = ("-sync1", "-sync2")
@@ -53,7 +54,10 @@ class SqliteHistory:
         self._path = path
         # It may have a log of SQLite's that has to be recovered, which needs the right to write.
         self._connection = sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None
+            f"{path.absolute().as_uri()}?mode=rw",
+            uri=True,
+            isolation_level=None,
+            factory=SqliteConnection,
         )
         (application,) = self._connection.execute("PRAGMA application_id").fetchone()
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()

@@ -56,9 +56,8 @@ REMOVED: Mapping[str, Sequence[Removal]] = {
             """        if self.topic is not topic:
             self.topic = topic
             self.link(topic)
-        self.count_linked(columns)
-""",
-            "",
+        protocol""",
+            "        protocol",
         ),
     ],
     "pubsub.broker.outbox": [
