@@ -4,7 +4,7 @@ A broker of cafe runs under valgrind with 50 publishers and a subscriber in its 
 function on the path of a message is called many times, with what it gets for a message of 64 bytes.
 A row includes the rows below it that are indented more. The first message of a tick is published at
 once, the others together (see ``pubsub/broker/gathering.py``). The work of the system's kernel is
-not counted.
+not counted. The last row is of ticks that follow ticks of several: their first message is gathered.
 """
 
 from __future__ import annotations
@@ -108,7 +108,6 @@ def steps(connection: Any) -> Mapping[str, Call]:
         "-- `HeadTable.scan`": lambda: conversations._heads.scan(data, 0),
         "-- `Publisher.publish_soon`": following(lambda: publisher.publish_soon(topic, columns)),
         "--- `AccessRules.check_publish`": lambda: publisher.access.check_publish(topic.name),
-        "--- `LinkedTally.count_linked`": lambda: publisher.count_linked(columns),
         f"`Dispatcher.publish_together`, of {_TOGETHER}": lambda: dispatcher.publish_together(
             topic, together, senders, "cafe"
         ),
