@@ -53,11 +53,29 @@ REMOVED: Mapping[str, Sequence[Removal]] = {
     ],
     "pubsub.broker.publisher": [
         (
+            "class Publisher(PublisherTally):\n",
+            """from pubsub.kernel import LinkedTally, Tally
+
+_UNUSED = LinkedTally(Tally())
+
+
+class Publisher(PublisherTally):
+""",
+        ),
+        (
             """        if self.topic is not topic:
             self.topic = topic
             self.link(topic)
-        protocol""",
-            "        protocol",
+        protocol = self._rules.protocol
+        if not (
+            gathering.put(columns, sender, protocol, self)
+            or gathering.begin(topic, columns, sender, protocol, self)
+""",
+            """        protocol = self._rules.protocol
+        if not (
+            gathering.put(columns, sender, protocol, _UNUSED)
+            or gathering.begin(topic, columns, sender, protocol, _UNUSED)
+""",
         ),
     ],
     "pubsub.broker.outbox": [
