@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +20,9 @@ from pubsub.commands.table_output import (
     time_text,
 )
 from pubsub.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pubsub.commands.api_client import Api
 
 
 @click.group("topics", invoke_without_command=True, no_args_is_help=False)
@@ -67,8 +71,7 @@ def list_topics(context: click.Context, match: str | None, unused: bool, as_json
     """
     from pubsub.commands.api_client import Api
 
-    query = {"unused": 1} | ({} if match is None else {"match": match})
-    rows = Api(destination(context)).items("/v1/topics", query)
+    rows = _rows(Api(destination(context)), {} if match is None else {"match": match})
     left_out: list[TableRow] = []
     print_rows(_COLUMNS, rows if unused else _used(rows, left_out), as_json)
     if left_out and sys.stdout.isatty():
@@ -78,10 +81,22 @@ def list_topics(context: click.Context, match: str | None, unused: bool, as_json
         )
 
 
+def _rows(api: Api, query: Mapping[str, object]) -> Iterator[TableRow]:
+    from pubsub.commands.api_client import RequestFailed
+
+    try:
+        yield from api.items("/v1/topics", {**query, "unused": 1})
+    except RequestFailed as error:
+        if "'unused'" not in str(error):
+            raise
+        # A broker of an earlier version lists all topics, and does not mark those that are used.
+        yield from api.items("/v1/topics", query)
+
+
 def _used(rows: Iterable[TableRow], left_out: list[TableRow]) -> Iterator[TableRow]:
     """Yield the rows of topics that are used; the others are added to ``left_out``."""
     for row in rows:
-        if row["used"]:
+        if row.get("used", True):
             yield row
         else:
             left_out.append(row)

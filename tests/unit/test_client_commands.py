@@ -472,6 +472,26 @@ class TopicsTests(ClientCase):
         assert json.loads(self.run_it("topics", "--json", API)[1].splitlines()[1])["name"] == "b"
         assert self.api.port == 7080
 
+    def test_the_list_of_a_broker_of_an_earlier_version(self) -> None:
+        row = {
+            "name": "a", "durability": "async", "subscribers": 0, "messages": 1, "bytes": 1,
+            "last_timestamp": 1,
+        }  # fmt: skip
+        before = self.api.answer
+
+        def answer(method: str, path: str, query: Any) -> tuple[int, list[dict[str, Any]]]:
+            if path != "/v1/topics":
+                return before(method, path, query)
+            if "unused" in query:
+                message = "unknown parameter 'unused'; expected after, limit, match, start, stop"
+                return 400, [{"error": "invalid-request", "message": message}]
+            return 200, [{"items": [row], "next": None}]
+
+        with patch.object(self.api, "answer", answer):
+            assert self.run_it("topics", "list", API) == (0, "a\tasync\t0\t1\t1\t1\n", "")
+            assert self.run_it("topics", "list", "--all", "--match=a", API)[0] == 0
+        assert parse_qs(urlsplit(self.api.requests[-1][1]).query)["match"] == ["a"]
+
     def test_names_stay_in_their_column_and_row(self) -> None:
         self.store(("a\tb\nc\x1b[2J", "x"))
         assert self.run_it("topics", API) == (0, "a\\tb\\nc\\u001b[2J\t1\t5\n", "")
