@@ -11,7 +11,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from twisted.logger import Logger
@@ -53,13 +53,42 @@ def migrate(source: Path, target: Path, report: Callable[[int, int, int], None])
 def migrate_missing(source: Path | None, target: Path) -> None:
     """Make the log ``target`` from the old history ``source``, if only the old one exists.
 
-    The log shows the progress. Raises StartError or OSError.
+    If both exist, and the old one has messages since it was migrated, that is logged. The log shows
+    the progress. Raises StartError or OSError.
     """
-    if source is not None and source.exists() and not target.exists():
+    if source is None or not source.exists():
+        return
+    if target.exists():
+        _report_later_messages(source, target)
+    else:
         log.warn(
             "history: migrating {old} to {path}; the old file is kept", old=source, path=target
         )
         migrate(source, target, log_progress)
+
+
+def _report_later_messages(source: Path, target: Path) -> None:
+    """Log it if version 0.1 has written messages to ``source`` since it was migrated."""
+    try:
+        with closing(Metadata(target / METADATA, read_only=True)) as metadata:
+            known = {(one.number, one.mark) for one in metadata.epochs()}
+        with closing(SqliteHistory(source)) as old:
+            later = [one for one in old.epochs() if (one.number, one.mark) not in known]
+            # If no epoch is known, the log is another one, or its metadata was lost.
+            if not later or len(later) == len(old.epochs()):
+                return
+            first = next((row.base for row in old.blocks(later[0].begins)), None)
+    except (OSError, sqlite3.Error, StartError):
+        # The start itself tells what is wrong with the log, and does not need the old file.
+        return
+    if first is not None:
+        log.warn(
+            "history: version 0.1 has written to {old} since it was migrated: its messages from "
+            "offset {first} on are not in {path}; docs/upgrading.md says what to do",
+            old=source,
+            first=first,
+            path=target,
+        )
 
 
 def log_progress(reached: int, first: int, stop: int) -> None:

@@ -97,10 +97,18 @@ class MigrationTests(TestCase):
         with history(self.old) as old:
             old.put("a", [b"1"])
         await (await self.open()).close()
+        with history(self.old):
+            pass
+        lines = logged(self)
+        await (await self.open()).close()
+        assert not [line for line in lines if "since" in line]
         with history(self.old) as old:
             old.put("a", [b"2"])
         await self.open()
         assert await self.payloads() == [(0, "a", [b"1"])]
+        (line,) = [line for line in lines if "since it was migrated" in line]
+        assert f"{self.old} since it was migrated: its messages from offset 1 on" in line
+        assert f"are not in {self.new};" in line
 
     async def test_expired_messages_do_not_come_back(self) -> None:
         with history(self.old) as old:
