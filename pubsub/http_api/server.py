@@ -23,6 +23,7 @@ from pubsub.http_api.request_origin import RequestOrigin
 from pubsub.http_api.request_target import origin_form
 from pubsub.http_api.routes import Routes, is_messages
 from pubsub.http_api.shares import Shares
+from pubsub.kept_modules import keep_modules
 from pubsub.settings import SECONDS, SIZE, Setting, integer
 from pubsub.store.worker import Worker
 
@@ -60,6 +61,14 @@ _MAX_BODIES = 64 * 1024**2
 # are used up.
 _SPARED_CONNECTIONS = 16
 _THREADS = 2
+LATE_MODULES = (
+    "pubsub.http_api.backplane_families",
+    "pubsub.http_api.metric_families",
+    "pubsub.http_api.metrics_exposition",
+    "pubsub.store.arrow",
+    "pubsub.store.arrow_values",
+)
+"""Those that need pyarrow and prometheus_client, which take a second to import together."""
 
 
 @implementer(IProtocolNegotiationFactory)
@@ -70,6 +79,7 @@ class HttpApiFactory(Factory):
 
     def __init__(self, listener: Listener, run_in_thread: RunInThread) -> None:
         self.listener = listener
+        keep_modules(LATE_MODULES)
         listener.event_protocol = PROTOCOL
         listener.quota.spared = _SPARED_CONNECTIONS
         self.staged_shares = Shares(lambda: listener.settings["max-staged"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, groupby
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,8 +28,10 @@ from pubsub.store.block_columns import (
     decode_names,
     numbers,
 )
-from pubsub.store.log_view import LogView
 from pubsub.store.parcel import Parcel, Piece
+
+if TYPE_CHECKING:
+    from pubsub.store.log_view import LogView
 
 BatchOrGap: TypeAlias = pa.RecordBatch | tuple[int, int]
 """Messages, or a range of offsets (start, stop) that is damaged."""
