@@ -163,7 +163,7 @@ def test_names_that_have_changed_end_the_start(tmp_path: Path) -> None:
 
 def test_a_new_history_reports_nothing(start: Start, tmp_path: Path) -> None:
     broker = start("--listen=cafe=tcp:0:interface=127.0.0.1", f"--store=log:{tmp_path / 'new'}")
-    assert "upgrade" not in broker.output
+    assert "upgrade from" not in broker.output
 
 
 def test_every_name_and_default_that_has_changed_is_listed() -> None:
