@@ -37,6 +37,8 @@ def _parse(value: object) -> Mapping[str, str]:
 def _names(namespace: str) -> list[str]:
     """Return the full names that ``namespace`` stands for."""
     found = [prefix + namespace for prefix in _PREFIXES if _exists(prefix + namespace)]
+    if not found and namespace.removeprefix("pubsub.").partition(".")[0] == "admin":
+        raise ValueError(f"the module {namespace!r} of earlier versions is in http_api now")
     if not found:
         raise ValueError(f"no module is called {namespace!r}; use a name such as store or cafe")
     return [*found, LEGACY] if namespace == "twisted" else found

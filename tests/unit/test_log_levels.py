@@ -45,5 +45,8 @@ class LevelTests(SynchronousTestCase):
         for name in ("stoer", "store.nothing", ".", "a..b", "wire "):
             message = str(raised(ValueError, LOG_LEVEL.parse, f"{name}=debug"))
             assert message.startswith("no module is called ")
+        for name in ("admin", "pubsub.admin.server"):
+            message = str(raised(ValueError, LOG_LEVEL.parse, f"{name}=debug"))
+            assert message == f"the module {name!r} of earlier versions is in http_api now"
         assert "separated by commas" in str(raised(ValueError, LOG_LEVEL.parse, 3))
         assert "expected one of" in str(raised(ValueError, LOG_LEVEL.parse, ""))
