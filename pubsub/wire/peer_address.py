@@ -9,24 +9,31 @@ from twisted.internet.address import IPv4Address, IPv6Address
 
 UNIX = "unix"
 """Stands for every client on a UNIX socket."""
+_INTERNET = IPv4Address | IPv6Address
+_MAPPED = "::ffff:"
 
 
 def is_local(peer: object) -> bool:
     """Return whether the peer is on this machine: at a loopback address or a UNIX socket."""
-    host = getattr(peer, "host", None)
-    return host is None or ip_address(host).is_loopback
+    host = host_of(peer)
+    return host == UNIX or ip_address(host).is_loopback
 
 
 def host_of(address: object) -> str:
     """The IP address, as one string object for all connections of a host."""
-    return intern(address.host) if isinstance(address, IPv4Address | IPv6Address) else UNIX
+    return intern(_plain(address.host)) if isinstance(address, _INTERNET) else UNIX
 
 
 def address_text(address: object) -> str:
     """``HOST:PORT``, or ``unix``."""
-    if isinstance(address, IPv4Address | IPv6Address):
-        return f"{address.host}:{address.port}"
+    if isinstance(address, _INTERNET):
+        return f"{_plain(address.host)}:{address.port}"
     return UNIX
+
+
+def _plain(host: str) -> str:
+    """Return an address of IPv4 as such; a socket for both versions shows it as one of IPv6."""
+    return host[len(_MAPPED) :] if host.startswith(_MAPPED) and "." in host else host
 
 
 def network_of(host: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.ipc
-from twisted.internet.address import IPv4Address
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IPushProducer, ITCPTransport
 from twisted.internet.task import Clock
@@ -106,7 +106,12 @@ class Answer:
 class WebClient:
     """One connection."""
 
-    def __init__(self, factory: HttpApiFactory, clock: Clock, address: IPv4Address) -> None:
+    def __init__(
+        self,
+        factory: HttpApiFactory,
+        clock: Clock,
+        address: IPv4Address | IPv6Address | UNIXAddress,
+    ) -> None:
         self._clock = clock
         self.channel = factory.buildProtocol(address)
         self.stream = WebStream(clock, address, (ITCPTransport, IPushProducer))
