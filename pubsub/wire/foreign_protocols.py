@@ -10,6 +10,8 @@ import re
 
 FIRST_BYTES = 32
 """The bytes that are enough to recognize a protocol."""
+PROXY_HEADERS = (b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n")
+"""The first bytes of both versions of the PROXY header."""
 _TLS = "TLS"
 # The first bytes of servers, by the name that the protocol has in URLs.
 _REPLIES = (
@@ -44,6 +46,8 @@ def http_problem(data: bytes) -> str:
 
     HTTP waits for the end of a line, and a client of another protocol for a reply.
     """
+    if data.startswith(PROXY_HEADERS):
+        return "this port does not take the PROXY header; put haproxy: before its endpoint"
     first = data.lstrip(b"\r\n")[:1]
     if not first or _METHOD.match(first):
         return ""

@@ -1,37 +1,36 @@
 """Connections behind a proxy that sends the PROXY header (``haproxy:`` endpoints).
 
 Twisted's wrapper passes on neither half-closing nor the end of a handshake, so that the client's
-half-close would end the connection, and the broker's own would end with a timeout.
+half-close would end the connection, and the broker's own would end with a timeout. It closes
+connections without a header silently.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener
+from twisted.internet.interfaces import IAddress, IHalfCloseableProtocol, IHandshakeListener
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from zope.interface import implementer
+
+from pubsub.wire.peer_address import address_text, is_local
+from pubsub.wire.proxy_header import BadHeader, ProxyHeader, read_header
+
+if TYPE_CHECKING:
+    from pubsub.wire.tls_stream import Refuse
 
 PROXIES_ARE_KNOWN = True
 """False with a Twisted that has the classes for the PROXY header elsewhere: they are private. The
 layers below the header would then be taken for the client's, so such endpoints are refused."""
 try:
-    from twisted.protocols.haproxy._v2parser import V2Parser
     from twisted.protocols.haproxy._wrapper import HAProxyProtocolWrapper, HAProxyWrappingFactory
 except ImportError:
     PROXIES_ARE_KNOWN = False
     HAProxyProtocolWrapper = ProtocolWrapper  # type: ignore[assignment, misc]
     HAProxyWrappingFactory = type("HAProxyWrappingFactory", (WrappingFactory,), {})  # type: ignore[assignment, misc]
 
-# Additional fields of version 2 of the header: that of TLS, and the client's common name in it.
-_TLS, _COMMON_NAME = 0x20, 0x22
-# Bits of the field of TLS: the client has presented a certificate, on this connection or an earlier
-# one of the session.
-_HAS_CERTIFICATE = 0x02 | 0x04
-_FIELD = struct.Struct("!BH")
-_CLIENT = struct.Struct("!BI")
+BAD_HEADER = "proxy-header"
+"""The reason of a connection that does not begin with a PROXY header."""
 
 
 @implementer(IHalfCloseableProtocol)
@@ -41,21 +40,68 @@ class ProxiedStream(HAProxyProtocolWrapper):
     The header of the proxy is the handshake of such a transport.
     """
 
-    _header_received = False
+    _header: ProxyHeader | None = None
+    _source: IAddress | None = None
+    _is_refused = False
+    # The bytes of the header that have arrived.
+    _begun = b""
 
     def dataReceived(self, data: bytes) -> None:
         """See IProtocol."""
-        super().dataReceived(data)
-        if not self._header_received and self._proxyInfo is not None:
-            self._header_received = True
-            if IHandshakeListener.providedBy(self.wrappedProtocol):
-                self.wrappedProtocol.handshakeCompleted()
+        if self._header is not None:
+            self.wrappedProtocol.dataReceived(data)
+        elif not self._is_refused:
+            self._begin(self._begun + data)
+
+    def _begin(self, data: bytes) -> None:
+        try:
+            found = read_header(data)
+        except BadHeader:
+            self._refuse()
+            return
+        if found is None:
+            self._begun = data
+            return
+        self._begun = b""
+        self._header, length = found
+        self._source = self._believed(self._header.source)
+        if IHandshakeListener.providedBy(self.wrappedProtocol):
+            self.wrappedProtocol.handshakeCompleted()
+        if len(data) > length:
+            self.wrappedProtocol.dataReceived(data[length:])
+
+    def _refuse(self) -> None:
+        self._is_refused = True
+        self._begun = b""
+        refuse: Refuse = self.factory.refuse
+        refuse(BAD_HEADER, address_text(self.getPeer()))
+        self.loseConnection()  # type: ignore[no-untyped-call]
+
+    def _believed(self, source: IAddress | None) -> IAddress | None:
+        """Return ``source``, or None if it is an address of the proxy's machine, but not of ours.
+
+        Otherwise clients of another machine would count as clients of this one.
+        """
+        assert self.transport is not None
+        if source is None or (is_local(source) and not is_local(self.transport.getPeer())):
+            return None
+        return source
+
+    def getPeer(self) -> IAddress:
+        """See ITransport: the client's address, or the proxy's if the client's is not known."""
+        assert self.transport is not None
+        return self.transport.getPeer() if self._source is None else self._source
+
+    def getHost(self) -> IAddress:
+        """See ITransport: the address that the client has connected to."""
+        assert self.transport is not None
+        known = None if self._header is None else self._header.destination
+        return self.transport.getHost() if known is None else known
 
     @property
     def certified_name(self) -> str:
         """The common name of the client's certificate, which the proxy has verified; or empty."""
-        info = self._proxyInfo
-        return "" if info is None else certified_name(info.header)
+        return "" if self._header is None else self._header.certified_name
 
     def readConnectionLost(self) -> None:
         """See IHalfCloseableProtocol."""
@@ -70,43 +116,13 @@ class ProxiedStream(HAProxyProtocolWrapper):
         return cast(IHalfCloseableProtocol, self.wrappedProtocol)
 
 
-def use_proxied_streams(factory: object) -> None:
-    """Have the PROXY wrapper among the wrappers of ``factory``, if any, build ProxiedStreams."""
+def use_proxied_streams(factory: object, refuse: Refuse) -> None:
+    """Have the PROXY wrapper among the wrappers of ``factory``, if any, build ProxiedStreams.
+
+    They call ``refuse`` with a reason and the proxy for each connection without a header.
+    """
     while isinstance(factory, WrappingFactory):
         if isinstance(factory, HAProxyWrappingFactory):
             factory.protocol = ProxiedStream  # type: ignore[assignment]
+            factory.refuse = refuse  # type: ignore[attr-defined]
         factory = factory.wrappedFactory
-
-
-def certified_name(header: bytes) -> str:
-    """Return the common name in a PROXY header of version 2, if the proxy has verified it.
-
-    Empty without such a certificate, and for a header whose fields are malformed (§2.2.6).
-    """
-    if not header.startswith(V2Parser.PREFIX):
-        return ""
-    start = 16 + struct.calcsize(V2Parser.ADDRESSFORMATS.get(header[13], ""))
-    try:
-        tls = dict(_fields(header[start:])).get(_TLS, b"")
-        if len(tls) < _CLIENT.size:
-            return ""
-        flags, failed = _CLIENT.unpack_from(tls)
-        if failed or not flags & _HAS_CERTIFICATE:
-            return ""
-        return dict(_fields(tls[_CLIENT.size :])).get(_COMMON_NAME, b"").decode()
-    except ValueError:
-        return ""
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the type and the value of each field; raises ValueError."""
-    at = 0
-    while at < len(data):
-        if len(data) - at < _FIELD.size:
-            raise ValueError
-        kind, length = _FIELD.unpack_from(data, at)
-        at += _FIELD.size
-        if len(data) - at < length:
-            raise ValueError
-        yield kind, data[at : at + length]
-        at += length

@@ -14,7 +14,7 @@ from twisted.internet.testing import MemoryReactorClock
 from pubsub.errors import ConfigurationError
 from pubsub.wire.listener_service import ListenerService
 from pubsub.wire.proxy_protocol import use_proxied_streams
-use_proxied_streams(Factory())
+use_proxied_streams(Factory(), print)
 try:
     ListenerService("cafe", "haproxy:tcp:1", Factory(), MemoryReactorClock())
 except ConfigurationError as error:

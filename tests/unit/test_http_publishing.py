@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.durability import Durability
 from pubsub.http_api.flow_control import WAIT_SECONDS
 from pubsub.http_api.message_body import MAX_MESSAGES
+from tests.unit import proxy_headers
 from tests.unit.fakes import Held
 from tests.unit.slow_store import Slow
 from tests.unit.web import Answer, WebHouse
@@ -212,6 +213,8 @@ class HeadTests(SynchronousTestCase):
         """Their clients would wait for a reply as long as a request may take."""
         for data, text in (
             (b"\x16\x03\x01\x02\0\x01" + bytes(511), "does not speak TLS"),
+            (b"PROXY TCP4 192.0.2.9 192.0.2.1 4000 7080\r\n", "put haproxy: before its endpoint"),
+            (proxy_headers.header(), "put haproxy: before its endpoint"),
             (b'{"_class":"GetRequest","identity":"bob","after":0}\n', "speaks HTTP"),
             (b"\xfe\xca\x01\x07\0\0\0", "speaks HTTP"),
             (b"\x0a\0", "speaks HTTP"),

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 from typing import Any
 
 import trustme
 from cryptography import x509
-from hypothesis import given
-from hypothesis import strategies as st
 from twisted.internet.address import IPv4Address, UNIXAddress
 from twisted.internet.interfaces import ISSLTransport
 from twisted.internet.protocol import Factory, Protocol
@@ -21,8 +18,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from pubsub.broker.identity import CERTIFICATE, SOCKET, Identity
-from pubsub.wire.proxy_protocol import ProxiedStream, certified_name
+from pubsub.wire.proxy_protocol import ProxiedStream
 from pubsub.wire.transport_identity import identity_of, name_in
+from tests.unit.proxy_headers import header, tls_field
 
 AUTHORITY = trustme.CA()
 PEER = IPv4Address("TCP", "192.0.2.7", 4711)
@@ -50,50 +48,6 @@ class NameTests(SynchronousTestCase):
     def test_names_that_cannot_be_shown(self) -> None:
         for name in ("a\nb", "a\x00b", "\x1b[1m"):
             assert name_in(certificate("a.example", common_name=name), "cn") == ""
-
-
-def field(kind: int, value: bytes) -> bytes:
-    return struct.pack("!BH", kind, len(value)) + value
-
-
-def header(*fields: bytes, command: int = 0x21, family: int = 0x11) -> bytes:
-    """Return a PROXY header of version 2 with these fields."""
-    addresses = bytes((192, 0, 2, 9, 192, 0, 2, 1)) + struct.pack("!HH", 4000, 7070)
-    body = addresses + b"".join(fields)
-    start = b"\r\n\r\n\0\r\nQUIT\n" + bytes((command, family))
-    return start + struct.pack("!H", len(body)) + body
-
-
-def tls_field(name: bytes, flags: int = 0x07, failed: int = 0) -> bytes:
-    return field(
-        0x20, struct.pack("!BI", flags, failed) + field(0x21, b"TLSv1.3") + field(0x22, name)
-    )
-
-
-class ProxyTests(SynchronousTestCase):
-    """``certified_name``"""
-
-    def test_the_name_that_the_proxy_has_verified(self) -> None:
-        assert certified_name(header(field(0x04, b"x"), tls_field("ädä".encode()))) == "ädä"
-
-    def test_a_certificate_that_was_not_verified(self) -> None:
-        assert certified_name(header(tls_field(b"ada", failed=1))) == ""
-
-    def test_tls_without_a_certificate(self) -> None:
-        assert certified_name(header(tls_field(b"ada", flags=0x01))) == ""
-        assert certified_name(header(tls_field(b"ada", flags=0x05))) == "ada"
-
-    def test_other_headers(self) -> None:
-        assert certified_name(header()) == ""
-        assert certified_name(header(field(0x20, b"\x07"))) == ""
-        assert certified_name(b"PROXY TCP4 192.0.2.9 192.0.2.1 4000 7070\r\n") == ""
-        assert certified_name(header(tls_field(b"\xff"))) == ""
-        assert certified_name(header(tls_field(b"ada") + b"\x20")) == ""
-        assert certified_name(header(b"\x22\xff\xff")) == ""
-
-    @given(st.binary(max_size=60))
-    def test_any_fields(self, data: bytes) -> None:
-        assert isinstance(certified_name(header(data)), str)
 
 
 @implementer(ISSLTransport)
