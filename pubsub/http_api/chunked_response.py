@@ -36,6 +36,8 @@ class ChunkedResponse(LiveResponse):
 
     def start_chunks(self) -> None:
         """Send the headers; chunks are written to the transport from now on."""
+        # nginx would keep them until it has some KiB.
+        self._request.responseHeaders.setRawHeaders("X-Accel-Buffering", ["no"])
         self._request.write(b"")
         self.take_channel()
 

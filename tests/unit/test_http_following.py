@@ -102,6 +102,12 @@ class ReadingTests(SynchronousTestCase):
             answer = self.house.get(PATH, Last_Event_ID=given)
             assert answer.error == (400, "invalid-request"), given
 
+    def test_proxies_are_told_to_pass_each_message_on(self) -> None:
+        for target in (PATH + "?follow=1", "/v1/status?follow=1"):
+            follower = Follower(self.house, target, token=self.house.token("metrics"))
+            follower.body()
+            assert b"\r\nX-Accel-Buffering: no\r\n" in follower.head
+
     def test_http_1_0(self) -> None:
         client = self.house.connect()
         client.send(f"GET {PATH}?follow=1 HTTP/1.0\r\n\r\n".encode())
