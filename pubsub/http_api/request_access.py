@@ -10,7 +10,7 @@ from pubsub.broker.identity import ANONYMOUS, SOCKET, Identity, token_identity
 from pubsub.errors import BadToken, RateLimited
 from pubsub.http_api.api_error import FORBIDDEN, ApiError
 from pubsub.http_api.client_share import bearer_token
-from pubsub.wire.peer_address import is_local
+from pubsub.http_api.forwarded_requests import address_of, is_from_here, proved_identity
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 
 ADMIN, METRICS = "admin", "metrics"
 """Actions that belong to no topic."""
-
-
-# Headers that proxies add to the requests that they forward.
-_FORWARDED = (b"forwarded", b"via", b"x-forwarded-for", b"x-real-ip")
 
 
 class RequestAccess:
@@ -246,18 +242,12 @@ def request_access(request: ApiRequest, listener: Listener) -> RequestAccess:
     """
     header = request.requestHeaders.getRawHeaders(b"authorization")
     if header is None:
-        identity = request.channel.identity
+        identity = proved_identity(request)
         return RequestAccess(listener, identity, is_local=is_from_here(request))
     raw = bearer_token(header[-1])
     if raw is None:
         raise BadToken("expected Authorization: Bearer TOKEN")
-    return token_access(raw, listener, request.address)
-
-
-def is_from_here(request: ApiRequest) -> bool:
-    """Return whether the client is on this machine, and no proxy has forwarded its request."""
-    forwarded = any(map(request.requestHeaders.hasHeader, _FORWARDED))
-    return is_local(request.client) and not forwarded
+    return token_access(raw, listener, address_of(request))
 
 
 def token_access(raw: bytes, listener: Listener, host: str) -> RequestAccess:

@@ -15,6 +15,7 @@ from zope.interface import implementer
 from pubsub.errors import Refused
 from pubsub.http_api.api_error import BAD_REQUEST, INTERNAL, PROBLEM, ApiError
 from pubsub.http_api.api_request import ApiRequest
+from pubsub.http_api.forwarded_requests import proved_identity
 from pubsub.http_api.history_response import RunInThread
 from pubsub.http_api.http_channel import Channel
 from pubsub.http_api.message_publishing import PROTOCOL
@@ -143,7 +144,7 @@ class HttpApiFactory(Factory):
         path = request.path
         is_open = path == b"/v1/ws" or not path.startswith((b"/v1/", b"/metrics"))
         if not is_open and not request.requestHeaders.hasHeader("authorization"):
-            self.listener.check_identity(request.channel.identity)
+            self.listener.check_identity(proved_identity(request))
 
     def _check_origin(self, request: ApiRequest) -> bool:
         """See ``RequestOrigin.check``."""

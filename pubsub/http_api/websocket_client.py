@@ -20,9 +20,10 @@ from websockets.protocol import Protocol as Frames
 from pubsub.broker.memory_budget import INPUT
 from pubsub.errors import BadToken, HandshakeTimeout, Refused
 from pubsub.http_api.api_error import BAD_REQUEST, INTERNAL, ApiError
+from pubsub.http_api.forwarded_requests import is_from_here, proved_identity
 from pubsub.http_api.live_response import HEARTBEAT_SECONDS, RESPONSE_BYTES, LiveResponse
 from pubsub.http_api.parameters import invalid
-from pubsub.http_api.request_access import RequestAccess, is_from_here
+from pubsub.http_api.request_access import RequestAccess
 from pubsub.http_api.websocket_close import BAD_TOKEN, TIMEOUT, close_code, close_reason
 from pubsub.http_api.websocket_frames import (
     BadRequest,
@@ -68,7 +69,7 @@ class WebSocketClient(LiveResponse):
         self._limit: int = listener.settings["max-message"]
         self._frames = Frames(SERVER, state=OPEN, max_size=self._limit, logger=quiet)
         is_local = is_from_here(request)
-        anonymous = RequestAccess(listener, request.channel.identity, is_local=is_local)
+        anonymous = RequestAccess(listener, proved_identity(request), is_local=is_local)
         self._requests = WebSocketRequests(context, self._outbox, anonymous)
         self._charge = TransportCharge(self.evict, listener.memory, INPUT)
         # The fragments of a message so far, joined: small ones would take more memory than bytes.

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import socket
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
 from twisted.internet import reactor
+from twisted.internet.address import UNIXAddress
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
+from pubsub.broker.access_table import AccessTable, Who
 from pubsub.broker.anonymous_policy import ALLOW_ANONYMOUS, admits_anonymous, is_here
 from pubsub.broker.identity import CERTIFICATE, Identity
 from pubsub.broker.tls_settings import TLS
@@ -19,12 +22,16 @@ from pubsub.errors import AuthenticationRequired, StartError
 from pubsub.server.command_line import make_options
 from pubsub.wire.listener_service import ListenerService
 from tests.unit import cafe_wire as wire
+from tests.unit.access_rules import rule
 from tests.unit.fakes import make_broker, make_listener
 from tests.unit.streams import House
-from tests.unit.web import WebHouse
+from tests.unit.web import WebClient, WebHouse
 from tests.unit.web_sockets import SocketClient
 
 HERE, THERE = "127.0.0.1", "192.0.2.7"
+FORWARDING = (
+    "Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP",
+)  # fmt: skip
 
 
 class PolicyTests(SynchronousTestCase):
@@ -197,3 +204,45 @@ class HttpTests(SynchronousTestCase):
         assert client.response.status_code == 101
         assert client.refused("connect") == "authentication-required"
         assert client.close_code == 4001
+
+    def test_a_request_through_a_proxy_on_this_machine(self) -> None:
+        house = WebHouse(allow_anonymous="auto")
+        token = house.token("history")
+        assert house.connect(HERE).get("/v1/bounds").status == 200
+        for name in FORWARDING:
+            assert house.connect(HERE).get("/v1/bounds", **{name: THERE}).error[0] == 401
+            answer = house.connect(HERE).get("/v1/bounds", token=token, **{name: THERE})
+            assert answer.status == 200
+
+    def test_a_request_of_http_1_0_may_come_through_a_proxy(self) -> None:
+        house = WebHouse(allow_anonymous="auto")
+        client = house.connect(HERE)
+        client.send(b"GET /v1/bounds HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        assert client.answer().error == (401, "authentication-required")
+
+    def test_a_web_socket_through_a_proxy(self) -> None:
+        house = WebHouse(allow_anonymous="auto")
+        assert "epoch" in SocketClient(house, host=HERE).ask("connect")
+        client = SocketClient(house, host=HERE, headers={"X-Forwarded-For": THERE})
+        assert client.refused("connect") == "authentication-required"
+
+    def test_rules_for_an_address_do_not_apply_to_other_clients_of_a_proxy(self) -> None:
+        house = WebHouse(allow_anonymous="on")
+        here = Who(networks=(ip_network("127.0.0.0/8"),))
+        house.broker.set_access(AccessTable([rule(True, who=here)]))
+        house.publish("a", b"1")
+        path, token = "/v1/history?start=0&topic=a", house.token("history")
+        for given in ({}, {"token": token}):
+            assert house.connect(HERE).get(path, **given).status == 200
+            answer = house.connect(HERE).get(path, Via="1.1 proxy", **given)
+            assert answer.error == (403, "not-authorized")
+
+    def test_the_user_of_a_proxy_at_a_unix_socket_is_not_the_clients(self) -> None:
+        for headers, status in (({}, 200), ({"Via": "1.1 proxy"}, 401)):
+            house = WebHouse(allow_anonymous="off")
+            client = WebClient(house.factory, house.clock, UNIXAddress(None))
+            near, far = socket.socketpair()
+            self.addCleanup(near.close)
+            self.addCleanup(far.close)
+            client.stream.socket = near  # type: ignore[attr-defined]
+            assert client.get("/v1/bounds", **headers).status == status

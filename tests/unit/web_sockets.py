@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from websockets.client import ClientProtocol
@@ -26,9 +27,11 @@ class SocketClient:
         url: str = URL,
         origin: str | None = None,
         protocol: str = SUBPROTOCOL,
+        host: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self.house = house
-        self.client = house.connect()
+        self.client = house.connect() if host is None else house.connect(host)
         self.stream = self.client.stream
         self.frames = ClientProtocol(
             parse_uri(url),
@@ -39,7 +42,9 @@ class SocketClient:
         self.binary: list[bytes] = []
         self.pings = 0
         self._numbers = iter(range(1, 10_000))
-        self.frames.send_request(self.frames.connect())
+        handshake = self.frames.connect()
+        handshake.headers.update(headers or {})
+        self.frames.send_request(handshake)
         self.push()
         self.pull()
 
