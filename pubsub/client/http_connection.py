@@ -23,6 +23,8 @@ _PATH, _SUBPROTOCOL = "/v1/ws", "pubsub.v1.json"
 _PERMANENT = (400, 401, 403, 404, 426)
 # Those of the first request: it may succeed later.
 _TEMPORARY = ("rate-limited", "memory", "internal")
+# Characters of a server's text that are shown.
+_MAX_DETAIL = 300
 # The frames have the token and the messages.
 _QUIET = logging.getLogger("pubsub.client.websocket")
 _QUIET.disabled = True
@@ -47,7 +49,7 @@ class HttpConnection(WireConnection):
         self.waiting: dict[int, Any] = {}
         self._opcode = Opcode.TEXT
         self._parts: list[bytes] = []
-        self._status = 0
+        self._response: Response | None = None
         self.epoch = ""
         self.max_messages = 1
         """The number of messages that the broker takes, or sends, at once."""
@@ -116,7 +118,7 @@ class HttpConnection(WireConnection):
             raise WireError("not a WebSocket")
 
     def _welcome(self, response: Response) -> None:
-        self._status = response.status_code
+        self._response = response
         if self._frames.handshake_exc is not None:
             return
         if self._frames.subprotocol is None:
@@ -129,10 +131,11 @@ class HttpConnection(WireConnection):
         self._hello = self.request(None, "connect", **members)
 
     def _refused(self, events: list[WireEvent]) -> None:
-        if self._status in (0, HTTPStatus.SWITCHING_PROTOCOLS):
+        response = self._response
+        if response is None or response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
             raise WireError("not the HTTP API of a broker")
-        permanent = self._status in _PERMANENT
-        self._end(Rejected(f"HTTP {self._status}", permanent), events)
+        permanent = response.status_code in _PERMANENT
+        self._end(Rejected(f"HTTP {response.status_code}{_detail(response)}", permanent), events)
 
     def _end(self, event: WireEvent, events: list[WireEvent]) -> None:
         self.flush(events)
@@ -212,3 +215,13 @@ class HttpConnection(WireConnection):
 
     def flush(self, events: list[WireEvent]) -> None:
         """Append the events of the collected messages."""
+
+
+def _detail(response: Response) -> str:
+    """Return the text of a problem document (RFC 9457) after a colon; empty for other bodies."""
+    try:
+        detail = json.loads(response.body or b"")["detail"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    is_shown = isinstance(detail, str) and detail.isprintable() and len(detail) <= _MAX_DETAIL
+    return f": {detail}" if is_shown else ""

@@ -96,6 +96,22 @@ class HandshakeTests(SynchronousTestCase):
                 assert far.connection.take_output() == b""
                 assert far.receive(b"more") == []
 
+    def test_the_text_of_a_refusal(self) -> None:
+        for body, shown in (
+            (b'{"detail": "not a name of this broker"}', ": not a name of this broker"),
+            (b'{"detail": "\\u001b[2J"}', ""),
+            (b'{"detail": 7}', ""),
+            (b'["detail"]', ""),
+            (b"[" * 100_000, ""),
+            (b'{"detail": "%b"}' % (b"x" * 301), ""),
+            (b"<html>\xff</html>", ""),
+        ):
+            head = b"HTTP/1.1 403 Forbidden\r\nContent-Length: %d\r\n\r\n" % len(body)
+            for sizes in ((7,), (65_536,)):
+                far = HandMade(make(Role.SUBSCRIBER))
+                events = receive_cut(far.connection, head + body, sizes)
+                assert events == [Rejected(f"HTTP 403{shown}", True)]
+
     def test_not_the_subprotocol(self) -> None:
         """Nothing is sent to a server that has not agreed on it, above all no token."""
         for protocol in (None, "other"):
@@ -288,7 +304,7 @@ class BrokerTests(SynchronousTestCase):
         first = HttpPair(self.house, make(Role.PUBLISHER))
         assert first.take() == [Opened()]
         second = HttpPair(self.house, make(Role.PUBLISHER))
-        assert second.take() == [Rejected("HTTP 503", permanent=False)]
+        assert second.take() == [Rejected("HTTP 503: connections", permanent=False)]
 
     def test_pings_of_both_sides(self) -> None:
         reader = self.reader()
