@@ -11,6 +11,8 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
+from pubsub.errors import ConfigurationError
+
 _FIRST = 3
 _NAMED = re.compile(r"systemd:(?:domain=\w+:)?name=([^:]+)(?::domain=\w+)?")
 
@@ -37,11 +39,18 @@ def initial_environment() -> dict[str, str]:
 def find_inherited(
     name: str, kind: socket.SocketKind, environment: Mapping[str, str] | None = None
 ) -> int | None:
-    """Return the descriptor of the inherited socket with this name and kind, or None."""
-    for place, found in enumerate(inherited_names(environment)):
-        if found == name and kind_of(_FIRST + place) == kind:
-            return _FIRST + place
-    return None
+    """Return the descriptor of the inherited socket with this name and kind, or None.
+
+    Raises ConfigurationError if there are several: clients of the others would wait forever.
+    """
+    places = enumerate(inherited_names(environment), _FIRST)
+    found = [at for at, other in places if other == name and kind_of(at) == kind]
+    if len(found) > 1:
+        raise ConfigurationError(
+            f"systemd:name={name}: the service manager has handed over {len(found)} such sockets; "
+            "give each a unit and a FileDescriptorName= of its own"
+        )
+    return found[0] if found else None
 
 
 def inherited_names(environment: Mapping[str, str] | None = None) -> list[str]:

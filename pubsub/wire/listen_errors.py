@@ -11,13 +11,14 @@ from twisted.internet.error import CannotListenError
 from pubsub.wire.inherited_sockets import inherited_names
 
 _UNIX = re.compile(r"(haproxy:)?unix:")
+_SYSTEMD = re.compile(r"(haproxy:)?systemd:")
 _PLAIN_IPV6 = re.compile(r".*(?<!\\)::|.*interface=[0-9a-fA-F]+:")
 _FIRST_UNPRIVILEGED = 1024
 
 
 def remedy_for_endpoint(description: str) -> str:
     """Return a hint about an endpoint string that cannot be parsed, or an empty string."""
-    if description.startswith("systemd:"):
+    if _SYSTEMD.match(description):
         names = inherited_names()
         if names:
             return f" (the service manager has handed over: {', '.join(names)})"
@@ -70,7 +71,7 @@ def _lock_reason(error: CannotListenError) -> str:
 
 def _remedy(error: OSError, description: str, port: object) -> str:
     """Return what the operator can do, or an empty string."""
-    if description.startswith("systemd:"):
+    if _SYSTEMD.match(description):
         return {
             errno.EBADF: "another listener has this socket; give each one its own "
             "FileDescriptorName=",

@@ -37,7 +37,7 @@ from pubsub.wire.light_transport import use_transports
 from pubsub.wire.listen_errors import reason_of_listen_error, remedy_for_endpoint
 from pubsub.wire.loopback import use_reno_on_loopback
 from pubsub.wire.peer_address import host_of
-from pubsub.wire.proxy_protocol import use_proxied_streams
+from pubsub.wire.proxy_protocol import proxied, use_proxied_streams
 from pubsub.wire.server_tls import ServerTls
 from pubsub.wire.tls_factory import TlsFactory, use_tls_streams
 
@@ -51,7 +51,7 @@ BACKLOG = 4096
 KEEPALIVE = {"TCP_KEEPIDLE": 120, "TCP_KEEPINTVL": 30, "TCP_KEEPCNT": 4}
 """TCP keepalive: the idle seconds before the first probe, the interval, and the number."""
 _PROXIED = re.compile(r"haproxy:")
-_UNIX = re.compile(r"(haproxy:)?unix:")
+_UNIX = re.compile(r"unix:")
 _SSL = re.compile(r"(haproxy:)?ssl:")
 # A colon after a backslash is part of the path.
 _MODE = re.compile(r"(?<!\\):mode=")
@@ -276,6 +276,8 @@ def _parse(reactor: object, description: str) -> IStreamServerEndpoint:
     Twisted requires the address family of a ``systemd:`` endpoint. It is read from the inherited
     socket instead.
     """
+    if _PROXIED.match(description):
+        return proxied(_parse(reactor, _PROXIED.sub("", description, count=1)))
     if _UNIX.match(description) and not _MODE.search(description):
         description += ":mode=660"
     name = name_in(description)

@@ -9,7 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from twisted.internet.interfaces import IAddress, IHalfCloseableProtocol, IHandshakeListener
+from twisted.internet.interfaces import (
+    IAddress,
+    IHalfCloseableProtocol,
+    IHandshakeListener,
+    IStreamServerEndpoint,
+)
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from zope.interface import implementer
 
@@ -114,6 +119,13 @@ class ProxiedStream(HAProxyProtocolWrapper):
     @property
     def _half_closeable(self) -> IHalfCloseableProtocol:
         return cast(IHalfCloseableProtocol, self.wrappedProtocol)
+
+
+def proxied(endpoint: IStreamServerEndpoint) -> IStreamServerEndpoint:
+    """Return ``endpoint`` for connections that begin with the header of a proxy."""
+    from twisted.protocols.haproxy import proxyEndpoint
+
+    return proxyEndpoint(endpoint)
 
 
 def use_proxied_streams(factory: object, refuse: Refuse) -> None:

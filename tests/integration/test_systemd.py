@@ -28,6 +28,7 @@ from tests.integration.clients import (
 )
 from tests.integration.cluster import free_port
 from tests.integration.fast_client import make_secret
+from tests.integration.streams import PROXY_HEADER
 
 UNITS = Path(__file__).parents[2] / "docs/deploy/systemd"
 # Makes a socket a descriptor of its child from 3 on, as the service manager does.
@@ -166,6 +167,17 @@ def test_the_sockets_of_the_units(start: Start, tmp_path: Path) -> None:
         client.recv(100)
         client.send(frame(PING))
         assert client.recv(100) == frame(PONG)
+
+
+def test_a_socket_behind_a_proxy(start: Start) -> None:
+    with socket.create_server((HOST, 0)) as listening:
+        before, descriptors = activated("nsd", listening)
+        options = ("--allow-anonymous", "--listen=nsd=haproxy:systemd:name=nsd")
+        start(*options, before=before, pass_fds=descriptors)
+        address = listening.getsockname()
+    with socket.create_connection(address, 30) as client:
+        client.sendall(PROXY_HEADER + b'{"_class":"OpenRequest","identity":"ada"}\n')
+        assert client.recv(100) == b'{"_class":"SuccessResponse"}\n'
 
 
 def test_systemd_socket_activate(tmp_path: Path) -> None:

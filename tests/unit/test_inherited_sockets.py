@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import socket
 
+import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.errors import ConfigurationError
 from pubsub.wire import inherited_sockets
 from pubsub.wire.inherited_sockets import (
     family_of,
@@ -68,6 +70,11 @@ class SocketTests(SynchronousTestCase):
         assert self.find("cafe", DATAGRAM) == 0
         assert self.find("cafe", STREAM) == 1
         assert self.find("nsd", STREAM) == 2
+
+    def test_two_of_one_name_and_kind(self) -> None:
+        with pytest.raises(ConfigurationError, match=r"^systemd:name=nsd: .* 2 such sockets; give"):
+            self.find("nsd", STREAM, LISTEN_FDNAMES="cafe:nsd:nsd")
+        assert self.find("nsd", STREAM, LISTEN_FDNAMES="nsd:cafe:nsd") == 2
 
     def test_missing_sockets(self) -> None:
         assert self.find("nsd", DATAGRAM) is None
