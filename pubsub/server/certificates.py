@@ -81,6 +81,10 @@ class CertificateWatch(Service):
 
     def _look(self) -> None:
         self._timer = self._clock.callLater(_DAY, self._look)
+        self.look()
+
+    def look(self) -> None:
+        """Warn of the certificates that end soon, and of those that have ended."""
         self._known = dict(self._served())
         for listener, tls in self._known.items():
             self._check(listener, tls)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from pubsub.broker.audit import check_place
 from pubsub.errors import ConfigurationError, StartError
 from pubsub.plugin import installed_protocols
+from pubsub.server.certificates import CertificateWatch
 from pubsub.server.configuration import CommandLine, Config, ListenerConfig, merge
 from pubsub.server.configuration_changes import entries
 from pubsub.server.file_tables import read_file
@@ -17,7 +19,7 @@ from pubsub.server.tap import make_broker
 from pubsub.wire.listener_service import ListenerService
 
 # Of a socket that only the service manager can hand over.
-_INHERITED = "systemd:"
+_INHERITED = re.compile(r"(haproxy:)?systemd:")
 _OWN = "tcp:0:interface=127.0.0.1"
 
 
@@ -40,6 +42,8 @@ def read_and_check(path: str) -> Config:
         for service in make_broker(_harmless(config), PlannedPorts()):
             if isinstance(service, ListenerService):
                 service.privilegedStartService()
+            elif isinstance(service, CertificateWatch):
+                service.look()
     except (ConfigurationError, StartError) as error:
         raise ConfigurationError(f"{path}: {error}") from None
     return config
@@ -57,7 +61,7 @@ def _check_inherited(config: Config) -> None:
     """Raise ConfigurationError if two listeners have one socket of the service manager."""
     seen: set[str] = set()
     for one in entries(config):
-        if one.endpoint.startswith(_INHERITED) and one.endpoint in seen:
+        if _INHERITED.match(one.endpoint) and one.endpoint in seen:
             raise ConfigurationError(
                 f"{one.protocol.name}: cannot listen on {one.endpoint}: another listener of the "
                 "file has this socket; give each one its own FileDescriptorName="
@@ -77,4 +81,4 @@ def _harmless(config: Config) -> Config:
 
 
 def _without_inherited(one: ListenerConfig) -> ListenerConfig:
-    return replace(one, endpoint=_OWN) if one.endpoint.startswith(_INHERITED) else one
+    return replace(one, endpoint=_OWN) if _INHERITED.match(one.endpoint) else one

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from typing import Any
 from unittest.mock import patch
+
+import trustme
 
 from pubsub.commands import api_client
 from pubsub.plugin import installed_protocols
@@ -94,6 +97,16 @@ class CheckTests(CommandCase):
         assert readable.startswith(start)
         assert memory.startswith("warning: max-memory: with 900000G the broker may exceed ")
 
+    def test_certificates_that_have_ended(self) -> None:
+        ended = trustme.CA().issue_cert("a.example", not_after=datetime(2001, 7, 1, tzinfo=UTC))
+        pem = ended.private_key_and_cert_chain_pem.bytes()
+        certificate = self.file("a.pem", pem)
+        path = self.file("a", f'tls-cert = "{certificate}"\n'.encode() + CAFE)
+        code, out, err = self.run_it("check-config", path)
+        warning = "warning: cafe: the certificate of a.example has expired on 2001-07-01; "
+        assert (code, err) == (0, "")
+        assert out.splitlines()[1].startswith(warning)
+
     def test_files_of_the_backplane_that_others_can_read(self) -> None:
         credentials = self.file("creds", SEED.encode())
         os.chmod(credentials, 0o644)
@@ -111,8 +124,9 @@ class CheckTests(CommandCase):
         assert not store.exists()
 
     def test_sockets_of_the_service_manager(self) -> None:
-        path = self.file("a", b'[[listen]]\nprotocol = "cafe"\nendpoint = "systemd:name=cafe"\n')
-        assert self.run_it("check-config", path)[0] == 0
+        for endpoint in ("systemd:name=cafe", "haproxy:systemd:name=cafe"):
+            path = self.file("a", _at(endpoint))
+            assert self.run_it("check-config", path)[0] == 0
 
     def test_what_the_start_would_refuse(self) -> None:
         two = b'[[listen]]\nprotocol = "%s"\nendpoint = "systemd:name=a"\n'
