@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = Logger()
 # Seconds that the start waits for an engine that does not answer, that publishers are held for one
 # that takes nothing, and between two lines about errors.
-_START, _STALLED, _COMPLAINTS = 5.0, 5.0, 10.0
+_START, _STALLED, _COMPLAINTS, _STILL_AWAY = 5.0, 5.0, 10.0, 30.0
 # Bytes that are taken over in one reactor tick.
 _TAKEN = 512 * 1024
 # The engine's default, until it is known.
@@ -73,7 +73,8 @@ class NatsBackplane:
         self._prefixes: Counter[str] = Counter()
         self._stalled = False
         self._stall_timer: Any = None
-        self._complained = float("-inf")
+        self._complained = self._logged_at = float("-inf")
+        self._logged = ""
         self._queued = 0
         self._connections = 0
         self.gate = Gate()
@@ -212,12 +213,18 @@ class NatsBackplane:
 
     def away(self, reason: str) -> None:
         """See ``Watcher``."""
+        now = self._reactor.seconds()
         if self.trouble in (None, _AT_START):
             log.warn(
                 "backplane: the engine is away: {reason}; clients of this broker are served, "
                 "messages for those of other brokers are dropped, or wait in a shared history",
                 reason=reason,
             )
+            self._logged, self._logged_at = reason, now
+        elif reason != self._logged and now - self._logged_at >= _STILL_AWAY:
+            # The first reason is often that the server stops; a later one is what to mend.
+            log.warn("backplane: the engine is still away: {reason}", reason=reason)
+            self._logged, self._logged_at = reason, now
         self._leave(reason)
 
     def _leave(self, reason: str) -> None:

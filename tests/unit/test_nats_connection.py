@@ -9,13 +9,16 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from twisted.internet.selectreactor import SelectReactor
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.backplane import nats_connection
+from pubsub.backplane.nats_backplane import NatsBackplane
 from pubsub.backplane.nats_connection import NatsConnection, cancel_others, unhandled
 from pubsub.backplane.nats_work import Change, Unusable
 from pubsub.errors import ConfigurationError
 from tests.unit.raising import raised
+from tests.unit.streams import logged
 
 OPTIONS = SimpleNamespace(servers=SimpleNamespace(urls=["nats://engine:4222"]), replicas=1)
 
@@ -157,3 +160,26 @@ class EndTests(SynchronousTestCase):
         for context in ({"exception": ConnectionResetError()}, defect, {"message": "x"}):
             unhandled(loop, context)
         assert logged == [defect, {"message": "x"}]
+
+
+class ReasonTests(SynchronousTestCase):
+    """Why the engine is away, in the log"""
+
+    def test_a_reason_that_replaces_the_first_is_logged_after_a_while(self) -> None:
+        clock, lines = Clock(), logged(self)
+        backplane = NatsBackplane(
+            cast(Any, OPTIONS), clock, lambda call: None, lambda *dropped: None
+        )
+        backplane.connected("nats://engine:4222", 1)
+        for reason in ("it stops", "refused", "certificate expired"):
+            backplane.away(reason)
+            clock.advance(10)
+        assert [line for line in lines if "still" in line] == []
+        for _ in range(60):
+            backplane.away("certificate expired")
+            clock.advance(1)
+        still = ["backplane: the engine is still away: certificate expired"]
+        assert [line for line in lines if "still" in line] == still
+        backplane.connected("nats://engine:4222", 1)
+        backplane.away("it stops")
+        assert "the engine is away: it stops" in lines[-1]
