@@ -47,6 +47,10 @@ class BrokerLimits:
         )
 
 
+UNKNOWN = ""
+"""The address of a connection until the header of a proxy has named it."""
+
+
 class ConnectionQuota:
     """Limits a listener's connections, in total and from one address; zero means no limit.
 
@@ -75,14 +79,30 @@ class ConnectionQuota:
         """Count a new connection; raises LimitReached."""
         if self._total and self.open >= self._total:
             raise LimitReached("connections")
-        if self._per_address and self._addresses[address] >= self._per_address:
-            raise LimitReached("connections from this address")
+        if address != UNKNOWN:
+            self._check(address)
         self.open += 1
         self._addresses[address] += 1
+
+    def locate(self, address: str) -> None:
+        """Count an admitted connection with the address UNKNOWN for ``address``.
+
+        Raises LimitReached, and it stays where it is.
+        """
+        self._check(address)
+        self._discard(UNKNOWN)
+        self._addresses[address] += 1
+
+    def _check(self, address: str) -> None:
+        if self._per_address and self._addresses[address] >= self._per_address:
+            raise LimitReached("connections from this address")
 
     def leave(self, address: str) -> None:
         """Remove an admitted connection from the count."""
         self.open -= 1
+        self._discard(address)
+
+    def _discard(self, address: str) -> None:
         self._addresses[address] -= 1
         if not self._addresses[address]:
             del self._addresses[address]

@@ -27,7 +27,7 @@ from pubsub.http_api.api_request import STOPPED, ApiRequest
 from pubsub.http_api.channel_departure import ChannelDeparture
 from pubsub.http_api.channel_figures import ChannelFigures
 from pubsub.http_api.request_times import RequestTimes
-from pubsub.wire.connection_admission import admit, report_end, withdraw
+from pubsub.wire.connection_admission import admit, locate, report_end, withdraw
 from pubsub.wire.direct_transport import READ_BYTES
 from pubsub.wire.foreign_protocols import http_problem
 from pubsub.wire.life_cycle import Event
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from pubsub.http_api.shares import Shares
     from pubsub.wire.direct_transport import StreamTransport
 
-# Seconds that a connection without a request stays open.
-_KEEP_ALIVE = 60.0
 # Bytes of a read between two bodies: it has few requests, which take 0.3 ms each.
 _HEAD_READ_BYTES = 1024
 # The reason of a disconnect that the client caused.
@@ -127,13 +125,15 @@ class Channel(HTTPChannel):
         """Count the connection, or refuse it."""
         super().connectionMade()
         self.stream.bufferSize = _HEAD_READ_BYTES
-        try:
-            self._admitted_host = admit(self.listener, self)
-        except Refused as refused:
-            self.refuse(ApiError(UNAVAILABLE, refused.reason, str(refused)))
+        self._admitted_host = admit(self.listener, self)
+
+    def not_admitted(self, refused: Refused) -> None:
+        """See ``Admissible``."""
+        self.refuse(ApiError(UNAVAILABLE, refused.reason, str(refused)))
 
     def handshakeCompleted(self) -> None:
         """See IHandshakeListener: that of TLS, or the header of a proxy."""
+        self._admitted_host = locate(self.listener, self, self._admitted_host)
         self.listener.handshakes.done(self)
 
     def handshake_overdue(self) -> None:
@@ -300,7 +300,7 @@ class Channel(HTTPChannel):
                 self.long_response.sweep(now)
         elif self._times.is_slow(now, self.listener.frame_seconds):
             self.refuse(ApiError(TIMEOUT, "timeout", "the request took too long to arrive"))
-        elif self._times.is_idle(now, self.listener.idle_timeout or _KEEP_ALIVE):
+        elif self._times.is_idle(now, self.listener.idle_timeout):
             self._end_reason = "idle"
             self.loseConnection()
 

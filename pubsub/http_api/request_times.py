@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 from pubsub.wire.read_buffer import arrival_seconds
 
+# Seconds that a connection without a request stays open, unless there is a setting.
+_KEEP_ALIVE = 60.0
+
 
 class RequestTimes:
     """The times of the requests of one connection; ``seconds`` is the reactor's clock."""
@@ -55,5 +58,5 @@ class RequestTimes:
         return now - self._since > arrival_seconds(seconds, self._arrived)
 
     def is_idle(self, now: float, seconds: float) -> bool:
-        """Return whether there has been no request for ``seconds``."""
-        return not self._is_arriving and now - self._since > seconds
+        """Return whether there has been no request for ``seconds``; zero stands for a minute."""
+        return not self._is_arriving and now - self._since > (seconds or _KEEP_ALIVE)

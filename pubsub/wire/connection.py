@@ -15,8 +15,9 @@ from twisted.internet.protocol import Factory, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from pubsub.broker.limits import UNKNOWN
 from pubsub.errors import FrameTimeout, HandshakeTimeout, Refused
-from pubsub.wire.connection_admission import admit, withdraw
+from pubsub.wire.connection_admission import admit, locate, withdraw
 from pubsub.wire.life_cycle import Event
 from pubsub.wire.read_buffer import ReadBuffer
 from pubsub.wire.replies import Condition, ReplyQueue
@@ -84,18 +85,25 @@ class Connection(StreamClient):
 
     def connectionMade(self) -> None:
         """Admit the client or refuse it."""
-        try:
-            self._admitted_host = admit(self.listener, self)
-        except Refused as error:
-            self.listener.refuse(error.reason, self.peer, connection=self)
-            self.close(self.refusal(error))
-            return
-        if self.listener.events is not None:
+        self._admitted_host = admit(self.listener, self)
+        if self._admitted_host is not None:
+            self._report_connect()
+            self.stream.registerProducer(self, True)
+
+    def not_admitted(self, refused: Refused) -> None:
+        """See ``Admissible``."""
+        self.listener.refuse(refused.reason, self.peer, connection=self)
+        self.close(self.refusal(refused))
+
+    def _report_connect(self) -> None:
+        if self.listener.events is not None and self._admitted_host != UNKNOWN:
             self._events = self.listener.connection_events(self.peer, self.mark)
-        self.stream.registerProducer(self, True)
 
     def handshakeCompleted(self) -> None:
         """See IHandshakeListener: that of TLS, or the header of a proxy. A client's may follow."""
+        if self._admitted_host == UNKNOWN and not self.closing:
+            self._admitted_host = locate(self.listener, self, self._admitted_host)
+            self._report_connect()
         if not self.has_handshake:
             self.end_handshake()
 

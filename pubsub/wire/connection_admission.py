@@ -11,9 +11,12 @@ from twisted.protocols.policies import ProtocolWrapper
 
 from pubsub.broker.connection_marks import Marked
 from pubsub.broker.handshakes import Shaking
+from pubsub.broker.limits import UNKNOWN
+from pubsub.errors import Refused
 from pubsub.interfaces import ConnectedClient
 from pubsub.wire.connection_log import log_closed, log_opened
 from pubsub.wire.peer_address import host_of
+from pubsub.wire.proxy_protocol import awaits_header
 
 if TYPE_CHECKING:
     from pubsub.broker.events import ConnectionEvents
@@ -31,15 +34,22 @@ class Admissible(ConnectedClient, Shaking, Marked, Protocol):
     def stream(self) -> StreamTransport:
         """The transport."""
 
+    def not_admitted(self, refused: Refused) -> None:
+        """Count and answer the refusal, and close."""
 
-def admit(listener: Listener, client: Admissible) -> str:
-    """Admit ``client``, or raise Refused; return the host that it is counted for.
 
-    The address of the peer may change later, when the header of a proxy arrives.
+def admit(listener: Listener, client: Admissible) -> str | None:
+    """Admit ``client``; return the host that it is counted for, or None if it is not admitted.
+
+    The host is UNKNOWN if the header of a proxy has still to name it (see ``locate``).
     """
-    host = host_of(client.stream.getPeer())
+    host = UNKNOWN if awaits_header(client.stream) else host_of(client.stream.getPeer())
     client.mark = next(listener.marks)
-    listener.admit(host)
+    try:
+        listener.admit(host)
+    except Refused as refused:
+        client.not_admitted(refused)
+        return None
     if listener.logs_connections:
         log_opened(listener, client)
     listener.clients.add(client)
@@ -48,8 +58,24 @@ def admit(listener: Listener, client: Admissible) -> str:
     return host
 
 
+def locate(listener: Listener, client: Admissible, host: str | None) -> str | None:
+    """Return the host that ``client`` is counted for, now that its address is known.
+
+    ``host`` is that of ``admit``. If it is UNKNOWN, the client may be one too many of its address.
+    """
+    if host != UNKNOWN:
+        return host
+    found = host_of(client.stream.getPeer())
+    try:
+        listener.quota.locate(found)
+    except Refused as refused:
+        client.not_admitted(refused)
+        return host
+    return found
+
+
 def withdraw(listener: Listener, client: ConnectedClient, host: str | None) -> None:
-    """Undo ``admit``, which has returned ``host``, as the transport is gone; None if it raised."""
+    """Undo ``admit``, which or ``locate`` has returned ``host``, as the transport is gone."""
     if host is not None:
         listener.leave(host)
         listener.clients.discard(client)

@@ -104,6 +104,11 @@ class ProxiedStream(HAProxyProtocolWrapper):
         return self.transport.getHost() if known is None else known
 
     @property
+    def has_header(self) -> bool:
+        """Whether the header of the proxy has arrived."""
+        return self._header is not None
+
+    @property
     def certified_name(self) -> str:
         """The common name of the client's certificate, which the proxy has verified; or empty."""
         return "" if self._header is None else self._header.certified_name
@@ -119,6 +124,15 @@ class ProxiedStream(HAProxyProtocolWrapper):
     @property
     def _half_closeable(self) -> IHalfCloseableProtocol:
         return cast(IHalfCloseableProtocol, self.wrappedProtocol)
+
+
+def awaits_header(stream: object) -> bool:
+    """Return whether ``stream`` is behind a proxy whose header has not arrived."""
+    while isinstance(stream, ProtocolWrapper):
+        if isinstance(stream, ProxiedStream):
+            return not stream.has_header
+        stream = stream.transport
+    return False
 
 
 def proxied(endpoint: IStreamServerEndpoint) -> IStreamServerEndpoint:

@@ -108,17 +108,6 @@ class DoorTests(SynchronousTestCase):
         _, connection = Setup().connect(UNIXAddress(b""), (ITransport,))
         assert connection.label == "unix"
 
-    def test_a_proxied_address_does_not_change_the_counted_address(self) -> None:
-        setup = Setup(max_connections_per_address=1)
-        for _ in range(3):
-            client, connection = setup.connect(IPv4Address("TCP", "192.0.2.1", 1000))
-            # The PROXY header has arrived.
-            client.stream._peer = IPv4Address("TCP", "198.51.100.7", 2000)
-            assert connection.peer == "198.51.100.7:2000"
-            client.stream.lose()
-        assert setup.broker.counters.connections == 0
-        assert not setup.broker.counters.refusals
-
     def test_a_factory_keeps_its_listener(self) -> None:
         listener = Setup().listener
         factory = ConnectionFactory(listener)
