@@ -44,6 +44,7 @@ from pubsub.server.shutdown import ForcedShutdown
 from pubsub.server.upgrade_notes import is_upgrade, report_upgrade
 from pubsub.store.worker import Worker
 from pubsub.tuning import Tuning, choose
+from pubsub.wire.inherited_sockets import warn_of_unused
 from pubsub.wire.reactor_tick import idle_tricks, ticks_of
 from twisted import __version__ as twisted_version
 
@@ -138,6 +139,7 @@ def make_broker(
         prepared = listeners.prepare(one, [])
         if prepared is not None:
             listeners.add(prepared)
+    warn_of_unused(one.endpoint for one in entries(config))
     watch = CertificateWatch(broker.listeners, reactor, wall.system)
     watch.setServiceParent(broker)  # type: ignore[no-untyped-call]
     broker.configuration.reloaded = watch.look_again

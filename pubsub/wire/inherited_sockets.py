@@ -8,13 +8,17 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from twisted.logger import Logger
 
 from pubsub.errors import ConfigurationError
 
+log = Logger()
 _FIRST = 3
 _NAMED = re.compile(r"systemd:(?:domain=\w+:)?name=([^:]+)(?::domain=\w+)?")
+_INHERITED = re.compile(r"(?:haproxy:)?(systemd:.*)")
 
 
 def name_in(endpoint: str) -> str | None:
@@ -61,6 +65,23 @@ def inherited_names(environment: Mapping[str, str] | None = None) -> list[str]:
     text = environment.get("LISTEN_FDS", "")
     count = int(text) if text.isdecimal() else 0
     return environment.get("LISTEN_FDNAMES", "").split(":")[:count]
+
+
+def warn_of_unused(endpoints: Iterable[str], environment: Mapping[str, str] | None = None) -> None:
+    """Log a warning if there are inherited sockets that none of ``endpoints`` takes.
+
+    The system accepts their connections nevertheless.
+    """
+    inherited = [found[1] for found in map(_INHERITED.fullmatch, endpoints) if found]
+    taken = {name_in(endpoint) for endpoint in inherited}
+    unused = sorted({*inherited_names(environment)} - taken)
+    # One that is taken by its number has a name as well.
+    if unused and None not in taken:
+        log.warn(
+            "systemd: no listener takes the socket {names}, whose clients wait in vain; stop its "
+            "unit, or add a listener with the endpoint systemd:name=NAME",
+            names=", ".join(unused),
+        )
 
 
 def kind_of(descriptor: int) -> int | None:

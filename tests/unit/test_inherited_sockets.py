@@ -16,7 +16,9 @@ from pubsub.wire.inherited_sockets import (
     initial_environment,
     kind_of,
     name_in,
+    warn_of_unused,
 )
+from tests.unit.streams import logged
 
 STREAM, DATAGRAM = socket.SOCK_STREAM, socket.SOCK_DGRAM
 
@@ -82,6 +84,22 @@ class SocketTests(SynchronousTestCase):
         assert self.find("nsd", STREAM, LISTEN_FDS="2") is None
         assert self.find("nsd", STREAM, LISTEN_FDS="x") is None
         assert self.find("nsd", STREAM, LISTEN_FDNAMES="cafe:cafe") is None
+
+    def test_sockets_that_no_listener_takes(self) -> None:
+        environment = {
+            "LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "3", "LISTEN_FDNAMES": "cafe:cafe:nsd",
+        }  # fmt: skip
+        lines = logged(self)
+        for endpoints in (
+            ("systemd:name=cafe", "haproxy:systemd:name=nsd", "tcp:7070"),
+            ("systemd:domain=INET:index=0",),
+        ):
+            warn_of_unused(endpoints, environment)
+        assert lines == []
+        warn_of_unused(["systemd:name=cafe", "tcp:7070"], environment)
+        assert lines[0].startswith("systemd: no listener takes the socket nsd, whose clients ")
+        warn_of_unused([], {})
+        assert len(lines) == 1
 
     def test_sockets_of_another_process(self) -> None:
         assert self.find("nsd", STREAM, LISTEN_PID="1") is None
