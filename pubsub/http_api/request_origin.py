@@ -42,6 +42,8 @@ SETTINGS: tuple[Setting, ...] = (
     ),
 )
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:@/?#\s]+)(:[0-9]{0,5})?")
+# Everybody may request them, and load balancers have names of their own for the broker.
+_PROBES = (b"/healthz", b"/readyz")
 _METHODS = "GET, POST, PUT, DELETE"
 _HEADERS = ("authorization", "content-type", "last-event-id", SENDER_HEADER)
 # Of the response headers, a page sees only those that are listed.
@@ -67,7 +69,7 @@ class RequestOrigin:
         returns whether it has done so.
         """
         host = _single(request, "host")
-        if host is not None and not self._is_own(host):
+        if host is not None and request.path not in _PROBES and not self._is_own(host):
             raise ApiError(
                 FORBIDDEN,
                 "host",

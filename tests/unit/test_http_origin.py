@@ -38,6 +38,12 @@ class HostTests(SynchronousTestCase):
         ):  # fmt: skip
             assert self.status(host) == (403, "host"), host
 
+    def test_health_checks_may_have_any_name(self) -> None:
+        for path in ("/healthz", "/readyz"):
+            assert self.house.get(path, Host="cluster_pubsub").status == 200
+            origin = self.house.get(path, Host="a.example", Origin="https://evil.example")
+            assert origin.error == (403, "origin")
+
     def test_the_error_names_the_setting(self) -> None:
         answer = self.house.get("/v1/bounds", Host="evil.example")
         assert answer.json["message"] == (
