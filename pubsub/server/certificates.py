@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from cryptography import x509
 from twisted.application.service import Service
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from pubsub.broker.tls_settings import TLS
 from pubsub.errors import ConfigurationError
-from pubsub.wire.server_tls import ServerTls, load_tls
+from pubsub.wire.server_tls import ServerTls, load_tls, read_certificates, subject_of
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 log = Logger()
 _SSL = re.compile(r"(haproxy:)?ssl:")
 _SOON = timedelta(days=14)
+_REPLACE, _RELOAD = "replace it", "send SIGHUP"
 _DAY = 86_400.0
 
 
@@ -40,16 +42,24 @@ def read_tls(protocol: str, endpoint: str, settings: Mapping[str, Any]) -> Serve
 class CertificateWatch(Service):
     """Logs the certificates of ``listeners`` when the broker starts, and those that end soon once a
     day and after a reload that changed them. ``seconds`` is the system's time.
+
+    ``backplane`` is the file with the certificate for the backplane, or empty.
     """
 
     def __init__(
-        self, listeners: Sequence[Listener], clock: IReactorTime, seconds: Callable[[], float]
+        self,
+        listeners: Sequence[Listener],
+        clock: IReactorTime,
+        seconds: Callable[[], float],
+        backplane: str = "",
     ) -> None:
         self._listeners = listeners
+        self._backplane = backplane
         self._clock = clock
         self._seconds = seconds
         self._timer: IDelayedCall | None = None
         self._known: dict[Listener, ServerTls] = {}
+        self._known_of_backplane: x509.Certificate | None = None
 
     def startService(self) -> None:
         """Log the certificates, and begin the daily check."""
@@ -78,6 +88,7 @@ class CertificateWatch(Service):
             for listener, tls in self._known.items():
                 if known.get(listener) != tls:
                     self._check(listener, tls)
+            self._look_at_backplane()
 
     def _look(self) -> None:
         self._timer = self._clock.callLater(_DAY, self._look)
@@ -88,23 +99,37 @@ class CertificateWatch(Service):
         self._known = dict(self._served())
         for listener, tls in self._known.items():
             self._check(listener, tls)
+        self._known_of_backplane = None
+        self._look_at_backplane()
+
+    def _look_at_backplane(self) -> None:
+        """Look at the certificate for the backplane, which is read for each connection, if it is
+        not that of the last look."""
+        if not self._backplane:
+            return
+        try:
+            _, (found, *_) = read_certificates("backplane-cert", self._backplane)
+        except ConfigurationError:
+            # The next connection will report it.
+            return
+        if found != self._known_of_backplane:
+            self._known_of_backplane = found
+            self._report("backplane", subject_of(found), found.not_valid_after_utc, _REPLACE)
 
     def _check(self, listener: Listener, tls: ServerTls) -> None:
+        self._report(listener.event_protocol, tls.subject, tls.expires, f"{_REPLACE} and {_RELOAD}")
+
+    def _report(self, protocol: str, subject: str, expires: datetime, remedy: str) -> None:
         now = datetime.fromtimestamp(self._seconds(), UTC)
         values = {
-            "protocol": listener.event_protocol,
-            "subject": tls.subject,
-            "end": f"{tls.expires:%Y-%m-%d}",
+            "protocol": protocol,
+            "subject": subject,
+            "end": f"{expires:%Y-%m-%d}",
+            "remedy": remedy,
         }
-        if tls.expires <= now:
+        if expires <= now:
             log.warn(
-                "{protocol}: the certificate of {subject} has expired on {end}; replace it and "
-                "send SIGHUP",
-                **values,
+                "{protocol}: the certificate of {subject} has expired on {end}; {remedy}", **values
             )
-        elif tls.expires - now < _SOON:
-            log.warn(
-                "{protocol}: the certificate of {subject} ends on {end}; replace it and send "
-                "SIGHUP",
-                **values,
-            )
+        elif expires - now < _SOON:
+            log.warn("{protocol}: the certificate of {subject} ends on {end}; {remedy}", **values)

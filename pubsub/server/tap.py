@@ -140,7 +140,8 @@ def make_broker(
         if prepared is not None:
             listeners.add(prepared)
     warn_of_unused(one.endpoint for one in entries(config))
-    watch = CertificateWatch(broker.listeners, reactor, wall.system)
+    certificate = settings["backplane-cert"] if settings["backplane"] else ""
+    watch = CertificateWatch(broker.listeners, reactor, wall.system, certificate)
     watch.setServiceParent(broker)  # type: ignore[no-untyped-call]
     broker.configuration.reloaded = watch.look_again
     return broker

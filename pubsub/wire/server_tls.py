@@ -79,7 +79,7 @@ def load_tls(settings: Mapping[str, Any]) -> ServerTls | None:
     context = _make_context(settings, chain, key, authorities)
     parts = certificates, key_bytes, authorities_bytes, *map(str.encode, _texts(settings))
     digest = sha256(b"".join(sha256(part).digest() for part in parts)).digest()
-    return ServerTls(digest, _subject(chain[0]), chain[0].not_valid_after_utc, context)
+    return ServerTls(digest, subject_of(chain[0]), chain[0].not_valid_after_utc, context)
 
 
 def _texts(settings: Mapping[str, Any]) -> list[str]:
@@ -218,7 +218,7 @@ def reason_of(error: BaseException) -> str:
     return str(error.args[-1]) if error.args else type(error).__name__
 
 
-def _subject(certificate: x509.Certificate) -> str:
+def subject_of(certificate: x509.Certificate) -> str:
     """Return the first DNS name of ``certificate``, else its subject, on one line."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

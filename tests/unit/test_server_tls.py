@@ -31,7 +31,7 @@ from pubsub.server.certificates import CertificateWatch, read_tls
 from pubsub.settings import read_all
 from pubsub.wire.server_tls import ServerTls, load_tls
 from pubsub.wire.tls_stream import handshake_reason
-from tests.unit.fakes import make_broker, make_listener
+from tests.unit.fakes import make_broker, make_listener, scratch
 from tests.unit.streams import logged
 
 AUTHORITY = trustme.CA()
@@ -218,6 +218,34 @@ class WatchTests(SynchronousTestCase):
         assert lines == [
             "toy: the certificate of next ends on 2026-07-04; replace it and send SIGHUP"
         ]
+
+    def test_the_certificate_for_the_backplane(self) -> None:
+        path = scratch(self) / "a.pem"
+
+        def issue(year: int, day: int) -> None:
+            end = datetime(year, 7, day, tzinfo=UTC)
+            issued = AUTHORITY.issue_cert("a.example", not_after=end)
+            path.write_bytes(issued.cert_chain_pems[0].bytes())
+
+        lines, clock = logged(self), Clock()
+        begin = datetime(2026, 7, 1, tzinfo=UTC).timestamp()
+        watch = CertificateWatch([], clock, lambda: begin + clock.seconds(), str(path))
+        issue(2026, 2)
+        watch.startService()
+        self.addCleanup(watch.stopService)
+        watch.look_again()
+        clock.advance(86_400)
+        ends, expired = "ends on 2026-07-02", "has expired on 2026-07-02"
+        line = "backplane: the certificate of a.example {}; replace it"
+        assert lines == [line.format(ends), line.format(expired)]
+        path.unlink()
+        watch.look_again()
+        issue(2027, 2)
+        watch.look_again()
+        assert len(lines) == 2
+        issue(2026, 9)
+        watch.look_again()
+        assert lines[2] == line.format("ends on 2026-07-09")
 
     def tls(self, subject: str, days: int) -> ServerTls:
         """Return the TLS of a certificate that ends ``days`` after 2026-07-01."""
