@@ -21,17 +21,17 @@ def is_local(peer: object) -> bool:
 
 def host_of(address: object) -> str:
     """The IP address, as one string object for all connections of a host."""
-    return intern(_plain(address.host)) if isinstance(address, _INTERNET) else UNIX
+    return intern(plain_host(address.host)) if isinstance(address, _INTERNET) else UNIX
 
 
 def address_text(address: object) -> str:
     """``HOST:PORT``, or ``unix``."""
     if isinstance(address, _INTERNET):
-        return f"{_plain(address.host)}:{address.port}"
+        return f"{plain_host(address.host)}:{address.port}"
     return UNIX
 
 
-def _plain(host: str) -> str:
+def plain_host(host: str) -> str:
     """Return an address of IPv4 as such; a socket for both versions shows it as one of IPv6."""
     return host[len(_MAPPED) :] if host.startswith(_MAPPED) and "." in host else host
 

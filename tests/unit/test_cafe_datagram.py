@@ -321,6 +321,16 @@ class LimitTests(SynchronousTestCase):
         udp.send(ALICE, DISCONNECT)
         assert udp.send(CAROL, wire.hs_sub(b"\x01")) == [wire.ack(3)]
 
+    def test_a_socket_for_both_versions_shows_ipv4_as_such(self) -> None:
+        udp = joined(max_connections_per_address=1)
+        mapped = f"::ffff:{ALICE[0]}", 4009
+        ((opcode, _),) = wire.frames(udp.send(mapped, wire.hs_pub(1))[0])
+        assert opcode == 0xFF
+        assert udp.broker.counters.refusals == {("cafe", "limit-reached"): 1}
+        udp = Udp()
+        udp.join(mapped, wire.hs_pub(1))
+        assert [client.peer for client in udp.protocol._clients.values()] == ["192.0.2.1:4009"]
+
     def test_the_quota_of_an_address_covers_udp_and_tcp(self) -> None:
         udp = joined(max_connections_per_address=1)
         assert udp.send(CAROL, wire.hs_sub(b"\x01")) == [wire.error(0x04)]

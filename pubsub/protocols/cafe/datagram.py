@@ -24,6 +24,7 @@ from pubsub.protocols.cafe.conversation import Conversations
 from pubsub.protocols.cafe.datagram_client import DatagramClient, SocketAddress
 from pubsub.protocols.cafe.handshake import shown
 from pubsub.protocols.cafe.refusals import code_of, error
+from pubsub.wire.peer_address import plain_host
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
@@ -102,12 +103,12 @@ class CafeDatagrams(DatagramProtocol):
 
     def _admit(self, datagram: bytes, addr: SocketAddress) -> DatagramClient | None:
         """A client for an unknown address that begins with a handshake, if the limits allow it."""
-        answer = self._handshake_error(datagram)
+        answer, host = self._handshake_error(datagram), plain_host(addr[0])
         if answer is None:
             try:
-                self.listener.admit(addr[0])
+                self.listener.admit(host)
             except Refused as refused:
-                self.listener.refuse(refused.reason, addr[0])
+                self.listener.refuse(refused.reason, host)
                 answer = error(code_of(refused))
             else:
                 client = self._clients[addr] = DatagramClient(self, addr)
@@ -115,7 +116,7 @@ class CafeDatagrams(DatagramProtocol):
                 return client
         else:
             frame = shown(self.listener.settings, datagram)
-            self.listener.refuse("no-handshake", addr[0], frame=frame)
+            self.listener.refuse("no-handshake", host, frame=frame)
         self.send(answer, addr)
         return None
 
@@ -148,7 +149,7 @@ class CafeDatagrams(DatagramProtocol):
         """Remove ``client``, which has closed."""
         if self._clients.pop(client.address, None) is not None:
             self.listener.clients.discard(client)
-            self.listener.leave(client.address[0])
+            self.listener.leave(client.host)
 
     # Client
 

@@ -14,6 +14,7 @@ from pubsub.wire.connection_admission import report_end
 from pubsub.wire.connection_log import log_opened
 from pubsub.wire.identified import Identified
 from pubsub.wire.life_cycle import Action, Event, LifeCycle
+from pubsub.wire.peer_address import plain_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -81,6 +82,7 @@ class DatagramClient(Identified):
         self.waiting: list[bytes] = []
         self._life = LifeCycle()
         self.address = address
+        self.host = plain_host(address[0])
         self.heard = server.listener.clock.seconds()
         """When the last datagram arrived."""
         self.trusted = server.trusts(address)
@@ -99,7 +101,7 @@ class DatagramClient(Identified):
     @property
     def peer(self) -> str:
         """See ``ServedClient``."""
-        return f"{self.address[0]}:{self.address[1]}"
+        return f"{self.host}:{self.address[1]}"
 
     @property
     def label(self) -> str:
@@ -115,7 +117,7 @@ class DatagramClient(Identified):
 
     def transport_identity(self) -> Identity:
         """See ``Identified``: a datagram proves nothing, not even its address."""
-        return Identity(host=self.address[0])
+        return Identity(host=self.host)
 
     @property
     def publishing(self) -> PublishingConnection | None:
