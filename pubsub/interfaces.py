@@ -106,7 +106,7 @@ class IStore(Interface):
         """
 
     def close() -> Deferred[None]:
-        """Commit all that was appended and release every resource."""
+        """Commit all that was appended and release every resource, if it was opened."""
 
     def reconfigure(settings: Mapping[str, Any]) -> None:
         """Apply the broker's settings ``retention``, ``compression``, ``commit-interval`` and

@@ -170,7 +170,7 @@ class LogStore:
 
     def close(self) -> Deferred[None]:
         """See ``IStore``."""
-        return ensureDeferred(self._close())
+        return succeed(None) if self._upkeep is None else ensureDeferred(self._close())
 
     async def _close(self) -> None:
         self._rounds.stop()

@@ -71,7 +71,8 @@ class SharedStore(LogStore):
     def close(self) -> Deferred[None]:
         """See ``IStore``."""
         closed = super().close()
-        self._unsynced_commits.close()
+        if self._upkeep is not None:
+            self._unsynced_commits.close()
         return closed
 
     @property

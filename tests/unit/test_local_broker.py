@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from tempfile import TemporaryDirectory
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -20,6 +22,7 @@ from pubsub.embed import NotServed, embed
 from pubsub.errors import ConfigurationError, StartError
 from pubsub.testing import LocalBroker, start_broker
 from tests.unit.raising import raised
+from tests.unit.streams import logged
 from tests.unit.tokens import KEY
 
 
@@ -146,6 +149,25 @@ class EmbedTests(TestCase):
             await second
             await first
         await made.stopService()
+
+    async def test_a_failed_start_closes_all_files(self) -> None:
+        path = self.enterContext(TemporaryDirectory())
+        other = start_broker(self, store=f"log:{path}/history")
+        settings = {"audit-log": f"{path}/audit"}
+        taken = {"protocol": "nsd", "port": other.address("nsd")[1]}
+        for store, listen, reason in (
+            (f"log:{path}/history", {"protocol": "nsd", "port": 0}, "in use by another broker"),
+            (f"log:{path}/other", taken, "nsd: cannot listen on"),
+        ):
+            made = embed({"store": store, "listen": [listen], **settings})
+            lines = logged(self)
+            assert reason in str(raised(StartError, made.startService))
+            await made.stopService()
+            assert any(line.startswith("stopped: 0 published") for line in lines)
+            opened = [
+                os.path.realpath(f"/proc/self/fd/{one}") for one in os.listdir("/proc/self/fd")
+            ]
+            assert f"{path}/audit" not in opened
 
     async def test_it_starts_again_while_it_stops(self) -> None:
         broker = embed({"store": "memory", "listen": [{"protocol": "nsd", "port": 0}]})

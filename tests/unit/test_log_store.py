@@ -22,6 +22,7 @@ from pubsub.store.log_directory import RESERVE, check_free
 from pubsub.store.log_store import LogStore
 from pubsub.store.metadata_copy import MetadataCopy
 from pubsub.store.retention_limits import RetentionLimits
+from pubsub.store.shared_store import SharedStore
 from tests.unit.fakes import Held, batch_of, mixed_batch
 from tests.unit.logs import RUN, StoreCase, keep_everything, messages
 from tests.unit.raising import raised
@@ -159,10 +160,13 @@ class ModeTests(StoreCase):
         for name in os.listdir(self.path):
             assert stat.S_IMODE((self.path / name).stat().st_mode) & 0o077 == 0, name
 
-    def test_a_second_broker_is_refused(self) -> None:
-        second = LogStore(self.path, self.store._reactor)
-        reason = str(raised(StartError, second.open, RUN))
-        assert f"in use by another broker (process {os.getpid()})" in reason
+    async def test_a_second_broker_is_refused(self) -> None:
+        for kind in (LogStore, SharedStore):
+            second = kind(self.path, self.store._reactor)
+            await second.close()
+            reason = str(raised(StartError, second.open, RUN))
+            assert f"in use by another broker (process {os.getpid()})" in reason
+            await second.close()
 
     async def test_a_locked_directory_is_found_without_locking_it(self) -> None:
         reason = str(raised(StartError, check_free, self.path))
