@@ -12,6 +12,7 @@ does not survive a fork: the new process makes its own.
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from time import monotonic
 from typing import Any, TypeVar
@@ -46,10 +47,18 @@ class Client:
 
     def __init__(self, options: ClientOptions) -> None:
         self._thread = loop_thread()
-        self._client = self._thread.run(self._make(options))
+        self._runtime, self._client = self._thread.run(self._make(options))
 
-    async def _make(self, options: ClientOptions) -> base_client.Client:
-        return base_client.Client(_ThreadRuntime(self._thread), options)
+    async def _make(self, options: ClientOptions) -> tuple[_ThreadRuntime, base_client.Client]:
+        runtime = _ThreadRuntime(self._thread)
+        return runtime, base_client.Client(runtime, options)
+
+    def __del__(self) -> None:
+        # A client whose constructor failed has none. The thread would keep the connections open.
+        runtime = getattr(self, "_runtime", None)
+        if runtime is not None and runtime.is_open and not self._thread.is_over:
+            self._thread.abandon(runtime.end)
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
 
     def __repr__(self) -> str:
         return repr(self._client)
@@ -106,7 +115,7 @@ class Client:
     ) -> Subscription:
         """See ``pubsub.client.Client.subscribe``; returns when the broker has accepted it."""
         made = self._thread.run(self._subscribe(topics, start, prefixes, events))
-        return Subscription(self._thread, made)
+        return Subscription(self, self._thread, made)
 
     async def _subscribe(
         self, topics: Sequence[str], start: int | None, prefixes: Sequence[str], events: bool
@@ -121,14 +130,18 @@ class Client:
 
     def close(self, flush: bool = True) -> None:
         """See ``pubsub.client.Client.close``. In a process that was forked it does nothing."""
-        if not self._thread.is_of_parent:
+        if not self._thread.is_over:
             self._thread.run(self._client.close(flush))
 
 
 class Subscription:
     """Iterate over messages, or over ``batches``; see ``pubsub.client.Subscription``."""
 
-    def __init__(self, thread: LoopThread, inner: subscription.Subscription) -> None:
+    def __init__(
+        self, client: Client, thread: LoopThread, inner: subscription.Subscription
+    ) -> None:
+        # A client that is not used any more is closed.
+        self._client = client
         self._thread = thread
         self._inner = inner
         self._current: Iterator[Message] = iter(())
@@ -183,7 +196,7 @@ class Subscription:
 
     def close(self) -> None:
         """See ``pubsub.client.Subscription.close`` and ``Client.close``."""
-        if not self._thread.is_of_parent:
+        if not self._thread.is_over:
             self._thread.run(self._close())
 
     async def _close(self) -> None:
@@ -202,7 +215,13 @@ class _ThreadRuntime(asyncio_runtime.AsyncioRuntime):
         super().__init__()
         self._thread = thread
 
+    @property
+    def is_open(self) -> bool:
+        """False once the client is closed."""
+        return self.end in self._thread.at_end
+
     def at_end(self, end: Ending) -> Cancel:
         """See ``Runtime``."""
+        self.end = end
         self._thread.at_end.add(end)
         return lambda: self._thread.at_end.discard(end)

@@ -12,6 +12,7 @@ import asyncio
 import atexit
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -32,7 +33,8 @@ class LoopThread:
         self._thread.start()
         self.at_end: set[Ending] = set()
         """Called when the program ends, in the loop."""
-        self._ends: list[asyncio.Task[None]] = []
+        self._ends: set[asyncio.Task[None]] = set()
+        self._ending = False
         atexit.register(self._end)
 
     def _serve(self) -> None:
@@ -44,16 +46,29 @@ class LoopThread:
         """True in a process that was forked, which does not have the thread."""
         return self.pid != os.getpid()
 
+    @property
+    def is_over(self) -> bool:
+        """True if the thread does not run: in a process that was forked, or at its very end.
+
+        Python runs no daemon thread while it removes its modules, which calls ``__del__``.
+        """
+        return self.is_of_parent or sys.is_finalizing()
+
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Return the result of ``work``. Raises its error.
 
         An exception in the calling thread, such as KeyboardInterrupt, cancels ``work``. Raises
-        ClientClosed in a process that was forked: the loop does not run there; and RuntimeError in
-        the thread itself, such as in ``on_event``: the loop would wait for itself.
+        ClientClosed if the loop does not run, in a process that was forked or at the end of the
+        program; and RuntimeError in the thread itself, such as in ``on_event``: the loop would wait
+        for itself.
         """
-        if self.is_of_parent:
+        if self.is_over:
             work.close()
-            raise ClientClosed("the client belongs to the process that was forked; connect again")
+            if self.is_of_parent:
+                raise ClientClosed(
+                    "the client belongs to the process that was forked; connect again"
+                )
+            raise ClientClosed("the program has ended")
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("a blocking client cannot be used in on_event and call")
@@ -65,9 +80,18 @@ class LoopThread:
                 future.cancel()
             raise
 
+    def abandon(self, end: Ending) -> None:
+        """Run ``end``, of ``at_end``, in the loop. The end of the program waits for it."""
+        self._loop.call_soon_threadsafe(self._begin, end)
+
+    def _begin(self, end: Ending) -> None:
+        task = self._loop.create_task(end())
+        self._ends.add(task)
+        task.add_done_callback(self._ends.discard)
+
     def _end(self) -> None:
         """The program ends: run ``at_end``. Ctrl-C cancels it."""
-        if self.is_of_parent or not self.at_end:
+        if self.is_of_parent or not (self.at_end or self._ends):
             return
         try:
             self.run(self._wait_for_ends())
@@ -76,13 +100,16 @@ class LoopThread:
                 self.run(self._wait_for_ends(cancel=True))
 
     async def _wait_for_ends(self, cancel: bool = False) -> None:
-        if not self._ends:
-            self._ends = [self._loop.create_task(end()) for end in self.at_end]
+        if not self._ending:
+            self._ending = True
+            for end in self.at_end:
+                self._begin(end)
             # A task that was cancelled before it began would do nothing.
             await asyncio.sleep(0)
         for one in self._ends if cancel else ():
             one.cancel()
-        await asyncio.wait(self._ends)
+        if self._ends:
+            await asyncio.wait(self._ends)
 
 
 _lock = threading.Lock()
@@ -90,8 +117,10 @@ _current: LoopThread | None = None
 
 
 def loop_thread() -> LoopThread:
-    """Return the process's loop."""
+    """Return the process's loop. Raises ClientClosed at the very end of the program."""
     global _current
+    if sys.is_finalizing():
+        raise ClientClosed("the program has ended")
     with _lock:
         if _current is None or _current.is_of_parent:
             _current = LoopThread()

@@ -12,7 +12,9 @@ from contextlib import contextmanager
 import pytest
 
 from pubsub.client import Message, blocking
+from pubsub.client.loop_thread import loop_thread
 from tests.integration.broker import HOST, TIMEOUT, Broker, environment, run_python
+from tests.waiting import until
 
 # Of 1,000 bytes: more than are in flight at once.
 _LATER = 6000
@@ -175,3 +177,62 @@ asyncio.run(main())
 """
     url = f"cafe://{HOST}:{broker.port('cafe')}"
     assert run_python(f"import os; os.dup2(1, 2)\n{code}", url, env={}) == ""
+
+
+_LATE = """
+import sys
+from pubsub.client import ClientClosed
+from pubsub.client.blocking import connect
+
+
+class Owner:
+    def __init__(self):
+        self.client = connect(sys.argv[1])
+        self.client.publish("cafe/7", b"used", confirm=True)
+        self.messages = self.client.subscribe("cafe/8")
+
+    def __del__(self, closed=ClientClosed):
+        self.messages.close()
+        self.client.close()
+        try:
+            self.client.publish("cafe/7", b"late", confirm=True)
+        except closed as error:
+            print(error)
+
+
+owner = Owner()
+"""
+
+
+def test_a_client_that_is_used_while_python_removes_its_modules(broker: Broker) -> None:
+    """The thread of the clients does not run any more: nothing waits for it."""
+    url = f"cafe://{HOST}:{broker.port('cafe')}"
+    assert run_python(_LATE, url, env={}) == "the program has ended\n"
+
+
+def test_a_client_that_is_forgotten_is_closed(broker: Broker) -> None:
+    url = f"cafe://{HOST}:{broker.port('cafe')}"
+    with blocking.connect(url) as other, other.subscribe("cafe/7") as messages:
+        with pytest.warns(ResourceWarning, match="unclosed <Client of cafe://"):
+            blocking.connect(url, client_id="ada").publish("cafe/7", b"queued")
+        found = messages.next(TIMEOUT)
+        assert isinstance(found, Message)
+        assert found.payload == b"queued"
+    thread = loop_thread()
+    until(lambda: not thread.at_end, "the client is closed")
+
+
+def test_a_subscription_keeps_its_client(broker: Broker) -> None:
+    url = f"cafe://{HOST}:{broker.port('cafe')}"
+    messages = blocking.connect(url).subscribe("cafe/7")
+    with blocking.connect(url) as other:
+        other.publish("cafe/7", b"kept", confirm=True)
+    found = messages.next(TIMEOUT)
+    assert isinstance(found, Message)
+    assert found.payload == b"kept"
+    with pytest.warns(ResourceWarning, match="unclosed <Client of cafe://"):
+        del messages
+
+
+def test_the_end_of_the_program_waits_for_a_client_that_was_forgotten(broker: Broker) -> None:
+    assert_sent(broker, f"{_BLOCKING}\ndel client")
