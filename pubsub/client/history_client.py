@@ -4,7 +4,7 @@
     for item in history.read(history.bounds().first, topics=["orders"]):
         ...
 
-The module needs the extra ``spark``. The client repeats requests whose connection is lost and
+The module needs the extra ``arrow``. The client repeats requests whose connection is lost and
 continues an interrupted read at the offset that it has reached.
 """
 

@@ -8,10 +8,11 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import distributions, version
+from importlib.metadata import distributions, packages_distributions, version
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from pathspec import GitIgnoreSpec
@@ -67,6 +68,20 @@ class ConstraintsTests(SynchronousTestCase):
             for name, text in required.items()
             if not SpecifierSet(text).contains("3.11.2")
         ] == []
+
+
+class ExtrasTests(SynchronousTestCase):
+    """What can be installed besides"""
+
+    def test_arrow_is_enough_for_the_client_of_the_history(self) -> None:
+        found = project()["project"]
+        requirements = [*found["dependencies"], *found["optional-dependencies"]["arrow"]]
+        named = {canonicalize_name(Requirement(text).name) for text in requirements}
+        owners, imported = packages_distributions(), set[str]()
+        for path in ROOT.glob("pubsub/client/history_*.py"):
+            imported |= set(re.findall(r"^(?:import|from) (\w+)", path.read_text(), re.M))
+        others = imported - sys.stdlib_module_names - {"pubsub"}
+        assert {canonicalize_name(owners[module][0]) for module in others} <= named
 
 
 class VersionTests(SynchronousTestCase):
