@@ -85,7 +85,8 @@ def test_the_sdist_has_the_tracked_files(checkout: Path, built: Path) -> None:
 def test_the_wheel_has_the_tracked_files_of_the_package(checkout: Path, built: Path) -> None:
     (path,) = built.glob("pubsub_broker-*.whl")
     with ZipFile(path) as archive:
-        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+        listed = archive.namelist()
+    names = {name for name in listed if ".dist-info/" not in name}
     data = {name for name in names if ".data/" in name}
     assert names - data == {name for name in tracked(checkout) if IN_WHEEL.match(name)}
     shared = {
@@ -94,6 +95,9 @@ def test_the_wheel_has_the_tracked_files_of_the_package(checkout: Path, built: P
         if name == "docs/deploy/pubsub.toml" or name.startswith("docs/deploy/systemd/")
     }
     assert {name.partition("/data/share/pubsub/")[2] for name in data} == shared
+    licenses = {name for name in tracked(checkout) if Path(name).name == "LICENSE"}
+    found = [name.partition(".dist-info/licenses/")[2] for name in listed]
+    assert {name for name in found if name} == licenses
 
 
 def test_a_wheel_built_from_the_sdist_is_the_same(built: Path, tmp_path: Path) -> None:
