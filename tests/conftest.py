@@ -1,11 +1,14 @@
-"""The fixture that starts brokers; the compiled form in the summary; interruptible children."""
+"""The fixture that starts brokers, temporary files, the compiled form in the summary, signals."""
 
 from __future__ import annotations
 
 import gc
+import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Collection makes a million objects that stay; each full collection of garbage would visit them.
 gc.disable()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give this session, and all processes that it starts, a directory for temporary files.
+
+    A broker or Java that a test kills leaves files there, so the directory is removed at the end.
+    """
+    if hasattr(config, "workerinput"):
+        # pytest-xdist started this process, with the directory of the session.
+        return
+    # That of the fixture tmp_path, of which pytest keeps some for the debugging of failed tests.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    directory = tempfile.mkdtemp(prefix="pubsub-tests-")
+    os.environ["TMPDIR"] = tempfile.tempdir = directory
+    # A TemporaryDirectory would be removed by processes that are forked, too.
+    config.add_cleanup(partial(shutil.rmtree, directory, ignore_errors=True))
 
 
 def pytest_collection_finish() -> None:

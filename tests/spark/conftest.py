@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import gettempdir
 
 import pytest
 from pyspark.sql import SparkSession
@@ -20,9 +21,10 @@ EVENTS = "spark.eventLog.dir"
 
 @pytest.fixture(scope="session", autouse=True)
 def java(pytestconfig: pytest.Config) -> None:
-    """Shorten the start of every Java process."""
+    """Shorten the start of every Java process, whose temporary files are those of the session."""
     assert pytestconfig.cache is not None
-    os.environ["JDK_JAVA_OPTIONS"] = java_options(pytestconfig.cache.mkdir("java"))
+    options = java_options(pytestconfig.cache.mkdir("java"))
+    os.environ["JDK_JAVA_OPTIONS"] = f"{options} -Djava.io.tmpdir={gettempdir()}"
 
 
 @pytest.fixture(scope="session")

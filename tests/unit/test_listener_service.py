@@ -9,7 +9,7 @@ import resource
 import socket
 import struct
 import sys
-import tempfile
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -58,6 +58,11 @@ def taken(kind: socket.SocketKind = socket.SOCK_STREAM) -> tuple[socket.socket, 
     if kind is socket.SOCK_STREAM:
         holder.listen()
     return holder, holder.getsockname()[1]
+
+
+def socket_path(test: TestCase) -> str:
+    """Return a path for a socket, in a directory that is removed after the test."""
+    return os.path.join(test.enterContext(TemporaryDirectory()), "s")
 
 
 class _Accepting:
@@ -134,17 +139,17 @@ class ListenTests(TestCase):
         )
 
     def test_a_file_at_the_path_is_a_one_line_error(self) -> None:
-        path = os.path.join(tempfile.mkdtemp(), "s")
+        path = socket_path(self)
         pathlib.Path(path).touch()
         assert self.refuse(f"unix:{path}").endswith("or remove the file if none does")
 
     def test_a_path_that_is_too_long_leaves_no_lock_file(self) -> None:
-        directory = tempfile.mkdtemp()
+        directory = self.enterContext(TemporaryDirectory())
         assert "path too long" in self.refuse(f"unix:{directory}/{'x' * 200}")
         assert os.listdir(directory) == []
 
     def test_the_lock_file_of_another_listener_stays(self) -> None:
-        directory = tempfile.mkdtemp()
+        directory = self.enterContext(TemporaryDirectory())
         self.start(f"unix:{directory}/s")
         assert self.refuse(f"unix:{directory}/s").endswith(
             "another listener of this process has the socket; choose another path"
@@ -152,7 +157,7 @@ class ListenTests(TestCase):
         assert sorted(os.listdir(directory)) == ["s", "s.lock"]
 
     def test_the_lock_of_another_process_is_named(self) -> None:
-        path = os.path.join(tempfile.mkdtemp(), "s")
+        path = socket_path(self)
         os.symlink(str(os.getppid()), f"{path}.lock")
         assert self.refuse(f"unix:{path}") == (
             f"toy: cannot listen on unix:{path}: process {os.getppid()} has the socket; stop it or "
@@ -161,7 +166,7 @@ class ListenTests(TestCase):
 
     def test_the_address_is_logged(self) -> None:
         lines = logged(self)
-        path = os.path.join(tempfile.mkdtemp(), "s")
+        path = socket_path(self)
         self.start("tcp:0:interface=127.0.0.1")
         self.start(f"unix:{path}")
         assert any(line.startswith("toy on tcp 127.0.0.1:") for line in lines)
@@ -172,7 +177,7 @@ class ListenTests(TestCase):
             ("unix:{}", 0o660), ("unix:{}:mode=600", 0o600), ("unix:address={}:mode=0666", 0o666),
             ("haproxy:unix:{}", 0o660), (r"unix:{}\:mode\=1", 0o660),
         ):  # fmt: skip
-            port = port_of(self.start(description.format(os.path.join(tempfile.mkdtemp(), "s"))))
+            port = port_of(self.start(description.format(socket_path(self))))
             assert os.stat(port.getHost().name).st_mode & 0o777 == mode, description
 
     def test_connections_that_cannot_be_accepted_are_counted_and_not_logged(self) -> None:
@@ -320,7 +325,7 @@ class DatagramTests(TestCase):
             self.serve(f"tcp:{port}:interface=127.0.0.1")
 
     def test_udp_requires_a_port_number(self) -> None:
-        path = os.path.join(tempfile.mkdtemp(), "s")
+        path = socket_path(self)
         with pytest.raises(StartError, match="UDP requires a TCP endpoint"):
             self.serve(f"unix:{path}")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from datetime import UTC, date, datetime, timedelta, timezone
 from math import inf
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import SkipTest
 
@@ -301,7 +301,7 @@ class KeySetTests(SynchronousTestCase):
                 key_set("login", {"keys": keys})
 
     def test_files(self) -> None:
-        path = Path(tempfile.mkdtemp()) / "set"
+        path = Path(self.enterContext(TemporaryDirectory())) / "set"
         path.write_text(json.dumps({"keys": [self.entry("a")]}))
         (secret,) = read_key_set("login", str(path), START)
         assert secret.id == "login/a"
@@ -315,7 +315,7 @@ class DenyFileTests(SynchronousTestCase):
     """token-deny-file"""
 
     def setUp(self) -> None:
-        self.path = Path(tempfile.mkdtemp()) / "denied"
+        self.path = Path(self.enterContext(TemporaryDirectory())) / "denied"
 
     def test_lines(self) -> None:
         self.path.write_text("# gone\n\njti 1 2\nsub  ada \njti 3\n")

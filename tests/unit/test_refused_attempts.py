@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from configparser import RawConfigParser
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from twisted.internet.task import Clock
@@ -97,7 +97,7 @@ class AuditTests(SynchronousTestCase):
     """Lines of the audit log"""
 
     def setUp(self) -> None:
-        self.path = Path(tempfile.mkdtemp()) / "audit.log"
+        self.path = Path(self.enterContext(TemporaryDirectory())) / "audit.log"
         audit = AuditLog(lambda: 1_700_000_000.0, str(self.path))
         self.listener = make_listener(make_broker(audit=audit))
         parser = RawConfigParser()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -50,7 +50,7 @@ class FileTests(SynchronousTestCase):
     """Certificates, keys and authorities"""
 
     def setUp(self) -> None:
-        self.directory = Path(tempfile.mkdtemp())
+        self.directory = Path(self.enterContext(TemporaryDirectory()))
         self.chain = self.write("chain.pem", CHAIN)
         self.key = self.write("key.pem", KEY)
         self.ca = self.write("ca.pem", AUTHORITY.cert_pem.bytes())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import trustme
@@ -42,7 +42,7 @@ class KeyUpdateTests(SynchronousTestCase):
     """Messages of TLS itself, which no protocol sees"""
 
     def setUp(self) -> None:
-        log = Path(mkdtemp(), "keys")
+        log = Path(self.enterContext(TemporaryDirectory()), "keys")
         context = client_context(V13)
         context.keylog_filename = str(log)
         self.addCleanup(client_context.cache_clear)
@@ -259,7 +259,7 @@ class HandshakeTests(SynchronousTestCase):
 
     def test_a_list_of_many_authorities(self) -> None:
         """The broker's part of the handshake is longer than OpenSSL's buffer is read at a time."""
-        directory = Path(mkdtemp())
+        directory = Path(self.enterContext(TemporaryDirectory()))
         authority = trustme.CA(organization_name="o" * 60, organization_unit_name="u" * 60)
         for name, blob in (
             ("own", authority.issue_cert("broker.example").private_key_and_cert_chain_pem),
