@@ -4,6 +4,7 @@
 # make test-long  the property tests with 2000 random examples each, and all integration tests with
 #                 brokers without tuning, and with brokers in asyncio's reactor, and more kills of
 #                 queries, archives and the backplane's servers
+# make test-oldest  the unit tests and the contract with the oldest dependencies; needs uv
 # make kernel     compile the kernel in place; make run and make test do so after a change of it
 # make fuzz       compare the forms of the kernel under sanitizers; ARGS='--seconds 600'
 # make lint       ruff, mypy and the form of the changelog's fragments
@@ -30,7 +31,7 @@ KERNEL_TESTS := $(foreach part,kernel *_heads *_server *mixed* rout* cursor* let
 	tests/unit/test_$(part).py) \
 	tests/contract/test_contract.py tests/contract/test_conversations.py tests/contract/test_sideways.py
 
-.PHONY: run test trial-0 trial-1 test-unit test-long kernel fuzz bench peers clean
+.PHONY: run test trial-0 trial-1 test-unit test-long test-oldest kernel fuzz bench peers clean
 .PHONY: lint ruff-check ruff-format mypy fragments docs hooks changelog
 
 run: .venv/.installed-run
@@ -65,6 +66,12 @@ test-long: .venv/.installed-dev
 	PUBSUB_NODE_KILLS=50 $(BIN)/pytest -q tests/integration/test_backplane_cluster.py
 	PUBSUB_KILLS=40 PUBSUB_ARCHIVE_KILLS=20 $(BIN)/pytest -q -p no:twisted \
 		tests/spark/test_kill.py tests/spark/test_job_commands.py -k killed
+
+# The environment is made anew, so that it has no newer versions.
+test-oldest:
+	uv venv --quiet --clear --python "$(PYTHON)" .venv/oldest
+	uv pip install --quiet --python .venv/oldest --resolution lowest-direct --editable '.[dev]'
+	.venv/oldest/bin/pytest -q -p no:twisted $(PARALLEL) tests/unit tests/contract
 
 kernel: .venv/.installed-dev
 	scripts/kernel
