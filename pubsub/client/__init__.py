@@ -56,6 +56,7 @@ __all__ = [
 def connect(url: str, **options: Any) -> Client:
     """Return a client of the broker at ``url``, on the running asyncio loop.
 
-    ``read_options`` has the options. Nothing is connected yet. Raises InvalidUrl.
+    docs/client.md lists the options. Nothing is connected yet. Raises InvalidUrl, and TypeError for
+    an option of a wrong type.
     """
     return Client(AsyncioRuntime(), read_options(url, **options))
