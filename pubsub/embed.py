@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from twisted.application.service import Service
 from twisted.internet.address import IPv4Address, IPv6Address
@@ -53,7 +53,8 @@ def embed(
 ) -> EmbeddedBroker:
     """Return a broker as a service, which listens once it is started.
 
-    ``config`` is the path of a configuration file, or a mapping with the same tables and keys.
+    ``config`` is the path of a configuration file, or a mapping with the same tables and keys,
+    where files may be ``Path`` objects.
     Without ``listen`` in it, every installed protocol is served on its default port.
     ``secrets`` are master secrets by id, of at least 32 bytes, that need no file.
 
@@ -65,7 +66,7 @@ def embed(
 
 def read_config(source: ConfigurationSource, secrets: Mapping[str, bytes]) -> Config:
     """Return the configuration of ``embed``; raises ConfigurationError."""
-    document = source if isinstance(source, Mapping) else read_file(os.fspath(source))
+    document = _plain(source) if isinstance(source, Mapping) else read_file(os.fspath(source))
     config = merge(installed_protocols(), CommandLine(), document, secrets)
     added = [_secret(id, key) for id, key in secrets.items()]
     for secret in added:
@@ -74,7 +75,21 @@ def read_config(source: ConfigurationSource, secrets: Mapping[str, bytes]) -> Co
     return replace(config, secrets=[*config.secrets, *added])
 
 
+def _plain(value: Any) -> Any:
+    """Return ``value`` as if it was read from a file; raises ConfigurationError."""
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise ConfigurationError(f"{key!r}: a key of the configuration must be text")
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
 def _secret(id: str, key: bytes) -> MasterSecret:
+    if not isinstance(key, bytes):
+        raise ConfigurationError(f"secret {id!r}: it must be bytes, not {type(key).__name__}")
     if len(key) < MIN_SECRET:
         raise ConfigurationError(
             f"secret {id!r}: it has {len(key)} bytes; give at least {MIN_SECRET} random ones"

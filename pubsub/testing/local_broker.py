@@ -24,6 +24,8 @@ MAX_TOKEN = 255
 CLOSE_SECONDS = 0.25
 """Seconds that connections have to close at the end of a test, before they are aborted."""
 SECRET_ID = "test"
+# Tables whose keys are names, in which an underscore stays.
+_NAMED = ("keys", "groups")
 
 
 def local_config(settings: Mapping[str, object], secret: bytes) -> Config:
@@ -33,7 +35,7 @@ def local_config(settings: Mapping[str, object], secret: bytes) -> Config:
     They win over the defaults here: a history in memory, and every installed protocol and the HTTP
     API on free ports of the loopback interface.
     """
-    given = _with_hyphens(settings)
+    given = _settings(settings)
     if "listen" not in given:
         given["listen"] = [{"protocol": name, "port": 0} for name in installed_protocols()]
         implied = True
@@ -45,11 +47,16 @@ def local_config(settings: Mapping[str, object], secret: bytes) -> Config:
     return replace(config, listeners=listeners)
 
 
-def _with_hyphens(table: Mapping[str, object]) -> dict[str, object]:
-    return {
-        key.replace("_", "-"): _with_hyphens(value) if isinstance(value, Mapping) else value
-        for key, value in table.items()
-    }
+def _settings(table: Mapping[str, object]) -> dict[str, object]:
+    return {key.replace("_", "-"): _value(key, value) for key, value in table.items()}
+
+
+def _value(key: str, value: object) -> object:
+    if isinstance(value, Mapping):
+        if key in _NAMED:
+            return {name: _value("", one) for name, one in value.items()}
+        return _settings(value)
+    return [_value("", one) for one in value] if isinstance(value, list | tuple) else value
 
 
 class LocalBroker:

@@ -219,11 +219,13 @@ async def test_a_configuration_file(tmp_path: Path) -> None:
         ({"listen": [{"protocol": "mqtt"}]}, {}, "protocol 'mqtt' is not installed"),
         ({"listen": [{"protocol": "cafe", "endpoint": "x:y"}]}, {}, "cannot use endpoint"),
         ({"store": "memory"}, {"a": b"short"}, "secret 'a': it has 5 bytes"),
+        ({"store": "memory"}, {"a": "k" * 32}, "secret 'a': it must be bytes, not str"),
+        ({"nsd": {1: 2}}, {}, "1: a key of the configuration must be text"),
         ("missing.toml", {}, "No such file"),
     ],
 )
 def test_mistakes_are_reported_before_the_start(
-    config: Mapping[str, object] | str, secrets: Mapping[str, bytes], message: str
+    config: Mapping[str, object] | str, secrets: Mapping[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         embed(config, secrets=secrets)

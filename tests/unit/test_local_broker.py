@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -113,6 +115,21 @@ class StartBrokerTests(TestCase):
         settings = {one.protocol: one.settings for one in broker.service.broker.listeners}
         assert settings["nsd"]["max-body"] == 9
         assert "no such setting" in str(raised(ConfigurationError, start_broker, self, a_b=1))
+
+    def test_names_keep_their_underscores(self) -> None:
+        key = Path(self.enterContext(TemporaryDirectory())) / "key"
+        key.write_bytes(KEY)
+        key.chmod(0o600)
+        broker = start_broker(
+            self,
+            listen=({"protocol": "nsd", "port": 0, "idle_timeout": 77},),
+            keys=MappingProxyType({"my_key": {"secret_file": key}}),
+            groups={"team_a": ["ada"]},
+            access=[{"allow": "*", "group": "team_a", "without_key": True}],
+        )
+        (nsd,) = [one for one in broker.service.broker.listeners if one.protocol == "nsd"]
+        assert nsd.settings["idle-timeout"] == 77
+        assert "my_key" in [secret.id for secret in broker.service.broker.tokens.ring]
 
     def test_tokens(self) -> None:
         broker = start_broker(self)
