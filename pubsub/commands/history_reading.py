@@ -110,15 +110,13 @@ def start_of_last(
 
     ``count`` returns the messages in a range. The result is ``first`` if there are fewer.
     """
-    start, span = stop, max(number, 16)
-    while start > first:
+    start, found, span = stop, 0, max(number, 16)
+    while found < number:
+        if start == first:
+            return first
         start = max(first, stop - span)
         found = count(start, stop)
-        if found >= number:
-            break
         span *= 8
-    else:
-        return first
     too_late = stop
     while found > number + most_more and too_late - start > 1:
         middle = (start + too_late) // 2

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -187,6 +187,7 @@ class LastMessagesTests(SynchronousTestCase):
     """pubsub tail finds where the last messages begin."""
 
     @given(st.sets(st.integers(100, 20_000)), st.integers(0, 30), st.sampled_from([0, 5, 1000]))
+    @example({20_000}, 0, 0)
     def test_it_begins_before_them_and_not_long_before(
         self, offsets: set[int], number: int, more: int
     ) -> None:
