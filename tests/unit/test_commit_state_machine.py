@@ -341,9 +341,14 @@ class CommitTests(CommitCase):
 
     def test_publishers_are_held_while_too_much_is_not_written(self) -> None:
         held = Held()
+        self.add(GROUP)
+        self.disk.end_write()
+        self.commits.when_synced(self.called.append)
         self.add(MAX_UNWRITTEN)
         assert self.commits.gate.shut
         self.commits.gate.wait(held)
+        self.disk.end_sync()
+        assert held.reasons
         self.disk.end_write()
         assert not held.reasons
         self.disk.settle()

@@ -62,6 +62,7 @@ class PermissionTests(SynchronousTestCase):
         assert self.permitted("publish", "subscribe", actions=READ) == {"subscribe"}
         assert self.permitted("*", actions=READ) == READ
         assert self.permitted("admin", actions=READ) == set()
+        assert self.permitted("admin", actions=READ | {"admin"}) == READ | {"admin"}
         assert self.permitted("admin", "history", actions=READ) == {"history"}
         assert self.permitted("*", actions=frozenset()) == set()
 

@@ -368,7 +368,7 @@ class AcceptanceTests(TokenCase):
             ({"iss": "https://b", "aud": "x"}, "iss: another issuer"),
             ({"iss": ["https://a"], "aud": "x"}, "iss: another issuer"),
             ({"iss": "https://a"}, "aud: for another audience"),
-            ({"iss": "https://a", "aud": ["z", 1, None]}, "aud: for another audience"),
+            ({"iss": "https://a", "aud": ["z", 1, None, ["x"]]}, "aud: for another audience"),
             ({"iss": "https://a", "aud": {"x": 1}}, "aud: for another audience"),
         ):
             self.refuses(token(claims), match=match)
