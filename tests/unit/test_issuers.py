@@ -17,7 +17,7 @@ from pubsub.broker.listener_settings import SETTINGS
 from pubsub.broker.master_secrets import KeySource, MasterSecret, SecretRing
 from pubsub.broker.tokens import Token, TokenVerifier
 from pubsub.embed import read_config
-from pubsub.errors import ConfigurationError
+from pubsub.errors import BadToken, ConfigurationError
 from pubsub.plugin import installed_protocols
 from pubsub.server.configuration import CommandLine, Config, merge
 from pubsub.settings import read_all
@@ -87,13 +87,24 @@ class PermissionTests(SynchronousTestCase):
         assert token_identity(found) == Identity("ada", "token", issuer="corp")
         assert token_identity(verified(actions=None)).issuer == "main"
 
-    def test_keys_that_were_fetched_have_the_actions_of_their_source(self) -> None:
-        source = KeySource("corp", URL, actions=READ)
+    def test_keys_that_were_fetched_have_the_demands_of_their_source(self) -> None:
+        source = KeySource("corp", URL, "", 60, START + 10, "https://a", frozenset({"x"}), READ)
         ring = SecretRing(
             sources=[source], fetched={"corp": (MasterSecret("corp/a", "HS256", KEY),)}
         )
-        (key,) = ring
-        assert (key.source, key.actions) == ("corp", READ)
+        tokens = TokenVerifier(ring)
+        raw = token({"iss": "https://a", "aud": "x", "permissions": "*"})
+        found = tokens.check(raw, START)
+        assert found.secret.source == "corp"
+        assert {action for action in ACTIONS if found.permits(action)} == READ
+        for claims, now, problem in (
+            ({"iss": "https://b", "aud": "x"}, START, "iss: another issuer"),
+            ({"iss": "https://a", "aud": "y"}, START, "aud: for another audience"),
+            ({"iss": "https://a", "aud": "x"}, START + 10, "no secret verifies the token"),
+        ):
+            with pytest.raises(BadToken, match=problem):
+                tokens.check(token(claims), now)
+        assert not tokens.valid(found, START + 10)
 
 
 class SettingTests(SynchronousTestCase):
