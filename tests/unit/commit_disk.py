@@ -89,7 +89,7 @@ class Disk:
         if group is not None:
             if group.runs:
                 self.written = last_offset_of(group.runs[-1]) + 1
-            for put in group.puts.values():
+            for put in (*[put for _, puts in group.ends for put in puts], *group.puts.values()):
                 assert isinstance(put.value, bytes)
                 self.values[put.key] = put.value
             self.ended += [end.topic for end, _ in group.ends if isinstance(end, End)]

@@ -38,6 +38,8 @@ class CommitMachine(RuleBasedStateMachine):
         self.asked = 0
         self.called: dict[int, bool] = {}
         self.order: dict[str, list[int]] = {"written": [], "synced": []}
+        self.values: dict[str, bytes] = {}
+        self.ends = 0
         self.held = -1
 
     def _callback(self, kind: str) -> Callable[[bool], None]:
@@ -62,13 +64,15 @@ class CommitMachine(RuleBasedStateMachine):
         for _ in range(count):
             self.commits.add(run_of(self.log, size))
 
-    @rule(key=st.sampled_from("ab"))
-    def put(self, key: str) -> None:
-        self.commits.put("t", key, b"v")
+    @rule(key=st.sampled_from("ab"), value=st.sampled_from([b"v", b"x"]))
+    def put(self, key: str, value: bytes) -> None:
+        self.commits.put("t", key, value)
+        self.values[key] = value
 
     @rule()
     def end(self) -> None:
         self.commits.end("t", self.log.next_offset)
+        self.ends += 1
 
     @rule()
     @precondition(lambda self: self.commits.failing is None)
@@ -76,7 +80,7 @@ class CommitMachine(RuleBasedStateMachine):
         self.commits.hold(self.log.next_offset)
         self.commits.add(run_of(self.log, GROUP))
         self.commits.add(run_of(self.log, SMALL))
-        self.commits.put("t", "a", b"w")
+        self.put("a", b"w")
         self.commits.release()
 
     @rule()
@@ -159,6 +163,7 @@ class CommitMachine(RuleBasedStateMachine):
         assert sorted(self.called) == list(range(self.asked))
         assert self.commits.failing is None
         assert self.disk.synced == self.disk.written == self.log.next_offset
+        assert (self.disk.values, len(self.disk.ended)) == (self.values, self.ends)
         assert not self.commits.gate.shut
         assert self.commits.gate.unwritten == self.commits.gate.unsynced == 0
         assert self.commits._unsynced.nbytes == 0
@@ -205,9 +210,46 @@ class CommitTests(CommitCase):
         assert group is not None
         assert (len(group.runs), sync) == (2, False)
 
+    def test_so_does_one_that_began_while_another_was_written(self) -> None:
+        for _ in range(2):
+            self.add(GROUP)
+            self.add()
+            self.disk.tick()
+            self.disk.end_write()
+            assert self.disk.writing is None
+            self.disk.clock.advance(INTERVAL)
+            self.disk.end_write()
+        assert self.disk.written == 4
+
+    def test_so_do_values_and_ends_of_topics_without_messages(self) -> None:
+        self.commits.put("t", "k", b"v")
+        self.disk.tick()
+        self.disk.clock.advance(INTERVAL)
+        self.disk.end_write()
+        self.commits.end("a", 0)
+        self.disk.tick()
+        self.disk.clock.advance(INTERVAL)
+        self.disk.end_write()
+        assert (self.disk.values, self.disk.ended) == ({"k": b"v"}, ["a"])
+
+    def test_another_interval_and_size(self) -> None:
+        self.commits.reconfigure(INTERVAL * 2, GROUP // 2)
+        self.add()
+        self.disk.tick()
+        self.disk.clock.advance(INTERVAL)
+        assert self.disk.writing is None
+        self.disk.clock.advance(INTERVAL)
+        self.disk.end_write()
+        self.add(GROUP // 2)
+        self.disk.end_write()
+        assert self.disk.written == 2
+
     def test_a_full_one_does_not_wait(self) -> None:
         self.add(GROUP)
-        assert self.disk.writing is not None
+        self.disk.end_write()
+        self.commits.add(*[run_of(self.log, GROUP // 2) for _ in range(2)])
+        self.disk.end_write()
+        assert self.disk.written == 3
 
     def test_a_group_that_a_client_waits_for_is_written_at_the_end_of_the_tick(self) -> None:
         for when, synced in ((self.commits.when_written, False), (self.commits.when_synced, True)):
@@ -220,6 +262,15 @@ class CommitTests(CommitCase):
             assert self.disk.writing[1] is synced
             self.disk.end_write()
         assert self.called == [True, True]
+        assert not self.disk.reports
+
+    def test_a_client_that_waits_while_the_interval_passes(self) -> None:
+        self.add()
+        self.disk.tick()
+        self.commits.when_written(self.called.append)
+        self.disk.tick()
+        self.disk.end_write()
+        assert self.called == [True]
 
     def test_thousands_of_groups_between_two_syncs(self) -> None:
         for number in range(2000):
@@ -290,8 +341,24 @@ class CommitTests(CommitCase):
         self.add(GROUP)
         self.disk.end_write()
         self.disk.clock.advance(SYNC_SECONDS)
+        # The sync that runs is the one that is waited for.
+        self.commits.when_synced(self.called.append)
         self.disk.end_sync()
+        assert self.called == [True]
         assert self.disk.synced == 1
+        assert self.disk.syncing is None
+
+    def test_a_client_that_waits_for_a_group_that_a_sync_does_not_cover(self) -> None:
+        self.add(GROUP)
+        self.disk.end_write()
+        self.disk.clock.advance(SYNC_SECONDS)
+        self.add(GROUP)
+        self.disk.end_write()
+        self.commits.when_synced(self.called.append)
+        self.disk.end_sync()
+        assert self.called == []
+        self.disk.end_sync()
+        assert self.called == [True]
 
     def test_a_group_written_during_a_sync_is_synced(self) -> None:
         self.add(GROUP)
@@ -432,8 +499,10 @@ class HeldTests(CommitCase):
         self.add()
         self.commits.hold(1)
         self.add(GROUP)
+        assert self.commits.end("a", 2) == 0
         self.commits.release()
         assert self.disk.writing is None
+        assert self.commits.end("b", 2) == 0
         self.commits.release()
         assert self.disk.writing is not None
 
@@ -479,7 +548,8 @@ class FailureTests(CommitCase):
         assert self.called == [False, False, False]
         assert self.commits.failing == "no space"
         self.commits.when_written(self.called.append)
-        assert self.called[3:] == [False]
+        self.commits.when_synced(self.called.append)
+        assert self.called[3:] == [False, False]
         for _ in range(2):
             self.disk.clock.advance(RETRY_SECONDS)
             assert self.disk.writing is not None
@@ -519,6 +589,7 @@ class FailureTests(CommitCase):
         self.commits.when_written(self.called.append)
         self.disk.end_sync(works=False)
         assert self.called == [False, False]
+        self.disk.clock.advance(RETRY_SECONDS)
         self.disk.end_write()
         assert self.commits.failing == "no disk"
         self.disk.clock.advance(RETRY_SECONDS)
@@ -592,6 +663,18 @@ class FinishTests(CommitCase):
             self.disk.end_write(works)
             assert self.successResultOf(done) is works
             assert not self.disk.clock.getDelayedCalls()
+
+    def test_it_waits_for_a_write_that_runs_after_a_failure(self) -> None:
+        self.add(GROUP)
+        self.disk.end_write()
+        self.commits.when_synced(self.called.append)
+        self.add(GROUP)
+        self.disk.end_sync(works=False)
+        done = self.finish()
+        self.disk.end_write()
+        self.disk.end_write()
+        assert self.successResultOf(done) is True
+        assert self.disk.synced == 2
 
     def test_a_sync_that_fails_at_the_end(self) -> None:
         self.add(GROUP)
