@@ -105,6 +105,23 @@ class AccessRulesTests(SynchronousTestCase):
         assert rules.may_subscribe("granted/1")
         assert not rules.may_subscribe("closed")
 
+    def test_reserved_topics_are_granted_by_name_alone(self) -> None:
+        for grant, granted in ((["*"], False), (["?SYS/*"], False), (["$SYS/*"], True)):
+            rules = rules_of(["*"], ["*"], grant)
+            assert rules.may_subscribe("$SYS/stats") is granted
+            assert rules.may("publish", "$SYS/stats") is granted
+
+    def test_several_topics_at_once(self) -> None:
+        closed: set[str] = set()
+        rules = rules_of(["*"], ["*"], closed=closed)
+        for _ in range(2):
+            assert rules.may_publish_all(("a", "b"))
+            assert not rules.may_publish_all(("a", "$SYS/stats"))
+        closed.add("c")
+        assert rules.may_publish_all(("a", "b"))
+        closed.add("b")
+        assert not rules.may_publish_all(("a", "b"))
+
     def test_a_grant_does_not_override_the_rules(self) -> None:
         rules = rules_of(["in"], ["out"], ["*"], {"in", "out"})
         with pytest.raises(NotAuthorized):
