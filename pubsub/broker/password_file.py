@@ -110,11 +110,6 @@ def parse_password_file(text: str, where: str) -> dict[str, str]:
     return found
 
 
-def format_password_file(hashes: Mapping[str, str]) -> str:
-    """Return the text of a file with these users, in the order of their names."""
-    return "".join(f"{user}:{hashes[user]}\n" for user in sorted(hashes))
-
-
 def _is_hash(text: str) -> bool:
     match = _HASHED.fullmatch(text)
     if match is None:

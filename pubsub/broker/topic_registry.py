@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from sortedcontainers import SortedDict
 
@@ -32,7 +31,6 @@ class TopicRegistry:
         self._memory = memory
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[int, Topic] = {}
-        self._by_uuid: dict[UUID, Topic] = {}
         # By the bytes of the name, in their order.
         self._sorted: SortedDict[bytes, Topic] = SortedDict()
         # Topics that only groups of messages have asked for which may be refused, and how many.
@@ -130,7 +128,6 @@ class TopicRegistry:
         topic.hosted = hosted
         self._by_name[name] = topic
         self._by_id.setdefault(topic.id, topic)
-        self._by_uuid[topic.uuid] = topic
         self._sorted[name.encode()] = topic
         for watcher in self._watchers:
             watcher(topic)
@@ -176,7 +173,6 @@ class TopicRegistry:
             return
         del self._by_name[topic.name]
         self._memory.free(TOPIC_BYTES)
-        del self._by_uuid[topic.uuid]
         del self._sorted[topic.name.encode()]
         if self._by_id.get(topic.id) is topic:
             del self._by_id[topic.id]
@@ -223,16 +219,6 @@ class TopicRegistry:
             topic = self._by_id[number]
         except KeyError:
             raise TopicNotFound(f"{number:#010x}") from None
-        if self._provisional:
-            self.keep(topic.name)
-        return topic
-
-    def by_uuid(self, uuid: UUID) -> Topic:
-        """Return the topic with this UUID; raises TopicNotFound."""
-        try:
-            topic = self._by_uuid[uuid]
-        except KeyError:
-            raise TopicNotFound(str(uuid)) from None
         if self._provisional:
             self.keep(topic.name)
         return topic

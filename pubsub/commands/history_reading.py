@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from pubsub.commands.api_client import Api, CutOff
 
-_MOST_MORE = 1000
 _NO_HEADERS: Mapping[str, bytes] = {}
 
 

@@ -12,7 +12,7 @@ start elsewhere. Without ``reads``, as earlier versions wrote it, they are those
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -21,7 +21,6 @@ from pubsub.pipeline.history import PartitionBounds
 from pubsub.pipeline.offset_options import (
     EARLIEST,
     LATEST,
-    PartitionOffsets,
     Start,
     TopicOffsets,
 )
@@ -138,21 +137,6 @@ def resolve_offset(
     elif start is not None:
         wanted = start
     return _offset_in(number, wanted, bounds)
-
-
-def resolve_offsets(
-    start: str | PartitionOffsets, bounds: Sequence[PartitionBounds], default: str
-) -> Offsets:
-    """Return the offsets of ``start``; partitions that it does not name are at ``default``.
-
-    Raises ConfigurationError for a partition that does not exist and an offset beyond the end.
-    """
-    if isinstance(start, Mapping):
-        check_partitions(start, len(bounds))
-    return {
-        number: PartitionPosition(resolve_offset(start, number, each, default), each.epoch)
-        for number, each in enumerate(bounds)
-    }
 
 
 def check_partitions(named: Iterable[int], partitions: int) -> None:

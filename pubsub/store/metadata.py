@@ -185,10 +185,6 @@ class Metadata:
                     self._connection.execute("ROLLBACK")
                 raise
 
-    def _rows(self, query: str) -> list[tuple[int, ...]]:
-        with self._lock:
-            return self._connection.execute(query).fetchall()
-
     # Reading
 
     def state(self) -> LogState:

@@ -10,7 +10,14 @@ from pubsub.errors import ConfigurationError
 from pubsub.pipeline.batch_limits import divide_limit, estimate_amount, fitting_stop
 from pubsub.pipeline.connector_options import source_options
 from pubsub.pipeline.history import PartitionBounds, TopicSize
-from pubsub.pipeline.offsets import PartitionPosition, from_json, resolve_offsets, to_json
+from pubsub.pipeline.offset_options import Start
+from pubsub.pipeline.offsets import (
+    PartitionPosition,
+    check_partitions,
+    from_json,
+    resolve_offset,
+    to_json,
+)
 from pubsub.pipeline.planning import Task, plan_tasks
 from pubsub.pipeline.topic_selection import TopicSelection
 from tests.unit.fake_history import FakeHistory
@@ -32,8 +39,10 @@ class OffsetTests(SynchronousTestCase):
         raised(ConfigurationError, from_json, {}, 1)
 
     def test_starting_offsets(self) -> None:
-        def places(start: object, default: str = "earliest") -> list[int]:
-            return [at.next for at in resolve_offsets(start, BOUNDS, default).values()]  # type: ignore[arg-type]
+        def places(start: Start, default: str = "earliest") -> list[int]:
+            return [
+                resolve_offset(start, number, each, default) for number, each in enumerate(BOUNDS)
+            ]
 
         assert places("earliest") == [10, 0]
         assert places("latest") == [100, 0]
@@ -41,8 +50,10 @@ class OffsetTests(SynchronousTestCase):
         assert places({1: "earliest"}, "latest") == [100, 0]
         # Before the first offset: the loss is reported when the query reads.
         assert places({0: 3}) == [3, 0]
-        for wrong in ({0: 101}, {2: 0}, {-1: 0}):
-            raised(ConfigurationError, places, wrong)
+        raised(ConfigurationError, places, {0: 101})
+        check_partitions([0, 1], 2)
+        for wrong in (2, -1):
+            raised(ConfigurationError, check_partitions, [0, wrong], 2)
 
 
 class ShareTests(SynchronousTestCase):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from uuid import UUID, uuid5
+from uuid import uuid5
 
 import pytest
 from hypothesis import example, given
@@ -110,12 +110,11 @@ class RegistryTests(SynchronousTestCase):
         assert "news" in self.topics
         assert "other" not in self.topics
 
-    def test_a_topic_is_found_by_name_id_and_uuid(self) -> None:
+    def test_a_topic_is_found_by_name_and_id(self) -> None:
         topic = self.topics.create("zoë")
         assert self.topics.named("zoë") is topic
         assert self.topics.by_id(fnv1a32("zoë".encode())) is topic
-        assert self.topics.by_uuid(uuid5(TOPIC_NAMESPACE, "zoë")) is topic
-        assert topic.uuid.version == 5
+        assert topic.uuid == uuid5(TOPIC_NAMESPACE, "zoë")
 
     def test_an_unknown_topic_is_not_found(self) -> None:
         self.topics.create("news")
@@ -123,8 +122,6 @@ class RegistryTests(SynchronousTestCase):
             self.topics.named("old")
         with pytest.raises(TopicNotFound):
             self.topics.by_id(0)
-        with pytest.raises(TopicNotFound):
-            self.topics.by_uuid(UUID(int=0))
 
     def test_an_id_of_two_names_refers_to_the_first(self) -> None:
         assert fnv1a32(b"costarring") == fnv1a32(b"liquid")
@@ -132,7 +129,6 @@ class RegistryTests(SynchronousTestCase):
         second = self.topics.create("costarring")
         assert first is not second
         assert self.topics.by_id(second.id) is first
-        assert self.topics.by_uuid(second.uuid) is second
 
     def test_the_limit_refuses_new_topics_only(self) -> None:
         made = [self.topics.create(name) for name in "abc"]
@@ -181,8 +177,6 @@ class RemovalTests(SynchronousTestCase):
             self.topics.named("news")
         with pytest.raises(TopicNotFound):
             self.topics.by_id(topic.id)
-        with pytest.raises(TopicNotFound):
-            self.topics.by_uuid(topic.uuid)
         assert self.memory.used == TOPIC_BYTES
 
     def test_removing_it_again_changes_nothing(self) -> None:
@@ -206,7 +200,6 @@ class RemovalTests(SynchronousTestCase):
         again = self.topics.create("news")
         assert again is not topic
         assert self.topics.by_id(topic.id) is again
-        assert self.topics.by_uuid(topic.uuid) is again
         self.topics.remove(again)
         assert self.memory.used == 0
 
@@ -218,7 +211,6 @@ class RemovalTests(SynchronousTestCase):
         self.topics.remove(first)
         with pytest.raises(TopicNotFound):
             self.topics.by_id(first.id)
-        assert self.topics.by_uuid(second.uuid) is second
 
     def test_watchers_see_every_new_topic_once(self) -> None:
         self.topics.create("before")
