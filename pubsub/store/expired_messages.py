@@ -150,7 +150,7 @@ class ExpiredMessages:
     def _entries(
         self, start: int, stop: int
     ) -> Iterator[tuple[Segment, IndexEntry, dict[str, tuple[int, int]]]]:
-        """Yield the entries of a range that get no more records."""
+        """Yield the entries of a range that get no more records; all of them end in it."""
         catalog = self._catalog
         for segment in catalog.from_offset(start):
             if segment.base >= stop:
@@ -160,6 +160,8 @@ class ExpiredMessages:
             closed = len(index) if segment.sealed else index.closed_entries
             for number in range(index.entry_at(start), closed):
                 entry = index.entry(number)
+                if entry.stop > stop:
+                    return
                 if entry.stop > start:
                     yield segment, entry, index.contents(number)
 
@@ -214,8 +216,6 @@ class ExpiredMessages:
     def drop(self, segment: Segment) -> None:
         """Stop counting the messages of a segment that is removed before they have expired."""
         for _, entry, contents in self._entries(segment.base, min(segment.stop, self._counted_to)):
-            if entry.stop > segment.stop:
-                return
             for name in self._catalog.visible(contents, entry.stop):
                 self._subtract(name, *contents[name])
         self._counted_to = max(self._counted_to, segment.stop)

@@ -466,6 +466,41 @@ class DiskTests(LogCase):
         log.rest()
         assert offsets(log.read()) == [1, 2, 3]
 
+    def test_messages_that_expired_early_are_not_counted(self) -> None:
+        log = self.open(RetentionLimits("*", messages=40))
+        for _ in range(2):
+            for _ in range(30):
+                log.put(("a", b"x"))
+            log.seal()
+        log.rest()
+        assert offsets(log.read()) == list(range(20, 60))
+        self.free = 0
+        log.upkeep.step(NOW)
+        assert offsets(log.read()) == list(range(30, 60))
+        self.free = 2**40
+        for _ in range(10):
+            log.put(("a", b"y"))
+        log.rest()
+        assert offsets(log.read()) == list(range(30, 70))
+        log.put(*[("a", b"z")] * 5)
+        log.rest()
+        assert offsets(log.read()) == list(range(35, 75))
+
+    def test_a_segment_expires_early_before_all_of_it_is_counted(self) -> None:
+        log = self.open(RetentionLimits("*", messages=8))
+        for _ in range(300):
+            log.put(("a", b"x"))
+        log.seal()
+        for _ in range(50):
+            log.put(("a", b"y"))
+        # The first step counts 256 entries.
+        self.free = 0
+        log.upkeep.step(NOW)
+        assert log.catalog.first == 300
+        self.free = 2**40
+        log.rest()
+        assert offsets(log.read()) == list(range(342, 350))
+
     def test_a_rewrite_is_abandoned(self) -> None:
         log = self.open()
         for _ in range(8):
