@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.access import RESERVED, AccessRules
-from pubsub.broker.access_table import ACTIONS, AccessRule, AccessTable, Who
+from pubsub.broker.access_table import ACTIONS, AccessRule, AccessTable, Who, listener_rules
 from pubsub.broker.identity import CERTIFICATE, NOBODY, SOCKET, TOKEN, Identity
 from pubsub.broker.listener_access import ListenerAccess
 from pubsub.errors import NotAuthorized
@@ -96,6 +96,9 @@ class WhoTests(SynchronousTestCase):
         assert self.matches(Identity("bobby", TOKEN), groups=("ops",))
         assert not self.matches(EVE, groups=("ops",))
         assert self.matches(Identity("eve", TOKEN, frozenset({"ops"})), groups=("ops",))
+        # A group that no table lists.
+        assert self.matches(Identity("eve", TOKEN, frozenset({"guests"})), groups=("guests",))
+        assert not self.matches(EVE, groups=("guests",))
 
     def test_networks(self) -> None:
         networks = (ip_network("192.0.2.0/24"), ip_network("2001:db8::/32"))
@@ -233,10 +236,44 @@ class ListenerSettingsTests(SynchronousTestCase):
         assert access.may("publish", "in/1")
         assert not access.may("publish", "in/2")
 
+    def test_they_are_about_reserved_topics_too(self) -> None:
+        access = rules_for(ADA, rule(True, topics="$SYS/*"), allow_publish=("in/*",))
+        assert access.may("subscribe", "$SYS/events")
+        assert not access.may("publish", "$SYS/events")
+
     def test_reserved_topics_are_granted(self) -> None:
         access = rules_for(ADA, rule(False), grant=("$SYS/events",))
         assert access.may("subscribe", "$SYS/events")
         assert not access.may("subscribe", "$SYS/stats")
+
+
+class TextTests(SynchronousTestCase):
+    """Rules as text, for explanations; changed rules have another text"""
+
+    def test_every_part_is_shown(self) -> None:
+        who = Who(
+            ("a*", "bob"), ("ops",), (ip_network("192.0.2.0/24"),), (TOKEN,), ("nsd",), ("c",)
+        )
+        for one, text in (
+            (rule(True), "allow *"),
+            (rule(False, "publish", "a b"), "deny publish topics=a,b"),
+            (rule(True, "create", "a", without_key=True), "allow create topics=a without-key"),
+            (
+                rule(True, who=who),
+                "allow * identity=a*,bob group=ops network=192.0.2.0/24 proof=token issuer=c "
+                "listener=nsd",
+            ),
+        ):
+            assert str(one) == text
+            assert str(AccessTable([one])) == text
+
+    def test_settings_of_a_listener(self) -> None:
+        settings = {**SETTINGS, "allow-publish": ("a", "b"), "allow-subscribe": ()}
+        assert list(map(str, listener_rules(settings))) == [
+            "deny publish,delete unless topics=a,b",
+            "deny subscribe,history unless topics=none",
+            "deny create unless topics=a,b",
+        ]
 
 
 class ChangeTests(SynchronousTestCase):
