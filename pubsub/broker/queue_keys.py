@@ -170,10 +170,10 @@ class QueueKeys:
 
         return self._router.recheck(topic, change).addCallback(write)
 
-    def forget(self, topic: Topic) -> None:
-        """Remove a topic that has ended."""
-        self.exclusive.discard(topic.name)
-        self.drop(topic.name)
+    def forget(self, name: str) -> None:
+        """Remove the topic ``name``, which has ended."""
+        self.exclusive.discard(name)
+        self.drop(name)
 
     def drop(self, name: str) -> None:
         """Delete the key of the topic ``name``, which opens it."""

@@ -140,14 +140,13 @@ class TopicLifecycle:
         if not self._topics.holds(topic):
             return
         self._router.end(topic)
-        self._queue_keys.forget(topic)
         self._topics.remove(topic)
         self._apply_rules(topic)
         self._delete(topic.name)
 
     def _delete(self, name: str) -> None:
         self._always_sync.discard(name)
-        self._queue_keys.drop(name)
+        self._queue_keys.forget(name)
         self._store.delete(TOPICS, name)
         self._store.forget(name)
 

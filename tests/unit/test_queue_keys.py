@@ -14,6 +14,7 @@ from pubsub.broker import sliced_routing
 from pubsub.broker.audit import AuditLog
 from pubsub.broker.master_secrets import SecretRing
 from pubsub.broker.outbox import Outbox
+from pubsub.broker.queue_keys import QueueKeys
 from pubsub.broker.slow_policy import SlowPolicy
 from pubsub.broker.topics import KeyChange, Topic
 from pubsub.errors import NotAuthorized
@@ -51,9 +52,10 @@ class KeyCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = clock_at()
         self.path = scratch(self) / "audit"
-        audit = AuditLog(self.clock.seconds, str(self.path))
-        self.addCleanup(audit.close)
-        self.broker = make_broker(self.clock, ring=SecretRing([hmac_secret()]), audit=audit)
+        self.audit = AuditLog(self.clock.seconds, str(self.path))
+        self.addCleanup(self.audit.close)
+        ring = SecretRing([hmac_secret()])
+        self.broker = make_broker(self.clock, ring=ring, audit=self.audit)
         self.keys = self.broker.queue_keys
         self.topic = self.broker.topics.create("orders")
 
@@ -197,7 +199,7 @@ class ChangeTests(KeyCase):
         again = self.broker.topics.create("orders")
         assert again not in self.keys
         assert not self.keys.matches(again, b"key")
-        self.keys.forget(again)
+        self.keys.forget("orders")
 
     def test_no_repr_contains_a_key(self) -> None:
         self.keys.close(self.topic, b"first hidden", "ada", "client")
@@ -210,6 +212,68 @@ class ChangeTests(KeyCase):
         for subject in ('ada"\n', "\0", "zoë", "日本"):
             self.keys.close(self.topic, b"key", subject, "client")
             assert self.audited()[-1]["subject"] == subject
+
+
+class RestartTests(KeyCase):
+    """Keys of which only the hash is known, after a restart, and those of other brokers"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.keys.restore()
+
+    def restarted(self) -> QueueKeys:
+        """Return the keys of a broker that has been started with the store of this one."""
+        broker = make_broker(self.clock, store=self.broker.store, audit=self.audit)
+        broker.queue_keys.restore()
+        return broker.queue_keys
+
+    def test_a_key_is_known_once_it_was_presented(self) -> None:
+        self.keys.close(self.topic, b"key", "ada", "client")
+        keys = self.restarted()
+        assert keys.plain("orders") == b""
+        for key in (b"", b"other"):
+            assert not keys.matches(self.topic, key)
+        assert keys.proof("orders") is None
+        assert keys.matches(self.topic, b"key")
+        assert keys.plain("orders") == b"key"
+        assert keys.proof("orders") == self.keys.proof("orders")
+        assert keys.hashed("orders") is None
+
+    def test_the_key_before_a_change_is_refused(self) -> None:
+        self.keys.close(self.topic, b"old", "ada", "client")
+        rotated, adopted = self.restarted(), self.restarted()
+        rotated.rotate(self.topic, b"new", "ada", "client")
+        adopted.adopt(self.topic, rotated.hasher.make(b"new"), b"new")
+        for keys in (rotated, adopted, self.restarted()):
+            assert not keys.matches(self.topic, b"old")
+            assert keys.matches(self.topic, b"new")
+
+    def test_a_key_of_which_another_broker_has_the_hash(self) -> None:
+        stale = token({"queue_key": "old"})
+        self.broker.tokens.check(stale, START)
+        self.keys.close(self.topic, b"old", "ada", "client")
+        holder, version = self.subscriber(b"old"), self.keys.version
+        self.keys.adopt(self.topic, self.keys.hasher.make(b"new"), b"")
+        self.clock.advance(0)
+        assert holder.asked == [(self.topic, KeyChange(None, b""))]
+        assert not self.broker.tokens.known(stale)
+        assert self.keys.version != version
+        for keys in (self.keys, self.restarted()):
+            assert keys.proof("orders") is None
+            assert not keys.matches(self.topic, b"old")
+            assert keys.matches(self.topic, b"new")
+        records = [(one["event"], one["client"], one["removed"]) for one in self.audited()]
+        assert records == [("create", "client", 0), ("rotate", "backplane", 1)]
+
+    def test_a_topic_that_another_broker_has_closed(self) -> None:
+        self.keys.adopt(self.topic, self.keys.hasher.make(b"key"), b"key")
+        assert self.keys.matches(self.topic, b"key")
+        assert [one["event"] for one in self.audited()] == ["create"]
+
+    def test_a_topic_that_has_ended_is_open(self) -> None:
+        self.keys.close(self.topic, b"key", "ada", "client")
+        self.broker.topic_lifecycle.end(self.topic)
+        assert not self.restarted().names
 
 
 class AccessTests(KeyCase):
