@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.memory_budget import CacheAccount, MemoryBudget
+from pubsub.broker.memory_budget import (
+    INPUT,
+    SUBSCRIBERS,
+    SUBSCRIPTIONS,
+    CacheAccount,
+    MemoryBudget,
+)
 from pubsub.errors import MemoryExhausted
 from tests.unit.fakes import Big, Held
 
@@ -80,6 +88,43 @@ class MemoryBudgetTests(SynchronousTestCase):
         assert memory.largest() is small
         memory.holders.discard(small)
         assert memory.largest() is large
+
+
+class AccountTests(SynchronousTestCase):
+    """The bytes of holders and of subscriptions"""
+
+    @given(
+        st.lists(
+            st.tuples(st.integers(0, 2), st.sampled_from([SUBSCRIBERS, INPUT]), st.integers(0, 99))
+        ),
+        st.integers(0, 99),
+    )
+    def test_each_account_has_the_bytes_of_its_holders(
+        self, changes: list[tuple[int, str, int]], mark: int
+    ) -> None:
+        memory, holders = MemoryBudget(100), [Big(0) for _ in range(3)]
+        held = {(number, account): 0 for number in range(3) for account in (SUBSCRIBERS, INPUT)}
+        publisher = Held()
+        for number, account, now in changes:
+            memory.charge(holders[number], held[number, account], now, mark, account)
+            held[number, account] = now
+            assert memory.used == sum(held.values())
+            for one in (SUBSCRIBERS, INPUT):
+                assert memory.held[one] == sum(held[at, one] for at in range(3))
+            assert (holders[number] in memory.holders) is (now > mark)
+            if memory.full and not publisher.reasons:
+                memory.wait(publisher)
+            assert bool(publisher.reasons) is memory.full
+
+    def test_subscriptions(self) -> None:
+        memory, publisher = MemoryBudget(100), Held()
+        memory.count(SUBSCRIPTIONS, 60)
+        memory.count(SUBSCRIPTIONS, 40)
+        memory.wait(publisher)
+        assert (memory.used, memory.held[SUBSCRIPTIONS]) == (100, 100)
+        memory.count(SUBSCRIPTIONS, -60)
+        assert (memory.used, memory.held[SUBSCRIPTIONS]) == (40, 40)
+        assert not publisher.reasons
 
 
 class WorkTests(SynchronousTestCase):

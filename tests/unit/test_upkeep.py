@@ -178,17 +178,32 @@ class ExpiryTests(LogCase):
         assert len(log.read("a")) == 8
 
     def test_a_topic_that_ended_counts_no_longer(self) -> None:
-        log = self.open(RetentionLimits("*", messages=80))
-        for _ in range(60):
-            log.put(("a", b"x"))
+        self.ends(RetentionLimits("*", messages=80))
+
+    def test_its_bytes_count_no_longer(self) -> None:
+        self.ends(RetentionLimits("*", nbytes=240))
+
+    def ends(self, limits: RetentionLimits) -> None:
+        """Have topics end of which nothing and most is left, with room for 80 messages."""
+        log = self.open(limits)
+
+        def put(topic: str, count: int) -> None:
+            for _ in range(count):
+                log.put((topic, b"x"))
+
+        put("c", 10)
+        put("a", 100)
         log.rest()
-        log.end("a")
-        for _ in range(70):
-            log.put(("b", b"x"))
-        log.put(("a", b"new"))
+        assert offsets(log.read()) == list(range(30, 110))
+        for topic in "ca":
+            log.end(topic)
+        put("a", 10)
+        put("b", 70)
         log.rest()
-        assert len(log.read("b")) == 70
-        assert log.read("a") == [(130, "a", b"new")]
+        assert offsets(log.read()) == list(range(110, 190))
+        put("b", 10)
+        log.rest()
+        assert offsets(log.read()) == list(range(120, 200))
 
     def test_the_state_survives_a_restart(self) -> None:
         limits = RetentionLimits("a", messages=8)
