@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,6 +100,24 @@ class RoundTripTests(SynchronousTestCase):
     @given(OPERATIONS)
     def test_operations_alone(self, operations: list[Operation]) -> None:
         assert decode_operations(encode_operations(operations)) == operations
+
+    @given(OPERATIONS, st.data())
+    def test_operations_that_are_cut(
+        self, operations: list[Operation], data: st.DataObject
+    ) -> None:
+        whole = encode_operations(operations)
+        cut = whole[: data.draw(st.integers(0, len(whole)))]
+        try:
+            found = decode_operations(cut)
+        except (ValueError, struct.error):
+            return
+        assert encode_operations(found) == cut
+        assert found == operations[: len(found)]
+
+    def test_a_value_that_is_cut(self) -> None:
+        data = encode_operations([End("t", 1), Put("t", "k", b"value")])
+        with pytest.raises(ValueError, match="the last operation is not complete"):
+            decode_operations(data[:-1])
 
     def test_a_slow_value_is_made_when_it_is_encoded(self) -> None:
         data = encode_operations([Put("t", "k", lambda: b"made")])
