@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker import passwords
 from pubsub.broker.password_file import (
     MAX_PASSWORD,
     hash_of_nobody,
@@ -107,21 +110,24 @@ class PasswordFileTests(SynchronousTestCase):
 
 
 class Thread:
-    """Holds calls until ``work`` makes them."""
+    """Holds calls until ``work`` makes them; the next one fails with ``failing``."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[Callable[[], bool], Callable[[bool], object]]] = []
+        self.calls: list[
+            tuple[Callable[[], bool], Callable[[bool], object], Callable[[Failure], object]]
+        ] = []
         self.failing: Exception | None = None
 
     def __call__(self, call: Any, done: Any, failed: Any) -> None:
-        if self.failing is not None:
-            failed(Failure(self.failing))
-        else:
-            self.calls.append((call, done))
+        self.calls.append((call, done, failed))
 
     def work(self) -> None:
-        call, done = self.calls.pop(0)
-        done(call())
+        call, done, failed = self.calls.pop(0)
+        if self.failing is None:
+            done(call())
+        else:
+            failure, self.failing = Failure(self.failing), None
+            failed(failure)
 
 
 class PasswordVerifierTests(SynchronousTestCase):
@@ -187,6 +193,29 @@ class PasswordVerifierTests(SynchronousTestCase):
         self.ask()
         assert self.taken() == []
 
+    def test_so_many_are_remembered_and_the_oldest_is_forgotten(self) -> None:
+        self.verifier.replace(dict.fromkeys("abc", cheap_hash(b"sesame")))
+        with patch.object(passwords, "_MAX_REMEMBERED", 2):
+            for user in "abc":
+                self.ask(user)
+                self.run_all()
+        self.taken()
+        for user in "bc":
+            self.ask(user)
+        assert self.taken() == ["right", "right"]
+        self.ask("a")
+        assert self.taken() == []
+
+    def test_a_password_of_an_unknown_user_costs_as_much(self) -> None:
+        for user in ("eve", "\ud800"):
+            self.ask(user)
+            self.clock.advance(0)
+            ((verify, _, _),) = self.thread.calls
+            assert isinstance(verify, partial)
+            assert verify.args[1].split("$")[:4] == cheap_hash(b"").split("$")[:4]
+            self.run_all()
+        assert self.taken() == ["wrong-password"] * 2
+
     def test_no_password_is_kept_in_clear_once_it_is_verified(self) -> None:
         self.ask(password=b"sesame")
         self.run_all()
@@ -247,6 +276,12 @@ class PasswordVerifierTests(SynchronousTestCase):
                 self.thread.work()
                 done += 1
         assert done == RATE
+        # Those that wait go on without another request.
+        self.clock.pump([0.05] * 20)
+        while self.thread.calls:
+            self.thread.work()
+            self.clock.advance(0)
+        assert self.verifier.verified > RATE
 
     def test_a_verification_that_waits_too_long_is_refused(self) -> None:
         for n in range(3):
@@ -278,8 +313,9 @@ class PasswordVerifierTests(SynchronousTestCase):
     def test_a_verification_that_fails_refuses_the_client(self) -> None:
         self.thread.failing = MemoryError("no memory")
         self.ask()
-        self.run_all(3)
-        assert self.taken() == ["passwords-busy"]
+        self.ask(password=b"open")
+        self.run_all()
+        assert self.taken() == ["passwords-busy", "wrong-password"]
         errors = self.flushLoggedErrors(MemoryError)  # type: ignore[no-untyped-call]
         assert len(errors) == 1
 
@@ -293,6 +329,12 @@ class PasswordVerifierTests(SynchronousTestCase):
         assert self.clock.getDelayedCalls() == []
         self.ask()
         assert self.taken() == ["passwords-busy"]
+
+    def test_a_stop_before_the_first_verification(self) -> None:
+        self.ask()
+        self.verifier.stop()
+        assert self.clock.getDelayedCalls() == []
+        assert self.taken() == []
 
     def test_a_result_handler_may_request_another_verification(self) -> None:
         def done(refused: Refused | None) -> None:
