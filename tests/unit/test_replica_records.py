@@ -20,7 +20,6 @@ from pubsub.backplane.replica_record import (
     nbytes_of,
     parts_of,
 )
-from pubsub.backplane.spool import Spool
 from pubsub.broker.batch import Batch
 from tests.unit.fakes import batch_of
 from tests.unit.logs import any_batches
@@ -161,21 +160,3 @@ class ProgressTests(SynchronousTestCase):
         self.at = 10
         assert not self.take(1, 7, place=1, parts=2)
         assert self.take(1, 8)
-
-
-class SpoolTests(SynchronousTestCase):
-    """Messages that wait for the stream"""
-
-    @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 90_000)), max_size=30))
-    def test_everything_is_freed(self, sizes: list[tuple[int, int]]) -> None:
-        spool, end = Spool(), 0
-        for messages, nbytes in sizes:
-            end += messages
-            spool.add(end, messages, nbytes)
-        assert spool.messages == sum([messages for messages, _ in sizes])
-        assert spool.nbytes == sum([nbytes for _, nbytes in sizes])
-        for offset in range(end + 1):
-            before = spool.nbytes
-            spool.free(offset)
-            assert 0 <= spool.nbytes <= before
-        assert (spool.messages, spool.nbytes) == (0, 0)
