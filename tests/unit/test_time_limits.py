@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.handshakes import Handshakes
 from pubsub.errors import FrameTimeout, HandshakeTimeout
 from pubsub.wire.connection import ConnectionFactory
+from tests.unit import cafe_wire
 from tests.unit.connections import Frames, Lines, Setup, frame
 from tests.unit.fakes import clock_at
 from tests.unit.fast_wire import Fast
@@ -65,6 +66,17 @@ class FrameTests(SynchronousTestCase):
             seconds(setup, 1)
         assert client.closed
 
+    def test_a_head_that_arrives_late_does_not_help(self) -> None:
+        client, house = self.cafe(frame_seconds=5)
+        frame = cafe_wire.publish(7, bytes(100))
+        client.send(frame[:3])
+        seconds(house, 4)
+        client.send(frame[3:9])
+        seconds(house, 1)
+        assert not client.closed
+        seconds(house, 1)
+        assert client.closed
+
     def test_a_long_frame_has_a_second_more_for_each_64_kib(self) -> None:
         client, setup = self.start(Lines, frame_seconds=5)
         client.send(b"x")
@@ -113,6 +125,25 @@ class FrameTests(SynchronousTestCase):
         assert setup.broker.memory.used == before + 9500
         seconds(setup, 6)
         assert setup.broker.memory.used == before
+
+    def test_memory_is_free_when_a_short_frame_follows(self) -> None:
+        client, house = self.cafe()
+        frame = cafe_wire.publish(7, bytes(9000))
+        client.send(frame[:3])
+        before = house.broker.memory.used
+        client.send(frame[3:6000])
+        assert house.broker.memory.used == before + 6000
+        client.send(frame[6000:] + frame[:3])
+        assert house.broker.memory.used == before
+
+    def cafe(self, **settings: Any) -> tuple[Client, House]:
+        """Return a client of cafe that may publish, and the broker."""
+        given = {name.replace("_", "-"): value for name, value in settings.items()}
+        house = House({"cafe": given}, top={"durability": "*=none"})
+        house.start()
+        client = house.connect("cafe")
+        client.send(cafe_wire.hs_pub(7))
+        return client, house
 
     def test_every_protocol_answers_in_its_own_terms(self) -> None:
         answers = {
