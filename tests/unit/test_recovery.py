@@ -236,6 +236,15 @@ class MissingTests(RecoveryCase):
         assert sum("offsets 1 to 1 are damaged" in line for line in lines) == 1
         assert again.recovered.catalog.damage.ranges(0) == [(1, 2)]
 
+    def test_a_segment_that_has_changed(self) -> None:
+        stop = self.make()
+        name = self.names()[1]
+        with (self.path / name).open("ab") as file:
+            file.write(b"x" * 100)
+        lines = logged(self)
+        assert self.offsets(self.log()) == list(range(stop))
+        assert lines == [f"history: {name} has changed since it was written"]
+
     def test_a_head_that_is_damaged_keeps_the_file(self) -> None:
         stop = self.make(closed=False)
         name = self.names()[-1]
@@ -400,3 +409,17 @@ class LeftoverTests(RecoveryCase):
             (self.path / name).write_bytes(b"x" * 100)
         assert self.offsets(self.log()) == list(range(stop))
         assert not [name for name in os.listdir(self.path) if "00000099" in name]
+
+    def test_a_segment_whose_creation_was_interrupted(self) -> None:
+        for size in (0, SEGMENT_HEAD_BYTES - 1, SEGMENT_HEAD_BYTES):
+            stop = self.make()
+            name = f"{stop:020}-00000099.log"
+            (self.path / name).write_bytes(bytes(size))
+            lines = logged(self)
+            log = self.log()
+            assert self.offsets(log) == list(range(stop))
+            assert log.recovered.offset == stop
+            assert name not in os.listdir(self.path)
+            assert not lines
+            log.kill()
+            shutil.rmtree(self.path)
