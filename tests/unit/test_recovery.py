@@ -207,6 +207,47 @@ class MissingTests(RecoveryCase):
                 log.kill()
                 shutil.rmtree(self.path)
 
+    def test_it_is_not_used_again_if_the_metadata_lack_it(self) -> None:
+        for removed in (True, False):
+            for position in (True, False):
+                log = self.log()
+                log.commit(numbered(0, 10))
+                log.close()
+                log = self.log()
+                log.commit(numbered(10, 20), puts={"k": b"v"})
+                log.sync()
+                log.commit(numbered(20, 60))
+                log.sync()
+                log.kill()
+                newest = self.path / self.names()[-1]
+                if removed:
+                    newest.unlink()
+                else:
+                    os.truncate(newest, SEGMENT_HEAD_BYTES)
+                if not position:
+                    (self.path / "position").unlink()
+                log = self.log()
+                offset = log.recovered.offset
+                assert offset >= 60
+                assert log.recovered.lost == (10, offset)
+                assert self.offsets(log) == list(range(10))
+                log.kill()
+                shutil.rmtree(self.path)
+
+    def test_the_position_is_noted_beside_the_log(self) -> None:
+        log = self.log()
+        log.commit(numbered(0, 10), puts={"k": b"v"})
+        log.sync()
+        log.commit(numbered(10, 50))
+        log.sync()
+        log.kill()
+        newest = self.path / self.names()[-1]
+        newest.write_bytes(newest.read_bytes().rstrip(b"\0")[:-10])
+        log = self.log()
+        assert log.recovered.lost == (10, 50)
+        assert log.recovered.offset == 50
+        assert self.offsets(log) == list(range(10))
+
     def test_a_torn_tail_that_was_not_committed_is_cut(self) -> None:
         stop = self.make(closed=False)
         newest = self.path / self.names()[-1]
