@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.batch_limits import divide_limit, estimate_amount, fitting_stop
+from pubsub.pipeline.batch_limits import Amount, divide_limit, estimate_amount, fitting_stop
 from pubsub.pipeline.connector_options import source_options
 from pubsub.pipeline.history import PartitionBounds, TopicSize
 from pubsub.pipeline.offset_options import Start
@@ -18,7 +21,7 @@ from pubsub.pipeline.offsets import (
     resolve_offset,
     to_json,
 )
-from pubsub.pipeline.planning import Task, plan_tasks
+from pubsub.pipeline.planning import Task, cuts_by_bytes, plan_tasks
 from pubsub.pipeline.topic_selection import TopicSelection
 from tests.unit.fake_history import FakeHistory
 from tests.unit.raising import raised
@@ -169,3 +172,42 @@ class PlanTests(SynchronousTestCase):
     def test_no_topics_no_tasks(self) -> None:
         whole = Task(0, 0, 10**6, "1-a", frozenset())
         assert plan_tasks(FakeHistory(), whole, subscription(subscribepattern="x"), 1000) == []
+
+
+class Sized:
+    """A selection of topics with a message of the size ``sizes[n]`` at each offset from 100 on."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.sizes = sizes
+
+    def amount(self, history: object, low: int, high: int) -> Amount:
+        return Amount(high - low, sum(self.sizes[low - 100 : high - 100]))
+
+
+class CutTests(SynchronousTestCase):
+    """Ranges with about equally many bytes"""
+
+    @given(st.lists(st.integers(0, 1000), min_size=1, max_size=200), st.integers(1, 8))
+    @example([0] * 200, 4)
+    @example([1000] * 10 + [0] * 190, 4)
+    @example([0] * 190 + [1000] * 10, 4)
+    def test_each_cut_is_in_its_place(self, sizes: list[int], count: int) -> None:
+        stop = 100 + len(sizes)
+        selection: Any = Sized(sizes)
+        cuts = cuts_by_bytes(FakeHistory(), selection, 100, stop, count)
+        assert (len(cuts), cuts[0], cuts[-1]) == (count + 1, 100, stop)
+        assert cuts == sorted(cuts)
+        costs = [size + 64 for size in sizes]
+        # The bytes are measured in cells, each of which counts as even.
+        width = len(sizes) // min(4 * count, len(sizes)) + 1
+        cell = max(sum(costs[at : at + width]) for at in range(len(costs)))
+        for number, cut in enumerate(cuts):
+            assert abs(sum(costs[: cut - 100]) - sum(costs) * number / count) <= cell + 1
+
+    def test_even_messages_are_divided_evenly(self) -> None:
+        for size in (0, 500):
+            selection: Any = Sized([size] * 1000)
+            for count in (2, 3, 7):
+                cuts = cuts_by_bytes(FakeHistory(), selection, 100, 1100, count)
+                for number, cut in enumerate(cuts):
+                    assert abs(cut - 100 - 1000 * number / count) <= 1
