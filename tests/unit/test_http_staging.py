@@ -84,6 +84,11 @@ class StageTests(WritingCase):
             {"topic": ["a"], "value": ["b"], "headers": nameless},
             {"topic": ["a"], "value": ["b"], "headers": nothing},
             {"topic": ["a"], "value": ["b"], "headers": many},
+            {"topic": ["a"], "value": ["b"], "headers": [b"a"]},
+            {"topic": ["a"], "value": ["b"], "headers": [["a"]]},
+            {"topic": ["a"], "value": ["b"], "headers": [{"key": "a", "value": b"b"}]},
+            {"topic": ["a"], "value": ["b"], "headers": [[{"key": b"a", "value": b"b"}]]},
+            {"topic": ["a"], "value": ["b"], "headers": [[{"value": b"b", "key": "a"}]]},
         ):
             assert self.stage(pa.table(columns)).error[0] == 400, columns
 
@@ -262,6 +267,16 @@ class PieceTests(SynchronousTestCase):
         none = table(["t"] * 2, [b""] * 2, headers=pa.array([[], None], HEADERS))
         (run,) = read_runs(io.BytesIO(stream_of(none)), b"")
         assert run.headers is None
+
+    def test_bytes_behind_nulls_are_no_headers(self) -> None:
+        given = pa.array(["k"] * 3), pa.array([b"1", b"2", b"3"])
+        pairs = pa.StructArray.from_arrays(given, fields=list(HEADERS.value_type))
+        offsets, nulls = pa.array([0, 1, 2, 3], pa.int32()), pa.array([False, True, False])
+        headers = pa.ListArray.from_arrays(offsets, pairs, type=HEADERS, mask=nulls)
+        data = table(["t"] * 3, [b""] * 3, headers=headers)
+        runs = read_runs(io.BytesIO(stream_of(data)), b"")
+        found = [own for run in runs for own in run.headers or [{}] * run.columns.count]
+        assert found == [{"k": b"1"}, {}, {"k": b"3"}]
 
     def test_headers_are_bytes_of_a_run(self) -> None:
         large = [{"key": "k", "value": bytes(100_000)}]
