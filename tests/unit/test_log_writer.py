@@ -369,6 +369,28 @@ class FailureTests(FaultCase):
         after = self.log(crashed)
         assert after.items() == {"a": b"2", "b": b"1"}
 
+    def test_segments_that_end_meanwhile_are_listed_later(self) -> None:
+        self.patch(log_writer, "SEGMENT_BYTES", 1)
+        log = self.log()
+        apply = log.metadata.apply
+
+        def fail(*given: Any) -> None:
+            raise sqlite3.OperationalError("disk I/O error")
+
+        logged(self)
+        self.patch(log.metadata, "apply", fail)
+        for number in range(3):
+            log.commit(numbered(number, number + 1), puts={"a": b"1"}, sync=True)
+        ended = [one.place for one in log.catalog.segments[:-1]]
+        assert len(ended) == 3
+        assert log.metadata.segments() == []
+        assert log.writer.unapplied == ended[0]
+        self.patch(log.metadata, "apply", apply)
+        log.commit(numbered(3, 4), sync=True)
+        listed = [(row.base, row.sequence) for row in log.metadata.segments()]
+        assert listed[:3] == ended
+        assert log.writer.unapplied > ended[-1]
+
     def test_commits_without_values_do_not_add_up_while_metadata_cannot_be_written(self) -> None:
         log = self.log()
 
