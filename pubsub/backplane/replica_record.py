@@ -25,7 +25,7 @@ from zlib_ng.zlib_ng import crc32
 from pubsub.backplane.record import MalformedRecord
 from pubsub.broker.batch import Batch
 from pubsub.store.block import Block, decode_block, encode_block
-from pubsub.store.block_columns import HAS_HEADERS, RUN, decode_names, encode_name
+from pubsub.store.block_columns import HAS_HEADERS, RUN, decode_names, encode_names
 from pubsub.store.stored_runs import record_of
 
 _HEAD = struct.Struct("<2sBxIQQQHH")
@@ -104,7 +104,7 @@ def encode_batches(batches: Sequence[Batch], keyed: Collection[str]) -> bytes:
         runs.append(record_of(replace(batch, offset=at)))
         at += batch.count
     block = encode_block(runs, 0, 0, at)
-    names = b"".join([encode_name(name.encode()) for name in keyed])
+    names = encode_names([name.encode() for name in keyed])
     columns = (
         block.names, block.runs, block.lists, block.picks, block.lengths, block.headers, names,
     )  # fmt: skip

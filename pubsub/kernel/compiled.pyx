@@ -1569,6 +1569,7 @@ def total_plain_runs(list records not None, dict totals not None):
     """See ``interpreted.total_plain_runs``."""
     cdef tuple record
     cdef str topic = None
+    cdef tuple senders
     cdef int64_t count = 0, nbytes = 0, number
     cdef const uint32_t *counts
     cdef Py_ssize_t i
@@ -1592,8 +1593,9 @@ def total_plain_runs(list records not None, dict totals not None):
         else:
             check_senders(record[10], number)
             counts = <const uint32_t *>PyBytes_AsString(record[10][0])
-            for i in range(len(record[10][1])):
-                nbytes += counts[i] * PyBytes_Size(record[10][1][i])
+            senders = record[10][1]
+            for i in range(len(senders)):
+                nbytes += counts[i] * PyBytes_Size(senders[i])
     if topic is not None:
         add_total(totals, topic, count, nbytes)
     return others

@@ -17,7 +17,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from pubsub.broker.batch import Headers
@@ -105,6 +105,12 @@ def decode_lists(data: bytes) -> Sequence[array[int]]:
 def encode_name(name: bytes) -> bytes:
     """Encode one name."""
     return _U32.pack(len(name)) + name
+
+
+def encode_names(names: Iterable[bytes]) -> bytes:
+    """Encode the column of names."""
+    pack = _U32.pack
+    return b"".join([pack(len(name)) + name for name in names])
 
 
 def decode_names(data: bytes) -> Sequence[bytes]:

@@ -25,7 +25,7 @@ from zlib_ng.zlib_ng import crc32
 from pubsub.errors import NewerVersion
 from pubsub.interfaces import Value
 from pubsub.store.block import Block
-from pubsub.store.block_columns import counted_bytes, encode_name
+from pubsub.store.block_columns import counted_bytes, encode_name, encode_names
 from pubsub.store.compression import compressed, decompressed
 from pubsub.store.run_encoding import RunColumns, encode_runs
 from pubsub.store.stored_runs import RunRecord
@@ -147,7 +147,7 @@ def record_of_runs(
         columns.last_timestamp,
         run,
         0,
-        (b"".join(map(encode_name, names)), *_five(columns)),
+        (encode_names(names), *_five(columns)),
         operations,
         columns.payloads,
     )
