@@ -83,7 +83,7 @@ class IStore(Interface):
 
         ``bytes`` of messages, ``segments``, ``index_bytes`` and ``metadata_bytes``, bytes of
         ``disk_free``, ``commits`` and ``failures`` since the start, ``seconds_since_commit``,
-        ``stalled_seconds`` of a write or sync, and the number of ``damaged_offsets``.
+        ``stalled_seconds`` of a write or sync, ``metadata_failing`` (0 or 1), ``damaged_offsets``.
         """
 
     def damaged() -> Sequence[tuple[int, int]]:

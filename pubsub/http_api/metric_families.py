@@ -185,6 +185,13 @@ FAMILIES: tuple[Family, ...] = (
         (),
         value("store", "damaged_offsets"),
     ),
+    Family(
+        "pubsub_history_metadata_failing",
+        GAUGE,
+        "1 while the history's metadata cannot be written: its segments are kept until they can.",
+        (),
+        value("store", "metadata_failing"),
+    ),
     Family("pubsub_history_commits", COUNTER, "Commits.", (), value("store", "commits")),
     Family(
         "pubsub_history_failures",

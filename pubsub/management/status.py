@@ -105,6 +105,13 @@ def _disk(store: Mapping[str, Any]) -> Iterator[Mapping[str, str]]:
             f"{free / 1024**2:,.0f} MiB are left on the disk of the history",
             "make room, or lower retention",
         )
+    if store.get("metadata_failing"):
+        yield _notice(
+            WARNING,
+            "the metadata of the history cannot be written: segments are kept until it can",
+            "see the log of the broker for the reason; make room, or end the program that has "
+            "locked the file",
+        )
     damaged = store.get("damaged_offsets")
     if damaged:
         yield _notice(

@@ -249,6 +249,7 @@ class LogStore:
             "index_bytes": usage.index_bytes,
             "metadata_bytes": usage.metadata_bytes,
             "disk_free": usage.free,
+            "metadata_failing": float(self._writer.metadata_failing is not None),
             "damaged_offsets": sum([stop - start for start, stop in self.damaged()]),
         }
 

@@ -443,6 +443,17 @@ class StateTests(SynchronousTestCase):
                 texts = [one.text for one in self.house.broker.readiness.obstacles()]
                 assert texts == (["the history " + told] if status == 503 else [])
 
+    def test_metadata_that_cannot_be_written_is_shown(self) -> None:
+        store = self.house.broker.store
+        for failing in (1.0, 0.0):
+            figures = {**store.figures(), "metadata_failing": failing}
+            with patch.object(store, "figures", return_value=figures):
+                texts = [one["what"] for one in self.client.get("/v1/status").json["attention"]]
+                metrics = self.client.get("/metrics").body
+            assert any("metadata" in text for text in texts) == bool(failing)
+            assert b"pubsub_history_metadata_failing %g" % failing in metrics
+            self.house.clock.advance(10)
+
     def test_the_store_and_refusals_are_shown(self) -> None:
         self.house.broker.configuration.content = {"broker": {"retention": "7d"}}
         store = self.client.get("/v1/store").json

@@ -303,6 +303,20 @@ class FullTests(StoreCase):
         await self.reopen(keep_everything())
         assert list(self.store.items("t")) == [("k", b"v")]
 
+    async def test_metadata_that_cannot_be_written_is_shown(self) -> None:
+        def fail(*given: object) -> None:
+            raise sqlite3.OperationalError("disk I/O error")
+
+        apply = metadata.Metadata.apply
+        self.patch(metadata.Metadata, "apply", fail)
+        for failing in (1, 0):
+            self.store.put("t", "k", b"v")
+            synced: list[bool] = []
+            self.store.when_synced(synced.append)
+            await self.until(lambda synced=synced: bool(synced))
+            assert self.store.figures()["metadata_failing"] == failing
+            self.patch(metadata.Metadata, "apply", apply)
+
     async def test_it_opens_with_the_reserve(self) -> None:
         await self.put(batch_of([b"before"]))
         await self.store.close()
