@@ -254,6 +254,31 @@ class LimitTests(SessionCase):
         sessions.open(KIND, b"b", NOBODY)
 
 
+class ReloadTests(SessionCase):
+    """New settings"""
+
+    def test_the_window_holds_for_lost_sessions_too(self) -> None:
+        sessions = self.registry()
+        session = sessions.open(KIND, b"a", NOBODY)
+        sessions.detach(session, {})
+        sessions.reconfigure({"max-sessions": 3, "resume-window": 10})
+        self.clock.advance(9)
+        assert sessions.find(session.id, KIND, b"a") is session
+        self.clock.advance(1.5)
+        with pytest.raises(SessionUnknown):
+            sessions.find(session.id, KIND, b"a")
+
+    def test_the_limit_holds_for_new_sessions(self) -> None:
+        sessions = self.registry()
+        live = [sessions.open(KIND, b"%d" % number, NOBODY) for number in range(2)]
+        sessions.reconfigure({"max-sessions": 2, "resume-window": 60})
+        with pytest.raises(LimitReached):
+            sessions.open(KIND, b"c", NOBODY)
+        sessions.reconfigure({"max-sessions": 3, "resume-window": 60})
+        live.append(sessions.open(KIND, b"c", NOBODY))
+        assert [sessions.find(one.id, KIND, one.client) for one in live] == live
+
+
 class StopTests(SessionCase):
     """stop"""
 
