@@ -77,9 +77,9 @@ class ApiError(Exception):
         self.more = more
 
     @classmethod
-    def of_method(cls, allowed: str) -> ApiError:
+    def of_method(cls, allowed: str, remedy: str = "") -> ApiError:
         """Return the response to a request with another method than ``allowed``."""
-        error = cls(NOT_ALLOWED, "method", f"method not allowed; expected {allowed}")
+        error = cls(NOT_ALLOWED, "method", f"method not allowed; expected {allowed}{remedy}")
         error.allow = allowed
         return error
 

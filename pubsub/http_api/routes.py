@@ -37,6 +37,9 @@ Handler = Callable[[ApiRequest], Awaitable[None]]
 
 # Paths that end with a name.
 _WITH_NAME = (PREFIX, LEASES, TOPICS, IDENTITIES, SESSIONS, DASHBOARD)
+# As `curl -d` sends it for a message.
+_TO_TOPIC = (TOPICS, b"POST")
+_PUBLISH = "; messages are published with POST to /v1/topics/NAME/messages"
 
 
 class Routes:
@@ -142,7 +145,8 @@ class Routes:
 
     def handler(self, request: ApiRequest) -> Handler:
         """Return the handler of a request; raises ApiError if there is none."""
-        methods = self.table.get(route_of(request.path))
+        route = route_of(request.path)
+        methods = self.table.get(route)
         if methods is None:
             raise ApiError(NOT_FOUND, "not-found", "no such endpoint; GET /v1 lists them")
         method = b"GET" if request.method == b"HEAD" else request.method
@@ -151,7 +155,7 @@ class Routes:
             allowed = ", ".join(_allowed(methods))
             if method == b"OPTIONS":
                 return partial(_options, allowed=allowed)
-            raise ApiError.of_method(allowed)
+            raise ApiError.of_method(allowed, _PUBLISH if (route, method) == _TO_TOPIC else "")
         return handler
 
 

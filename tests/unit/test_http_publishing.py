@@ -128,6 +128,9 @@ class PublishTests(SynchronousTestCase):
         answer = self.client.answer("PUT")
         assert answer.error == (405, "method")
         assert answer.headers["Allow"] == "GET, HEAD, POST, OPTIONS"
+        at_topic = self.client.post(PATH.removesuffix("/messages"), b"x")
+        assert at_topic.error == (405, "method")
+        assert b"published with POST to /v1/topics/NAME/messages" in at_topic.body
         self.client.ask("OPTIONS", PATH)
         assert self.client.answer("OPTIONS").headers["Allow"] == "GET, HEAD, POST, OPTIONS"
 

@@ -8,6 +8,7 @@ import os
 import sqlite3
 import stat
 from contextlib import closing
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -313,7 +314,7 @@ class FullTests(StoreCase):
             self.store.put("t", "k", b"v")
             synced: list[bool] = []
             self.store.when_synced(synced.append)
-            await self.until(lambda synced=synced: bool(synced))
+            await self.until(partial(bool, synced))
             assert self.store.figures()["metadata_failing"] == failing
             self.patch(metadata.Metadata, "apply", apply)
 
