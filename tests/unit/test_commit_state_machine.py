@@ -247,7 +247,8 @@ class CommitTests(CommitCase):
     def test_a_full_one_does_not_wait(self) -> None:
         self.add(GROUP)
         self.disk.end_write()
-        self.commits.add(*[run_of(self.log, GROUP // 2) for _ in range(2)])
+        for _ in range(2):
+            self.commits.add(run_of(self.log, GROUP // 2))
         self.disk.end_write()
         assert self.disk.written == 3
 
