@@ -6,6 +6,8 @@ import os
 import re
 import signal
 import subprocess
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,15 @@ pytestmark = pytest.mark.skipif(not MODES[MODE].forked, reason="this mode execut
 
 def properties(broker: Broker) -> dict[str, object]:
     """Return what the system tells of a broker, without the numbers of files and sockets."""
+    # A response shows that the reactor runs; it handles signals from then on. The connection is one
+    # of the files.
+    with closing(HTTPConnection(HOST, broker.port("http"), timeout=60)) as client:
+        client.request("GET", "/healthz")
+        client.getresponse().read()
+        return _properties(broker)
+
+
+def _properties(broker: Broker) -> dict[str, object]:
     process = Path(f"/proc/{broker.pid}")
     files = {
         int(file.name): re.sub(r"\d+", "N", os.readlink(file))
