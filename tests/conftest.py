@@ -38,6 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # That of the fixture tmp_path, of which pytest keeps some for the debugging of failed tests.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     directory = tempfile.mkdtemp(prefix="pubsub-tests-")
+    # Some tests that root runs start programs as another user.
+    os.chmod(directory, 0o711)
     os.environ["TMPDIR"] = tempfile.tempdir = directory
     # A TemporaryDirectory would be removed by processes that are forked, too.
     config.add_cleanup(partial(shutil.rmtree, directory, ignore_errors=True))
