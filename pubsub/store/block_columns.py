@@ -104,7 +104,7 @@ def decode_lists(data: bytes) -> Sequence[array[int]]:
 
 def encode_name(name: bytes) -> bytes:
     """Encode one name."""
-    return _U32.pack(len(name)) + name
+    return encode_names((name,))
 
 
 def encode_names(names: Iterable[bytes]) -> bytes:

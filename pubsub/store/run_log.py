@@ -18,7 +18,7 @@ from pubsub.store.stored_runs import (
     batches_of,
     count_of,
     first_offset_of,
-    is_plain,
+    is_single,
     last_offset_of,
     mixed_topics_of,
     nbytes_of,
@@ -99,7 +99,7 @@ class RunLog:
         for record in runs[start : start + _SCAN]:
             if first_offset_of(record) >= last:
                 return Page(found, max(next_offset, last))
-            if is_plain(record):
+            if is_single(record):
                 if self._is_shown(record, topics) and last_offset_of(record) >= offset:
                     found.append(batch_of(record, offset))
                     room -= nbytes_of(record) + MESSAGE_BYTES * count_of(record)

@@ -109,14 +109,14 @@ def mixed_topics_of(record: RunRecord) -> tuple[str, ...] | None:
     return None if mix is None else mix[0]
 
 
-def is_plain(record: RunRecord) -> bool:
+def is_single(record: RunRecord) -> bool:
     """Return whether the messages have one topic and one sender."""
     return record[_MIX] is None and isinstance(record[_SENDER], bytes)
 
 
 def split(record: RunRecord) -> Iterable[RunRecord]:
     """Return records of one topic and one sender each, for consecutive messages."""
-    if is_plain(record):
+    if is_single(record):
         return (record,)
     if record[_MIX] is None:
         return map(record_of, batches_of(record))

@@ -75,7 +75,7 @@ def locate(listener: Listener, client: Admissible, host: str | None) -> str | No
 
 
 def withdraw(listener: Listener, client: ConnectedClient, host: str | None) -> None:
-    """Undo ``admit``, which or ``locate`` has returned ``host``, as the transport is gone."""
+    """Undo ``admit``, as the transport is gone; ``host`` is from ``admit`` or ``locate``."""
     if host is not None:
         listener.leave(host)
         listener.clients.discard(client)
