@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from pubsub.kernel import ColumnQueue, Columns
+from pubsub.kernel import ColumnQueue
 
 if TYPE_CHECKING:
     from pubsub.broker.access import View
     from pubsub.broker.router import Router
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import IStore
-    from pubsub.kernel import LinkedTally, Senders
+    from pubsub.kernel import Columns, LinkedTally, Senders
 
 # Bytes of a read that is small (see ``ColumnQueue``), and reads that are gathered: together as much
 # as one read can have.
@@ -44,21 +44,22 @@ class Gathering:
     ``put`` adds messages of a sender, which have been checked, and counts them for the publisher;
     it returns False while none of their protocol are gathered, and if they are too large or too
     many. ``permitted`` are the rights of the client whose messages were put last, None if none are
-    gathered: others with the same rights need not be checked again.
+    gathered: others with the same rights need not be checked again. ``topic`` is theirs, None if
+    none are gathered.
     """
 
     __slots__ = (
-        "_dispatcher", "_protocol", "_queue", "_router", "_store", "_topic", "permitted", "put",
+        "_dispatcher", "_protocol", "_router", "_store", "permitted", "put", "queue", "topic",
     )  # fmt: skip
 
     def __init__(self, dispatcher: Publishing, store: IStore, router: Router) -> None:
         self._dispatcher = dispatcher
         self._store = store
         self._router = router
-        self._topic: Topic | None = None
+        self.topic: Topic | None = None
         self._protocol = ""
-        self._queue = ColumnQueue(_SMALL, _MOST)
-        self.put = self._queue.put
+        self.queue = ColumnQueue(_SMALL, _MOST)
+        self.put = self.queue.put
         self.permitted: View | None = None
 
     def begin(
@@ -70,7 +71,7 @@ class Gathering:
         """
         router, store = self._router, self._store
         if (
-            self._queue
+            self.queue
             or topic is not router.last_topic
             or not topic.hosted
             or topic.upstream is not None
@@ -82,11 +83,11 @@ class Gathering:
             or (topic.durability and (store.trouble is not None or store.gate.shut))
         ):
             return False
-        self._queue.open(protocol)
+        self.queue.open(protocol)
         if not self.put(columns, sender, protocol, tally):
-            self._queue.take()
+            self.queue.take()
             return False
-        self._topic, self._protocol = topic, protocol
+        self.topic, self._protocol = topic, protocol
         router.gathered = self.publish
         router.flush_soon()
         return True
@@ -94,10 +95,11 @@ class Gathering:
     def publish(self) -> None:
         """Publish what was gathered."""
         self._router.gathered = None
-        topic, self._topic, self.permitted = self._topic, None, None
+        topic, self.topic, self.permitted = self.topic, None, None
         assert topic is not None
-        parts, senders = self._queue.take()
-        self._dispatcher.publish_together(topic, Columns.chained(parts), senders, self._protocol)
-        if len(parts) >= _SEVERAL:
+        several = len(self.queue) >= _SEVERAL
+        columns, senders = self.queue.take()
+        self._dispatcher.publish_together(topic, columns, senders, self._protocol)
+        if several:
             # Also if this is the end of the tick: the next one probably has as many.
             self._router.last_topic = topic

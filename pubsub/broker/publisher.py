@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pubsub.broker.topics import Topic
     from pubsub.broker.traffic import Traffic
     from pubsub.interfaces import IStore
-    from pubsub.kernel import Columns
+    from pubsub.kernel import ColumnQueue, Columns, LinkedTally
 
 
 class PublishingRules(Protocol):
@@ -34,6 +34,14 @@ class PublishingRules(Protocol):
 
     @property
     def traffic(self) -> Traffic: ...
+
+
+class FrameHeads(Protocol):
+    """The heads of the frames of a listener's clients: a ``HeadTable``."""
+
+    def put_alike(
+        self, data: bytes, queue: ColumnQueue, protocol: str, tally: LinkedTally
+    ) -> bool: ...
 
 
 class PublishingConnection(Protocol):
@@ -175,6 +183,24 @@ class Publisher(PublisherTally):
             return False
         gathering.permitted = access.known_view
         return True
+
+    def publish_alike(self, heads: FrameHeads, data: bytes) -> bool:
+        """Publish a lone message as ``publish_soon`` does, if nothing of it has to be looked at.
+
+        That is so if ``data`` is one message with the address of the client's last messages that
+        were published soon, if others of its topic are gathered now, and if their client had the
+        same rights. Its sender is that of those last messages. Returns False otherwise; then
+        nothing has been published.
+        """
+        access, gathering = self._access, self._dispatcher.gathering
+        if self.topic is not gathering.topic or access is None:
+            return False
+        view = access.known_view
+        return (
+            view is not None
+            and view is gathering.permitted
+            and heads.put_alike(data, gathering.queue, self._rules.protocol, self)
+        )
 
     def publish_mixed(
         self, mix: TopicMix, columns: Columns, sender: bytes | None = None

@@ -182,10 +182,13 @@ class Router:
 
     def flush(self) -> None:
         """Send everything that was routed in this tick."""
-        self._scheduled = False
         self.last_topic = None
-        if self.gathered is not None:
-            self.gathered()
+        try:
+            if self.gathered is not None:
+                self.gathered()
+        finally:
+            # What was gathered is sent below: it needs no flush of its own in the next tick.
+            self._scheduled = False
         if self._pending:
             self.delivering = True
         if len(self._pending) == 1 and 0 < len(self._pending[0].targets) <= _WRITES:

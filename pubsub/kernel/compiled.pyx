@@ -520,6 +520,9 @@ cdef class Columns:
     # Payloads that are not joined to `data` yet, and where the bytes of each are; then NULL.
     cdef list held
     cdef const uint8_t **parts
+    # The generation of the table that found them, and the number of their address there; or None.
+    cdef object source
+    cdef uint32_t source_address
 
     def __dealloc__(self):
         free(self.messages)
@@ -755,34 +758,6 @@ cdef class Columns:
         return made
 
     @staticmethod
-    def chained(list parts not None):
-        """See ``interpreted.Columns.chained``."""
-        # Held, so that what is counted is what is copied.
-        cdef list held = parts.copy()
-        cdef Columns made = Columns.__new__(Columns)
-        cdef Columns part
-        cdef uint8_t *o
-        cdef Py_ssize_t i, at = 0, count = 0, nbytes = 0
-        for part in held:
-            if part is None:
-                raise TypeError("a part is no columns")
-            count += part.count
-            nbytes += part.nbytes
-        if nbytes > MAX_DATA:
-            raise ValueError("too many bytes for one batch")
-        made.addresses = [0]
-        made.data = PyBytes_FromStringAndSize(NULL, nbytes)
-        made.reserve(count)
-        o = <uint8_t *>PyBytes_AsString(made.data)
-        for part in held:
-            o = part.write(o)
-            for i in range(part.count):
-                made.append(at, part.messages[i].size, 0)
-                at += part.messages[i].size
-        made.end = made.nbytes
-        return made
-
-    @staticmethod
     def joined(list parts not None):
         """See ``interpreted.Columns.joined``."""
         # Held, so that what is measured is what is copied.
@@ -927,6 +902,7 @@ cdef class Columns:
                 made.data = self.data
                 made.end = self.end
                 made.addresses = self.addresses[message.index : message.index + 1]
+                made.source, made.source_address = self.source, self.source_address
                 found.append((message.index, made))
             made.append(message.start, message.size, 0)
         return found
@@ -980,6 +956,8 @@ cdef class HeadTable:
     cdef int *buckets
     cdef int bucket_count, place_shift
     cdef uint64_t seed
+    # What numbers of addresses belong to: another object after each `clear`.
+    cdef object generation
     # By address; `scans` numbers the calls of `scan`.
     cdef Seen *seen
     cdef Py_ssize_t seen_room
@@ -1000,6 +978,7 @@ cdef class HeadTable:
 
     cdef int clear(self) except -1:
         self.count = self.shape_count = 0
+        self.generation = object()
         self.last = -1
         self.heads = []
         self.addresses = []
@@ -1208,7 +1187,44 @@ cdef class HeadTable:
             at += entry.length + size + entry.after_length
         self.last = last
         columns.end = at
+        if len(columns.addresses) == 1:
+            columns.source, columns.source_address = self.generation, entries[last].address
         return columns
+
+    def put_alike(
+        self,
+        bytes data not None,
+        ColumnQueue queue not None,
+        str protocol not None,
+        LinkedTally tally not None,
+    ):
+        """See ``interpreted.HeadTable.put_alike``."""
+        cdef const uint8_t *p = <const uint8_t *>PyBytes_AsString(data)
+        cdef Py_ssize_t size = 0, length = PyBytes_Size(data)
+        cdef int number = self.last
+        cdef Match matched = DIFFERENT
+        cdef Entry *entry
+        if tally.source is not self.generation or length > MAX_DATA:
+            return False
+        if number >= 0:
+            matched = match(p, length, &self.entries[number], &size)
+        if matched == DIFFERENT:
+            number = self.find(p, length, &matched, &size)
+        if number < 0 or matched != WHOLE:
+            return False
+        entry = &self.entries[number]
+        if (
+            entry.address != tally.source_address
+            or entry.length + size + entry.after_length != length
+        ):
+            return False
+        if not queue.make_room(1, size, tally.source_sender, protocol):
+            return False
+        length = queue.columns.nbytes
+        memcpy(queue.payloads + length, p + entry.length, size)
+        queue.columns.append(length, size, 0)
+        tally.add_linked(1, size)
+        return True
 
 
 cdef class TextTable(HeadTable):
@@ -1243,6 +1259,10 @@ cdef class LinkedTally(Tally):
 
     cdef readonly Tally total
     cdef Tally other
+    # Those of the columns that a queue took last (see ``Columns``), since `other` was linked.
+    cdef object source
+    cdef uint32_t source_address
+    cdef bytes source_sender
 
     def __cinit__(self, *arguments, **options):
         # A subclass may leave __init__ out.
@@ -1254,6 +1274,7 @@ cdef class LinkedTally(Tally):
     def link(self, Tally other not None):
         """See ``interpreted.LinkedTally.link``."""
         self.other = other
+        self.source = None
 
     def count(self, Columns columns not None):
         """See ``interpreted.LinkedTally.count``."""
@@ -1264,15 +1285,15 @@ cdef class LinkedTally(Tally):
 
     def count_linked(self, Columns columns not None):
         """See ``interpreted.LinkedTally.count_linked``."""
-        self.add_linked(columns)
+        self.add_linked(columns.count, columns.nbytes)
 
-    cdef void add_linked(self, Columns columns):
-        self.other.messages += columns.count
-        self.other.nbytes += columns.nbytes
-        self.messages += columns.count
-        self.nbytes += columns.nbytes
-        self.total.messages += columns.count
-        self.total.nbytes += columns.nbytes
+    cdef inline void add_linked(self, Py_ssize_t count, Py_ssize_t nbytes):
+        self.other.messages += count
+        self.other.nbytes += nbytes
+        self.messages += count
+        self.nbytes += nbytes
+        self.total.messages += count
+        self.total.nbytes += nbytes
 
 
 cdef class ColumnQueue:
@@ -1280,20 +1301,55 @@ cdef class ColumnQueue:
 
     cdef Py_ssize_t small
     cdef Py_ssize_t most
-    cdef list parts
+    # The payloads, which become the data of `columns` at the end, and the messages of each sender.
+    cdef uint8_t *payloads
+    cdef uint32_t *counts
+    cdef Columns columns
     cdef list senders
     cdef str protocol
 
     def __cinit__(self, Py_ssize_t small, Py_ssize_t most):
+        if small < 0 or most < 0 or small > MAX_DATA or most > MAX_DATA // max(small, 4):
+            raise ValueError("the queue is too large")
         self.small, self.most = small, most
-        self.parts, self.senders = [], []
+        self.payloads = <uint8_t *>malloc(max(small * most, 1))
+        self.counts = <uint32_t *>malloc(max(most, 1) * sizeof(uint32_t))
+        if self.payloads == NULL or self.counts == NULL:
+            raise MemoryError
+        self.begin()
+
+    def __dealloc__(self):
+        free(self.payloads)
+        free(self.counts)
 
     def __len__(self):
-        return len(self.parts)
+        return len(self.senders)
+
+    cdef int begin(self) except -1:
+        self.columns, self.senders, self.protocol = Columns.__new__(Columns), [], None
+        return 0
 
     def open(self, str protocol not None):
         """See ``interpreted.ColumnQueue.open``."""
         self.protocol = protocol
+
+    cdef bint make_room(
+        self, Py_ssize_t count, Py_ssize_t nbytes, bytes sender, str protocol
+    ) except -1:
+        """Return whether the messages are accepted; then there is room for them."""
+        cdef Py_ssize_t at = len(self.senders)
+        if (
+            protocol is not self.protocol
+            or nbytes + MESSAGE_BYTES * count > self.small
+            or not count
+            or at >= self.most
+        ):
+            return False
+        if self.columns.count + count > self.columns.room:
+            self.columns.reserve(2 * (self.columns.count + count))
+        self.senders.append(sender)
+        self.counts[at] = <uint32_t>count
+        return True
 
     def put(
         self,
@@ -1303,28 +1359,29 @@ cdef class ColumnQueue:
         LinkedTally tally not None,
     ):
         """See ``interpreted.ColumnQueue.put``."""
-        if (
-            protocol is not self.protocol
-            or columns.nbytes + MESSAGE_BYTES * columns.count > self.small
-            or not columns.count
-            or len(self.parts) >= self.most
-        ):
+        cdef Py_ssize_t i, size, at = self.columns.nbytes
+        if not self.make_room(columns.count, columns.nbytes, sender, protocol):
             return False
-        self.parts.append(columns)
-        self.senders.append(sender)
-        tally.add_linked(columns)
+        columns.write(self.payloads + at)
+        for i in range(columns.count):
+            size = columns.messages[i].size
+            self.columns.append(at, size, 0)
+            at += size
+        tally.add_linked(columns.count, columns.nbytes)
+        tally.source, tally.source_address = columns.source, columns.source_address
+        tally.source_sender = sender
         return True
 
     def take(self):
         """See ``interpreted.ColumnQueue.take``."""
-        cdef list parts = self.parts, senders = self.senders
-        cdef bytes counts = PyBytes_FromStringAndSize(NULL, 4 * len(parts))
-        cdef uint32_t *o = <uint32_t *>PyBytes_AsString(counts)
-        cdef Py_ssize_t i
-        for i in range(len(parts)):
-            o[i] = <uint32_t>(<Columns>parts[i]).count
-        self.parts, self.senders, self.protocol = [], [], None
-        return parts, (counts, tuple(senders))
+        cdef Columns made = self.columns
+        cdef tuple senders = tuple(self.senders)
+        made.data = PyBytes_FromStringAndSize(<char *>self.payloads, made.nbytes)
+        made.addresses = [0]
+        made.end = made.nbytes
+        counts = PyBytes_FromStringAndSize(<char *>self.counts, 4 * len(senders))
+        self.begin()
+        return made, (counts, senders)
 
 
 def add_to_each(tuple tallies not None, int64_t messages, int64_t nbytes, tuple totals not None):

@@ -8,9 +8,9 @@ short. A head takes some 20 µs to learn, so each counts as a frame that is hand
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
-from pubsub.kernel import Columns, HeadTable
+from pubsub.kernel import Columns
 
 if TYPE_CHECKING:
     from pubsub.broker.frame_turns import FrameTurns
@@ -30,10 +30,13 @@ class Table(Protocol):
     def __len__(self) -> int: ...
 
 
-class KnownHeads:
+T = TypeVar("T", bound=Table)
+
+
+class KnownHeads(Generic[T]):
     """A table of heads that is charged to ``memory``.
 
-    ``learn`` is as in the table, which ``make_table`` makes. When the ``turns`` of a tick are over
+    ``learn`` is as in ``table``, which ``make_table`` makes. When the ``turns`` of a tick are over
     no head is learnt: a scan ends there, and the frame is handled on its own. ``forgotten`` is
     called when the table was emptied, so that others forget its addresses too. ``scan`` is the
     table's own method, as a call more would cost each read.
@@ -46,7 +49,7 @@ class KnownHeads:
         turns: FrameTurns,
         at_tick_end: Callable[[Callable[[], None]], object],
         forgotten: Callable[[], None],
-        make_table: Callable[[Learn], Table] = HeadTable,
+        make_table: Callable[[Learn], T],
     ) -> None:
         self._learn_head = learn
         self._make_table = make_table
@@ -58,11 +61,11 @@ class KnownHeads:
         self._begin()
 
     def __len__(self) -> int:
-        return len(self._table)
+        return len(self.table)
 
     def _begin(self) -> None:
-        self._table = self._make_table(self._learn)
-        self.scan: Callable[[bytes, int], Columns] = self._table.scan
+        self.table = self._make_table(self._learn)
+        self.scan: Callable[[bytes, int], Columns] = self.table.scan
 
     def _learn(self, data: bytes, at: int) -> tuple[Any, Hashable] | None:
         if self._turns.are_over:
@@ -78,7 +81,7 @@ class KnownHeads:
 
     def _charge(self) -> None:
         self._scheduled = False
-        self._account.charge(len(self._table) * HEAD_BYTES - self._account.nbytes)
+        self._account.charge(len(self.table) * HEAD_BYTES - self._account.nbytes)
 
     def clear(self) -> None:
         """Forget all heads."""

@@ -72,13 +72,13 @@ def steps(connection: Any) -> Mapping[str, Call]:
 
     data = CafeWire().publication(_CHANNEL, 64).before + bytes(64)
     conversations, publisher = connection._conversations, connection.publisher
-    columns = conversations._heads.scan(data, 0)
-    topic = conversations._topics[_CHANNEL]
+    heads, topic = conversations._heads, conversations._topics[_CHANNEL]
+    columns = heads.scan(data, 0)
     dispatcher, router = publisher._dispatcher, publisher._rules.router
     batch = dispatcher.publish(topic, columns, b"", "cafe", None, publisher)
     (audience,) = topic.groups.values()
     encoder = audience.encoder
-    together = type(columns).chained([columns] * _TOGETHER)
+    together = type(columns).of(columns.payloads() * _TOGETHER)
     counts = array("I", [1] * _TOGETHER).tobytes()
     senders = (counts, (publisher.sender,) * _TOGETHER)
     following = partial(_following, router, topic)
@@ -105,7 +105,10 @@ def steps(connection: Any) -> Mapping[str, Call]:
         "---- `_HeadEncoder.encode`": lambda: encoder.encode(batch),
         "`Connection.dataReceived`, another one": following(lambda: connection.dataReceived(data)),
         "- `Conversations.consume`": following(lambda: conversations.consume(connection, data)),
-        "-- `HeadTable.scan`": lambda: conversations._heads.scan(data, 0),
+        "-- `HeadTable.put_alike`": following(
+            lambda: heads.put_alike(data, dispatcher.gathering.queue, "cafe", publisher)
+        ),
+        "-- `HeadTable.scan`": lambda: heads.scan(data, 0),
         "-- `Publisher.publish_soon`": following(lambda: publisher.publish_soon(topic, columns)),
         "--- `AccessRules.check_publish`": lambda: publisher.access.check_publish(topic.name),
         f"`Dispatcher.publish_together`, of {_TOGETHER}": lambda: dispatcher.publish_together(

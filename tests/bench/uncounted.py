@@ -63,9 +63,7 @@ class Publisher(PublisherTally):
 """,
         ),
         (
-            """        if self.topic is not topic:
-            self.topic = topic
-            self.link(topic)
+            """            self.link(topic)
         protocol = self._rules.protocol
         if not (
             gathering.put(columns, sender, protocol, self)
@@ -77,6 +75,7 @@ class Publisher(PublisherTally):
             or gathering.begin(topic, columns, sender, protocol, _UNUSED)
 """,
         ),
+        ("self._rules.protocol, self)\n", "self._rules.protocol, _UNUSED)\n"),
     ],
     "pubsub.broker.outbox": [
         (

@@ -154,11 +154,12 @@ class Round:
         self.random = Random(number)
         self.forms = Pair(interpreted, compiled)
         self.wire = Wire(self.random)
+        learn = self.wire.learn
+        self.table = Pair(self.forms.one.HeadTable(learn), self.forms.other.HeadTable(learn))
 
     def run(self) -> None:
         """Raise AssertionError if the forms differ."""
-        learn = self.wire.learn
-        table = Pair(self.forms.one.HeadTable(learn), self.forms.other.HeadTable(learn))
+        table = self.table
         for _ in range(self.random.choice((1, 2, 5))):
             data = self.wire.read()
             at = self.random.choice((0, 0, 0, 1, -1, self.random.randrange(len(data) + 2)))
@@ -199,7 +200,7 @@ class Round:
         count = columns.one.count
         # Before the payloads are joined.
         self.encode(columns)
-        self.chain(columns)
+        self.gather(columns)
         data, sizes, indexes = columns.call("pack")
         self.columns("unpack", data, sizes, indexes)
         self.columns("unpack", data, sizes, b"")
@@ -216,33 +217,34 @@ class Round:
         if remapped is not None:
             self.use(remapped, depth - 1)
 
-    def chain(self, columns: Pair) -> None:
-        """Chain columns with others and themselves, and make records of them."""
-        forms, other = (self.forms.one, self.forms.other), self.random.randbytes(3)
-        parts = [
-            [given, form.Columns.gather([other, b""]), given]
-            for form, given in zip(forms, (columns.one, columns.other), strict=True)
-        ]
-        _same(*(form.Columns.chained(own) for form, own in zip(forms, parts, strict=True)))
-        self.gather(parts, other)
+    def gather(self, columns: Pair) -> None:
+        """Put columns and others into queues, and frames like those that were scanned last.
 
-    def gather(self, parts: Sequence[Sequence[Any]], sender: bytes) -> None:
-        """Put columns into queues, and pack what they take as a run of several senders."""
-        forms, protocol = (self.forms.one, self.forms.other), "cafe"
-        most = self.random.randrange(5)
+        What the queues take is packed as a run of several senders.
+        """
+        random, protocol = self.random, "cafe"
+        small, most, other = random.choice((100, 1000)), random.randrange(5), random.randbytes(3)
+        frames = [self.wire.frame() + random.choice((b"", b"", b"1")) for _ in range(3)]
         found = []
-        for form, own in zip(forms, parts, strict=True):
-            queue, tally = form.ColumnQueue(1000, most), form.LinkedTally(form.Tally())
+        for form, table, own in (
+            (self.forms.one, self.table.one, columns.one),
+            (self.forms.other, self.table.other, columns.other),
+        ):
+            queue, tally = form.ColumnQueue(small, most), form.LinkedTally(form.Tally())
             queue.open(protocol)
-            put = [queue.put(part, sender[at:], protocol, tally) for at, part in enumerate(own)]
+            put = []
+            for frame in frames:
+                for part in (own, form.Columns.gather([other, b""]), table.scan(frame)):
+                    put.append(queue.put(part, other, protocol, tally))
+                    put += [table.put_alike(one, queue, protocol, tally) for one in frames]
             taken, senders = queue.take()
-            chained = form.Columns.chained(taken)
-            run = form.run_record(chained, 7, 2, 3, ("t",), 4, senders, protocol, None, 5)
+            run = form.run_record(taken, 7, 2, 3, ("t",), 4, senders, protocol, None, 5)
             names: dict[bytes, int] = {}
             totals: dict[str, tuple[int, int]] = {}
-            rows = form.pack_plain_runs([run, run], 0, 5, names) if taken else None
+            rows = form.pack_plain_runs([run, run], 0, 5, names) if taken.count else None
             others = form.total_plain_runs([run], totals)
-            found.append((put, tally.messages, tally.nbytes, run, rows, names, totals, others))
+            shown = (described(taken), put, tally.messages, tally.nbytes)
+            found.append((shown, run, rows, names, totals, others))
         assert found[0] == found[1]
 
     def encode(self, columns: Pair) -> None:

@@ -8,7 +8,7 @@ from unittest.mock import patch
 from pubsub.broker import combination_cache
 from pubsub.broker.publisher import Publisher
 from pubsub.protocols.fast.message_heads import Source
-from pubsub.protocols.fast.mixed_read_proofs import Proofs
+from pubsub.protocols.fast.read_proofs import Proofs
 from tests.unit import fast_wire as wire
 from tests.unit.fast_wire import (
     BAD_TOKEN,
@@ -148,48 +148,48 @@ class PublishTests(MixedCase):
 
 def subject(proofs: Proofs, sources: Sequence[Source]) -> str | None:
     """Return the subject of the token that stands for those of ``sources``."""
-    token = proofs.token_of(sources)
-    return None if token is None else token.subject
+    proof = proofs.find(sources)
+    return None if proof is None else proof.token.subject
 
 
 class ProofTests(MixedCase):
-    """``Proofs.token_of``"""
+    """``Proofs.find``"""
 
     def test_the_sender_of_all_messages(self) -> None:
         fast, _ = self.start()
         proofs = self.proofs(fast)
         assert subject(proofs, SOURCES) == "eve"
         other = wire.grant("publish", sub="eve", iss="another")
-        assert proofs.token_of([*SOURCES, Source(other, NEWS)]) is None
+        assert proofs.find([*SOURCES, Source(other, NEWS)]) is None
         self.answer(fast, wire.publish(other, b"x"))
         assert subject(proofs, [*SOURCES, Source(other, NEWS)]) == "eve"
 
     def test_several_senders(self) -> None:
         fast, _ = self.start()
-        assert self.proofs(fast).token_of([SOURCES[0], Source(OWNER, SPORT)]) is None
+        assert self.proofs(fast).find([SOURCES[0], Source(OWNER, SPORT)]) is None
 
     def test_a_token_without_the_permission_or_the_key(self) -> None:
         fast, _ = self.start()
         fast.client(wire.create(OTHER_KEYED, "theirs"))
         for raw in (READER, OTHER_KEYED):
             assert fast.listeners["fast"].tokens.known(raw)
-            assert self.proofs(fast).token_of([SOURCES[0], Source(raw, SPORT)]) is None
+            assert self.proofs(fast).find([SOURCES[0], Source(raw, SPORT)]) is None
         theirs = Source(OTHER_KEYED, wire.topic_id("theirs"))
         assert subject(self.proofs(fast), [theirs]) == "mal"
 
     def test_a_topic_without_a_key(self) -> None:
         fast, _ = self.start()
         fast.broker.topics.create("open")
-        assert self.proofs(fast).token_of([Source(OWNER, wire.topic_id("open"))]) is None
+        assert self.proofs(fast).find([Source(OWNER, wire.topic_id("open"))]) is None
 
     def test_an_unknown_topic(self) -> None:
         fast, _ = self.start()
-        assert self.proofs(fast).token_of([Source(WRITER, 1)]) is None
+        assert self.proofs(fast).find([Source(WRITER, 1)]) is None
 
     def test_a_proof_is_cached(self) -> None:
         fast, _ = self.start()
         proofs = self.proofs(fast)
-        proofs.token_of(SOURCES)
+        proofs.find(SOURCES)
         with patch.object(proofs, "_prove", side_effect=AssertionError):
             assert subject(proofs, list(SOURCES)) == "eve"
 
@@ -202,7 +202,7 @@ class ProofTests(MixedCase):
         sources = [SOURCES[0], Source(short, SPORT)]
         assert subject(proofs, sources) == "eve"
         fast.clock.rightNow += 10
-        assert proofs.token_of(sources) is None
+        assert proofs.find(sources) is None
         assert self.answer(fast, both(WRITER, short)) == wire.error(3, BAD_TOKEN, SPORT) * 2
         assert reader.take() == wire.message(b"n1", b"n2", b"n3")
 
@@ -215,7 +215,7 @@ class ProofTests(MixedCase):
         sources = [SOURCES[0], Source(later, SPORT)]
         assert subject(self.proofs(fast), sources) == "eve"
         fast.clock.rightNow -= 5
-        assert self.proofs(fast).token_of(sources) is None
+        assert self.proofs(fast).find(sources) is None
         fast.clock.rightNow += 5
         assert subject(self.proofs(fast), sources) == "eve"
 
@@ -223,7 +223,7 @@ class ProofTests(MixedCase):
         fast, _ = self.start()
         assert subject(self.proofs(fast), SOURCES) == "eve"
         self.answer(fast, wire.rotate(OWNER, b"k2", SPORT))
-        assert self.proofs(fast).token_of(SOURCES) is None
+        assert self.proofs(fast).find(SOURCES) is None
         assert self.answer(fast, both(WRITER)) == wire.error(3, WRONG_KEY, SPORT) * 2
 
     def test_a_topic_created_again_with_another_key(self) -> None:
@@ -243,7 +243,7 @@ class ProofTests(MixedCase):
         assert subject(self.proofs(fast), SOURCES) == "eve"
         fast.document["keys"] = {"new": fast.secret_file("new", OTHER_KEY)}
         fast.reloader().reload()
-        assert self.proofs(fast).token_of(SOURCES) is None
+        assert self.proofs(fast).find(SOURCES) is None
         reader.take()
         bad = wire.error(3, BAD_TOKEN) + wire.error(3, BAD_TOKEN, SPORT)
         answer = self.answer(

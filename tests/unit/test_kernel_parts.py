@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pubsub.kernel import Head, LengthField
 from tests.unit.kernel_forms import FORMS, both_forms, described, each_form
 
 PAYLOADS = st.lists(st.binary(max_size=70) | st.binary(min_size=255, max_size=300), max_size=6)
@@ -66,14 +67,18 @@ class TestParts:
             with pytest.raises(TypeError):
                 kernel.Columns.joined([b"a", wrong])
 
-    def test_chained(self, kernel: Any) -> None:
+    def test_a_queue_joins_what_it_takes(self, kernel: Any) -> None:
         scattered = kernel.Columns.gather([b"x", b"", b"yz"])
         last = kernel.Columns.of([b"1", b"22"], [3, 4]).slice(1, 2)
-        made = kernel.Columns.chained([kernel.Columns.equal(b"aabb", 2, 2), scattered, last])
-        assert described(made) == described(
+        queue, tally = kernel.ColumnQueue(300, 3), kernel.LinkedTally(kernel.Tally())
+        queue.open("cafe")
+        for columns in (kernel.Columns.equal(b"aabb", 2, 2), scattered, last):
+            assert queue.put(columns, b"me", "cafe", tally)
+        taken, senders = queue.take()
+        assert described(taken) == described(
             kernel.Columns.of([b"aa", b"bb", b"x", b"", b"yz", b"22"])
         )
-        assert described(kernel.Columns.chained([])) == described(kernel.Columns.of([]))
+        assert senders == (array("I", [2, 3, 1]).tobytes(), (b"me",) * 3)
         assert scattered.payloads() == [b"x", b"", b"yz"]
 
     def test_a_queue_takes_small_columns_of_one_protocol(self, kernel: Any) -> None:
@@ -92,10 +97,94 @@ class TestParts:
         assert len(queue) == 2
         for each in (tally, total, topic):
             assert (each.messages, each.nbytes) == (2, 6)
-        assert queue.take() == ([one, one], (array("I", [1, 1]).tobytes(), (b"me", b"you")))
+        taken = kernel.Columns.of([b"abc", b"abc"])
+        assert queue.take() == (taken, (array("I", [1, 1]).tobytes(), (b"me", b"you")))
         assert len(queue) == 0
-        assert queue.take() == ([], (b"", ()))
+        assert queue.take() == (kernel.Columns.of([]), (b"", ()))
         assert not queue.put(one, b"me", "cafe", tally)
+
+    def test_a_table_puts_a_message_of_the_same_address(self, kernel: Any) -> None:
+        table, queue, tally = alike(kernel)
+        assert table.put_alike(frame(1, b"ab"), queue, "cafe", tally)
+        # Another head of the same address.
+        assert table.put_alike(frame(3, b""), queue, "cafe", tally)
+        assert (tally.messages, tally.nbytes) == (3, 3)
+        taken, senders = queue.take()
+        assert described(taken) == described(kernel.Columns.of([b"x", b"ab", b""]))
+        assert senders == (array("I", [1, 1, 1]).tobytes(), (b"me",) * 3)
+
+    def test_a_table_puts_nothing_else(self, kernel: Any) -> None:
+        table, queue, tally = alike(kernel)
+        whole = frame(1, b"ab")
+        for data in (
+            b"",
+            whole[:1],
+            whole[:-1],
+            whole + b"x",
+            whole * 2,
+            frame(2, b"another address"),
+            frame(4, b"an unknown head"),
+            frame(1, bytes(67)),
+        ):
+            assert not table.put_alike(data, queue, "cafe", tally), data
+        assert not table.put_alike(whole, queue, "fast", tally)
+        assert not table.put_alike(whole, queue, "cafe", kernel.LinkedTally(tally))
+        other, _, of_other = alike(kernel)
+        assert not table.put_alike(whole, queue, "cafe", of_other)
+        assert other.put_alike(whole, queue, "cafe", of_other)
+        assert table.put_alike(whole, queue, "cafe", tally)
+        assert not table.put_alike(whole, queue, "cafe", tally), "the queue is full"
+        assert len(queue.take()[1][1]) == 3
+        assert not table.put_alike(whole, queue, "cafe", tally), "the queue is closed"
+        assert tally.messages == 2
+
+    def test_what_was_put_before_another_tally_was_linked(self, kernel: Any) -> None:
+        table, queue, tally = alike(kernel)
+        tally.link(kernel.Tally())
+        assert not table.put_alike(frame(1, b"ab"), queue, "cafe", tally)
+        assert queue.put(table.scan(frame(2, b"")), b"me", "cafe", tally)
+        assert table.put_alike(frame(2, b"ab"), queue, "cafe", tally)
+
+    def test_columns_without_one_address(self, kernel: Any) -> None:
+        table, queue, tally = alike(kernel)
+        assert queue.put(table.scan(frame(1, b"") + frame(2, b"")), b"me", "cafe", tally)
+        assert not table.put_alike(frame(1, b""), queue, "cafe", tally)
+        table, queue, tally = alike(kernel)
+        assert queue.put(kernel.Columns.one(b"x", "a"), b"me", "cafe", tally)
+        assert not table.put_alike(frame(1, b""), queue, "cafe", tally)
+
+    def test_a_table_that_has_begun_again(self, kernel: Any) -> None:
+        table, queue, tally = alike(kernel)
+        for number in range(16_384):
+            table.scan(b"long" + number.to_bytes(2, "big") + b"\0")
+        assert len(table) < 16_384
+        assert table.scan(frame(1, b"")).addresses == ["a"]
+        assert not table.put_alike(frame(1, b"ab"), queue, "cafe", tally)
+
+
+def frame(number: int, payload: bytes) -> bytes:
+    """Return a frame of a head of the table of ``alike``."""
+    return bytes((number, len(payload))) + payload
+
+
+def alike(kernel: Any) -> tuple[Any, Any, Any]:
+    """Return a table, and a queue that has taken a message of its address a with the tally."""
+    addresses = {1: "a", 2: "b", 3: "a"}
+
+    def learn(data: bytes, at: int) -> tuple[Head, Any] | None:
+        if data[at:].startswith(b"long"):
+            return Head(data[at : at + 6] + b"\0", (LengthField(6, 1),), 9), data[at : at + 6]
+        if data[at] not in addresses:
+            return None
+        return Head(data[at : at + 1] + b"\0", (LengthField(1, 1),), 99), addresses[data[at]]
+
+    table = kernel.HeadTable(learn)
+    queue, tally = kernel.ColumnQueue(130, 3), kernel.LinkedTally(kernel.Tally())
+    queue.open("cafe")
+    # All heads are known then.
+    assert table.scan(frame(3, b"") + frame(2, b"")).count == 2
+    assert queue.put(table.scan(frame(1, b"x")), b"me", "cafe", tally)
+    return table, queue, tally
 
 
 @both_forms
@@ -113,8 +202,8 @@ def test_wrong_columns_are_refused(wrong: Any) -> None:
     ):
         with pytest.raises(TypeError):
             queue.put(*put)
-    with pytest.raises(TypeError):
-        kernel.Columns.chained([one, wrong])
+    with pytest.raises(ValueError, match="too large"):
+        kernel.ColumnQueue(2**20, 2**20)
     names = (b"me",)
     counts = array("I", [1]).tobytes()
     for sender in (
@@ -166,14 +255,3 @@ def test_both_forms_join_the_same(parts: list[tuple[str, list[bytes]]]) -> None:
             for way, payloads in parts
         ]
         assert form.Columns.joined(made) == expected
-
-
-@given(PARTS)
-def test_both_forms_chain_the_same(parts: list[tuple[str, list[bytes]]]) -> None:
-    expected = [payload for _, payloads in parts for payload in payloads]
-    for form in FORMS:
-        made = [
-            getattr(form.Columns, "gather" if way == "gather" else "of")(payloads)
-            for way, payloads in parts
-        ]
-        assert described(form.Columns.chained(made)) == described(form.Columns.of(expected))

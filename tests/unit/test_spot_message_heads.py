@@ -50,7 +50,7 @@ def known(
     kernel: Any, limit: int = 100, found: Iterable[Publication] | None = None
 ) -> KnownPublications:
     """Return known publications that are scanned with the form ``kernel``."""
-    with patch.object(known_heads, "HeadTable", kernel.HeadTable):
+    with patch("pubsub.protocols.spot.message_heads.HeadTable", kernel.HeadTable):
         made = KnownPublications(limit, MemoryBudget(0), turns(), lambda call: None)
     for publication in publications(b"t") if found is None else found:
         made.add(publication)
@@ -169,7 +169,7 @@ class TestScan:
         assert scan(table, data) == (len(data), [("t", b"a"), ("u", b"b"), ("t", b"c")])
 
     def test_known_publications_are_bounded(self, kernel: Any) -> None:
-        with patch.object(known_heads, "HeadTable", kernel.HeadTable):
+        with patch("pubsub.protocols.spot.message_heads.HeadTable", kernel.HeadTable):
             table = known(kernel, 100, publications(*[b"%d" % n for n in range(4096)]))
             assert scan(table, message(b"a", b"0"))[1] == [("0", b"a")]
             table.add(*publications(b"one more"))
@@ -181,7 +181,7 @@ class TestScan:
     def test_known_heads_are_charged_until_memory_is_short(self, kernel: Any) -> None:
         memory, forgotten = MemoryBudget(100_000), []
         at_tick_end: list[Callable[[], None]] = []
-        with patch.object(known_heads, "HeadTable", kernel.HeadTable):
+        with patch("pubsub.protocols.spot.message_heads.HeadTable", kernel.HeadTable):
             table = KnownPublications(
                 100, memory, turns(), at_tick_end.append, lambda: forgotten.append(True)
             )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
+from pubsub.kernel.interpreted.columns import Columns
+
 if TYPE_CHECKING:
-    from pubsub.kernel.interpreted.columns import Columns
     from pubsub.kernel.interpreted.tally import LinkedTally
     from pubsub.kernel.layout import Senders
 
@@ -50,14 +51,16 @@ class ColumnQueue:
         self._parts.append(columns)
         self._senders.append(sender)
         tally.count_linked(columns)
+        tally.source = columns.source and (*columns.source, sender)
         return True
 
-    def take(self) -> tuple[list[Columns], Senders]:
-        """Remove all columns, close the queue, and return them with their senders.
+    def take(self) -> tuple[Columns, Senders]:
+        """Remove all messages, close the queue, and return them with their senders.
 
-        These are as ``run_record`` takes them.
+        They have index 0. The senders are as ``run_record`` takes them.
         """
         parts, senders = self._parts, self._senders
         self._parts, self._senders, self._protocol = [], [], None
         counts = array("I", [columns.count for columns in parts])
-        return parts, (counts.tobytes(), tuple(senders))
+        made = Columns.of([payload for columns in parts for payload in columns.payloads()])
+        return made, (counts.tobytes(), tuple(senders))

@@ -20,7 +20,8 @@ class Columns:
 
     ``index`` is a small number that stands for an address or a topic; after a scan ``addresses``
     has the address of each index. ``count`` messages have ``nbytes`` bytes of payload together,
-    the largest ``largest``. ``end`` is the offset behind the last frame scanned.
+    the largest ``largest``. ``end`` is the offset behind the last frame scanned. ``source`` is set
+    by a table that found messages of one address: the generation of the table, and that address.
     """
 
     __slots__ = (
@@ -32,6 +33,7 @@ class Columns:
         "largest",
         "nbytes",
         "smallest",
+        "source",
     )
 
     def __init__(
@@ -46,6 +48,7 @@ class Columns:
         self._indexes = indexes
         self.addresses = addresses
         self.end = end
+        self.source: tuple[object, Address] | None = None
         self.count = count = len(payloads)
         if size != MIXED and count:
             # The caller knows that all payloads have this size.
@@ -69,6 +72,7 @@ class Columns:
         made._indexes = [0]
         made.addresses = [address]
         made.end = end
+        made.source = None
         made.count = 1
         made.nbytes = made.largest = made.smallest = len(payload)
         return made
@@ -137,14 +141,6 @@ class Columns:
         if not size:
             return cls.of([b""] * count)
         return cls.of(cut(data, 0, b"", size) if count > 1 else [data] * count)
-
-    @classmethod
-    def chained(cls, parts: list[Columns]) -> Columns:
-        """Return the messages of ``parts`` one after another, all of index 0.
-
-        Raises ValueError as ``of`` does.
-        """
-        return cls.of([payload for part in parts for payload in part._payloads])
 
     @staticmethod
     def joined(parts: list[bytes | Columns]) -> bytes:
@@ -221,7 +217,9 @@ class Columns:
             stop = start + len(list(same))
             payloads = self._payloads[start:stop]
             addresses = self.addresses[index : index + 1]
-            found.append((index, Columns(payloads, [0] * len(payloads), addresses, self.end)))
+            made = Columns(payloads, [0] * len(payloads), addresses, self.end)
+            made.source = self.source
+            found.append((index, made))
             start = stop
         return found
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import repeat
+from typing import TYPE_CHECKING
 
 from pubsub.kernel.interpreted.columns import MAX_DATA, MIXED, Address, Columns
 from pubsub.kernel.interpreted.frame_cutting import cut
 from pubsub.kernel.interpreted.head_checks import MAX_LENGTHS, check_head
 from pubsub.kernel.layout import Head, LengthField
+
+if TYPE_CHECKING:
+    from pubsub.kernel.interpreted.column_queue import ColumnQueue
+    from pubsub.kernel.interpreted.tally import LinkedTally
 
 _Shape = tuple[int, tuple[LengthField, ...]]
 Learn = Callable[[bytes, int], "tuple[Head, Address] | None"]
@@ -29,6 +34,8 @@ class HeadTable:
 
     def _clear(self) -> None:
         self._count = 0
+        # Another object after each `_clear`, before which addresses may have had another meaning.
+        self._generation = object()
         # From the bytes of a head, its length included, to the address and the payload's size.
         self._known: dict[bytes, tuple[Address, int]] = {}
         self._heads: dict[_Shape, dict[bytes, list[tuple[Head, Address]]]] = {}
@@ -69,7 +76,7 @@ class HeadTable:
             stop = at + width + size
             if stop == end and not payloads:
                 # One message in a read, as most that come slowly are.
-                return Columns.one(data[at + width :], address, end)
+                return self._one(data, at + width, address)
             if stop > end:
                 break
             if size != uniform:
@@ -84,7 +91,35 @@ class HeadTable:
                 payloads.append(data[at + width : stop])
                 indexes.append(index)
                 at = stop
-        return Columns(payloads, indexes, list(places), at, max(uniform, MIXED))
+        columns = Columns(payloads, indexes, list(places), at, max(uniform, MIXED))
+        return self._sourced(columns)
+
+    def put_alike(self, data: bytes, queue: ColumnQueue, protocol: str, tally: LinkedTally) -> bool:
+        """Put ``data`` into ``queue`` if it is one message like those that ``tally`` counted last.
+
+        It has a known head, and the address that this table found for the columns that a queue took
+        last with ``tally``, since that was linked; their sender is its own. Otherwise, and if
+        ``ColumnQueue.put`` returns False, this does so, and does nothing.
+        """
+        if tally.source is None or tally.source[0] is not self._generation:
+            return False
+        _, expected, sender = tally.source
+        known = self._known
+        heads = (data[:width] for width in self._widths)
+        head = next((head for head in heads if head in known), b"") or self._find(data, 0)
+        address, size = known.get(head, (None, 0))
+        if not head or address != expected or len(head) + size != len(data):
+            return False
+        return queue.put(self._one(data, len(head), address), sender, protocol, tally)
+
+    def _one(self, data: bytes, at: int, address: Address) -> Columns:
+        """Return the message whose payload is all of ``data`` from ``at`` on."""
+        return self._sourced(Columns.one(data[at:], address, len(data)))
+
+    def _sourced(self, columns: Columns) -> Columns:
+        if len(columns.addresses) == 1:
+            columns.source = (self._generation, columns.addresses[0])
+        return columns
 
     def _find(self, data: bytes, at: int) -> bytes:
         """Return the head at ``at`` if it is one of those learnt, with another length so far."""

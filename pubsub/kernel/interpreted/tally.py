@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from pubsub.kernel.interpreted.columns import Columns
+    from pubsub.kernel.interpreted.columns import Address, Columns
 
 
 class Counted(Protocol):
@@ -32,16 +32,20 @@ class Tally:
 class LinkedTally(Tally):
     """A tally of messages that are also counted in ``total``, and in the tally that is linked."""
 
-    __slots__ = ("_other", "total")
+    __slots__ = ("_other", "source", "total")
 
     def __init__(self, total: Tally) -> None:
         super().__init__()
         self.total = total
         self._other = Tally()
+        self.source: tuple[object, Address, bytes] | None = None
+        """That of the columns that a queue took last, since another tally was linked, with their
+        sender."""
 
     def link(self, other: Tally) -> None:
         """Have ``count_linked`` count in ``other`` as well, and no more in the one before."""
         self._other = other
+        self.source = None
 
     def count(self, columns: Columns) -> None:
         """Count messages, and the bytes of their payloads, here and in ``total``."""

@@ -183,3 +183,9 @@ def needed(data: bytes, at: int, max_payload: int) -> int:
         topic_id = int.from_bytes(data[at + before - 8 : at + before - 4])
         raise FastError(ErrorCode.TOO_LARGE, PUBLISH, topic_id)
     return before + length
+
+
+def token_of(packet: Packet) -> bytes:
+    """Return the token of a client's packet."""
+    token: bytes = getattr(packet, "token", b"")
+    return token

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from twisted.logger import Logger
 
 from pubsub.broker.address_mixes import AddressMixes
+from pubsub.kernel import HeadTable
 from pubsub.protocols.fast.message_heads import Source, learn_publish
-from pubsub.protocols.fast.mixed_read_proofs import Proofs
 from pubsub.protocols.fast.ownership import TopicOwnership
+from pubsub.protocols.fast.read_proofs import Proofs
 from pubsub.wire.known_heads import KnownHeads
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class ListenerState:
             listener.frame_turns,
             listener.at_tick_end,
             self._heads_forgotten,
+            HeadTable,
         )
         self.ownership = TopicOwnership(listener)
         self._hinted = False

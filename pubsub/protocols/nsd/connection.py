@@ -9,7 +9,7 @@ from twisted.internet.defer import ensureDeferred
 
 from pubsub.broker.durability import Durability
 from pubsub.errors import RateLimited, Refused
-from pubsub.kernel import Columns
+from pubsub.kernel import Columns, TextTable
 from pubsub.protocols.nsd.codec import (
     MAX_LINE,
     SHOWN,
@@ -99,7 +99,7 @@ class NsdConnection(Connection):
         """
         at = 0
         self._in_consume = True
-        heads: KnownHeads | None = self._publishes.heads()
+        heads: KnownHeads[TextTable] | None = self._publishes.heads()
         while not (self._waits or self.output_full or self.closing):
             columns = None if heads is None else heads.scan(data, at)
             if columns is not None and columns.count:

@@ -33,7 +33,7 @@ class KnownPublishes:
             TextTable,
         )
 
-    def heads(self) -> KnownHeads:
+    def heads(self) -> KnownHeads[TextTable]:
         """Return the heads, of which a change of ``max-body`` leaves none."""
         max_body = self._listener.settings["max-body"]
         if max_body != self._learner.max_body:

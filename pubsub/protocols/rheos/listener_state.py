@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pubsub.broker.address_mixes import AddressMixes
 from pubsub.broker.topic_names import topic_name
+from pubsub.kernel import HeadTable
 from pubsub.protocols.rheos.client_ids import Clients
 from pubsub.protocols.rheos.codec import Codec
 from pubsub.protocols.rheos.layout_hints import LayoutHints
@@ -37,6 +38,7 @@ class ListenerState:
             listener.frame_turns,
             listener.at_tick_end,
             self.mixes.clear,
+            HeadTable,
         )
         self.clients = Clients(listener)
         self.shared_ids = SharedIds(listener, self.clients)

@@ -59,8 +59,7 @@ class ZmtpConnection(Connection):
     _role: SocketRole | None = None
     _partial_unit: Partial | None = None
     _malformed_messages = 0
-    # No input is handled: a request is being carried out in slices, or its reply fills the
-    # transport.
+    # No input is handled: a request is carried out in slices, or its reply fills the transport.
     _paused = False
     _work: SlicedWork | None = None
     # Sweeps since the last input.
@@ -125,8 +124,7 @@ class ZmtpConnection(Connection):
         at, need = handshake.consume(data, at)
         if not agreed:
             check_rate(self.listener, handshake.mechanism, self.stream.getPeer())
-        output = handshake.take_output()
-        if output:
+        if output := handshake.take_output():
             self.reply(output)
         mechanism = handshake.mechanism
         if mechanism is not None and mechanism.login is not None:
@@ -139,8 +137,7 @@ class ZmtpConnection(Connection):
     def encrypt(self) -> None:
         """Encrypt everything from now on, if the mechanism does that."""
         assert self.handshake.mechanism is not None
-        traffic = self.handshake.mechanism.traffic()
-        if traffic is not None:
+        if (traffic := self.handshake.mechanism.traffic()) is not None:
             self._channel = CurveChannel(self, traffic)
 
     @property
@@ -175,6 +172,9 @@ class ZmtpConnection(Connection):
 
     def _consume_known(self, role: SocketRole, data: bytes, at: int) -> int:
         """Handle the publications from ``at`` on whose prefixes are known; return their end."""
+        publisher = self.publisher
+        if not at and publisher is not None and publisher.publish_alike(self.known.table, data):
+            return len(data)
         columns = self.known.scan(data, at)
         if columns.count:
             role.receive(columns)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
-from pubsub.kernel import Columns, Head, LengthField
+from pubsub.kernel import Columns, Head, HeadTable, LengthField
 from pubsub.protocols.spot.zmtp import LONG, MORE, frame_head
 from pubsub.wire.known_heads import KnownHeads
 
@@ -114,7 +114,7 @@ class KnownPublications:
         self._forgotten = forgotten
         self._known: dict[bytes, Publication] = {}
         self._account = memory.cache(_MAX_KNOWN * _PUBLICATION_BYTES, self._forget)
-        self._heads = KnownHeads(self.learn, memory, turns, at_tick_end, forgotten)
+        self._heads = KnownHeads(self.learn, memory, turns, at_tick_end, forgotten, HeadTable)
 
     def at(self, data: bytes, at: int) -> Publication | None:
         """Return the publication that begins at ``at``, if its prefix is known."""
@@ -133,6 +133,11 @@ class KnownPublications:
         self._known.clear()
         self._heads.clear()
         self._forgotten()
+
+    @property
+    def table(self) -> HeadTable:
+        """The heads of the known publications."""
+        return self._heads.table
 
     def scan(self, data: bytes, at: int) -> Columns:
         """Return the messages from ``at`` on whose prefixes are known; see ``HeadTable.scan``."""

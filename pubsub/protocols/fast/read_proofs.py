@@ -1,4 +1,6 @@
-"""fast: proofs for reads that bring messages of several topics, remembered while they hold.
+"""fast: proofs that tokens permit to publish, remembered while they hold.
+
+They are for reads that bring messages of several topics, and for lone messages like the last ones.
 
 A proof says that every token of a read permits to publish to its topic. It holds until a token
 ends, a queue key changes or the secrets change (fast §5.2).
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from pubsub.protocols.fast.message_heads import Source
 
 
-class _Proof(NamedTuple):
+class Proof(NamedTuple):
     """``token`` and those like it hold from ``begins`` to before ``ends``, for these versions."""
 
     token: Token
@@ -36,10 +38,18 @@ class Proofs:
         self._keys = listener.queue_keys
         self._topics = listener.topics
         self._seconds = listener.wall.system
-        self._proofs: CombinationCache[_Proof] = CombinationCache(listener.memory)
+        self._proofs: CombinationCache[Proof] = CombinationCache(listener.memory)
 
-    def token_of(self, sources: Sequence[Source]) -> Token | None:
-        """Return a token that stands for those of all ``sources``: their subject is the same.
+    def holds(self, proof: Proof) -> bool:
+        """Return whether ``proof`` holds now."""
+        return (
+            proof.begins <= self._seconds() < proof.ends
+            and proof.tokens == self._tokens.version
+            and proof.keys == self._keys.version
+        )
+
+    def find(self, sources: Sequence[Source]) -> Proof | None:
+        """Return a proof whose token stands for those of all ``sources``, of one subject.
 
         None if some messages are to be refused, if a token has not been verified before, or if
         there are several subjects.
@@ -48,25 +58,18 @@ class Proofs:
         if len(key) > MAX_COMBINATION:
             return None
         proof = self._proofs.get(key)
-        now = self._seconds()
-        if (
-            proof is None
-            or not proof.begins <= now < proof.ends
-            or proof.tokens != self._tokens.version
-            or proof.keys != self._keys.version
-        ):
+        if proof is None or not self.holds(proof):
             self._proofs.discard(key)
-            proof = self._prove(key, now)
-            if proof is None:
-                return None
-            self._proofs.put(key, proof)
-        return proof.token
+            proof = self._prove(key, self._seconds())
+            if proof is not None:
+                self._proofs.put(key, proof)
+        return proof
 
     def clear(self) -> None:
         """Forget all proofs, and with them the sources."""
         self._proofs.clear()
 
-    def _prove(self, sources: Sequence[Source], now: float) -> _Proof | None:
+    def _prove(self, sources: Sequence[Source], now: float) -> Proof | None:
         tokens: dict[str, Token] = {}
         ends = float("inf")
         for source in sources:
@@ -84,4 +87,4 @@ class Proofs:
         if len(tokens) != 1:
             return None
         (token,) = tokens.values()
-        return _Proof(token, now, ends, self._tokens.version, self._keys.version)
+        return Proof(token, now, ends, self._tokens.version, self._keys.version)
