@@ -18,6 +18,7 @@ from pubsub.store.log_directory import METADATA, LogDirectory
 from pubsub.store.log_files import read_note, write_index
 from pubsub.store.log_view import open_metadata, open_segment, without_replaced
 from pubsub.store.metadata import Epoch, LogPlace, LogState, Metadata, SealedSegment
+from pubsub.store.metadata_tables import is_sound
 from pubsub.store.repaired_files import RepairedFiles
 from pubsub.store.segment import NotASegment, Segment
 
@@ -35,15 +36,17 @@ class _Saved:
     def read(self, metadata: Metadata) -> None:
         """Read as much as is possible."""
         with suppress(sqlite3.Error):
-            self.items = metadata.items()
+            self.items = [row for row in metadata.items() if is_sound("metadata", row)]
         with suppress(sqlite3.Error):
-            self.ended = metadata.ended()
+            ended = metadata.ended().items()
+            self.ended = dict(row for row in ended if is_sound("ended", row))
         with suppress(sqlite3.Error):
-            self.horizons = metadata.horizons()
+            horizons = metadata.horizons().items()
+            self.horizons = dict(row for row in horizons if is_sound("horizons", (0, *row)))
         with suppress(sqlite3.Error):
-            self.epochs = metadata.epochs()
+            self.epochs = [row for row in metadata.epochs() if is_sound("epochs", row)]
         with suppress(sqlite3.Error):
-            self.segments = metadata.segments()
+            self.segments = [row for row in metadata.segments() if is_sound("segments", row)]
 
 
 def _read_all(metadata: Metadata) -> None:
@@ -156,7 +159,7 @@ class LogRepair:
             if not size:
                 self._put_metadata_aside("it is empty")
                 return None
-            metadata = open_metadata(self._directory, read_only=False)
+            metadata = open_metadata(self._directory, repair=True)
         except NewerVersion:
             raise
         except (StartError, sqlite3.Error) as error:

@@ -258,15 +258,15 @@ class _SegmentFile:
             os.close(file)
 
 
-def open_metadata(directory: LogDirectory, read_only: bool = True) -> Metadata:
-    """Open the metadata; raises StartError if they are missing."""
+def open_metadata(directory: LogDirectory, repair: bool = False) -> Metadata:
+    """Open the metadata to read them, or for a repair; raises StartError if they are missing."""
     path = directory.path / METADATA
     if not directory.size(METADATA):
         raise StartError(
             f"history: {path} is missing or empty: restore it from a backup, or rebuild it from "
             "the segments with pubsub history repair"
         )
-    return Metadata(path, read_only)
+    return Metadata(path, read_only=not repair, damaged=repair)
 
 
 def open_segment(

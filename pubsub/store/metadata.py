@@ -8,53 +8,21 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 
 from pubsub.errors import NewerVersion, StartError
+from pubsub.store.metadata_tables import CREATE, damaged_tables
 from pubsub.store.record import Begin, End, Operation, Put
 from pubsub.store.sqlite_connection import SqliteConnection
 
 APPLICATION = 0x50755342 + 1
 BUSY_SECONDS = 10.0
 """The time that a program waits for another one which has locked the file."""
-_CREATE = """
-CREATE TABLE metadata (
-    space TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (space, key)
-) WITHOUT ROWID;
--- The offset at which a topic ended; its messages before that are not read again.
-CREATE TABLE ended (topic TEXT PRIMARY KEY, offset INTEGER NOT NULL) WITHOUT ROWID;
--- Messages before the offset have expired, of the topics of which the pattern is the first match
--- in the order of `place`.
-CREATE TABLE horizons (
-    place INTEGER PRIMARY KEY, pattern TEXT NOT NULL UNIQUE, offset INTEGER NOT NULL
-);
--- One row each time the log was opened for writing; offsets from `begins` on were assigned since.
-CREATE TABLE epochs (
-    number INTEGER PRIMARY KEY, begins INTEGER NOT NULL, opened INTEGER NOT NULL,
-    mark INTEGER NOT NULL, boot BLOB NOT NULL
-);
--- Segments that get no more records; `last` is their largest timestamp in µs.
-CREATE TABLE segments (
-    base INTEGER NOT NULL, sequence INTEGER NOT NULL, stop INTEGER NOT NULL,
-    size INTEGER NOT NULL, salt BLOB NOT NULL, created INTEGER NOT NULL, last INTEGER NOT NULL,
-    PRIMARY KEY (base, sequence)
-) WITHOUT ROWID;
--- One row: the log's random id; the first offset; the newest segment; the place up to which
--- operations were applied; the offset after the last message, and the ceiling, as of then.
-CREATE TABLE state (
-    log_id BLOB NOT NULL, first INTEGER NOT NULL,
-    newest_base INTEGER NOT NULL, newest_sequence INTEGER NOT NULL,
-    base INTEGER NOT NULL, sequence INTEGER NOT NULL, position INTEGER NOT NULL,
-    stop INTEGER NOT NULL, ceiling INTEGER NOT NULL
-);
-"""
-UPGRADES: Sequence[Callable[[sqlite3.Connection], None]] = ()
-"""The functions that upgrade a file from each version to the next, from version 1 on."""
-VERSION = 1 + len(UPGRADES)
+VERSION = 1
 
 
 class LogPlace(NamedTuple):
@@ -104,9 +72,12 @@ class Epoch(NamedTuple):
 
 
 class Metadata:
-    """The file at ``path``. Its methods may be called in any thread; they raise sqlite3.Error."""
+    """The file at ``path``. Its methods may be called in any thread; they raise sqlite3.Error.
 
-    def __init__(self, path: Path, read_only: bool = False) -> None:
+    It is opened in spite of damage in its tables only if ``damaged``.
+    """
+
+    def __init__(self, path: Path, read_only: bool = False, damaged: bool = False) -> None:
         mode = "ro" if read_only else "rw"
         if read_only and not (os.access(path.parent, os.W_OK) or _has_wal(path)):
             # SQLite could not make the files that it shares with a writer; there is none.
@@ -122,6 +93,9 @@ class Metadata:
         self._lock = Lock()
         try:
             self._check(path)
+            problems = [] if damaged else damaged_tables(self._connection)
+            if problems:
+                raise sqlite3.DatabaseError("; ".join(problems))
             if not read_only:
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 self._connection.execute("PRAGMA synchronous = FULL")
@@ -138,7 +112,7 @@ class Metadata:
         connection = sqlite3.connect(new, isolation_level=None)
         try:
             connection.executescript(
-                f"BEGIN; {_CREATE} PRAGMA application_id = {APPLICATION}; "
+                f"BEGIN; {CREATE} PRAGMA application_id = {APPLICATION}; "
                 f"PRAGMA user_version = {VERSION}; COMMIT;"
             )
             connection.execute(
@@ -204,7 +178,7 @@ class Metadata:
         """Return the damage in the file."""
         with self._lock:
             rows = self._connection.execute("PRAGMA integrity_check").fetchall()
-        return [text for (text,) in rows if text != "ok"]
+            return [text for (text,) in rows if text != "ok"] or damaged_tables(self._connection)
 
     def items(self) -> list[tuple[str, str, bytes]]:
         """Return tables, keys and values."""

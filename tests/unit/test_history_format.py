@@ -7,6 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.batch import Batch
 from pubsub.kernel import Columns
 from pubsub.store import metadata
+from pubsub.store.metadata_tables import CREATE
 from pubsub.store.segment import SEGMENT_HEAD_BYTES, SegmentHead
 from pubsub.store.segment_scan import is_sealed, scan
 from tests.histories import START, damage, history
@@ -86,5 +87,5 @@ class DumpTests(SynchronousTestCase):
         assert found[1].block().topics() == {"cafe/7", "news"}
 
     def test_the_tables_of_the_metadata(self) -> None:
-        assert fenced("sql") == metadata._CREATE.lstrip()
+        assert fenced("sql") == CREATE.lstrip()
         assert f"0x{metadata.APPLICATION:x}" in PAGE.read_text()

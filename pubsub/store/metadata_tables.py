@@ -1,0 +1,80 @@
+"""The tables of the metadata of a log, and damage in them that SQLite does not see.
+
+SQLite checks neither the names of columns nor, above all, the types of values: a changed bit makes
+a number a text or NULL, and the file is sound for it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+CREATE = """
+CREATE TABLE metadata (
+    space TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (space, key)
+) WITHOUT ROWID;
+-- The offset at which a topic ended; its messages before that are not read again.
+CREATE TABLE ended (topic TEXT PRIMARY KEY, offset INTEGER NOT NULL) WITHOUT ROWID;
+-- Messages before the offset have expired, of the topics of which the pattern is the first match
+-- in the order of `place`.
+CREATE TABLE horizons (
+    place INTEGER PRIMARY KEY, pattern TEXT NOT NULL UNIQUE, offset INTEGER NOT NULL
+);
+-- One row each time the log was opened for writing; offsets from `begins` on were assigned since.
+CREATE TABLE epochs (
+    number INTEGER PRIMARY KEY, begins INTEGER NOT NULL, opened INTEGER NOT NULL,
+    mark INTEGER NOT NULL, boot BLOB NOT NULL
+);
+-- Segments that get no more records; `last` is their largest timestamp in µs.
+CREATE TABLE segments (
+    base INTEGER NOT NULL, sequence INTEGER NOT NULL, stop INTEGER NOT NULL,
+    size INTEGER NOT NULL, salt BLOB NOT NULL, created INTEGER NOT NULL, last INTEGER NOT NULL,
+    PRIMARY KEY (base, sequence)
+) WITHOUT ROWID;
+-- One row: the log's random id; the first offset; the newest segment; the place up to which
+-- operations were applied; the offset after the last message, and the ceiling, as of then.
+CREATE TABLE state (
+    log_id BLOB NOT NULL, first INTEGER NOT NULL,
+    newest_base INTEGER NOT NULL, newest_sequence INTEGER NOT NULL,
+    base INTEGER NOT NULL, sequence INTEGER NOT NULL, position INTEGER NOT NULL,
+    stop INTEGER NOT NULL, ceiling INTEGER NOT NULL
+);
+"""
+
+
+def _columns() -> dict[str, list[tuple[str, str]]]:
+    """Return the columns of each table, with their types."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(CREATE)
+        tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        return {name: _columns_of(connection, name) for (name,) in tables.fetchall()}
+
+
+def _columns_of(connection: sqlite3.Connection, table: str) -> list[tuple[str, str]]:
+    rows = connection.execute(f"PRAGMA table_info({table})").fetchall()
+    return [(name, kind) for _, name, kind, *_ in rows]
+
+
+TABLES = _columns()
+
+
+def damaged_tables(connection: sqlite3.Connection) -> list[str]:
+    """Return what is wrong with the tables, one text for each; raises sqlite3.Error."""
+    found = []
+    for table, columns in TABLES.items():
+        if _columns_of(connection, table) != columns:
+            found.append(f"the table {table} is missing or has other columns")
+            continue
+        wrong = " OR ".join(f"typeof({name}) != '{kind.lower()}'" for name, kind in columns)
+        (count,) = connection.execute(f"SELECT count(*) FROM {table} WHERE {wrong}").fetchone()
+        if count:
+            found.append(f"the table {table} has {count} damaged rows")
+    if not found and connection.execute("SELECT count(*) FROM state").fetchone() != (1,):
+        found.append("the table state does not have one row")
+    return found
+
+
+def is_sound(table: str, row: tuple[object, ...]) -> bool:
+    """Return whether the values of a row have the types of the table's columns."""
+    kinds = {"TEXT": str, "BLOB": bytes, "INTEGER": int}
+    return [type(value) for value in row] == [kinds[kind] for _, kind in TABLES[table]]
