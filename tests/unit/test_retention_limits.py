@@ -1,0 +1,49 @@
+"""The setting ``retention``: its text, and the limits that it stands for."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.store.retention_limits import RETENTION, RetentionLimits
+from tests.unit.raising import raised
+
+DAY = 86_400
+
+
+class RetentionTests(SynchronousTestCase):
+    """RETENTION"""
+
+    def test_limits(self) -> None:
+        for text, limits in (
+            ("*=age:7d", RetentionLimits("*", seconds=7 * DAY)),
+            ("news.*=age:12h,bytes:10G", RetentionLimits("news.*", 12 * 3600, 10 * 2**30)),
+            ("a=messages:5, age:30m", RetentionLimits("a", seconds=1800, messages=5)),
+            ("a=bytes:4K,messages:1,age:90s", RetentionLimits("a", 90, 4096, 1)),
+            # The last = is the separator: a topic may have others.
+            ("a=b=messages:0", RetentionLimits("a=b", messages=0)),
+        ):
+            assert RETENTION.parse(text) == (limits,)
+            assert RETENTION.parse([text, "*=age:1d"])[0] == limits
+
+    def test_they_are_shown_as_they_are_written(self) -> None:
+        for text in ("*=age:7d", "*=age:90s,messages:5", "a=age:90m,bytes:10G", "a=bytes:1500"):
+            assert [str(one) for one in RETENTION.parse(text)] == [text]
+
+    def test_texts_that_are_refused(self) -> None:
+        form = "expected PATTERN=age:7d,bytes:10G,messages:1000000 or some of these, not "
+        for text in (
+            "", "7d", "age:7d", "=age:7d", "*=", "*=age", "*=7d", "*=age:7d,", "*=age:7d,size:1G",
+            "*=age:7d,age:8d",
+        ):  # fmt: skip
+            reason = str(raised(ValueError, RETENTION.parse, text))
+            assert reason == form + repr(text)
+        for age in ("7", "d", "0d", "-1d", "7w", "1.5h", "7 d", ""):
+            reason = str(raised(ValueError, RETENTION.parse, f"*=age:{age}"))
+            assert reason == f"expected an age such as 90s, 30m, 12h or 7d, not {age!r}"
+        for number in ("", "-1", "1.5", "1M"):
+            reason = str(raised(ValueError, RETENTION.parse, f"*=messages:{number}"))
+            assert reason == f"expected a number of messages, not {number!r}"
+
+    def test_values_that_are_no_texts(self) -> None:
+        assert "not 5" in str(raised(ValueError, RETENTION.parse, 5))
+        assert "not 5" in str(raised(ValueError, RETENTION.parse, ["*=age:1d", 5]))
