@@ -34,7 +34,8 @@ class UnsyncedCommits:
         self._released = released
         # The first offset of each commit, the oldest first.
         self._begins: deque[int] = deque()
-        self._on_disk = 0
+        # The number of commits that have ended, and of those that are on disk.
+        self._ended = self._on_disk = 0
         self._retry: IDelayedCall | None = None
         self._is_closed = False
 
@@ -49,7 +50,8 @@ class UnsyncedCommits:
 
     def end(self) -> None:
         """The commit that has begun last has all its messages."""
-        self._wait(self._on_disk + len(self._begins))
+        self._ended = self._on_disk + len(self._begins)
+        self._wait()
 
     def close(self) -> None:
         """End all waiting."""
@@ -58,8 +60,9 @@ class UnsyncedCommits:
             self._retry.cancel()
             self._retry = None
 
-    def _wait(self, number: int) -> None:
-        self._when_synced(partial(self._synced, number))
+    def _wait(self) -> None:
+        # Not for one that has begun: all input so far may be on disk before it has a message.
+        self._when_synced(partial(self._synced, self._ended))
 
     def _synced(self, number: int, is_on_disk: bool) -> None:
         """The first ``number`` commits are on disk, or cannot be written at present."""
@@ -75,5 +78,4 @@ class UnsyncedCommits:
 
     def _try_again(self) -> None:
         self._retry = None
-        # A commit that has begun meanwhile waits until it has ended.
-        self._wait(self._on_disk + len(self._begins))
+        self._wait()
