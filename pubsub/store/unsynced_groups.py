@@ -48,7 +48,7 @@ class UnsyncedGroups:
             self.awaited = True
         elif len(self._groups) > self._covered and group.runs:
             newest = self._groups[-1]
-            if newest.count and not newest.synced and group.since - newest.since < _TOGETHER:
+            if newest.count and group.since - newest.since < _TOGETHER:
                 newest.count += 1
                 newest.nbytes += group.nbytes
                 return
@@ -85,8 +85,8 @@ class UnsyncedGroups:
         return self._take(len(self._groups))
 
     def _take(self, number: int) -> list[UnsyncedGroup]:
-        # A sync that runs covers the same groups.
-        self._covered = max(self._covered - number, 0)
+        # A sync that runs covers no others: a write with a sync takes all.
+        self._covered = 0
         groups = [self._groups.popleft() for _ in range(number)]
         self.awaited = any(group.synced for group in self._groups)
         self.nbytes -= sum(group.nbytes for group in groups)

@@ -293,6 +293,27 @@ class CommitTests(CommitCase):
         assert not self.commits._unsynced
         assert self.commits.figures.sync_times.count == self.commits.figures.commits == 2000
 
+    def test_the_times_are_those_of_groups_with_messages(self) -> None:
+        self.disk.clock.advance(1000)
+
+        def write() -> None:
+            self.disk.at_once = True
+            self.disk.clock.advance(INTERVAL / 2)
+            self.commits.when_written(self.called.append)
+            self.disk.tick()
+
+        self.commits.put("t", "k", b"v")
+        write()
+        self.add()
+        write()
+        self.commits.put("t", "k", b"w")
+        write()
+        self.disk.clock.advance(SYNC_SECONDS)
+        self.disk.end_sync()
+        figures = self.commits.figures
+        assert (figures.commits, figures.write_times.count, figures.sync_times.count) == (3, 1, 1)
+        assert figures.write_times.total < figures.sync_times.total < 2 * SYNC_SECONDS
+
     def test_a_write_that_ends_at_once(self) -> None:
         for _ in range(2):
             self.add()
