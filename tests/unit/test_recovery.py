@@ -7,19 +7,32 @@ import fcntl
 import os
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from unittest.mock import patch
 
 from pubsub.errors import StartError
-from pubsub.store import log_writer, record
+from pubsub.store import log_writer, record, recovery
 from pubsub.store.log_directory import LogDirectory
+from pubsub.store.metadata import Metadata
 from pubsub.store.record import HEAD_BYTES
+from pubsub.store.recovery import recover
 from pubsub.store.segment import SEGMENT_HEAD_BYTES
 from tests.histories import of_later_version, with_unknown_operation
-from tests.unit.fakes import batch_of
+from tests.unit.fakes import batch_of, scratch
 from tests.unit.logs import OTHER_BOOT, Log, LogCase, numbered
 from tests.unit.raising import raised
 from tests.unit.streams import logged
+
+# The tests replace it.
+BOOT_ID = recovery.boot_id
+
+
+def open_files(path: Path) -> list[str]:
+    """The files in a directory that this process has open."""
+    links = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
+    names = [os.readlink(link) for link in links if os.path.lexists(link)]
+    return sorted(name for name in names if name.startswith(str(path)))
 
 
 class RecoveryCase(LogCase):
@@ -47,7 +60,11 @@ class RecoveryCase(LogCase):
 
     def refused(self) -> str:
         """The reason why the log cannot be opened."""
-        reason = str(raised(StartError, Log, self.path))
+        before = open_files(self.path)
+        error = raised(StartError, Log, self.path)
+        # While the error has a traceback, which keeps everything that was not closed.
+        assert open_files(self.path) == before
+        reason = str(error)
         assert "\n" not in reason
         assert reason.startswith("history: ")
         return reason
@@ -74,6 +91,16 @@ class WholeTests(RecoveryCase):
             assert not lines
             log.kill()
             shutil.rmtree(self.path)
+
+    def test_a_crash_before_the_first_segment_was_created(self) -> None:
+        LogDirectory(self.path, create=True).close()
+        Metadata.create(self.path / "metadata.db", b"12345678").close()
+        lines = logged(self)
+        log = self.log()
+        assert (log.recovered.offset, log.recovered.clean) == (0, True)
+        log.commit(numbered(0, 10))
+        assert self.offsets(log) == list(range(10))
+        assert not lines
 
     def test_operations_are_applied_in_the_order_of_the_log(self) -> None:
         self.patch(log_writer, "SEGMENT_BYTES", 1)
@@ -152,6 +179,23 @@ class PowerTests(RecoveryCase):
             assert self.offsets(log) == list(range(stop))
             log.kill()
 
+    def test_a_crash_before_the_new_segment_was_created(self) -> None:
+        log = self.log()
+        log.commit(numbered(0, 10))
+        log.end("t")
+        log.commit(numbered(10, 20), puts={"k": b"v"})
+        log.kill()
+        for _ in range(3):
+            with closing(LogDirectory(self.path)) as directory:
+                found = recover(directory)
+                found.metadata.close()
+            assert (found.offset, found.catalog.ended) == (20, {"t": 10})
+            del found
+            assert not open_files(self.path)
+        log = self.log()
+        assert self.offsets(log) == list(range(10, 20))
+        assert log.items() == {"k": b"v"}
+
     def test_a_newest_segment_without_records(self) -> None:
         stop = self.make(closed=False)
         newest = self.path / self.names()[-1]
@@ -161,6 +205,16 @@ class PowerTests(RecoveryCase):
         log = self.log()
         assert log.recovered.offset >= 2**14
         assert self.offsets(log) == list(range(stop - 10))
+
+    def test_a_machine_that_does_not_tell_its_starts_apart(self) -> None:
+        """Each start may be one after a loss of power."""
+        for content in (None, b"", b"no id"):
+            file = scratch(self) / "boot_id"
+            if content is not None:
+                file.write_bytes(content)
+            self.patch(recovery, "_BOOT_ID", file)
+            found = {BOOT_ID() for _ in range(3)}
+            assert [len(one) for one in found] == [16, 16, 16]
 
     def test_a_closed_log_has_lost_nothing(self) -> None:
         stop = self.make()
@@ -188,10 +242,12 @@ class MissingTests(RecoveryCase):
             shutil.rmtree(self.path)
 
     def test_all_are_missing(self) -> None:
-        self.make()
-        for _ in self.names():
-            self.remove(0)
-        assert "has no segments" in self.refused()
+        for segments in (0, 4):
+            self.make(segments=segments)
+            for _ in self.names():
+                self.remove(0)
+            assert "has no segments" in self.refused()
+            shutil.rmtree(self.path)
 
     def test_the_end_is_not_used_again(self) -> None:
         for closed in (True, False):
@@ -279,12 +335,17 @@ class MissingTests(RecoveryCase):
 
     def test_a_segment_that_has_changed(self) -> None:
         stop = self.make()
-        name = self.names()[1]
-        with (self.path / name).open("ab") as file:
-            file.write(b"x" * 100)
-        lines = logged(self)
-        assert self.offsets(self.log()) == list(range(stop))
-        assert lines == [f"history: {name} has changed since it was written"]
+        path = self.path / self.names()[1]
+        data = path.read_bytes() + b"x" * 100
+        path.write_bytes(data)
+        for _ in range(2):
+            lines = logged(self)
+            log = self.log()
+            assert self.offsets(log) == list(range(stop))
+            assert lines == [f"history: {path.name} has changed since it was written"]
+            log.kill()
+        # The broker leaves it as it is, to be looked at.
+        assert path.read_bytes() == data
 
     def test_a_head_that_is_damaged_keeps_the_file(self) -> None:
         stop = self.make(closed=False)
@@ -292,8 +353,10 @@ class MissingTests(RecoveryCase):
         data = bytearray((self.path / name).read_bytes())
         data[20] ^= 1
         (self.path / name).write_bytes(data)
+        lines = logged(self)
         log = self.log()
         assert log.recovered.offset >= stop
+        assert f"history: {name} cannot be read: the head of the segment is damaged" in lines
         assert (self.path / name).read_bytes() == data
 
     def test_a_segment_that_was_not_ended_is_completed(self) -> None:
@@ -309,6 +372,8 @@ class MissingTests(RecoveryCase):
             again = self.log()
             assert self.offsets(again) == list(range(20))
             assert not lines
+            listed = [(row.base, row.sequence) for row in again.metadata.segments()]
+            assert listed == [one.place for one in again.catalog.segments[:-1]]
             again.kill()
 
     def test_segments_with_each_others_names(self) -> None:
@@ -319,7 +384,10 @@ class MissingTests(RecoveryCase):
         one.rename(aside)
         other.rename(one)
         aside.rename(other)
+        lines = logged(self)
         log = self.log()
+        for name in (one.name, other.name):
+            assert f"history: {name} cannot be read: its name is that of another segment" in lines
         assert set(self.offsets(log)) <= set(range(40))
         assert log.read()[1][0][0] == 0
 
@@ -332,7 +400,19 @@ class RefusedTests(RecoveryCase):
         path = self.path / "metadata.db"
         whole = path.read_bytes()
         path.unlink()
+        position = self.path / "position"
+        aside, segments = self.path.with_name("aside"), self.path.with_name("segments")
         assert "is missing" in self.refused()
+        # The segments without the position, and the position without the segments.
+        position.rename(aside)
+        assert "is missing" in self.refused()
+        aside.rename(position)
+        segments.mkdir()
+        for name in self.names():
+            (self.path / name).rename(segments / name)
+        assert "is missing" in self.refused()
+        for one in segments.iterdir():
+            one.rename(self.path / one.name)
         path.write_bytes(b"")
         assert "is empty" in self.refused()
         path.write_bytes(b"not a database" * 1000)
