@@ -234,8 +234,8 @@ class _Recovery:
                 self._replaced.add(one.place)
                 continue
             kept.append(one)
-            if one not in self._unsealed:
-                holding.append(one)
+            # One that is not sealed has no end yet, and holds no other.
+            holding.append(one)
         kept.sort(key=lambda one: one.place)
         for one, following in pairwise(kept):
             if one in self._unsealed:

@@ -15,17 +15,20 @@ from pubsub.errors import StartError
 from pubsub.store import log_writer, record, recovery
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.metadata import Metadata
+from pubsub.store.metadata_copy import MetadataCopy
 from pubsub.store.record import HEAD_BYTES
 from pubsub.store.recovery import recover
-from pubsub.store.segment import SEGMENT_HEAD_BYTES
+from pubsub.store.rewrite import Rewrite
+from pubsub.store.segment import SEGMENT_HEAD_BYTES, SegmentHead, segment_name
+from pubsub.store.segment_index import DEFAULT_GRAIN
 from tests.histories import of_later_version, with_unknown_operation
 from tests.unit.fakes import batch_of, scratch
-from tests.unit.logs import OTHER_BOOT, Log, LogCase, numbered
+from tests.unit.logs import BOOT, OTHER_BOOT, Log, LogCase, numbered
 from tests.unit.raising import raised
 from tests.unit.streams import logged
 
 # The tests replace it.
-BOOT_ID = recovery.boot_id
+boot_id = recovery.boot_id
 
 
 def open_files(path: Path) -> list[str]:
@@ -95,9 +98,20 @@ class WholeTests(RecoveryCase):
     def test_a_crash_before_the_first_segment_was_created(self) -> None:
         LogDirectory(self.path, create=True).close()
         Metadata.create(self.path / "metadata.db", b"12345678").close()
+        self.begins_anew(clean=True)
+
+    def test_a_crash_before_the_first_record_was_written(self) -> None:
+        LogDirectory(self.path, create=True).close()
+        Metadata.create(self.path / "metadata.db", b"12345678").close()
+        head = SegmentHead(0, 1, b"saltsalt", b"12345678", 0)
+        (self.path / segment_name(0, 1)).write_bytes(head.encode())
+        self.begins_anew(clean=False)
+
+    def begins_anew(self, clean: bool) -> None:
+        """Check that a log without messages begins at its first offset."""
         lines = logged(self)
         log = self.log()
-        assert (log.recovered.offset, log.recovered.clean) == (0, True)
+        assert (log.recovered.offset, log.recovered.clean) == (0, clean)
         log.commit(numbered(0, 10))
         assert self.offsets(log) == list(range(10))
         assert not lines
@@ -213,8 +227,22 @@ class PowerTests(RecoveryCase):
             if content is not None:
                 file.write_bytes(content)
             self.patch(recovery, "_BOOT_ID", file)
-            found = {BOOT_ID() for _ in range(3)}
+            found = {boot_id() for _ in range(3)}
             assert [len(one) for one in found] == [16, 16, 16]
+
+    def test_a_kill_soon_after_a_loss_of_power_loses_nothing(self) -> None:
+        """The metadata lack the epoch that began after it, as SQLite had no space."""
+        self.make(closed=False)
+        self.boot = OTHER_BOOT
+        self.patch(MetadataCopy, "apply", lambda *given: False)
+        log = self.log()
+        offset = log.recovered.offset
+        log.commit(numbered(offset, offset + 10))
+        assert [one.boot for one in log.metadata.epochs()] == [BOOT]
+        log.kill()
+        again = self.log()
+        assert again.recovered.offset == offset + 10
+        assert again.recovered.lost is None
 
     def test_a_closed_log_has_lost_nothing(self) -> None:
         stop = self.make()
@@ -357,6 +385,20 @@ class MissingTests(RecoveryCase):
         log = self.log()
         assert log.recovered.offset >= stop
         assert f"history: {name} cannot be read: the head of the segment is damaged" in lines
+        assert (self.path / name).read_bytes() == data
+
+    def test_the_only_segment_has_a_damaged_head(self) -> None:
+        log = self.log()
+        log.commit(numbered(0, 10), sync=True)
+        log.kill()
+        (name,) = self.names()
+        data = bytearray((self.path / name).read_bytes())
+        data[20] ^= 1
+        (self.path / name).write_bytes(data)
+        log = self.log()
+        offset = log.recovered.offset
+        assert offset >= 10
+        assert log.read() == ([], [(0, offset)])
         assert (self.path / name).read_bytes() == data
 
     def test_a_segment_that_was_not_ended_is_completed(self) -> None:
@@ -530,6 +572,67 @@ class LeftoverTests(RecoveryCase):
             (self.path / name).write_bytes(b"x" * 100)
         assert self.offsets(self.log()) == list(range(stop))
         assert not [name for name in os.listdir(self.path) if "00000099" in name]
+
+    def rewrite(self, first: int, stop: int) -> tuple[list[Path], Path]:
+        """Crash when segments have been rewritten; return the old files and the new one."""
+        log = self.log()
+        sources = log.catalog.segments[first:stop]
+        number = log.writer.take_sequence()
+        rewrite = Rewrite(log.directory, log.catalog, sources, number, DEFAULT_GRAIN)
+        for _ in rewrite.steps():
+            pass
+        new, _ = rewrite.finish()
+        log.kill()
+        return [self.path / one.name for one in sources], self.path / new.name
+
+    def test_segments_that_were_rewritten_are_removed(self) -> None:
+        stop = self.make()
+        old, new = self.rewrite(2, 4)
+        for _ in range(2):
+            lines = logged(self)
+            log = self.log()
+            assert self.offsets(log) == list(range(stop))
+            assert log.recovered.offset == stop
+            listed = [(row.base, row.sequence) for row in log.metadata.segments()]
+            assert listed == [one.place for one in log.catalog.segments[:-1]]
+            assert not lines
+            log.kill()
+            for path in old:
+                assert not path.exists()
+                assert not path.with_suffix(".index").exists()
+            assert new.exists()
+
+    def test_they_stay_while_the_new_one_is_not_whole(self) -> None:
+        stop = self.make()
+        old, new = self.rewrite(2, 4)
+        whole = new.read_bytes()
+        for data in (whole[:-1], whole[:-HEAD_BYTES] + bytes(9)):
+            new.write_bytes(data)
+            new.with_suffix(".index").unlink(missing_ok=True)
+            path = self.copy()
+            log = self.log(path)
+            assert self.offsets(log) == list(range(stop))
+            for one in old:
+                assert (path / one.name).exists()
+
+    def test_they_stay_while_the_metadata_lack_their_operations(self) -> None:
+        """The file is one of before, as a backup of it would be."""
+        self.make()
+        saved = self.path.with_name("saved")
+        shutil.copy(self.path / "metadata.db", saved)
+        log = self.log()
+        log.commit(numbered(40, 50), puts={"k": b"new"})
+        log.sync()
+        log.close()
+        self.rewrite(4, 6)
+        for path in self.path.glob("metadata.db*"):
+            path.unlink()
+        saved.rename(self.path / "metadata.db")
+        for _ in range(2):
+            log = self.log()
+            assert log.items() == {"k": b"new"}
+            assert self.offsets(log) == list(range(50))
+            log.kill()
 
     def test_a_segment_whose_creation_was_interrupted(self) -> None:
         for size in (0, SEGMENT_HEAD_BYTES - 1, SEGMENT_HEAD_BYTES):
