@@ -49,13 +49,6 @@ class _Saved:
             self.segments = [row for row in metadata.segments() if is_sound("segments", row)]
 
 
-def _read_all(metadata: Metadata) -> None:
-    """Read all tables; raises sqlite3.Error."""
-    for read in (metadata.items, metadata.ended, metadata.horizons, metadata.epochs):
-        read()
-    metadata.segments()
-
-
 class LogRepair:
     """Repairs the log at ``path``, which no broker may use meanwhile.
 
@@ -167,18 +160,15 @@ class LogRepair:
             return None
         try:
             problems = metadata.problems()
-            reason = problems[0] if problems else None
-            if reason is None:
-                own = metadata.state().log_id
-                _read_all(metadata)
-                if log_ids and own not in log_ids:
-                    metadata.close()
-                    self._put_metadata_aside("it belongs to another history")
-                    return None
-                return metadata
-        except (sqlite3.Error, TypeError, ValueError) as error:
-            reason = str(error)
-        self._saved.read(metadata)
+        except sqlite3.Error as error:
+            problems = [str(error)]
+        if problems:
+            reason = problems[0]
+            self._saved.read(metadata)
+        elif not log_ids or metadata.state().log_id in log_ids:
+            return metadata
+        else:
+            reason = "it belongs to another history"
         metadata.close()
         self._put_metadata_aside(reason)
         return None

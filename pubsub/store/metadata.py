@@ -15,7 +15,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from pubsub.errors import NewerVersion, StartError
-from pubsub.store.metadata_tables import CREATE, damaged_tables
+from pubsub.store.metadata_tables import CREATE, damaged_rows, damaged_tables, text_or_bytes
 from pubsub.store.record import Begin, End, Operation, Put
 from pubsub.store.sqlite_connection import SqliteConnection
 
@@ -74,7 +74,8 @@ class Epoch(NamedTuple):
 class Metadata:
     """The file at ``path``. Its methods may be called in any thread; they raise sqlite3.Error.
 
-    It is opened in spite of damage in its tables only if ``damaged``.
+    It is opened in spite of damage in its tables only if ``damaged``; texts that are not UTF-8 are
+    bytes then.
     """
 
     def __init__(self, path: Path, read_only: bool = False, damaged: bool = False) -> None:
@@ -93,8 +94,9 @@ class Metadata:
         self._lock = Lock()
         try:
             self._check(path)
-            problems = [] if damaged else damaged_tables(self._connection)
-            if problems:
+            if damaged:
+                self._connection.text_factory = text_or_bytes
+            elif problems := damaged_tables(self._connection):
                 raise sqlite3.DatabaseError("; ".join(problems))
             if not read_only:
                 self._connection.execute("PRAGMA journal_mode = WAL")
@@ -178,7 +180,8 @@ class Metadata:
         """Return the damage in the file."""
         with self._lock:
             rows = self._connection.execute("PRAGMA integrity_check").fetchall()
-            return [text for (text,) in rows if text != "ok"] or damaged_tables(self._connection)
+            found = [text for (text,) in rows if text != "ok"]
+            return found or damaged_tables(self._connection) or damaged_rows(self._connection)
 
     def items(self) -> list[tuple[str, str, bytes]]:
         """Return tables, keys and values."""

@@ -74,6 +74,25 @@ def damaged_tables(connection: sqlite3.Connection) -> list[str]:
     return found
 
 
+def damaged_rows(connection: sqlite3.Connection) -> list[str]:
+    """As ``damaged_tables``, by reading all rows: of texts that are not UTF-8, too."""
+    found = []
+    for table in TABLES:
+        rows = connection.execute(f"SELECT * FROM {table}")
+        count = sum(not is_sound(table, row) for row in rows)
+        if count:
+            found.append(f"the table {table} has {count} damaged rows")
+    return found
+
+
+def text_or_bytes(data: bytes) -> str | bytes:
+    """Return a text of a damaged file."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
 def is_sound(table: str, row: tuple[object, ...]) -> bool:
     """Return whether the values of a row have the types of the table's columns."""
     kinds = {"TEXT": str, "BLOB": bytes, "INTEGER": int}

@@ -10,7 +10,7 @@ from typing import Any
 from pubsub.errors import StartError
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_view import LogView
-from pubsub.store.metadata import Metadata
+from pubsub.store.metadata import Epoch, Metadata
 from pubsub.store.recovery import recover
 from tests.histories import history
 from tests.unit.command_case import CommandCase
@@ -23,14 +23,22 @@ STATE = (
     ("state", "UPDATE state SET ceiling = 'x'"),
     ("state", "ALTER TABLE state RENAME COLUMN newest_sequence TO newest_sequencf"),
 )
-OTHERS = (
+# Those of rows that no record has.
+ROWS = (
+    ("ended", "UPDATE ended SET offset = 'x' WHERE topic = 'old'"),
+    ("horizons", "UPDATE horizons SET offset = 'x'"),
+    ("epochs", "UPDATE epochs SET mark = 'x' WHERE number = 0"),
+    ("segments", "UPDATE segments SET salt = 3 WHERE sequence = 1"),
+    ("metadata", "UPDATE metadata SET value = 3 WHERE key = 'old'"),
+)
+TABLES = (
     ("ended", "ALTER TABLE ended RENAME COLUMN offset TO offsit"),
     ("horizons", "DROP TABLE horizons"),
-    ("horizons", "UPDATE horizons SET offset = 'x'"),
-    ("epochs", "UPDATE epochs SET mark = 'x' WHERE number = 1"),
-    ("segments", "UPDATE segments SET salt = 3 WHERE sequence = 1"),
-    ("ended", "UPDATE ended SET offset = 'x'"),
-    ("metadata", "UPDATE metadata SET value = 3 WHERE key = 'key 0'"),
+)
+# Found where the rows are read.
+TEXTS = (
+    ("metadata", "UPDATE metadata SET key = CAST(x'ff' AS TEXT) WHERE key = 'old'"),
+    ("ended", "UPDATE ended SET topic = CAST(x'ff' AS TEXT) WHERE topic = 'old'"),
 )
 
 
@@ -47,9 +55,12 @@ class DamagedTableTests(CommandCase):
                 log.end("ended")
                 log.store("tokens", f"key {start}", b"value")
         with closing(Metadata(self.path / "metadata.db")) as metadata:
-            metadata.set_horizons([("*", 3)])
-            # The record in which it was stored has expired.
-            metadata.import_rows(items=[("tokens", "old", b"value")])
+            metadata.set_horizons([("*", 0)])
+            # Those of which the records have expired.
+            metadata.import_rows(
+                [("tokens", "old", b"value")], [Epoch(0, 0, 0, 1, bytes(16))], {"old": 2}
+            )
+        self.before = self.contents()
         self.saved = self.path.rename(self.directory / "saved")
         shutil.copytree(self.saved, self.path)
 
@@ -72,11 +83,14 @@ class DamagedTableTests(CommandCase):
             items = sorted(one for one in metadata.items() if one[0] == "tokens")
             return messages, items, metadata.epochs(), metadata.ended(), metadata.horizons()
 
-    def damage_and_repair(self, table: str, statement: str) -> None:
-        """Check that the start and ``check`` name the table, and that a repair mends it."""
+    def damage(self, statement: str) -> None:
+        """Damage the history of ``setUp``."""
         shutil.rmtree(self.path)
         shutil.copytree(self.saved, self.path)
         self.execute(statement)
+
+    def check_refusal(self, table: str) -> None:
+        """Check that the start and ``check`` name the table."""
         with closing(LogDirectory(self.path)) as directory:
             reason = str(raised(StartError, recover, directory))
         assert f"metadata.db: the table {table} " in reason, reason
@@ -85,23 +99,44 @@ class DamagedTableTests(CommandCase):
         assert (code, out.count("\n")) == (1, 1), out
         assert f"the table {table} " in out
         assert "rebuild it with pubsub history repair" in out
+
+    def check_repair(self, *kept: str) -> None:
+        """Check that a repair mends the file, and keeps rows of these tables."""
         code, out = self.run_on("repair")
         assert code == 0, out
-        assert "metadata.db cannot be used, and is now metadata.db.damaged" in out
+        assert "metadata.db cannot be used, and is now metadata.db.damaged: the table" in out
         code, out = self.run_on("check")
         assert code == 0, out
+        messages, items, epochs, ended, horizons = self.contents()
+        assert messages == self.before[0]
+        old = [] if "metadata" not in kept else [("tokens", "old", b"value")]
+        assert items == [("tokens", key, b"value") for key in ("key 0", "key 10")] + old
+        assert [one.number for one in epochs] == ([0, 1, 2] if "epochs" in kept else [1, 2])
+        assert ended == ({"old": 2} if "ended" in kept else {}) | {"ended": 22}
+        assert horizons == ({"*": 0} if "horizons" in kept else {})
 
     def test_the_other_tables_are_kept(self) -> None:
-        before = self.contents()
-        for table, statement in STATE:
-            self.damage_and_repair(table, statement)
-            assert self.contents() == before, statement
+        for table, statement in (*STATE, *TABLES):
+            self.damage(statement)
+            self.check_refusal(table)
+            self.check_repair(*{"metadata", "epochs", "ended", "horizons"} - {table})
 
     def test_sound_rows_are_kept(self) -> None:
-        for table, statement in OTHERS:
-            self.damage_and_repair(table, statement)
-            _, items, epochs, ended, _ = self.contents()
-            # From the file or, if they are damaged, from the records.
-            assert items == [("tokens", key, b"value") for key in ("key 0", "key 10", "old")]
-            assert len(epochs) == 2
-            assert ended == {"ended": 22}
+        for table, statement in ROWS:
+            self.damage(statement)
+            self.check_refusal(table)
+            self.check_repair(*{"metadata", "epochs", "ended", "horizons"} - {table})
+
+    def test_texts_that_are_not_utf_8(self) -> None:
+        for table, statement in TEXTS:
+            self.damage(statement)
+            assert self.run_on("check")[0] == 1
+            self.check_repair(*{"metadata", "epochs", "ended", "horizons"} - {table})
+
+    def test_a_damaged_row_of_a_segment_with_a_damaged_head(self) -> None:
+        self.damage("UPDATE segments SET salt = 3 WHERE sequence = 1")
+        path = min(self.path.glob("*.log"))
+        path.write_bytes(b"?" + path.read_bytes()[1:])
+        code, out = self.run_on("repair")
+        assert code == 0, out
+        assert f"{path.name} cannot be used, and is now {path.name}.damaged" in out

@@ -1,0 +1,191 @@
+"""``pubsub history repair`` of histories that several faults have damaged."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import patch
+
+from pubsub.store.record import HEAD_BYTES
+from pubsub.store.segment import SEGMENT_HEAD_BYTES
+from tests.histories import History, history
+from tests.unit.history_case import HistoryCase
+from tests.unit.shown_log import numbers
+
+OTHER_BOOT = b"another boot...."
+
+
+class RepairCase(HistoryCase):
+    """Repairs, and continues the history."""
+
+    def repair(self) -> list[str]:
+        """Repair the history, and return the lines; a second repair finds nothing but losses."""
+        code, out = self.run_on("repair")
+        assert code == 0, out
+        code, again = self.run_on("repair")
+        assert code == 0, again
+        for line in again.splitlines():
+            assert "lost" in line or "nothing had to be repaired" in line
+        return out.splitlines()
+
+    def remove_metadata(self) -> None:
+        for path in self.path.glob("metadata.db*"):
+            path.unlink()
+
+    def foreign_segments(self, count: int) -> list[str]:
+        """Put segments of another history beside those of this one; return their names."""
+        names = []
+        for number in range(count):
+            other = self.directory / f"other {number}"
+            if not number:
+                with history(other) as log:
+                    log.put("foreign", [b"x"])
+            else:
+                shutil.copytree(self.directory / "other 0", other)
+            (path,) = other.glob("*.log")
+            name = f"{100 + number:020}-{90 + number:08}.log"
+            shutil.copy(path, self.path / name)
+            names.append(name)
+        return names
+
+
+class OffsetTests(RepairCase):
+    """No offset gets another message after a repair"""
+
+    def continued(self) -> int:
+        """Return the offset at which the next broker continues, after a loss of power."""
+        with patch("pubsub.store.recovery.boot_id", lambda: OTHER_BOOT):
+            broker = History(self.path, 0)
+        broker.close()
+        return broker.next
+
+    def test_messages_that_a_power_loss_may_have_lost(self) -> None:
+        broker = self.start_broker()
+        broker.put("a", numbers(range(30, 35)))
+        crashed = self.directory / "crashed"
+        shutil.copytree(self.path, crashed)
+        self.stop_broker()
+        self.path = crashed
+        self.remove_metadata()
+        self.repair()
+        assert self.continued() >= 2**14
+        assert self.read()[0][:25] == numbers(range(10, 35))
+
+    def test_the_newest_segment_lost_its_records(self) -> None:
+        for metadata in (True, False):
+            with self.subTest(metadata=metadata):
+                os.truncate(self.segments()[-1], SEGMENT_HEAD_BYTES)
+                if not metadata:
+                    self.remove_metadata()
+                self.repair()
+                assert self.continued() >= 30
+
+    def test_no_record_tells_of_an_epoch(self) -> None:
+        """Those of rewritten segments do not, and the newest is missing."""
+        with history(self.path) as log:
+            self.rewrite(log)
+        for path in self.segments()[1:]:
+            path.unlink()
+        self.remove_metadata()
+        self.repair()
+        assert self.continued() >= 30
+        assert self.read()[0][:20] == numbers(range(10, 30))
+
+
+class SegmentTests(RepairCase):
+    """Segments that are cut, missing or foreign"""
+
+    def test_a_segment_that_lost_its_end_is_complete_again(self) -> None:
+        path = self.segments()[1]
+        os.truncate(path, path.stat().st_size - HEAD_BYTES)
+        before = self.read()
+        self.repair()
+        assert self.read() == before == (numbers(range(10, 30)), [])
+        with history(self.path) as log:
+            log.put("a", [b"more"])
+        self.assert_fine()
+
+    def test_a_segment_that_was_cut_is_listed_as_it_is(self) -> None:
+        path = self.segments()[1]
+        os.truncate(path, SEGMENT_HEAD_BYTES + HEAD_BYTES)
+        assert any("and had" in line for line in self.lines("check"))
+        assert f"{path.name}: offsets 10 to 19 are damaged and are lost" in self.repair()
+        assert self.read() == (numbers(range(20, 30)), [(10, 20)])
+        assert not any("and had" in line for line in self.lines("check"))
+
+    def test_the_history_is_that_of_the_metadata(self) -> None:
+        """Not that of most of the segments."""
+        before, foreign = self.read(), self.foreign_segments(5)
+        lines = self.repair()
+        assert len(lines) == 5
+        for name in foreign:
+            assert os.path.exists(self.path / f"{name}.damaged")
+        assert self.read() == before
+        self.assert_fine()
+
+    def test_without_metadata_it_is_that_of_most_segments(self) -> None:
+        before, (foreign, _) = self.read(), self.foreign_segments(2)
+        self.remove_metadata()
+        lines = self.repair()
+        assert "metadata.db is missing" in lines
+        assert any(
+            line.startswith("metadata.db was made again from the segments") for line in lines
+        )
+        assert os.path.exists(self.path / f"{foreign}.damaged")
+        assert self.read() == before
+        self.assert_fine()
+
+    def test_without_segments_the_metadata_are_kept(self) -> None:
+        before = self.stored()
+        for path in self.segments():
+            path.unlink()
+        assert self.repair() == ["offsets 0 to 29 are lost: they were written and are missing"]
+        assert self.stored() == before
+
+    def test_nothing_is_left(self) -> None:
+        def damage_all() -> None:
+            for path in self.segments():
+                path.write_bytes(b"x" * 1000)
+
+        def remove_all() -> None:
+            for path in self.segments():
+                path.unlink()
+
+        saved = self.path.rename(self.directory / "saved")
+        cases: tuple[Callable[[], None], ...] = (damage_all, remove_all)
+        for change in cases:
+            shutil.copytree(saved, self.path)
+            self.remove_metadata()
+            (self.path / "metadata.db").write_bytes(b"x" * 1000)
+            change()
+            code, out = self.run_on("repair")
+            assert code == 1
+            assert "has neither segments nor metadata that can be read" in out
+            shutil.rmtree(self.path)
+
+
+class MetadataTests(RepairCase):
+    """Files that are not the metadata"""
+
+    def test_a_file_of_something_else(self) -> None:
+        before = self.stored()
+        for data in (b"something else" * 1000, b"SQLite format 3\0" + bytes(1000)):
+            self.remove_metadata()
+            (self.path / "metadata.db").write_bytes(data)
+            lines = self.repair()
+            assert lines[0].startswith("metadata.db cannot be used, and is now metadata.db.damaged")
+            aside: Path = max(self.path.glob("metadata.db.damaged*"))
+            assert aside.read_bytes() == data
+            assert self.stored() == before
+            self.assert_fine()
+
+    def test_its_log_is_put_aside_with_it(self) -> None:
+        """SQLite would take it for that of the next file."""
+        self.remove_metadata()
+        (self.path / "metadata.db").write_bytes(b"")
+        (self.path / "metadata.db-wal").write_bytes(b"its log")
+        assert any("metadata.db-wal.damaged" in line for line in self.repair())
+        assert (self.path / "metadata.db-wal.damaged").read_bytes() == b"its log"
+        self.assert_fine()
