@@ -25,9 +25,10 @@ from pubsub.store.segment_index import LOST, Grain, IndexEntry, SegmentIndex
 # A segment is rewritten if it has more records than this, and they are smaller on average.
 _RECORDS = 64
 _RECORD_BYTES = 32 * 1024
-# Adjacent segments smaller than this are joined when there are _NEIGHBOURS of them.
-_SMALL_SEGMENT = 8 * 1024**2
+# Adjacent segments smaller than this are joined when there are _NEIGHBOURS of them. They make one
+# of at most the usual size.
 _NEIGHBOURS = 8
+_SMALL_SEGMENT = SEGMENT_BYTES // _NEIGHBOURS
 # Indexes that one step looks at.
 _EXAMINED = 8
 # Bytes of a segment that are read in one step.
@@ -100,15 +101,13 @@ class RewritePlan:
 
     def _small_segments(self, sealed: Sequence[Segment]) -> list[Segment]:
         small: list[Segment] = []
-        total = 0
         for segment in sealed:
-            _, nbytes, _ = self._sizes.get(segment.head.sequence, (0, SEGMENT_BYTES, True))
+            _, nbytes, _ = self._sizes.get(segment.head.sequence, (0, _SMALL_SEGMENT, True))
             if small and segment.base != small[-1].stop:
                 # The range between them is missing, or damaged and left unchanged.
-                small, total = [], 0
-            total += nbytes
-            if nbytes >= _SMALL_SEGMENT or total > SEGMENT_BYTES:
-                small, total = [], 0
+                small = []
+            if nbytes >= _SMALL_SEGMENT:
+                small = []
                 continue
             small.append(segment)
             if len(small) == _NEIGHBOURS:

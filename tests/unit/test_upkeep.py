@@ -10,6 +10,7 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.store import rewrite
 from pubsub.store.block import Block, encode_block
 from pubsub.store.catalog import Catalog
 from pubsub.store.log_backup import copy_log
@@ -21,7 +22,7 @@ from pubsub.store.retention_limits import MICROSECONDS, RetentionLimits
 from pubsub.store.segment_builder import SegmentBuilder
 from pubsub.store.stored_runs import record_of
 from pubsub.store.write_group import WriteGroup
-from tests.unit.fakes import batch_of, scratch
+from tests.unit.fakes import batch_of, copy_still, scratch
 from tests.unit.raising import raised
 from tests.unit.streams import logged
 from tests.unit.upkeep_log import NOW, Log
@@ -351,6 +352,54 @@ class RewritingTests(LogCase):
         assert log.files() <= 8
         assert [payload for _, _, payload in log.read()] == [b"%d" % n for n in range(20)]
 
+    def test_large_segments_are_not_joined(self) -> None:
+        self.patch(rewrite, "_NEIGHBOURS", 3)  # type: ignore[no-untyped-call]
+        self.patch(rewrite, "_SMALL_SEGMENT", 1000)  # type: ignore[no-untyped-call]
+        log = self.open()
+        large = []
+        for size in (10, 10, 2000, 10, 2000, 2000, 10, 10, 10, 2000, 10, 10):
+            if size > 1000:
+                large.append(log.catalog.segments[-1].place)
+            log.put(("a", bytes(size)))
+            log.seal()
+        before, files = log.read(), log.files()
+        for _ in range(3):
+            # A step looks at some of the indexes.
+            log.rest()
+        assert log.files() == files - 2
+        assert {one.place for one in log.catalog.segments}.issuperset(large)
+        assert log.read() == before
+
+    def test_segments_of_few_or_large_records_stay(self) -> None:
+        log = self.open()
+        for count, size in ((60, 10), (70, 40_000)):
+            for _ in range(count):
+                log.put(("a", bytes(size)))
+            log.seal()
+        before = [one.place for one in log.catalog.segments]
+        for _ in range(3):
+            log.rest()
+        assert [one.place for one in log.catalog.segments] == before
+
+    def test_segments_with_changes_of_the_metadata_that_are_not_synced_stay(self) -> None:
+        log = self.open()
+        for number in range(100):
+            log.put(("a", b"%d" % number))
+        log.writer.write(WriteGroup(puts={("t", "k"): Put("t", "k", b"v")}), sync=False)
+        log.writer._seal(log.next)
+        log.writer._roll(log.next)
+        log.rest()
+        crashed = self.path.with_name("crashed")
+        copy_still(self.path, crashed)
+        after = Log(crashed)
+        self.addCleanup(after.close)
+        assert after.metadata.items() == [("t", "k", b"v")]
+        log.writer.sync()
+        log.rest()
+        assert log.catalog.segments[0].index.records < 10
+        assert log.metadata.items() == [("t", "k", b"v")]
+        assert log.read() == after.read()
+
     def test_expired_messages_are_left_out(self) -> None:
         log = self.open(RetentionLimits("big", messages=8))
         for _ in range(100):
@@ -371,18 +420,21 @@ class RewritingTests(LogCase):
         assert log.read() == [(10, "b", b"1"), (11, "a", b"new")]
         assert sum(path.stat().st_size for path in self.path.glob("*.log")) < 5000
 
-    def test_a_damaged_segment_is_left_alone(self) -> None:
+    def test_damaged_segments_are_left_alone(self) -> None:
         log = self.open()
-        for number in range(100):
-            log.put(("a", b"message %d" % number))
-        log.seal()
-        path = self.path / log.catalog.segments[0].name
-        data = path.read_bytes()
-        path.write_bytes(data.replace(b"message 50", b"message 5x"))
+        for number in range(200):
+            log.put(("a", b"message %d." % number))
+            if number % 100 == 99:
+                log.seal()
+        for number, segment in zip((50, 150), log.catalog.segments, strict=False):
+            path = self.path / segment.name
+            data = path.read_bytes()
+            path.write_bytes(data.replace(b"message %d." % number, b"message %d?" % number))
         log.rest()
         page = read_page(log.catalog, 0, None, 2**30)
-        assert page.damaged == ((50, 51),)
-        assert sum(batch.count for batch in page.batches) == 99
+        assert page.damaged == ((50, 51), (150, 151))
+        assert sum(batch.count for batch in page.batches) == 198
+        assert not list(self.path.glob("*.new"))
 
     def test_an_error_leaves_the_old_segment(self) -> None:
         log = self.open()
