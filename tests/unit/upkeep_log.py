@@ -25,7 +25,9 @@ NOW = 1_700_000_000 * MICROSECONDS
 class Log:
     """A log that is open for writing, with its upkeep."""
 
-    def __init__(self, path: Path, *limits: RetentionLimits, compress: bool = False) -> None:
+    def __init__(
+        self, path: Path, *limits: RetentionLimits, compress: bool = False, run: int = 7
+    ) -> None:
         self.directory = LogDirectory(path, create=True)
         self.directory.lock()
         found = recover(self.directory)
@@ -34,7 +36,7 @@ class Log:
         horizons = [Horizon(one.pattern, matcher([one.pattern])) for one in limits]
         set_horizons(self.catalog, horizons, self.metadata.horizons())
         grain = grain_of(limits)
-        self.writer = LogWriter(self.directory, self.catalog, self.metadata, 7, grain=grain)
+        self.writer = LogWriter(self.directory, self.catalog, self.metadata, run, grain=grain)
         number = len(self.metadata.epochs()) + 1
         begin = Begin(number, 1, NOW, boot_id())
         self.writer.begin(found.offset, number, found.sequence, [begin], found.lost)
@@ -101,6 +103,20 @@ class Log:
                     (run.offset + place, batch.topics[index], payload)
                     for place, payload in enumerate(run.payloads())
                 ]
+        return found
+
+    def messages(self) -> dict[int, tuple[object, ...]]:
+        """Return everything about each message that can be read, by offset."""
+        found: dict[int, tuple[object, ...]] = {}
+        page = read_page(self.catalog, 0, None, 2**30)
+        assert not page.damaged
+        for batch in page.batches:
+            for index, run in batch.runs():
+                about = batch.topics[index], batch.timestamp, batch.sender, batch.protocol
+                for place, payload in enumerate(run.payloads()):
+                    headers = run.headers[place] if run.headers is not None else {}
+                    identity = batch.run, run.sequence + place
+                    found[run.offset + place] = (*about, *identity, payload, headers)
         return found
 
     def files(self) -> int:
