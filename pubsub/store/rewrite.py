@@ -36,7 +36,7 @@ _STEP_BYTES = 512 * 1024
 
 
 class Damaged(Exception):
-    """A segment has damage and is not rewritten, so that its readable records stay."""
+    """A segment has damage, or the disk does not give it; it stays, with its readable records."""
 
 
 class RewritePlan:
@@ -193,7 +193,11 @@ class Rewrite:
 
     def _add(self, source: Segment, entry: IndexEntry, contents: TopicCounts) -> None:
         names = self._catalog.visible(contents, entry.stop)
-        for item in source.records(entry):
+        try:
+            found = list(source.records(entry))
+        except OSError as error:
+            raise Damaged from error
+        for item in found:
             if not isinstance(item, Found):
                 raise Damaged
             head = item.head

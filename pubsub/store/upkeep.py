@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pubsub.store.catalog import Catalog, set_horizons
+from pubsub.store.catalog import Catalog, FoundOrGap, set_horizons
 from pubsub.store.expired_messages import ExpiredMessages, grain_of, horizons_of
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_writer import LogWriter
@@ -25,7 +25,7 @@ from pubsub.store.record import Found
 from pubsub.store.retention_limits import RetentionLimits
 from pubsub.store.rewrite import Damaged, Rewrite, RewritePlan
 from pubsub.store.segment import Segment, index_name
-from pubsub.store.segment_index import Grain
+from pubsub.store.segment_index import Grain, IndexEntry
 from pubsub.store.worker import Worker
 
 log = Logger()
@@ -241,8 +241,7 @@ class Upkeep:
                 self._catalog.use(segment)
                 index = segment.index
                 for number in range(len(index)):
-                    found = list(segment.records(index.entry(number)))
-                    for item in found:
+                    for item in _verified(segment, index.entry(number)):
                         if not isinstance(item, Found):
                             damaged += 1
                             if item[1] > item[0]:
@@ -257,6 +256,17 @@ class Upkeep:
                 # It was removed meanwhile.
                 continue
         log.info("history: the check is complete; {count} records are damaged", count=damaged)
+
+
+def _verified(segment: Segment, entry: IndexEntry) -> list[FoundOrGap]:
+    """Return the records of an entry, all as one damaged range if the disk does not give them."""
+    try:
+        return list(segment.records(entry))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        log.error("history: {name} cannot be read: {reason}", name=segment.name, reason=error)
+        return [(entry.base, entry.stop)]
 
 
 class Rounds:

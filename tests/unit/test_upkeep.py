@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Iterable
@@ -19,6 +20,7 @@ from pubsub.store.log_reader import read_page, topics_in
 from pubsub.store.metadata import Metadata
 from pubsub.store.record import Put
 from pubsub.store.retention_limits import MICROSECONDS, RetentionLimits
+from pubsub.store.segment import Segment
 from pubsub.store.segment_builder import SegmentBuilder
 from pubsub.store.stored_runs import record_of
 from pubsub.store.write_group import WriteGroup
@@ -322,6 +324,18 @@ def one_message(offset: int) -> Block:
     return encode_block([record_of(batch)], 7, offset, offset + 1)
 
 
+def fail_to_read(case: LogCase, place: tuple[int, int]) -> None:
+    """Let the records of one segment be on a broken part of the disk."""
+    read = Segment.read
+
+    def fail(segment: Segment, start: int, stop: int) -> bytes:
+        if segment.place == place:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(segment, start, stop)
+
+    case.patch(Segment, "read", fail)  # type: ignore[no-untyped-call]
+
+
 class RewritingTests(LogCase):
     """Small records become large ones, and expired messages are removed"""
 
@@ -436,6 +450,20 @@ class RewritingTests(LogCase):
         assert sum(batch.count for batch in page.batches) == 198
         assert not list(self.path.glob("*.new"))
 
+    def test_a_segment_that_cannot_be_read_is_left_alone(self) -> None:
+        log = self.open()
+        for number in range(200):
+            log.put(("a", b"%d" % number))
+            if number % 100 == 99:
+                log.seal()
+        unreadable, other = (one.place for one in log.catalog.segments[:2])
+        fail_to_read(self, unreadable)
+        log.rest()
+        places = [one.place for one in log.catalog.segments]
+        assert unreadable in places
+        assert other not in places
+        assert not list(self.path.glob("*.new"))
+
     def test_an_error_leaves_the_old_segment(self) -> None:
         log = self.open()
         for number in range(100):
@@ -504,6 +532,28 @@ class CheckTests(LogCase):
         self.open().rest()
         assert "history: offsets 3 to 3 are damaged" in lines
         assert "history: the check is complete; 1 records are damaged" in lines
+
+    def test_a_segment_that_cannot_be_read(self) -> None:
+        """The others are checked."""
+        log = Log(self.path)
+        for number in range(3):
+            log.put(("a", b"message %d" % number))
+            log.seal()
+        places = [one.place for one in log.catalog.segments]
+        log.writer._active()
+        log.metadata.close()
+        log.directory.close()
+        _, second, third, *_ = sorted(self.path.glob("*.log"))
+        third.write_bytes(third.read_bytes().replace(b"message 2", b"message x"))
+        fail_to_read(self, places[1])
+        lines = logged(self)
+        log = self.open()
+        for _ in range(20):
+            log.upkeep.step(NOW)
+        assert f"history: {second.name} cannot be read: [Errno 5] Input/output error" in lines
+        assert "history: offsets 1 to 1 are damaged" in lines
+        assert "history: offsets 2 to 2 are damaged" in lines
+        assert "history: the check is complete; 2 records are damaged" in lines
 
     def test_a_log_that_was_closed_is_not_checked(self) -> None:
         log = self.open()
