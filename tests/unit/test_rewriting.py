@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.store import rewrite, segment_builder
+from pubsub.store.log_check import LogCheck
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_reader import topics_in
 from pubsub.store.retention_limits import RetentionLimits
@@ -77,6 +79,9 @@ class ModelTests(RewritingCase):
             assert log.messages() == before
             assert log.next == stop
             log.close()
+            with closing(LogCheck(path)) as check:
+                assert not list(check.problems())
+                assert check.lost == []
 
 
 class ExpiryTests(RewritingCase):

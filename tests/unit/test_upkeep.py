@@ -11,7 +11,7 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.store import rewrite
+from pubsub.store import rewrite, segment_builder
 from pubsub.store.block import Block, encode_block
 from pubsub.store.catalog import Catalog
 from pubsub.store.log_backup import copy_log
@@ -142,6 +142,29 @@ class ExpiryTests(LogCase):
             log.put(("a", b"%d" % number))
         log.rest()
         assert offsets(log.read()) == list(range(92, 100))
+
+    def test_as_many_are_left_in_segments_that_are_complete(self) -> None:
+        log = self.open(RetentionLimits("*", messages=8))
+        for number in range(100):
+            log.put(("a", b"%d" % number))
+        log.seal()
+        log.rest()
+        assert offsets(log.read()) == list(range(92, 100))
+
+    def test_small_limits_beside_large_ones(self) -> None:
+        """They would expire together if the large ones decided."""
+        log = self.open(
+            RetentionLimits("a", messages=8),
+            RetentionLimits("b", messages=8000),
+            RetentionLimits("c", nbytes=1000),
+            RetentionLimits("d", nbytes=10**6),
+        )
+        for _ in range(100):
+            log.put(("a", b""), ("b", b""), ("c", bytes(100)), ("d", b""))
+        log.rest()
+        assert len(log.read("a")) == 8
+        assert 8 <= len(log.read("c")) <= 10
+        assert len(log.read("b")) == len(log.read("d")) == 100
 
     def test_bytes(self) -> None:
         log = self.open(RetentionLimits("*", nbytes=1000))
@@ -357,6 +380,17 @@ class RewritingTests(LogCase):
         assert log.read() == expected
         assert log.read("b") == [one for one in expected if one[1] == "b"]
 
+    def test_joined_records_are_not_larger_than_an_entry(self) -> None:
+        log = self.open()
+        for _ in range(130):
+            log.put(("a", bytes(20_000)))
+        log.seal()
+        log.rest()
+        index = log.catalog.segments[0].index
+        assert 10 <= index.records <= 13
+        for entry in map(index.entry, range(len(index))):
+            assert entry.end - entry.position <= 260 * 1024
+
     def test_small_segments_are_joined(self) -> None:
         log = self.open()
         for number in range(20):
@@ -473,10 +507,13 @@ class RewritingTests(LogCase):
         def full(*_: object) -> None:
             raise OSError(28, "No space left on device")
 
-        self.patch(SegmentBuilder, "sync", full)  # type: ignore[no-untyped-call]
-        raised(OSError, log.rest)
-        assert len(log.read()) == 100
-        assert not list(self.path.glob("*.new"))
+        for owner, name in ((SegmentBuilder, "sync"), (segment_builder, "write_all")):
+            with mock.patch.object(owner, name, full):
+                raised(OSError, log.rest)
+            assert len(log.read()) == 100
+            assert not list(self.path.glob("*.new"))
+        log.rest()
+        assert log.catalog.segments[0].index.records < 10
 
     def test_a_crash_before_the_metadata_list_the_new_segment(self) -> None:
         log = self.open()
