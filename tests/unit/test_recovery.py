@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 from pubsub.errors import StartError
 from pubsub.store import log_writer, record, recovery
+from pubsub.store.log_check import LogCheck
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.metadata import Metadata
 from pubsub.store.metadata_copy import MetadataCopy
@@ -87,6 +88,8 @@ class WholeTests(RecoveryCase):
         for closed in (True, False):
             lines = logged(self)
             stop = self.make(closed)
+            with closing(LogCheck(self.path)) as check:
+                assert not list(check.problems())
             log = self.log()
             assert self.offsets(log) == list(range(stop))
             assert (log.recovered.offset, log.recovered.clean) == (stop, closed)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from pubsub.store import log_writer, rewrite
 from pubsub.store.expired_messages import ExpiredMessages, grain_of
+from pubsub.store.log_check import LogCheck
 from pubsub.store.upkeep import Upkeep
-from tests.unit.logs import Log, LogCase, numbered
+from tests.unit.logs import OTHER_BOOT, Log, LogCase, numbered
 
 
 class NeighbourTests(LogCase):
@@ -53,3 +56,31 @@ class NeighbourTests(LogCase):
     def test_a_missing_segment_stays_reported(self) -> None:
         (self.path / self.make()[4]).unlink()
         self.check(range(40, 50))
+
+    def test_messages_that_a_power_loss_has_lost_stay_reported(self) -> None:
+        log = self.log()
+        log.commit(numbered(0, 10))
+        log.kill()
+        self.boot = OTHER_BOOT
+        log = self.log()
+        assert log.recovered.lost is not None
+        start, stop = log.recovered.lost
+        for number in range(100):
+            log.commit(numbered(stop + number, stop + number + 1))
+        log.close()
+        log = self.log()
+        log.commit(numbered(stop + 100, stop + 110))
+        log.close()
+        log = self.maintain()
+        joined, _ = log.catalog.segments
+        assert (joined.base, joined.stop) == (0, stop + 110)
+        assert joined.index.records < 10
+        for _ in range(2):
+            found, damaged = log.read()
+            assert [one.offset for one in found] == [*range(10), *range(stop, stop + 110)]
+            assert damaged == [(start, stop)]
+            log.kill()
+            with closing(LogCheck(self.path)) as check:
+                assert not list(check.problems())
+                assert check.lost == [(start, stop)]
+            log = self.log()

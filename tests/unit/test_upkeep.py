@@ -151,6 +151,19 @@ class ExpiryTests(LogCase):
         log.rest()
         assert offsets(log.read()) == list(range(92, 100))
 
+    def test_so_are_if_the_index_is_made_again(self) -> None:
+        log = self.open()
+        for number in range(100):
+            log.put(("a", b"%d" % number))
+        log.seal()
+        (index,) = self.path.glob("*.index")
+        index.unlink()
+        log = self.reopen(RetentionLimits("*", messages=8))
+        for _ in range(50):
+            log.put(("a", b"x"))
+        log.rest()
+        assert offsets(log.read()) == list(range(142, 150))
+
     def test_small_limits_beside_large_ones(self) -> None:
         """They would expire together if the large ones decided."""
         log = self.open(
