@@ -192,10 +192,7 @@ class ExpiredMessages:
 
     def _growing(self, rule: _RetentionRule) -> _Growing | None:
         """Return the messages of a pattern in the entry that still grows; None if it has none."""
-        segments = self._catalog.segments
-        if not segments or segments[-1].sealed:
-            return None
-        index = segments[-1].index
+        index = self._catalog.segments[-1].index
         number = index.closed_entries
         if number >= len(index):
             return None

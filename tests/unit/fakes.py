@@ -5,6 +5,7 @@ They record calls and have no logic; the broker in these tests is the real one.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -267,6 +268,13 @@ def scratch(case: SynchronousTestCase) -> Path:
     directory = TemporaryDirectory()
     case.addCleanup(directory.cleanup)
     return Path(directory.name)
+
+
+def open_files(path: Path) -> list[str]:
+    """The files in a directory that this process has open."""
+    links = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
+    names = [os.readlink(link) for link in links if os.path.lexists(link)]
+    return sorted(name for name in names if name.startswith(str(path)))
 
 
 def copy_still(directory: Path, to: Path) -> None:

@@ -24,7 +24,7 @@ from pubsub.store.log_store import LogStore
 from pubsub.store.metadata_copy import MetadataCopy
 from pubsub.store.retention_limits import RetentionLimits
 from pubsub.store.shared_store import SharedStore
-from tests.unit.fakes import Held, batch_of, mixed_batch
+from tests.unit.fakes import Held, batch_of, mixed_batch, open_files
 from tests.unit.logs import RUN, StoreCase, keep_everything, messages
 from tests.unit.raising import raised
 from tests.unit.streams import logged
@@ -372,17 +372,11 @@ class FullTests(StoreCase):
         self.fill()
         with pytest.raises(StartError, match="No space left on device"):
             self.open()
-        left = self.open_files()
+        gc.collect()
+        left = open_files(self.path)
         self.empty()
         self.open()
         assert left == []
-
-    def open_files(self) -> list[str]:
-        """The files of the store that this process has open."""
-        gc.collect()
-        links = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
-        names = [os.readlink(link) for link in links if os.path.lexists(link)]
-        return [name for name in names if name.startswith(str(self.path))]
 
     def fill_unless_reserve_is_used(self) -> None:
         """Let writes fail while the reserve takes the last space."""

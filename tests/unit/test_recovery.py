@@ -23,20 +23,13 @@ from pubsub.store.rewrite import Rewrite
 from pubsub.store.segment import SEGMENT_HEAD_BYTES, SegmentHead, segment_name
 from pubsub.store.segment_index import DEFAULT_GRAIN
 from tests.histories import of_later_version, with_unknown_operation
-from tests.unit.fakes import batch_of, scratch
+from tests.unit.fakes import batch_of, open_files, scratch
 from tests.unit.logs import BOOT, OTHER_BOOT, Log, LogCase, numbered
 from tests.unit.raising import raised
 from tests.unit.streams import logged
 
 # The tests replace it.
 boot_id = recovery.boot_id
-
-
-def open_files(path: Path) -> list[str]:
-    """The files in a directory that this process has open."""
-    links = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
-    names = [os.readlink(link) for link in links if os.path.lexists(link)]
-    return sorted(name for name in names if name.startswith(str(path)))
 
 
 class RecoveryCase(LogCase):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -13,7 +14,7 @@ from pubsub.store.log_check import LogCheck
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_reader import topics_in
 from pubsub.store.retention_limits import RetentionLimits
-from tests.unit.fakes import scratch
+from tests.unit.fakes import open_files, scratch
 from tests.unit.upkeep_log import Log
 
 TOPICS = ("a", "b", "c", "d")
@@ -82,6 +83,9 @@ class ModelTests(RewritingCase):
             with closing(LogCheck(path)) as check:
                 assert not list(check.problems())
                 assert check.lost == []
+        del log, check
+        gc.collect()
+        assert not open_files(self.path)
 
 
 class ExpiryTests(RewritingCase):

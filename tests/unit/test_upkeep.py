@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterable
+from itertools import pairwise
 from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -150,6 +151,17 @@ class ExpiryTests(LogCase):
         log.seal()
         log.rest()
         assert offsets(log.read()) == list(range(92, 100))
+
+    def test_many_messages_expire_in_several_steps(self) -> None:
+        log = self.open(RetentionLimits("*", messages=8))
+        for number in range(700):
+            log.put(("a", b"%d" % number))
+        first, is_more = [0], True
+        while is_more:
+            is_more = log.upkeep.step(NOW)
+            first.append(log.catalog.first)
+        assert first[-1] == 692
+        assert max(after - before for before, after in pairwise(first)) <= 256
 
     def test_so_are_if_the_index_is_made_again(self) -> None:
         log = self.open()
@@ -330,6 +342,32 @@ class RemovalTests(LogCase):
         assert metadata.state().first == 1
         metadata.close()
 
+    def test_a_segment_with_one_message_that_is_left_stays(self) -> None:
+        log = self.open(RetentionLimits("old", seconds=60))
+        log.put(("old", b"1"), ("new", b"2"), age=300)
+        log.seal()
+        log.put(("old", b"3"), age=300)
+        log.seal()
+        log.rest()
+        assert log.read() == [(1, "new", b"2")]
+        assert log.catalog.first == 0
+
+    def test_topics_that_ended_are_forgotten_with_their_messages(self) -> None:
+        log = self.open(RetentionLimits("*", seconds=60))
+        log.put(("a", b"1"), age=300)
+        log.end("a")
+        log.put(("b", b"2"), age=0)
+        log.end("b")
+        log.put(("c", b"3"))
+        log.seal()
+        log.put(("c", b"4"))
+        assert log.metadata.ended() == log.catalog.ended == {"a": 1, "b": 2}
+        log.rest(NOW + 30 * MICROSECONDS)
+        assert log.metadata.ended() == log.catalog.ended == {"a": 1, "b": 2}
+        log.rest(NOW + 90 * MICROSECONDS)
+        assert log.catalog.first == 4
+        assert log.metadata.ended() == log.catalog.ended == {}
+
     def test_segments_with_changes_of_the_metadata_that_are_not_synced_stay(self) -> None:
         log = self.open(RetentionLimits("*", seconds=60))
         log.put(("a", b"1"), age=300)
@@ -471,6 +509,26 @@ class RewritingTests(LogCase):
         assert len(log.read("small")) == 100
         assert log.read("big")[0][0] == 184
 
+    def test_a_segment_is_rewritten_when_more_than_half_has_expired(self) -> None:
+        log = self.open()
+        for number in range(20):
+            log.put(("old" if number < 9 else "new", bytes(1000)))
+        log.seal()
+        (place, *_) = [one.place for one in log.catalog.segments]
+        log.end("old")
+        log.seal()
+        for _ in range(3):
+            log.rest()
+        assert place in [one.place for one in log.catalog.segments]
+        log.put(*[("more", bytes(1000))] * 30)
+        log.seal()
+        log.end("new")
+        log.seal()
+        for _ in range(3):
+            log.rest()
+        assert place not in [one.place for one in log.catalog.segments]
+        assert len(log.read()) == 30
+
     def test_topics_that_ended_are_left_out(self) -> None:
         log = self.open()
         log.put(*[("a", bytes(1000))] * 10, ("b", b"1"))
@@ -557,6 +615,20 @@ class RewritingTests(LogCase):
         assert row.stop == far + 1
         read = read_page(Catalog((segment,)), 0, None, 2**30).batches
         assert [batch.offset for batch in read] == [0, far]
+
+
+class UsageTests(LogCase):
+    """The disk that the log takes"""
+
+    def test_it_is_measured_every_few_seconds(self) -> None:
+        log = self.open()
+        # The clock may be set back.
+        for seconds, is_measured in ((0, True), (4, False), (6, True), (-6, True)):
+            log.put(("a", bytes(1000)))
+            log.seal()
+            expected = log.directory.usage() if is_measured else log.upkeep.usage
+            log.upkeep.step(NOW + seconds * MICROSECONDS)
+            assert log.upkeep.usage == expected
 
 
 class CheckTests(LogCase):
