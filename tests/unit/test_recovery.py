@@ -357,6 +357,21 @@ class MissingTests(RecoveryCase):
         assert sum("offsets 1 to 1 are damaged" in line for line in lines) == 1
         assert again.recovered.catalog.damage.ranges(0) == [(1, 2)]
 
+    def test_a_bad_record_of_metadata(self) -> None:
+        log = self.log()
+        log.commit(numbered(0, 10))
+        log.commit(puts={"k": b"unique value"})
+        log.commit(numbered(10, 20), puts={"other": b"v"})
+        log.kill()
+        newest = self.path / self.names()[-1]
+        newest.write_bytes(newest.read_bytes().replace(b"unique value", b"unique walue"))
+        lines = logged(self)
+        log = self.log()
+        assert lines == ["history: a record of metadata at offset 10 is damaged"]
+        assert self.offsets(log) == list(range(20))
+        assert log.read()[1] == []
+        assert log.items() == {"other": b"v"}
+
     def test_a_segment_that_has_changed(self) -> None:
         stop = self.make()
         path = self.path / self.names()[1]

@@ -42,8 +42,8 @@ class LogCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.path = scratch(self) / "history"
         # The disk of the machine that runs the tests may be nearly full.
-        self.free = 2**40
-        self.patch(LogDirectory, "free_bytes", lambda _: (self.free, 2**40))  # type: ignore[no-untyped-call]
+        self.free = self.total = 2**40
+        self.patch(LogDirectory, "free_bytes", lambda _: (self.free, self.total))  # type: ignore[no-untyped-call]
 
     def open(self, *limits: RetentionLimits) -> Log:
         """Return the log."""
@@ -705,6 +705,26 @@ class DiskTests(LogCase):
         log.rest()
         assert offsets(log.read()) == [1, 2, 3]
 
+    def test_the_space_from_which_on_they_expire(self) -> None:
+        """A twentieth of the file system, or 1 GiB if it is large."""
+        log = self.open()
+        for number in range(4):
+            log.put(("a", b"%d" % number))
+            log.seal()
+        lines = logged(self)
+        left = 4
+        for total, mark in ((10 * 2**30, 2**29), (20 * 2**30, 2**30), (2**40, 2**30)):
+            self.total, self.free = total, mark
+            log.rest()
+            assert len(log.read()) == left
+            self.free = mark - 1
+            log.upkeep.step(NOW)
+            left -= 1
+            assert len(log.read()) == left
+            self.free = mark
+            log.rest()
+            assert lines[-1] == f"history: the disk has {mark} bytes free again"
+
     def test_messages_that_expired_early_are_not_counted(self) -> None:
         log = self.open(RetentionLimits("*", messages=40))
         for _ in range(2):
@@ -778,9 +798,15 @@ class DiskTests(LogCase):
             remove(directory, name)
 
         self.patch(LogDirectory, "remove", note)  # type: ignore[no-untyped-call]
+        self.free = 2**20
+        log.upkeep.step(NOW)
+        # There is space to remove a segment and its index.
+        assert there == [True, True]
+        log.seal()
+        there.clear()
         self.free = 0
         log.rest()
-        assert offsets(log.read()) == [1]
+        assert offsets(log.read()) == []
         # It removes the reserve itself, then the segment and its index.
         assert there == [True, False, False]
         assert (self.path / RESERVE).exists()
