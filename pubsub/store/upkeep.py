@@ -137,8 +137,6 @@ class Upkeep:
             catalog.use(segment)
             if any(catalog.hidden_before(name) < segment.stop for name in topics):
                 break
-            if not topics and segment.stop > catalog.first:
-                break
             expired.append(segment)
         if empty or expired:
             low = expired[-1].stop if expired else catalog.low

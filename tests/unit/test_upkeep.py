@@ -352,6 +352,23 @@ class RemovalTests(LogCase):
         assert log.read() == [(1, "new", b"2")]
         assert log.catalog.first == 0
 
+    def test_a_segment_that_was_rewritten_without_messages_is_removed(self) -> None:
+        log = self.open()
+        log.put(("first", b"1"))
+        log.seal()
+        log.put(*[("a", bytes(1000))] * 10)
+        log.seal()
+        log.put(("last", b"2"))
+        log.end("a")
+        log.seal()
+        log.rest()
+        # The one before it has a message.
+        assert log.catalog.segments[1].index.topics == frozenset()
+        log.end("first")
+        log.rest()
+        assert log.catalog.first == 11
+        assert log.read() == [(11, "last", b"2")]
+
     def test_topics_that_ended_are_forgotten_with_their_messages(self) -> None:
         log = self.open(RetentionLimits("*", seconds=60))
         log.put(("a", b"1"), age=300)
