@@ -402,6 +402,7 @@ class BackupTests(HistoryCase):
         assert (self.backup / self.segments()[0].name).stat().st_nlink == 2
         assert (self.backup / self.segments()[-1].name).stat().st_nlink == 1
         assert self.backup.stat().st_mode & 0o777 == 0o700
+        assert {path.stat().st_mode & 0o777 for path in self.backup.iterdir()} == {0o600}
 
     def test_operations_that_the_metadata_do_not_have_yet(self) -> None:
         broker = self.start_broker()

@@ -100,11 +100,11 @@ class DamagedTableTests(CommandCase):
         assert f"the table {table} " in out
         assert "rebuild it with pubsub history repair" in out
 
-    def check_repair(self, *kept: str) -> None:
+    def check_repair(self, *kept: str, reason: str = "the table ") -> None:
         """Check that a repair mends the file, and keeps rows of these tables."""
         code, out = self.run_on("repair")
         assert code == 0, out
-        assert "metadata.db cannot be used, and is now metadata.db.damaged: the table" in out
+        assert f"metadata.db cannot be used, and is now metadata.db.damaged: {reason}" in out
         code, out = self.run_on("check")
         assert code == 0, out
         messages, items, epochs, ended, horizons = self.contents()
@@ -132,6 +132,19 @@ class DamagedTableTests(CommandCase):
             self.damage(statement)
             assert self.run_on("check")[0] == 1
             self.check_repair(*{"metadata", "epochs", "ended", "horizons"} - {table})
+
+    def test_damage_that_sqlite_sees(self) -> None:
+        path = self.path / "metadata.db"
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        data = bytearray(path.read_bytes())
+        # The number of free pages.
+        data[39] = 1
+        path.write_bytes(data)
+        code, out = self.run_on("check")
+        assert (code, out.startswith("metadata.db: ")) == (1, True), out
+        reason = out.splitlines()[0].removeprefix("metadata.db: ")
+        self.check_repair("metadata", "epochs", "ended", "horizons", reason=reason)
 
     def test_a_damaged_row_of_a_segment_with_a_damaged_head(self) -> None:
         self.damage("UPDATE segments SET salt = 3 WHERE sequence = 1")
