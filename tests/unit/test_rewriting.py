@@ -75,6 +75,8 @@ class ModelTests(RewritingCase):
                 name: sum(one[0] == name for one in before.values())
                 for name in {one[0] for one in before.values()}
             }
+            listed = [(row.base, row.sequence) for row in log.metadata.segments()]
+            assert listed == [one.place for one in log.catalog.segments[:-1]]
             log.close()
             log = Log(path)
             assert log.messages() == before
