@@ -741,6 +741,9 @@ class DiskTests(LogCase):
             self.free = mark
             log.rest()
             assert lines[-1] == f"history: the disk has {mark} bytes free again"
+        # Each is logged once, and not in each step.
+        assert sum("the oldest messages" in line for line in lines) == 3
+        assert sum("free again" in line for line in lines) == 3
 
     def test_messages_that_expired_early_are_not_counted(self) -> None:
         log = self.open(RetentionLimits("*", messages=40))
