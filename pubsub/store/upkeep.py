@@ -242,18 +242,19 @@ class Upkeep:
                     for item in _verified(segment, index.entry(number)):
                         if not isinstance(item, Found):
                             damaged += 1
-                            if item[1] > item[0]:
-                                self._catalog.damage.note(*item)
-                            log.error(
-                                "history: offsets {first} to {last} are damaged",
-                                first=item[0],
-                                last=item[1] - 1,
-                            )
+                            self._report_damaged(*item)
                     yield True
             except FileNotFoundError:
                 # It was removed meanwhile.
                 continue
         log.info("history: the check is complete; {count} records are damaged", count=damaged)
+
+    def _report_damaged(self, start: int, stop: int) -> None:
+        if stop > start:
+            self._catalog.damage.note(start, stop)
+            log.error("history: offsets {first} to {last} are damaged", first=start, last=stop - 1)
+        else:
+            log.error("history: a record of metadata at offset {offset} is damaged", offset=start)
 
 
 def _verified(segment: Segment, entry: IndexEntry) -> list[FoundOrGap]:

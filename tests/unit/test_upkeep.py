@@ -668,9 +668,36 @@ class CheckTests(LogCase):
         data = first.read_bytes()
         first.write_bytes(data.replace(b"message 3", b"message x"))
         lines = logged(self)
-        self.open().rest()
+        log = self.open()
+        log.rest()
+        assert log.catalog.damage.ranges(0) == [(3, 4)]
         assert "history: offsets 3 to 3 are damaged" in lines
         assert "history: the check is complete; 1 records are damaged" in lines
+
+    def test_a_damaged_record_of_metadata_is_reported(self) -> None:
+        log = Log(self.path)
+        log.put(("a", b"1"))
+        log.writer.write(WriteGroup(puts={("t", "k"): Put("t", "k", b"value")}), sync=True)
+        log.put(("a", b"2"))
+        log.seal()
+        # The next start does not read the first segment.
+        for number in (b"3", b"4"):
+            log.writer.write(WriteGroup(puts={("t", "j"): Put("t", "j", number)}), sync=True)
+            log.seal()
+        log.writer._active()
+        log.metadata.close()
+        log.directory.close()
+        first = min(self.path.glob("*.log"))
+        first.write_bytes(first.read_bytes().replace(b"value", b"walue"))
+        lines = logged(self)
+        log = self.open()
+        log.rest()
+        assert lines == [
+            "history: a record of metadata at offset 1 is damaged",
+            "history: the check is complete; 1 records are damaged",
+        ]
+        assert log.catalog.damage.ranges(0) == []
+        assert log.metadata.items() == [("t", "j", b"4"), ("t", "k", b"value")]
 
     def test_a_segment_that_cannot_be_read(self) -> None:
         """The others are checked."""
