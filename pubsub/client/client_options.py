@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from inspect import iscoroutinefunction
 
 from pubsub.client.client_errors import InvalidUrl
 from pubsub.client.client_tls import TlsOptions
@@ -104,3 +105,6 @@ def _check_types(
             raise TypeError(f"timeout, queue_bytes and feed_bytes must be numbers, not {limit!r}")
     if on_event is not None and not callable(on_event):
         raise TypeError(f"on_event must be a function, not {type(on_event).__name__}")
+    if iscoroutinefunction(on_event):
+        # Its coroutine would never run.
+        raise TypeError("on_event must be a function without async; it may create a task")

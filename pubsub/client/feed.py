@@ -53,14 +53,6 @@ class Feed:
 
     # For the link
 
-    def covers(self, topic: str) -> bool:
-        """Return whether messages of ``topic`` belong here."""
-        return any(
-            topic.startswith(one.name) if one.prefix else topic == one.name
-            for one in self.interests
-            if one not in self.withheld
-        )
-
     def put(self, batch: MessageBatch) -> None:
         """Add messages."""
         self._last_offset = batch.last_offset()

@@ -8,10 +8,11 @@ on their way when the connection broke.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from pubsub.client.client_errors import ClientClosed, ClientError, SubscriptionRefused
 from pubsub.client.feed import Feed
+from pubsub.client.feed_table import FeedTable
 from pubsub.client.link import Link, LinkState
 from pubsub.client.link_timing import Timing
 from pubsub.client.messages import MessageBatch
@@ -27,8 +28,6 @@ from pubsub.wire.client_events import (
     WireEvent,
 )
 from pubsub.wire.client_wire import ClientWire, Role, WireConnection
-
-_MAX_ROUTES = 4096
 
 
 class SubscribingLink(Link):
@@ -46,11 +45,7 @@ class SubscribingLink(Link):
     ) -> None:
         super().__init__(wire, where, timing, random)
         self._report = report
-        self.feeds: list[Feed] = []
-        # By interest, the feeds that have it: each interest is one subscription at the broker.
-        self._interests: dict[Interest, list[Feed]] = {}
-        # By topic, the feeds of its messages, filled when the first message arrives.
-        self._routes: dict[str, list[Feed]] = {}
+        self._feeds = FeedTable()
         # Subscriptions that a resumed session may still have.
         self._dropped: list[Interest] = []
         # The unsubscriptions without a reply. A feed that is added meanwhile begins after it.
@@ -65,18 +60,12 @@ class SubscribingLink(Link):
     @property
     def full(self) -> bool:
         """True if one of the feeds is full: the driver should not read."""
-        for feed in self.feeds:  # noqa: SIM110 -- after every read, for which a generator is much
-            if feed.full:
-                return True
-        return False
+        return self._feeds.full
 
     def add(self, feed: Feed, now: float) -> None:
         """Subscribe."""
-        self.feeds.append(feed)
-        self._routes.clear()
+        self._feeds.add(feed)
         for interest in feed.interests:
-            feeds = self._interests.setdefault(interest, [])
-            feeds.append(feed)
             if interest in self._ending:
                 feed.withheld.add(interest)
             if self.state is LinkState.READY and self.connection is not None:
@@ -85,16 +74,10 @@ class SubscribingLink(Link):
 
     def remove(self, feed: Feed, now: float) -> None:
         """End a subscription; the messages in its feed are forgotten."""
-        if feed not in self.feeds:
+        if feed not in self._feeds:
             return
-        self.feeds.remove(feed)
-        self._routes.clear()
-        for interest in feed.interests:
-            feeds = self._interests[interest]
-            feeds.remove(feed)
-            if not feeds:
-                del self._interests[interest]
-                self._unsubscribe(interest, now)
+        for interest in self._feeds.remove(feed):
+            self._unsubscribe(interest, now)
         feed.clear()
         feed.end(None)
 
@@ -114,7 +97,7 @@ class SubscribingLink(Link):
 
     def first_topic(self) -> str | None:
         """See ``Link``."""
-        return next((one.name for one in self._interests if not one.prefix), None)
+        return next((one.name for one in self._feeds.interests if not one.prefix), None)
 
     def opened(self, resumed: bool, now: float) -> None:
         """See ``Link``."""
@@ -122,24 +105,25 @@ class SubscribingLink(Link):
         dropped, self._dropped = self._dropped, []
         if resumed and self.wire.traits.unsubscribes:
             for interest in dropped:
-                if interest not in self._interests:
+                if not self._feeds.has(interest):
                     self._request_end(self.connection, interest)
-        for interest in self._interests:
+        for interest in self._feeds.interests:
             self.connection.subscribe(interest)
         if self._interrupted:
             self._interrupted = False
-            self._repeated = set(self._interests)
+            self._repeated = set(self._feeds.interests)
             self._reconnected = Reconnected(resumed, self.trouble)
             if not (resumed and self.wire.traits.survives):
                 state = "its session was resumed" if resumed else "its session was lost"
-                self._tell_gaps(f"the connection was interrupted ({self.trouble}); {state}")
+                reason = f"the connection was interrupted ({self.trouble}); {state}"
+                self._tell_gaps(self._feeds, reason)
             self._tell_reconnected()
 
     def handle(self, event: WireEvent, now: float) -> None:
         """See ``Link``."""
         match event:
             case Subscribed():
-                for feed in self._interests.get(event.interest, ()):
+                for feed in self._feeds.of_interest(event.interest):
                     feed.confirm(event.interest)
                 self._answered(event.interest)
             case NotSubscribed():
@@ -170,15 +154,11 @@ class SubscribingLink(Link):
 
     def deliver(self, event: Messages) -> None:
         """See ``Link``."""
-        feeds = self._routes.get(event.topic)
-        if feeds is None:
-            feeds = [feed for feed in self.feeds if feed.covers(event.topic)]
-            if len(self._routes) >= _MAX_ROUTES:
-                self._routes.clear()
-            self._routes[event.topic] = feeds
         batch = MessageBatch(event)
-        for feed in feeds:
+        for feed in self._feeds.of_topic(event.topic):
             feed.put(batch)
+            if feed.full:
+                self._feeds.filled(feed)
 
     def _unsubscribed(self, interest: Interest) -> None:
         self._ending[interest] -= 1
@@ -188,44 +168,36 @@ class SubscribingLink(Link):
 
     def _release(self, interest: Interest) -> None:
         """Let the feeds of ``interest`` have its messages from now on."""
-        for feed in self._interests.get(interest, ()):
+        for feed in self._feeds.of_interest(interest):
             feed.withheld.discard(interest)
-        self._routes.clear()
+        self._feeds.withheld_changed()
 
     def _refused(self, interest: Interest, reason: str) -> None:
         error = f"{self.where}: the subscription to {interest.name!r} was refused: {reason}"
-        for feed in list(self._interests.get(interest, ())):
+        for feed in self._feeds.of_interest(interest):
             self._end(feed, SubscriptionRefused(error))
 
     def _end(self, feed: Feed, error: ClientError) -> None:
-        if feed in self.feeds:
-            self.feeds.remove(feed)
-        self._routes.clear()
-        for interest in feed.interests:
-            feeds = self._interests.get(interest, [])
-            if feed in feeds:
-                feeds.remove(feed)
-                if not feeds:
-                    del self._interests[interest]
-                    self._dropped.append(interest)
+        self._dropped += self._feeds.remove(feed)
         feed.end(error)
 
     def _missed(self, event: Missed) -> None:
-        for feed in self.feeds:
-            if event.topic is None or feed.covers(event.topic):
-                gap = feed.gap(event.reason)
-                feed.notify(gap)
-                self._report(gap)
+        topic = event.topic
+        feeds = self._feeds if topic is None else self._feeds.of_topic(topic)
+        self._tell_gaps(feeds, event.reason)
 
     def _tell(self, notice: Notice) -> None:
-        self._report(notice)
-        for feed in self.feeds:
+        for feed in self._feeds:
             feed.notify(notice)
+        self._report(notice)
 
-    def _tell_gaps(self, reason: str) -> None:
-        for feed in self.feeds:
-            gap = feed.gap(reason)
+    def _tell_gaps(self, feeds: Iterable[Feed], reason: str) -> None:
+        gaps = []
+        for feed in feeds:
+            gaps.append(gap := feed.gap(reason))
             feed.notify(gap)
+        # The last, because ``on_event`` may close subscriptions.
+        for gap in gaps:
             self._report(gap)
 
     def interrupted(self) -> None:
@@ -240,7 +212,7 @@ class SubscribingLink(Link):
     def failed(self, error: ClientError) -> None:
         """See ``Link``."""
         self._interrupted = False
-        for feed in list(self.feeds):
+        for feed in self._feeds:
             self._end(feed, error)
         self._dropped.clear()
 

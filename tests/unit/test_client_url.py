@@ -14,6 +14,7 @@ from pubsub.client.client_options import read_options
 from pubsub.client.client_tls import TlsOptions
 from pubsub.client.client_url import find_side, parse_url, wires_for
 from pubsub.client.credentials import Secret, read_token
+from pubsub.client.notices import Notice
 from pubsub.wire.client_wire import Role, UserLogin
 from tests.unit.fakes import Toy, scratch
 from tests.unit.raising import raised
@@ -112,6 +113,10 @@ class UrlTests(SynchronousTestCase):
         assert raised(InvalidUrl, cafe.wire, b"x" * 1000, None).args[0]
 
 
+async def asynchronous(notice: Notice) -> None:
+    """Handle nothing."""
+
+
 class OptionsTests(SynchronousTestCase):
     """read_options"""
 
@@ -124,6 +129,7 @@ class OptionsTests(SynchronousTestCase):
             ({"password": b"x"}, "password must be str, not bytes"),
             ({"api": 5}, "api must be str, not int"),
             ({"on_event": 5}, "on_event must be a function, not int"),
+            ({"on_event": asynchronous}, "on_event must be a function without async"),
         ):
             assert text in str(raised(TypeError, read_options, "nsd://h", **given))
         assert "the URL must be str, not NoneType" in str(raised(TypeError, read_options, None))
