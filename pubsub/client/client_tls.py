@@ -32,9 +32,22 @@ class TlsOptions:
         """Return a context that verifies names and chains. Raises InvalidUrl."""
         try:
             context = ssl.create_default_context(cafile=self.ca)
-            context.minimum_version = ssl.TLSVersion.TLSv1_2
-            if self.certificate is not None:
-                context.load_cert_chain(self.certificate, self.key, password="")
         except (OSError, ValueError) as error:
-            raise InvalidUrl(f"tls: {error}") from None
+            raise InvalidUrl(f"tls_ca: {self.ca}: {_reason(error)}") from None
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if self.certificate is not None:
+            try:
+                context.load_cert_chain(self.certificate, self.key, password="")
+            except (OSError, ValueError) as error:
+                files = " and ".join(filter(None, (self.certificate, self.key)))
+                raise InvalidUrl(f"tls_cert: {files}: {_reason(error)}") from None
         return context
+
+
+def _reason(error: Exception) -> str:
+    """Return OpenSSL's or the system's reason for a file that cannot be used."""
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.replace("_", " ").lower()
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable
+from socket import gaierror
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import HostnameEndpoint
-from twisted.internet.error import ConnectionDone
+from twisted.internet.error import ConnectError, ConnectionDone, DNSLookupError
 from twisted.internet.interfaces import IHandshakeListener, IPushProducer
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.protocols.tls import TLSMemoryBIOFactory
@@ -16,13 +18,14 @@ from zope.interface import implementer
 
 from pubsub.client.client_tls import TlsOptions
 from pubsub.client.runtime import Cancel, Ending, Observer, Runtime
+from pubsub.wire.connect_errors import why_not
 from pubsub.wire.loopback import use_reno_on_loopback
+from pubsub.wire.outgoing_tls import ClientFiles, tls_trouble
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 
 _CONNECT_SECONDS = 30
-_BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 
 class _TwistedWaiter:
@@ -108,30 +111,25 @@ class TwistedRuntime(Runtime):
 
 
 def _creator(host: str, tls: TlsOptions) -> IOpenSSLClientConnectionCreator:
-    """Return the options that verify that the certificate is valid for ``host``."""
-    from OpenSSL import crypto
-    from twisted.internet import ssl
+    """Return the options that verify that the certificate is valid for ``host``.
 
-    trust = None
-    if tls.ca is not None:
-        with open(tls.ca, "rb") as file:
-            found = file.read().split(_BEGIN)[1:]
-        trust = ssl.trustRootFromCertificates(
-            [ssl.Certificate.loadPEM(_BEGIN + part) for part in found]
-        )
-    own = None
-    if tls.certificate is not None:
-        with open(tls.certificate, "rb") as file:
-            pem = file.read()
-        with open(tls.key or tls.certificate, "rb") as file:
-            key = file.read()
-        crypto.load_privatekey(crypto.FILETYPE_PEM, key, passphrase=b"")
-        own = ssl.PrivateCertificate.loadPEM(pem + b"\n" + key)
-    return ssl.optionsForClientTLS(host, trustRoot=trust, clientCertificate=own)
+    Raises ConfigurationError.
+    """
+    files = ClientFiles("tls", *(one or "" for one in (tls.ca, tls.certificate, tls.key)))
+    creator: IOpenSSLClientConnectionCreator = files.options(host, "")
+    return creator
 
 
 def _text(failure: Failure) -> str:
-    return failure.getErrorMessage() or type(failure.value).__name__
+    """Return why an attempt failed or a connection ended, as the client on asyncio does."""
+    error = failure.value
+    if trouble := tls_trouble(failure):
+        return trouble
+    if isinstance(error, DNSLookupError):
+        return why_not(gaierror())
+    if isinstance(error, ConnectError) and isinstance(number := error.osError, int):
+        return os.strerror(number).lower()
+    return failure.getErrorMessage() or type(error).__name__
 
 
 @implementer(IPushProducer)

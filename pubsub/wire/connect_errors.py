@@ -7,6 +7,7 @@ import re
 import socket
 import ssl
 
+NOT_TLS = "the port does not speak TLS"
 # The text of asyncio for errors of several addresses of a host.
 _NUMBER = re.compile(r"\[Errno (\d+)\]")
 
@@ -16,7 +17,7 @@ def why_not(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         reason = getattr(error, "reason", None)
         if reason == "WRONG_VERSION_NUMBER":
-            return "the port does not speak TLS"
+            return NOT_TLS
         return f"TLS failed: {getattr(error, 'verify_message', None) or reason or error}"
     if isinstance(error, socket.gaierror):
         return "the host name is not known"

@@ -20,6 +20,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pubsub.errors import ConfigurationError
+from pubsub.wire.connect_errors import NOT_TLS
 from pubsub.wire.server_tls import read_certificates, read_key, reason_of
 
 
@@ -76,6 +77,9 @@ class ClientFiles:
         }
 
 
+# OpenSSL's text for a reply that is not TLS.
+_NOT_TLS = "wrong version number"
+
 NO_FILES = ClientFiles("tls")
 """The system's authorities, and no certificate of one's own."""
 
@@ -113,5 +117,6 @@ def tls_trouble(reason: Failure | None) -> str:
     if isinstance(error, VerificationError):
         return "the certificate is for another name"
     if isinstance(error, SSL.Error):
-        return f"TLS: {reason_of(error)}"
+        text = reason_of(error)
+        return NOT_TLS if text == _NOT_TLS else f"TLS: {text}"
     return ""

@@ -194,9 +194,12 @@ class TlsTests(SynchronousTestCase):
             (TlsOptions(certificate=file, key=none), "tls_key: "),
         ):
             assert str(raised(InvalidUrl, options.check)) == f"{text}{none} is not a file"
-        for options in (TlsOptions(ca=file), TlsOptions(certificate=file)):
+        for options, text in (
+            (TlsOptions(ca=file), "tls_ca: "),
+            (TlsOptions(certificate=file), "tls_cert: "),
+        ):
             options.check()
-            assert str(raised(InvalidUrl, options.context)).startswith("tls: ")
+            assert str(raised(InvalidUrl, options.context)).startswith(f"{text}{file}: ")
 
     def test_the_context_verifies(self) -> None:
         directory = scratch(self)
