@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ import click
 import jwt
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from jwt.warnings import InsecureKeyLengthWarning
 
 from pubsub.broker.access_table import ACTIONS
 from pubsub.broker.master_secrets import ALGORITHMS, HMACS
@@ -113,7 +115,10 @@ def _encode(secret_file: str, algorithm: str, kid: str | None, claims: dict[str,
     headers = {"kid": kid} if kid else None
     try:
         key = key.removesuffix(b"\n") if algorithm in HMACS else load_pem_private_key(key, None)
-        return jwt.encode(claims, key, algorithm, headers)
+        with warnings.catch_warnings():
+            # The broker refuses weak secrets, unless --allow-weak-secret allows them.
+            warnings.simplefilter("ignore", InsecureKeyLengthWarning)
+            return jwt.encode(claims, key, algorithm, headers)
     except (jwt.PyJWTError, TypeError, ValueError, UnsupportedAlgorithm) as error:
         raise ValueError(f"{secret_file}: {error}") from None
 

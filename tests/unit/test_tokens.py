@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import warnings
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -55,6 +58,20 @@ class SignatureTests(TokenCase):
             assert self.check(raw).subject == "ada"
         self.tokens.replace(SecretRing([public_secret()]))
         assert self.check(token({"sub": "ada"}, PRIVATE.sign, "EdDSA")).subject == "ada"
+
+    def test_a_short_secret_warns_nobody_and_silences_nothing(self) -> None:
+        """The program that a broker is embedded in has warnings of its own."""
+        self.tokens.replace(SecretRing([hmac_secret("main", b"short")]))
+        raw = token({"sub": "ada"}, with_hmac(b"short"))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert self.check(raw).subject == "ada"
+        assert caught == []
+        code = (
+            "import warnings; before = warnings.filters[:]; import pubsub.broker.tokens; "
+            "assert warnings.filters == before"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True)
 
     def test_forged_tokens_do_not_verify(self) -> None:
         good = token({"sub": "ada"})
