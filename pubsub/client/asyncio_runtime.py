@@ -46,6 +46,18 @@ class AsyncioRuntime(Runtime):
 
     now = staticmethod(monotonic)
 
+    def check_caller(self) -> None:
+        """See ``Runtime``. In another thread, the loop would not notice the request."""
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is not self._loop:
+            raise RuntimeError(
+                "the client belongs to the event loop in which it was connected; connect in this "
+                "one too, or use pubsub.client.blocking"
+            )
+
     def call_later(self, seconds: float, function: Callable[[], None]) -> Cancel:
         """See ``Runtime``."""
         if seconds <= 0:
@@ -54,6 +66,7 @@ class AsyncioRuntime(Runtime):
 
     def waiter(self) -> _AsyncioWaiter:
         """See ``Runtime``."""
+        self.check_caller()
         return _AsyncioWaiter(self._loop)
 
     async def pause(self) -> None:

@@ -133,6 +133,7 @@ class Client:
         # The others are not checked here: a payload of another type has no short way.
         if not isinstance(payloads, list) or not payloads or type(payloads[0]) is not bytes:
             return False
+        self._runtime.check_caller()
         link = driver.link
         assert isinstance(link, PublishingLink)
         nbytes = link.send_at_once(topic, payloads, driver.now())
@@ -229,6 +230,7 @@ class Client:
         driver = self._links.publishing
         if driver is None:
             return
+        self._runtime.check_caller()
         assert isinstance(driver.link, PublishingLink)
         driver.link.pump(driver.now())
         idle = driver.link.await_idle()
@@ -282,6 +284,7 @@ class Client:
     def _check_open(self) -> None:
         if self._closed:
             raise ClientClosed("the client is closed")
+        self._runtime.check_caller()
 
     async def _check_durability(self, topic: str) -> None:
         """Raise Unconfirmable if ``topic`` is known to require more than the wire can confirm."""
@@ -331,6 +334,7 @@ class Client:
         """Close; before it, flush for so many seconds without a reply."""
         if self._closed:
             return
+        self._runtime.check_caller()
         self._closed = True
         self._cancel_end()
         if self._durability is not None:

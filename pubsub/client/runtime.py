@@ -58,6 +58,11 @@ class Observer(Protocol):
 class Runtime(ABC):
     """An event loop."""
 
+    def check_caller(self) -> None:
+        """Raise RuntimeError if the caller does not run in this loop."""
+        # Here it is not known: the reactor's thread is that of the last reactor that was run.
+        return
+
     @abstractmethod
     def now(self) -> float:
         """Return seconds of a clock that is never set."""

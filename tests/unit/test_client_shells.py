@@ -340,6 +340,38 @@ class TlsTests(TestCase):
         await in_both(scenario)
 
 
+class OtherLoopTests(TestCase):
+    """A client on asyncio that is used outside of its loop"""
+
+    timeout = SECONDS
+
+    async def test_each_request_is_an_error_and_changes_nothing(self) -> None:
+        broker = start_broker(self)
+
+        async def elsewhere(work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+            with pytest.raises(RuntimeError, match="belongs to the event loop in which"):
+                await work()
+
+        async def scenario(connect: Callable[..., Any]) -> Any:
+            client = connect(broker.url("cafe"))
+            async with client, client.subscribe("cafe/7") as messages:
+                for work in (
+                    lambda: client.publish("cafe/7", b"x"),
+                    lambda: client.publish("cafe/7", b"x", confirm=True),
+                    lambda: client.publish_many("cafe/8", [b"x" * 1000] * 1000),
+                    client.flush,
+                    client.close,
+                    messages.next_item,
+                ):
+                    # Used once, so that there is a short way for publish_many.
+                    await client.publish("cafe/8", b"", confirm=True)
+                    await asyncio.to_thread(asyncio.run, elsewhere(work))
+                await client.publish("cafe/7", b"last")
+                return (await anext(messages)).payload
+
+        assert await in_loop(scenario) == b"last"
+
+
 class BlockingTests(TestCase):
     """The client without an event loop"""
 
