@@ -11,8 +11,6 @@ This package runs on asyncio; ``pubsub.client.twisted`` on Twisted's reactor, an
 
 from __future__ import annotations
 
-from typing import Any
-
 from pubsub.client.asyncio_runtime import AsyncioRuntime
 from pubsub.client.base_client import Client
 from pubsub.client.client_errors import (
@@ -30,7 +28,7 @@ from pubsub.client.client_errors import (
     TopicNotAddressable,
     Unconfirmable,
 )
-from pubsub.client.client_options import read_options
+from pubsub.client.client_options import ClientOptions, takes_options
 from pubsub.client.messages import Message, MessageBatch
 from pubsub.client.notices import (
     Disconnected,
@@ -53,10 +51,11 @@ __all__ = [
 ]  # fmt: skip
 
 
-def connect(url: str, **options: Any) -> Client:
+@takes_options
+def connect(options: ClientOptions) -> Client:
     """Return a client of the broker at ``url``, on the running asyncio loop.
 
     docs/client.md lists the options. Nothing is connected yet. Raises InvalidUrl, and TypeError for
     an option of a wrong type.
     """
-    return Client(AsyncioRuntime(), read_options(url, **options))
+    return Client(AsyncioRuntime(), options)

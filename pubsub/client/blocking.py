@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from pubsub.client import asyncio_runtime, base_client, subscription
-from pubsub.client.client_options import ClientOptions, read_options
+from pubsub.client.client_options import ClientOptions, takes_options
 from pubsub.client.feed import FeedItem
 from pubsub.client.loop_thread import LoopThread, loop_thread
 from pubsub.client.messages import Message, MessageBatch
@@ -33,13 +33,14 @@ _Result = TypeVar("_Result")
 __all__ = ["Client", "Subscription", "connect"]
 
 
-def connect(url: str, **options: Any) -> Client:
+@takes_options
+def connect(options: ClientOptions) -> Client:
     """Return a client of the broker at ``url``; the options are those of ``pubsub.client``.
 
     Nothing is connected yet. ``on_event`` is called in the client's thread, in which the methods of
     blocking clients raise RuntimeError. Raises InvalidUrl.
     """
-    return Client(read_options(url, **options))
+    return Client(options)
 
 
 class Client:

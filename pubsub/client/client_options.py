@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from inspect import iscoroutinefunction
+from functools import wraps
+from inspect import iscoroutinefunction, signature
+from typing import Generic, ParamSpec, TypeVar
 
 from pubsub.client.client_errors import InvalidUrl
 from pubsub.client.client_tls import TlsOptions
@@ -17,6 +19,8 @@ from pubsub.wire.client_wire import ClientWire
 
 API_VARIABLE = "PUBSUB_API"
 _MIB = 1024 * 1024
+_Arguments = ParamSpec("_Arguments")
+_Client = TypeVar("_Client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +52,9 @@ def read_options(
     password: str | None = None,
     token_file: str | os.PathLike[str] | None = None,
     api: str | None = None,
-    tls_ca: str | None = None,
-    tls_cert: str | None = None,
-    tls_key: str | None = None,
+    tls_ca: str | os.PathLike[str] | None = None,
+    tls_cert: str | os.PathLike[str] | None = None,
+    tls_key: str | os.PathLike[str] | None = None,
     timeout: float = 30.0,
     queue_bytes: int = 8 * _MIB,
     feed_bytes: int = 8 * _MIB,
@@ -71,7 +75,7 @@ def read_options(
     if not (timeout > 0 and queue_bytes > 0 and feed_bytes > 0):
         raise InvalidUrl("timeout, queue_bytes and feed_bytes must be greater than 0")
     target = parse_url(url, parameters)
-    tls = TlsOptions(tls_ca, tls_cert, tls_key)
+    tls = TlsOptions.of(tls_ca, tls_cert, tls_key)
     tls.check()
     secret = read_token(token, password, token_file)
     wire = target.wire((client_id or "").encode(), None if secret is None else secret.reveal())
@@ -89,6 +93,37 @@ def read_options(
         feed_bytes,
         on_event,
     )
+
+
+class TakesOptions(Generic[_Arguments]):
+    """Makes a ``connect`` with the arguments of ``read``, which returns the options.
+
+    The decorated function takes the options, and may have more arguments with names. Type checkers
+    see the arguments of ``read`` alone; the parameters of protocols, and those, are among them.
+    """
+
+    def __init__(self, read: Callable[_Arguments, ClientOptions]) -> None:
+        self._read = read
+
+    def __call__(self, make: Callable[..., _Client]) -> Callable[_Arguments, _Client]:
+        """Return ``make`` with the arguments of ``read`` in the place of its options."""
+        read, shown = self._read, signature(make)
+        _, *more = shown.parameters.values()
+
+        @wraps(make)
+        def connect(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Client:
+            own = {one.name: kwargs.pop(one.name) for one in more if one.name in kwargs}
+            return make(read(*args, **kwargs), **own)
+
+        *first, parameters = signature(read).parameters.values()
+        connect.__signature__ = shown.replace(  # type: ignore[attr-defined]
+            parameters=[*first, *more, parameters]
+        )
+        return connect
+
+
+takes_options = TakesOptions(read_options)
+"""For the ``connect`` of each shell."""
 
 
 def _check_types(

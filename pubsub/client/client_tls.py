@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,11 @@ class TlsOptions:
     ca: str | None = None
     certificate: str | None = None
     key: str | None = None
+
+    @classmethod
+    def of(cls, *files: str | os.PathLike[str] | None) -> TlsOptions:
+        """Return the options with these files, in this order."""
+        return cls(*(None if one is None else os.fspath(one) for one in files))
 
     def check(self) -> None:
         """Raise InvalidUrl if the files cannot be used together."""

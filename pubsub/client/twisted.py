@@ -17,13 +17,14 @@ from __future__ import annotations
 from typing import Any
 
 from pubsub.client.base_client import Client
-from pubsub.client.client_options import read_options
+from pubsub.client.client_options import ClientOptions, takes_options
 from pubsub.client.twisted_runtime import TwistedRuntime
 
 __all__ = ["Client", "connect"]
 
 
-def connect(url: str, *, reactor: Any = None, **options: Any) -> Client:
+@takes_options
+def connect(options: ClientOptions, *, reactor: Any = None) -> Client:
     """Return a client of the broker at ``url``; the options are those of ``pubsub.client``.
 
     ``reactor`` is Twisted's own by default. Nothing is connected yet. Raises InvalidUrl.
@@ -32,4 +33,4 @@ def connect(url: str, *, reactor: Any = None, **options: Any) -> Client:
         from twisted.internet import reactor as installed
 
         reactor = installed
-    return Client(TwistedRuntime(reactor), read_options(url, **options))
+    return Client(TwistedRuntime(reactor), options)

@@ -56,9 +56,9 @@ class EveryProtocol:
 
     def connect(self, protocol: str, name: str) -> Client:
         """Return a client over this protocol."""
-        options = {"token": self.token} if protocol == "fast" else {}
+        token = self.token if protocol == "fast" else None
         url = f"{protocol}://{HOST}:{self.broker.port(protocol)}"
-        return connect(url, client_id=name, **options)
+        return connect(url, client_id=name, token=token)
 
 
 @contextmanager

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import replace
+from inspect import signature
 from unittest.mock import patch
 
 import trustme
+from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.client import InvalidUrl
+from pubsub import client as asyncio_client
+from pubsub.client import InvalidUrl, blocking
+from pubsub.client import twisted as twisted_client
 from pubsub.client.client_options import read_options
 from pubsub.client.client_tls import TlsOptions
 from pubsub.client.client_url import find_side, parse_url, wires_for
@@ -133,6 +137,24 @@ class OptionsTests(SynchronousTestCase):
         ):
             assert text in str(raised(TypeError, read_options, "nsd://h", **given))
         assert "the URL must be str, not NoneType" in str(raised(TypeError, read_options, None))
+
+    def test_each_shell_shows_the_options_and_passes_them_on(self) -> None:
+        own = list(signature(read_options).parameters)
+        for connect, more in (
+            (asyncio_client.connect, []),
+            (blocking.connect, []),
+            (twisted_client.connect, ["reactor"]),
+        ):
+            assert list(signature(connect).parameters) == [*own[:-1], *more, own[-1]]
+        client = twisted_client.connect("cafe://h", reactor=MemoryReactorClock(), channels="7")
+        assert repr(client) == "<Client of cafe://h:7070>"
+        text = str(raised(InvalidUrl, twisted_client.connect, "cafe://h", reacter=5))
+        assert "cafe:// has no parameter 'reacter'" in text
+
+    def test_files_may_be_paths(self) -> None:
+        path = scratch(self) / "ca.pem"
+        path.write_text("")
+        assert read_options("cafe+tls://h", tls_ca=path).tls.ca == str(path)
 
     def test_limits_are_positive(self) -> None:
         nan = float("nan")
