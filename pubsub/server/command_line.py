@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from getopt import GetoptError
 from importlib.metadata import version
 
 from twisted.python import usage
@@ -71,7 +72,10 @@ class Options(usage.Options):
         try:
             super().parseOptions(options)  # type: ignore[no-untyped-call]
         except (usage.UsageError, ConfigurationError) as error:
-            raise SystemExit(f"pubsub: {error}") from None
+            # Those of getopt do not say which options there are.
+            mistyped = isinstance(error.__context__, GetoptError)
+            hint = "; twistd pubsub --help lists the options" if mistyped else ""
+            raise SystemExit(f"pubsub: {error}{hint}") from None
 
     def parseArgs(self, *arguments: str) -> None:
         """Refuse positional arguments."""

@@ -206,7 +206,7 @@ class MistakeTests(SynchronousTestCase):
         self.refuses("installed: alpha, beta", "--listen=gamma=1")
 
     def test_unknown_options(self) -> None:
-        self.refuses("--colour", "--colour=red")
+        self.refuses("option --colour not recognized; twistd pubsub --help", "--colour=red")
         self.refuses("-x", "-x")
 
     def test_a_missing_or_superfluous_value(self) -> None:
