@@ -98,6 +98,8 @@ class TwistedRuntime(Runtime):
                     stream.abort()
 
         factory: Any = Factory.forProtocol(build)
+        # Otherwise each attempt is two lines in the log of the program.
+        factory.noisy = False
         try:
             if tls is not None:
                 factory = TLSMemoryBIOFactory(_creator(host, tls), True, factory, reactor)

@@ -18,6 +18,7 @@ import pytest
 import trustme
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.threads import deferToThread
+from twisted.logger import LogEvent, formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pubsub import client as asyncio_client
@@ -155,6 +156,21 @@ class CoroutineTests(TestCase):
         for found in await in_both(scenario):
             assert [one.payload for one in found] == [b"a", b"b"]
             assert found[1].offset == found[0].offset + 1
+
+    async def test_a_connection_is_not_in_the_log_of_the_program(self) -> None:
+        broker = start_broker(self)
+        events: list[LogEvent] = []
+        observer: Any = events.append
+        globalLogPublisher.addObserver(observer)
+        self.addCleanup(globalLogPublisher.removeObserver, observer)
+
+        async def scenario(connect: Callable[..., Any]) -> None:
+            async with connect(broker.url("cafe")) as client:
+                await client.publish("cafe/7", b"x", confirm=True)
+
+        await in_reactor(scenario)
+        texts = [formatEvent(one) for one in events]
+        assert not [text for text in texts if "factory" in text.lower()]
 
     async def test_a_broker_that_cannot_be_reached(self) -> None:
         broker = start_broker(self)
