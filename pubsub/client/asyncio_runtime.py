@@ -81,7 +81,10 @@ class AsyncioRuntime(Runtime):
         self, host: str, port: int, tls: TlsOptions | None, observer: Observer
     ) -> None:
         try:
-            context = None if tls is None else tls.context()
+            context = None
+            if tls is not None:
+                # Reading the authorities of the system takes up to a tenth of a second.
+                context = await self._loop.run_in_executor(None, tls.context)
             name = None if tls is None else host
             await self._loop.create_connection(
                 lambda: _AsyncioStream(observer), host, port, ssl=context, server_hostname=name

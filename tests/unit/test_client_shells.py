@@ -39,6 +39,7 @@ from pubsub.client import (
     loop_thread,
 )
 from pubsub.client import twisted as twisted_client
+from pubsub.client.client_tls import TlsOptions
 from pubsub.protocols.cafe.codec import MAX_MESSAGE
 from pubsub.testing import LocalBroker, start_broker
 from tests.unit.fakes import scratch
@@ -327,6 +328,25 @@ class TlsTests(TestCase):
                 await publish(connect, "127.0.0.1", tls_ca=self.ca)
 
         await in_both(scenario)
+
+    async def test_the_authorities_are_not_read_in_the_loop(self) -> None:
+        """There, the program would stand still at each connection."""
+        threads: list[threading.Thread] = []
+        context = TlsOptions.context
+
+        def read(options: TlsOptions) -> Any:
+            threads.append(threading.current_thread())
+            return context(options)
+
+        async def scenario(connect: Callable[..., Any]) -> None:
+            url = f"nsd+tls://localhost:{self.port}"
+            async with connect(url, client_id="bob", tls_ca=self.ca) as client:
+                await client.publish("t", b"x", confirm=True)
+            assert threads
+            assert threading.current_thread() not in threads
+
+        with patch.object(TlsOptions, "context", read):
+            await in_loop(scenario)
 
     async def test_files_that_cannot_be_used(self) -> None:
         empty = self.write(scratch(self) / "empty.pem", b"")
