@@ -14,13 +14,34 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from typing import Any, TypeVar, TypeVarTuple
 
 from pubsub.client.client_errors import ClientClosed
 from pubsub.client.runtime import Ending
 
 _Result = TypeVar("_Result")
+_Arguments = TypeVarTuple("_Arguments")
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """Resolves names also at the end of the program, for the messages that are sent then."""
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*_Arguments], _Result], *args: *_Arguments
+    ) -> asyncio.Future[_Result]:
+        """See ``asyncio.AbstractEventLoop``."""
+        try:
+            return super().run_in_executor(executor, func, *args)
+        except RuntimeError:
+            # There are no threads any more when atexit calls, and nothing else for this one to do.
+            done: asyncio.Future[_Result] = self.create_future()
+            try:
+                done.set_result(func(*args))
+            except Exception as error:
+                done.set_exception(error)
+            return done
 
 
 class LoopThread:
@@ -28,7 +49,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self._loop = asyncio.new_event_loop()
+        self._loop = _Loop()
         self._thread = threading.Thread(target=self._serve, name="pubsub-client", daemon=True)
         self._thread.start()
         self.at_end: set[Ending] = set()

@@ -210,6 +210,25 @@ def test_a_client_that_is_used_while_python_removes_its_modules(broker: Broker) 
     assert run_python(_LATE, url, env={}) == "the program has ended\n"
 
 
+_AT_EXIT = """
+import atexit, sys
+from pubsub.client.blocking import connect
+
+client = connect(sys.argv[1])
+atexit.register(lambda: client.publish("cafe/7", b"the end", confirm=True))
+"""
+
+
+def test_a_client_that_connects_when_the_program_ends(broker: Broker) -> None:
+    """Python has ended the threads by then in which the name of a host is looked up."""
+    url = f"cafe://localhost:{broker.port('cafe')}"
+    with blocking.connect(url) as client, client.subscribe("cafe/7") as messages:
+        assert run_python(f"import os; os.dup2(1, 2)\n{_AT_EXIT}", url, env={}) == ""
+        found = messages.next(TIMEOUT)
+        assert isinstance(found, Message)
+        assert found.payload == b"the end"
+
+
 def test_a_client_that_is_forgotten_is_closed(broker: Broker) -> None:
     url = f"cafe://{HOST}:{broker.port('cafe')}"
     with blocking.connect(url) as other, other.subscribe("cafe/7") as messages:
