@@ -169,7 +169,7 @@ class EmbeddedBroker(Service):
         for service in self._services(protocol):
             for address in service.addresses:
                 if isinstance(address, IPv4Address | IPv6Address):
-                    return f"{_scheme(protocol, service.endpoint)}://{_host_and_port(address)}"
+                    return f"{_scheme(protocol, service.is_tls)}://{_host_and_port(address)}"
         raise NotServed(f"{protocol}: it listens on no port; is the broker started?")
 
     def _services(self, protocol: str) -> list[ListenerService]:
@@ -227,8 +227,7 @@ def _make(config: Config) -> tuple[BrokerService, LiveConfiguration]:
     return broker, LiveConfiguration(broker, config, reactor, tuning_of(config))
 
 
-def _scheme(protocol: str, endpoint: str) -> str:
-    tls = endpoint.startswith(("ssl:", "haproxy:ssl:"))
+def _scheme(protocol: str, tls: bool) -> str:
     if protocol == HTTP:
         return "https" if tls else HTTP
     return f"{protocol}+tls" if tls else protocol

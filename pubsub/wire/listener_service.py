@@ -137,6 +137,11 @@ class ListenerService(Service):
         """The addresses it listens on, with the port that was chosen for port 0."""
         return [port.getHost() for port in self._ports]
 
+    @property
+    def is_tls(self) -> bool:
+        """Whether new connections are served over TLS."""
+        return self._tls() is not None or _SSL.match(self._description) is not None
+
     def privilegedStartService(self) -> None:
         """Listen, before privileges are dropped."""
         failures: list[Failure] = []
@@ -188,13 +193,9 @@ class ListenerService(Service):
             _set_options(port.socket)
             if LOOPBACK_RENO in self._tuning:
                 use_reno_on_loopback(port.socket, port.getHost().host)
-        self._log_listening(_where(port, self._is_tls))
+        self._log_listening(_where(port, self.is_tls))
         if IDatagramSource.providedBy(self._factory):
             self._listen_udp(port)
-
-    @property
-    def _is_tls(self) -> bool:
-        return self._tls() is not None or _SSL.match(self._description) is not None
 
     def _check_exposure(self, port: IListeningPort) -> None:
         """Raise StartError if ``port`` would admit anonymous clients of other machines.
@@ -203,7 +204,7 @@ class ListenerService(Service):
         """
         if _PROXIED.match(self._description) or not self._is_exposed(host_of(port.getHost())):
             return
-        where = _where(port, self._is_tls)
+        where = _where(port, self.is_tls)
         port.stopListening()
         raise StartError(
             f"{self._protocol}: {where} would admit anonymous clients of other machines; set "

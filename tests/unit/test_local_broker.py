@@ -11,6 +11,7 @@ from typing import cast
 from urllib.parse import urlsplit
 
 import jwt
+import trustme
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, connectProtocol
@@ -23,6 +24,7 @@ import pubsub.client.twisted
 from pubsub.embed import NotServed, embed
 from pubsub.errors import ConfigurationError, StartError
 from pubsub.testing import LocalBroker, start_broker
+from tests.unit.fakes import scratch
 from tests.unit.raising import raised
 from tests.unit.streams import logged
 from tests.unit.tokens import KEY
@@ -53,6 +55,20 @@ async def connect(broker: LocalBroker, protocol: str) -> Answer:
 
 class StartBrokerTests(TestCase):
     """Brokers on free ports"""
+
+    async def test_the_urls_of_listeners_with_tls(self) -> None:
+        authority = trustme.CA()
+        directory = scratch(self)
+        ca, own = directory / "ca.pem", directory / "own.pem"
+        ca.write_bytes(authority.cert_pem.bytes())
+        own.write_bytes(authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.bytes())
+        own.chmod(0o600)
+        broker = start_broker(self, tls_cert=str(own))
+        assert broker.urls["http"].startswith("https://127.0.0.1:")
+        for protocol in ("cafe", "nsd", "rheos", "spot"):
+            assert broker.url(protocol).startswith(f"{protocol}+tls://127.0.0.1:")
+            async with pubsub.client.twisted.connect(broker.url(protocol), tls_ca=ca) as client:
+                assert await client.publish("cafe/7", b"x", confirm=True) is not None
 
     async def test_it_serves_nsd(self) -> None:
         client = await connect(start_broker(self), "nsd")
