@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Literal, Never, TypeVar, overload
 
-from pubsub.client.client_errors import (
-    ClientClosed,
-    NotExpressible,
-    OutcomeUnknown,
-)
+from pubsub.client.client_errors import ClientClosed, OutcomeUnknown
 from pubsub.client.client_links import ClientLinks
 from pubsub.client.client_options import ClientOptions
 from pubsub.client.client_url import parse_url
@@ -28,6 +24,7 @@ from pubsub.client.request_checks import (
     check_headers,
     check_level,
     check_message,
+    check_subscription,
     check_topic,
     interests_of,
 )
@@ -243,13 +240,24 @@ class Client:
 
     # Subscribing
 
+    @overload
+    def subscribe(
+        self, *topics: str, start: int | None = ..., prefixes: Sequence[str] = ...,
+        events: Literal[False] = ...,
+    ) -> Subscription[Never]: ...  # fmt: skip
+
+    @overload
+    def subscribe(
+        self, *topics: str, start: int | None = ..., prefixes: Sequence[str] = ..., events: bool
+    ) -> Subscription[Notice]: ...
+
     def subscribe(
         self,
         *topics: str,
         start: int | None = None,
         prefixes: Sequence[str] = (),
         events: bool = False,
-    ) -> Subscription:
+    ) -> Subscription[Notice]:
         """Subscribe to ``topics``, and to those whose names begin with one of ``prefixes``.
 
         ``start`` is the offset of the first message, None for those that are published from now
@@ -259,16 +267,8 @@ class Client:
         self._check_open()
         interests = interests_of(topics, prefixes, start)
         wire, target = self._links.wire_for(start)
-        for topic in topics:
-            check_topic(wire, topic)
+        check_subscription(wire, topics, prefixes)
         own = start is not None or wire.single_topic
-        if wire.single_topic and len(set(topics)) > 1:
-            raise NotExpressible(
-                f"a subscription over {wire.name} has one topic here: subscribe to each, or "
-                f"{wire.single_topic}"
-            )
-        if prefixes and not wire.traits.prefixes:
-            raise NotExpressible(f"{wire.name} cannot subscribe to prefixes; use spot://HOST:7073")
         feed = Feed(interests, self._options.feed_bytes, events)
         driver = self._links.reader(wire, target) if own else self._links.subscriber()
         link = driver.link

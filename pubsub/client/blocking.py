@@ -15,16 +15,16 @@ import threading
 import warnings
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Generic, Literal, Never, TypeVar, overload
 
 from pubsub.client import asyncio_runtime, base_client, subscription
 from pubsub.client.client_options import ClientOptions, takes_options
-from pubsub.client.feed import FeedItem
 from pubsub.client.loop_thread import LoopThread, loop_thread
 from pubsub.client.messages import Message, MessageBatch
 from pubsub.client.notices import Notice
 from pubsub.client.request_checks import BytesLike
 from pubsub.client.runtime import Cancel, Ending
+from pubsub.client.subscription import NoticeItem
 from pubsub.wire.client_events import Level
 from pubsub.wire.client_wire import Headers
 
@@ -107,20 +107,31 @@ class Client:
         """See ``pubsub.client.Client.flush``."""
         self._thread.run(self._client.flush())
 
+    @overload
+    def subscribe(
+        self, *topics: str, start: int | None = ..., prefixes: Sequence[str] = ...,
+        events: Literal[False] = ...,
+    ) -> Subscription[Never]: ...  # fmt: skip
+
+    @overload
+    def subscribe(
+        self, *topics: str, start: int | None = ..., prefixes: Sequence[str] = ..., events: bool
+    ) -> Subscription[Notice]: ...
+
     def subscribe(
         self,
         *topics: str,
         start: int | None = None,
         prefixes: Sequence[str] = (),
         events: bool = False,
-    ) -> Subscription:
+    ) -> Subscription[Notice]:
         """See ``pubsub.client.Client.subscribe``; returns when the broker has accepted it."""
         made = self._thread.run(self._subscribe(topics, start, prefixes, events))
         return Subscription(self, self._thread, made)
 
     async def _subscribe(
         self, topics: Sequence[str], start: int | None, prefixes: Sequence[str], events: bool
-    ) -> subscription.Subscription:
+    ) -> subscription.Subscription[Notice]:
         made = self._client.subscribe(*topics, start=start, prefixes=prefixes, events=events)
         try:
             await made.accepted()
@@ -135,11 +146,11 @@ class Client:
             self._thread.run(self._client.close(flush))
 
 
-class Subscription:
+class Subscription(Generic[NoticeItem]):
     """Iterate over messages, or over ``batches``; see ``pubsub.client.Subscription``."""
 
     def __init__(
-        self, client: Client, thread: LoopThread, inner: subscription.Subscription
+        self, client: Client, thread: LoopThread, inner: subscription.Subscription[NoticeItem]
     ) -> None:
         # A client that is not used any more is closed.
         self._client = client
@@ -148,19 +159,19 @@ class Subscription:
         self._current: Iterator[Message] = iter(())
         self._turn = threading.Lock()
 
-    def __enter__(self) -> Subscription:
+    def __enter__(self) -> Subscription[NoticeItem]:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __iter__(self) -> Iterator[Message | Notice]:
+    def __iter__(self) -> Iterator[Message | NoticeItem]:
         while (item := self.next()) is not None:
             yield item
             # Those that are left when the loop ends are for the next one.
             yield from self._current
 
-    def next(self, seconds: float | None = None) -> Message | Notice | None:
+    def next(self, seconds: float | None = None) -> Message | NoticeItem | None:
         """Return the next message; None at the end. Raises TimeoutError after ``seconds``.
 
         Several threads may call it: each message is given to one. ``next_item`` and ``batches`` do
@@ -183,12 +194,12 @@ class Subscription:
         finally:
             self._turn.release()
 
-    def batches(self) -> Iterator[MessageBatch | Notice]:
+    def batches(self) -> Iterator[MessageBatch | NoticeItem]:
         """Yield the messages in batches, which is faster."""
         while (item := self.next_item()) is not None:
             yield item
 
-    def next_item(self, seconds: float | None = None) -> FeedItem | None:
+    def next_item(self, seconds: float | None = None) -> MessageBatch | NoticeItem | None:
         """Return the next batch or notice; None at the end.
 
         Raises TimeoutError after ``seconds``, ClientError.

@@ -38,6 +38,19 @@ def check_topic(wire: ClientWire, topic: str) -> None:
         raise TopicNotAddressable(text, topic, wires)
 
 
+def check_subscription(wire: ClientWire, topics: Sequence[str], prefixes: Sequence[str]) -> None:
+    """As ``check_topic`` for each topic, and raise NotExpressible if the wire cannot have all."""
+    for topic in topics:
+        check_topic(wire, topic)
+    if wire.single_topic and len(set(topics)) > 1:
+        raise NotExpressible(
+            f"a subscription over {wire.name} has one topic here: subscribe to each, or "
+            f"{wire.single_topic}"
+        )
+    if prefixes and not wire.traits.prefixes:
+        raise NotExpressible(f"{wire.name} cannot subscribe to prefixes; use spot://HOST:7073")
+
+
 def interests_of(
     topics: Sequence[str], prefixes: Sequence[str], start: int | None
 ) -> list[Interest]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Generic, TypeVar
 
 from pubsub.client.client_errors import ClientError
-from pubsub.client.feed import Feed, FeedItem
+from pubsub.client.feed import Feed
 from pubsub.client.messages import Message, MessageBatch
 from pubsub.client.notices import Notice
 from pubsub.client.runtime import Runtime, Waiter
 
+NoticeItem = TypeVar("NoticeItem", bound=Notice, covariant=True)
+"""Notice with ``events=True``, else Never: then there are messages alone."""
 
-class Subscription:
+
+class Subscription(Generic[NoticeItem]):
     """Iterate with ``async for``; ``batches`` gives the messages as they arrive together.
 
     With ``events=True`` both also give notices (``pubsub.client.notices``) between the messages
@@ -27,7 +31,7 @@ class Subscription:
         self._current: Iterator[Message] = iter(())
         feed.on_change = self._wake
 
-    async def __aenter__(self) -> Subscription:
+    async def __aenter__(self) -> Subscription[NoticeItem]:
         try:
             await self.accepted()
         except BaseException:
@@ -38,7 +42,7 @@ class Subscription:
     async def __aexit__(self, *_: object) -> None:
         self.close()
 
-    async def __aiter__(self) -> AsyncIterator[Message | Notice]:
+    async def __aiter__(self) -> AsyncIterator[Message | NoticeItem]:
         while True:
             # Those that are left when the loop ends are for the next one.
             for message in self._current:
@@ -52,7 +56,7 @@ class Subscription:
             else:
                 yield item
 
-    async def __anext__(self) -> Message | Notice:
+    async def __anext__(self) -> Message | NoticeItem:
         for message in self._current:
             return message
         while True:
@@ -65,7 +69,7 @@ class Subscription:
             for message in self._current:
                 return message
 
-    async def batches(self) -> AsyncIterator[MessageBatch | Notice]:
+    async def batches(self) -> AsyncIterator[MessageBatch | NoticeItem]:
         """Yield the messages in batches, which is faster."""
         feed, new_waiter = self._feed, self._runtime.waiter
         while True:
@@ -86,7 +90,7 @@ class Subscription:
         if ticket.error is not None:
             raise ticket.error
 
-    async def next_item(self, seconds: float | None = None) -> FeedItem | None:
+    async def next_item(self, seconds: float | None = None) -> MessageBatch | NoticeItem | None:
         """Return the next batch or notice; None at the end.
 
         Raises TimeoutError after ``seconds``, and ClientError. Nothing is lost by either, nor if
@@ -96,11 +100,11 @@ class Subscription:
             item = await self._await_item(seconds)
         return item
 
-    async def _await_item(self, seconds: float | None) -> FeedItem | None:
+    async def _await_item(self, seconds: float | None) -> MessageBatch | NoticeItem | None:
         """As ``next_item``, when there is nothing yet."""
         feed, runtime = self._feed, self._runtime
         deadline = None if seconds is None else runtime.now() + seconds
-        item: FeedItem | None = None
+        item: MessageBatch | NoticeItem | None = None
         while item is None and not feed.ended:
             left = None if deadline is None else deadline - runtime.now()
             if left is not None and left <= 0:
@@ -115,9 +119,10 @@ class Subscription:
             item = self._get()
         return item
 
-    def _get(self) -> FeedItem | None:
+    def _get(self) -> MessageBatch | NoticeItem | None:
         try:
-            return self._feed.get()
+            # A feed has no notices unless it was made with ``events``.
+            return self._feed.get()  # type: ignore[return-value]
         except ClientError:
             # It may have a connection of its own.
             self._leave()

@@ -88,7 +88,7 @@ def advice(where: Destination) -> Iterator[None]:
 
 def subscribe(
     client: Client, topics: Sequence[str], start: int | None, events: bool = False
-) -> Subscription:
+) -> Subscription[Notice]:
     """Subscribe to ``topics``; one that ends in ``*`` stands for all names with this prefix.
 
     Raises CommandError for a prefix with a ``start``: no protocol with a history has prefixes.

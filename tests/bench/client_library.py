@@ -16,7 +16,7 @@ import statistics
 import time
 from dataclasses import dataclass
 
-from pubsub.client import Client, MessageBatch, Subscription, connect
+from pubsub.client import Client, MessageBatch, Notice, Subscription, connect
 from tests.bench import BenchError
 from tests.bench.broker import Broker, twistd_broker
 from tests.bench.measure import WARM_UP_SECONDS, no_collection
@@ -77,7 +77,7 @@ async def _publish(
 
 
 async def _receive(
-    messages: Subscription, payloads: list[bytes], begin: float, total: asyncio.Future[int]
+    messages: Subscription[Notice], payloads: list[bytes], begin: float, total: asyncio.Future[int]
 ) -> float:
     """Return the messages a second from ``begin`` until all that was published has arrived."""
     received = 0

@@ -56,7 +56,7 @@ class _Blocking:
 
 
 class _BlockingSubscription:
-    def __init__(self, inner: blocking.Subscription) -> None:
+    def __init__(self, inner: blocking.Subscription[Any]) -> None:
         self._inner = inner
 
     async def __aenter__(self) -> _BlockingSubscription:

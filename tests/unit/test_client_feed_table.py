@@ -88,7 +88,7 @@ class NoticeTests(SynchronousTestCase):
 
     def test_the_others_get_their_gaps(self) -> None:
         runtime = MemoryRuntime(House({"spot": {}}))
-        subscriptions: dict[str, Subscription] = {}
+        subscriptions: dict[str, Subscription[Notice]] = {}
 
         def on_event(notice: Notice) -> None:
             if isinstance(notice, Gap) and notice.topics == ("a",):
@@ -108,7 +108,7 @@ class NoticeTests(SynchronousTestCase):
         assert self.kinds(runtime, subscriptions["b"]).count(Gap) == 1
         assert self.kinds(runtime, subscriptions["c"]).count(Gap) == 1
 
-    def kinds(self, runtime: MemoryRuntime, subscription: Subscription) -> list[type]:
+    def kinds(self, runtime: MemoryRuntime, subscription: Subscription[Notice]) -> list[type]:
         """Return the kinds of the items up to the first batch, or to the end."""
         found: list[type] = []
         while True:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from array import array
 from functools import partial
-from typing import Any
+from typing import Any, Never, assert_type
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.client import (
     HistoryNeeded,
     Level,
+    Message,
     NotExpressible,
     Notice,
     NotSent,
@@ -106,6 +107,20 @@ class RequestTypeTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.runtime = MemoryRuntime(House({}))
 
+    def test_a_subscription_without_events_has_messages_alone(self) -> None:
+        """mypy checks this; a program need not distinguish what cannot come."""
+        client = self.runtime.client("spot")
+        messages = client.subscribe("t")
+        assert_type(messages, Subscription[Never])
+        messages_and_notices = client.subscribe("t", events=True)
+        assert_type(messages_and_notices, Subscription[Notice])
+
+        async def take() -> None:
+            assert_type(await anext(messages), Message)
+            assert_type(await anext(messages_and_notices), Message | Notice)
+
+        take().close()
+
     def test_topics_of_another_type(self) -> None:
         for protocol in PROTOCOLS:
             client: Any = self.runtime.client(protocol)
@@ -155,7 +170,7 @@ class RequestTypeTests(SynchronousTestCase):
         assert "cafe has no history; api= is a URL of the HTTP API" in str(error)
 
 
-async def taken(reader: Subscription, count: int) -> list[Any]:
+async def taken(reader: Subscription[Any], count: int) -> list[Any]:
     return [await anext(reader) for _ in range(count)]
 
 
