@@ -9,7 +9,7 @@ this broker has read them back. After any failure another session begins, with a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
 from twisted.internet.task import deferLater
@@ -94,7 +94,6 @@ class SharedHistory:
             self.positions.begin_sharing(self.origin)
         self._unsent.reached(self._progress.reached[self.origin].offset)
         self.positions.open(self.origin)
-        # What waits for the stream counts, also if the engine is away.
         ensureDeferred(self._run_sessions())
 
     def close(self) -> None:
@@ -134,13 +133,14 @@ class SharedHistory:
     async def _run_sessions(self) -> None:
         self._running = True
         try:
-            if not self._is_surveyed:
-                offset = self._progress.reached[self.origin].offset
-                self._unsent.found(*await self._own.survey(offset))
-                self._is_surveyed = True
-            while self._connected and not self._closed:
+            while self._has_work():
                 try:
-                    await self._session()
+                    if self._is_surveyed:
+                        await self._session()
+                    offset = self._progress.reached[self.origin].offset
+                    self._unsent.found(*await self._own.survey(offset))
+                    self._is_surveyed = True
+                    continue
                 except (StreamAway, HistoryUnavailable, CancelledError) as error:
                     reason = str(error) or self._failure
                 except Exception as error:
@@ -148,13 +148,17 @@ class SharedHistory:
                     reason = str(error)
                 self._end_session(reason)
                 self._progress.rewind()
-                if self._connected and not self._closed:
+                if self._has_work():
                     self._notice.warn(reason)
                     await deferLater(self._clock, _PAUSE)
         finally:
             self._running = False
 
-    async def _session(self) -> None:
+    def _has_work(self) -> bool:
+        # What waits for the stream counts, also if the engine is away.
+        return not self._closed and (self._connected or not self._is_surveyed)
+
+    async def _session(self) -> NoReturn:
         self._is_broken = False
         last = self._last = await self._wait(self._stream.begin(self._progress.sequence))
         if last < self._progress.sequence or self.positions.is_another(self._stream.identity):
@@ -276,7 +280,9 @@ class SharedHistory:
             self._replicated += sent.messages
             self._own.shared(sent.run, sent.following)
             self._notice.recovered()
-            self._settle_own(sent.end, sent.run, sent.following)
+            self._kept = sent.end
+            self._keep(self.origin, sent.run, sent.following, sent.end)
+            self._unsent.reached(sent.end)
 
     def _take_own_beginning(self) -> None:
         """Keep that a term of this broker has begun, before anything is sent in it.
@@ -293,21 +299,15 @@ class SharedHistory:
         own = self._progress.reached[self.origin]
         batches, _ = decode_batches(record, part.run)
         lost = self._own.lost(part.run, batches)
-        following = batches[-1].sequence + batches[-1].count
         self.positions.recovering(part.run, lost)
         with self._import.recovering(lost):
-            self._own.shared(part.run, following, keep=True)
+            self._own.shared(part.run, batches[-1].sequence + batches[-1].count, keep=True)
             self._keep(self.origin, own.run, own.following, own.offset)
 
     def _keep(self, origin: str, run: int, following: int, offset: int = 0) -> None:
         """Put the progress of ``origin`` into the metadata; see ``Progress.settle``."""
         reached = self._progress.settle(origin, run, following, offset)
         self._store.put(REACHED, origin, reached.encode())
-
-    def _settle_own(self, offset: int, run: int, following: int) -> None:
-        self._kept = offset
-        self._keep(self.origin, run, following, offset)
-        self._unsent.reached(offset)
 
     def _settle_idle(self) -> None:
         """Everything behind the last own message is of others, or not shared."""

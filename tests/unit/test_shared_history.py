@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pubsub.backplane import spool
-from pubsub.backplane.replica_own import RUNS
+from pubsub.backplane.replica_own import RUNS, OwnMessages
 from pubsub.backplane.replica_record import RecordPart, decode_part, encode_batches
 from pubsub.backplane.spool import SharedLimits
 from pubsub.broker.batch import Batch
@@ -363,6 +363,28 @@ class RestartTests(ReplicaCase):
         here, there = await self.again(here), await self.again(there)
         await self.settled(here, there)
         assert await there.messages() == await here.messages()
+
+    async def test_a_log_that_cannot_be_read_for_a_while(self) -> None:
+        """The search for what was not sent is repeated, or nothing would be shared any more."""
+        here, there = self.node(), self.node()
+        await self.settled(here, there)
+        self.log.leave()
+        here.publish("t", *numbers(0, 5))
+        failures = [OSError(24, "Too many open files") for _ in range(3)]
+        survey = OwnMessages.survey
+
+        async def fail(own: OwnMessages, offset: int) -> tuple[int, int, int]:
+            if failures:
+                raise failures.pop()
+            return await survey(own, offset)
+
+        self.patch(OwnMessages, "survey", fail)
+        here = await self.again(here)
+        self.log.come_back()
+        await self.settled(here, there)
+        assert await there.payloads() == numbers(0, 5)
+        errors = self.flushLoggedErrors(OSError)  # type: ignore[no-untyped-call]
+        assert len(errors) == 3
 
     async def test_runs_are_forgotten_once_their_messages_are_shared(self) -> None:
         here, there = self.node(), self.node()
