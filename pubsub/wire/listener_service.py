@@ -179,7 +179,7 @@ class ListenerService(Service):
         if isinstance(port, tcp.Port):
             count_accept_errors(port, self._refuse)
             reserve_descriptors(port, self._refuse, self._spares_next)
-            use_proxied_streams(port.factory, self._refuse)
+            use_proxied_streams(port.factory, self._refuse, self._memory)
             use_tls_streams(
                 port.factory,
                 self._refuse,

@@ -15,13 +15,19 @@ from twisted.internet.interfaces import (
     IHandshakeListener,
     IStreamServerEndpoint,
 )
+from twisted.internet.protocol import connectionDone
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from zope.interface import implementer
 
+from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.wire.peer_address import address_text, is_local
 from pubsub.wire.proxy_header import BadHeader, ProxyHeader, read_header
+from pubsub.wire.read_buffer import ReadBuffer
 
 if TYPE_CHECKING:
+    from twisted.python.failure import Failure
+
+    from pubsub.interfaces import MemoryHolder
     from pubsub.wire.tls_stream import Refuse
 
 PROXIES_ARE_KNOWN = True
@@ -48,15 +54,18 @@ class ProxiedStream(HAProxyProtocolWrapper):
     _header: ProxyHeader | None = None
     _source: IAddress | None = None
     _is_refused = False
-    # The bytes of the header that have arrived.
-    _begun = b""
+    # The bytes of the header while it has arrived in part.
+    _begun: ReadBuffer | None = None
 
     def dataReceived(self, data: bytes) -> None:
         """See IProtocol."""
         if self._header is not None:
             self.wrappedProtocol.dataReceived(data)
         elif not self._is_refused:
-            self._begin(self._begun + data)
+            if self._begun is not None:
+                self._begun.add(data, None)
+                data = self._begun.take()
+            self._begin(data)
 
     def _begin(self, data: bytes) -> None:
         try:
@@ -65,9 +74,11 @@ class ProxiedStream(HAProxyProtocolWrapper):
             self._refuse()
             return
         if found is None:
-            self._begun = data
+            if self._begun is None:
+                self._begun = ReadBuffer(self, self.factory.memory)
+            self._begun.start(data, 0, len(data))
             return
-        self._begun = b""
+        self._forget()
         self._header, length = found
         self._source = self._believed(self._header.source)
         if IHandshakeListener.providedBy(self.wrappedProtocol):
@@ -77,10 +88,30 @@ class ProxiedStream(HAProxyProtocolWrapper):
 
     def _refuse(self) -> None:
         self._is_refused = True
-        self._begun = b""
+        self._forget()
         refuse: Refuse = self.factory.refuse
         refuse(BAD_HEADER, address_text(self.getPeer()))
         self.loseConnection()  # type: ignore[no-untyped-call]
+
+    def _forget(self) -> None:
+        """The bytes of the header are not needed any more."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun.clear()
+
+    @property
+    def held(self) -> int:
+        """See ``MemoryHolder``: the bytes of the header that are charged."""
+        return 0 if self._begun is None else self._begun.charged
+
+    def evict(self, reason: str) -> None:
+        """See ``MemoryHolder``: disconnect the client."""
+        cast("MemoryHolder", self.wrappedProtocol).evict(reason)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """See IProtocol."""
+        self._forget()
+        super().connectionLost(reason)  # type: ignore[no-untyped-call]
 
     def _believed(self, source: IAddress | None) -> IAddress | None:
         """Return ``source``, or None if it is an address of the proxy's machine, but not of ours.
@@ -142,13 +173,17 @@ def proxied(endpoint: IStreamServerEndpoint) -> IStreamServerEndpoint:
     return proxyEndpoint(endpoint)
 
 
-def use_proxied_streams(factory: object, refuse: Refuse) -> None:
+def use_proxied_streams(
+    factory: object, refuse: Refuse, memory: MemoryBudget | None = None
+) -> None:
     """Have the PROXY wrapper among the wrappers of ``factory``, if any, build ProxiedStreams.
 
-    They call ``refuse`` with a reason and the proxy for each connection without a header.
+    They call ``refuse`` with a reason and the proxy for each connection without a header, and
+    charge headers that have arrived in part to ``memory``.
     """
     while isinstance(factory, WrappingFactory):
         if isinstance(factory, HAProxyWrappingFactory):
             factory.protocol = ProxiedStream  # type: ignore[assignment]
             factory.refuse = refuse  # type: ignore[attr-defined]
+            factory.memory = MemoryBudget(0) if memory is None else memory  # type: ignore[attr-defined]
         factory = factory.wrappedFactory

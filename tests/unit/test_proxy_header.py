@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IHandshakeListener
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.testing import StringTransport
 from twisted.protocols.haproxy._wrapper import HAProxyWrappingFactory
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
+from pubsub.broker.memory_budget import INPUT, MemoryBudget
 from pubsub.wire.proxy_header import (
     BadHeader,
     ProxyHeader,
@@ -144,6 +148,9 @@ class _Client(Protocol):
     def handshakeCompleted(self) -> None:
         self.events.append(b"handshake")
 
+    def evict(self, reason: str) -> None:
+        self.events.append(reason.encode())
+
     def dataReceived(self, data: bytes) -> None:
         self.events.append(data)
 
@@ -154,9 +161,13 @@ class StreamTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.refused: list[tuple[str, str]] = []
 
+        self.memory = MemoryBudget(0)
+
     def connect(self, proxy: object = SERVER) -> tuple[Any, StringTransport]:
         factory = HAProxyWrappingFactory(Factory.forProtocol(_Client))
-        use_proxied_streams(factory, lambda reason, client: self.refused.append((reason, client)))
+        use_proxied_streams(
+            factory, lambda reason, client: self.refused.append((reason, client)), self.memory
+        )
         stream = factory.buildProtocol(None)
         transport = StringTransport(peerAddress=proxy)
         stream.makeConnection(transport)
@@ -178,6 +189,23 @@ class StreamTests(SynchronousTestCase):
                 stream.dataReceived(bytes((byte,)))
             assert stream.wrappedProtocol.events == [b"handshake"]
             assert self.refused == []
+
+    def test_a_large_header_is_charged_while_it_is_incomplete(self) -> None:
+        data = header(field(0x04, bytes(12_000)))
+        ends: tuple[Callable[[Any], None], ...] = (
+            lambda stream: stream.dataReceived(data[10_000:]),
+            lambda stream: stream.connectionLost(Failure(ConnectionDone())),
+        )
+        for end in ends:
+            stream, _ = self.connect()
+            for at in range(0, 10_000, 1000):
+                stream.dataReceived(data[at : at + 1000])
+            assert (stream.held, self.memory.held[INPUT], self.memory.used) == (10_000,) * 3
+            assert self.memory.holders == {stream}
+            stream.evict("memory")
+            assert stream.wrappedProtocol.events == [b"memory"]
+            end(stream)
+            assert (stream.held, self.memory.used, self.memory.holders) == (0, 0, set())
 
     def test_a_connection_without_a_header_is_counted_and_closed(self) -> None:
         for data in MALFORMED:
