@@ -98,7 +98,12 @@ _GET = re.compile(
     rb', ?"after": ?(0|[1-9][0-9]{0,17})\}'
 )
 
-_HTTP = re.compile(rb"[!-~]{1,32} [!-~]+ HTTP/[0-9]\.[0-9]")
+# Lines at the beginning of other protocols, by their counted reasons. The second version of the
+# PROXY header has its line behind two empty ones.
+_FOREIGN = {
+    "http-request": re.compile(rb"[!-~]{1,32} [!-~]+ HTTP/[0-9]\.[0-9]"),
+    "unexpected-proxy-header": re.compile(rb"PROXY (TCP4|TCP6|UNKNOWN)( .*)?|\x00"),
+}
 
 
 def unwrap(line: bytes) -> tuple[bytes, bool]:
@@ -111,9 +116,9 @@ def unwrap(line: bytes) -> tuple[bytes, bool]:
     return line, False
 
 
-def is_http_request(line: bytes) -> bool:
-    """Return whether ``line`` is the first line of an HTTP request."""
-    return _HTTP.fullmatch(line) is not None
+def foreign_reason(line: bytes) -> str | None:
+    """Return the reason of a line with which another protocol begins; None for other lines."""
+    return next((reason for reason, form in _FOREIGN.items() if form.fullmatch(line)), None)
 
 
 def parse(text: bytes, line: bytes) -> Request:

@@ -22,7 +22,7 @@ from pubsub.protocols.nsd.codec import (
     Subscribe,
     Unsubscribe,
     error,
-    is_http_request,
+    foreign_reason,
     parse,
     password_of,
     unwrap,
@@ -39,12 +39,7 @@ from pubsub.protocols.nsd.identity_proof import (
     prove,
 )
 from pubsub.protocols.nsd.message_list import ListStart, MessageList
-from pubsub.protocols.nsd.refusals import (
-    NOT_SHARED,
-    NOT_STORED,
-    connection_refusal_of,
-    refusal_of,
-)
+from pubsub.protocols.nsd.refusals import NOT_SHARED, NOT_STORED, connection_refusal_of, refusal_of
 from pubsub.protocols.nsd.requests import Requests, topic_of
 from pubsub.protocols.nsd.waiting_request import WaitingRequest
 from pubsub.wire.connection import Connection
@@ -212,9 +207,11 @@ class NsdConnection(Connection):
             return
         except InvalidLine as invalid:
             response = error(f"INVALID REQUEST: [{invalid.shown}]")
-            if is_http_request(line):
-                # A browser has sent it for a web page, and the page may have chosen the body.
-                self.fail("http-request", wrap(response, in_base64), line)
+            foreign = foreign_reason(line)
+            if foreign is not None:
+                # A web page may have chosen the lines behind it. And the client of a proxy would
+                # take this response for that to its first request.
+                self.fail(foreign, wrap(response, in_base64), line)
                 return
             self.refuse("invalid-request", frame=line)
         except Refused as refused:
