@@ -103,15 +103,17 @@ class ErrorTests(FastCase):
         }
         assert {int(code) for code in CODES.values()} == {1, 2, 3, 4, 5, 6, 7, 8, 10}
 
-    def test_the_question_whether_all_was_handled_is_no_refusal(self) -> None:
+    def test_questions_are_no_refusals(self) -> None:
+        # Whether all was handled, and whether a topic exists.
         fast = self.house()
         fast.owner()
         assert self.answer(fast, wire.unsubscribe(OWNER, 0) * 2) == wire.error(5, NO_TOPIC, 0) * 2
-        assert fast.refusals() == {}
-        assert self.answer(fast, wire.unsubscribe(FORGED, 0)) == wire.error(5, BAD_TOKEN, 0)
         assert self.answer(fast, wire.unsubscribe(OWNER, 1)) == wire.error(5, NO_TOPIC, 1)
-        assert self.answer(fast, wire.subscribe(OWNER, 0)) == wire.error(2, NO_TOPIC, 0)
-        assert fast.refusals() == {"bad-token": 1, "topic-not-found": 2}
+        assert fast.refusals() == {}
+        assert self.answer(fast, wire.unsubscribe(FORGED, 1)) == wire.error(5, BAD_TOKEN, 1)
+        assert self.answer(fast, wire.unsubscribe(OTHER)) == wire.error(5, WRONG_KEY)
+        assert self.answer(fast, wire.subscribe(OWNER, 1)) == wire.error(2, NO_TOPIC, 1)
+        assert fast.refusals() == {"bad-token": 1, "wrong-queue-key": 1, "topic-not-found": 1}
 
     def test_without_errors_refusals_are_counted_only(self) -> None:
         fast = self.house(errors="off")

@@ -141,8 +141,9 @@ class FastConnection(Connection):
                     self._rotate(packet)
         except Refused as refused:
             offending = TYPES[type(packet)]
-            if isinstance(packet, Unsubscribe) and not topic_id and type(refused) is TopicNotFound:
-                # A client asks whether earlier requests were handled: the ERROR is the answer.
+            if isinstance(packet, Unsubscribe) and type(refused) is TopicNotFound:
+                # Not counted: a client asks whether a topic exists before it creates it, or with no
+                # topic whether earlier requests were handled. The ERROR is the answer.
                 self._reply_error(self._error(offending, code_of(refused), topic_id))
             else:
                 self._refuse(offending, refused, topic_id)
