@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from twisted.internet.interfaces import ISSLTransport
 from twisted.protocols.policies import ProtocolWrapper
 
-from pubsub.wire.life_cycle import Action, Event, LifeCycle, State, Step, Wait
+from pubsub.wire.life_cycle import Action, Event, LifeCycle, State, Wait
 from pubsub.wire.unsent_bytes import TransportCharge, bottom_of, unsent_bytes, untaken_bytes
 
 if TYPE_CHECKING:
@@ -110,12 +110,11 @@ class Departure:
             if self._life.state is step.state:
                 # Otherwise an action before this one has caused another event.
                 _ACTIONS[action](self)
-        self._look(step)
+        self._look()
 
     def settle(self) -> None:
         """Pending output has been sent: continue if it was the last."""
-        pending = self.undrained or self._leaver.owes_answers()
-        if self._life.state is State.ANSWERING and not pending:
+        if not (self.undrained or self._leaver.owes_answers()):
             self.on(Event.ANSWERED)
 
     def outbox_drained(self) -> None:
@@ -123,13 +122,11 @@ class Departure:
         self.undrained = False
         self.settle()
 
-    def _look(self, step: Step) -> None:
+    def _look(self) -> None:
         """After a step: whether the condition for the next one is met already."""
-        if self._life.state is not step.state:
-            return
-        if step.state is State.ANSWERING:
+        if self._life.state is State.ANSWERING:
             self.settle()
-        elif step.state is State.FLUSHING:
+        else:
             self._measure()
 
     # Actions
@@ -183,10 +180,9 @@ class Departure:
         self._set_timer()
 
     def _set_timer(self) -> None:
-        left = max(self._due - self._clock.seconds(), 0.0)
-        if self._timer is not None and self._timer.active():
-            self._timer.reset(min(left, _TICK))
-        else:
+        if self._timer is None or not self._timer.active():
+            # Every deadline is further away than the next tick.
+            left = max(self._due - self._clock.seconds(), 0.0)
             self._timer = self._clock.callLater(min(left, _TICK), self._tick)
 
     def _tick(self) -> None:

@@ -13,6 +13,7 @@ from pubsub.wire import life_cycle
 from pubsub.wire.departure import LINGER
 from pubsub.wire.life_cycle import TABLE, Action, Event, LifeCycle, State, Wait
 from tests.unit.connections import Frames, Setup
+from tests.unit.streams import logged
 
 EVENTS = st.lists(st.sampled_from(Event), max_size=12)
 KINDS = {
@@ -229,6 +230,42 @@ class FlushingTests(SynchronousTestCase):
             setup.clock.pump([0.1, 0.0])
             assert done, how
 
+    def test_a_client_that_has_closed_its_half_is_not_read_from(self) -> None:
+        self.leave("half")
+        assert self.stream.half_closed
+        assert self.stream.paused
+        self.leave("close")
+        assert not self.stream.paused
+
+    def test_a_client_that_does_not_read_is_logged(self) -> None:
+        lines = logged(self)
+        for how in ("close", "half"):
+            setup, connection = self.leave(how)
+            setup.clock.pump([1.0] * 6)
+            assert [line for line in lines if "disconnected" in line] == [
+                f"toy client '{connection.peer}' disconnected: did not read its messages for 5 s"
+            ]
+            lines.clear()
+
+    def test_a_client_that_has_read_everything_is_not_logged(self) -> None:
+        lines = logged(self)
+        setup = Setup()
+        client, connection = setup.connect()
+        connection.close(b"last")
+        setup.clock.pump([1.0] * 3)
+        assert client.stream.lost
+        assert lines == []
+
+    def test_a_stop_does_not_renew_the_linger(self) -> None:
+        setup = Setup()
+        client, connection = setup.connect()
+        connection.close(b"last")
+        setup.clock.pump([1.0, 0.9])
+        connection.drain()
+        assert not client.stream.losing
+        setup.clock.advance(0.1)
+        assert client.stream.losing
+
     def test_tls_that_is_not_answered_is_closed_after_the_linger(self) -> None:
         setup = Setup()
         client, connection = setup.connect(provides=KINDS["TLS"])
@@ -241,6 +278,23 @@ class FlushingTests(SynchronousTestCase):
         assert client.take() == b"last"
         setup.clock.pump([1.0, 1.0])
         assert [at - calls[0] for at in calls] == [0, LINGER]
+        # The transport stays, and is aborted after the same time.
+        setup.clock.pump([1.0, 0.9])
+        assert not client.stream.aborted
+        setup.clock.pump([0.1, 0.0])
+        assert client.stream.lost
+        assert connection.ends == 1
+        assert not setup.clock.getDelayedCalls()
+        assert setup.broker.memory.used == 0
+
+    def test_a_client_that_is_evicted_by_its_last_bytes_is_aborted(self) -> None:
+        setup = Setup()
+        client, connection = setup.connect()
+        connection.send_last = lambda data: connection.evict("slow")  # type: ignore[method-assign]
+        connection.close(b"last")
+        assert client.stream.aborted
+        assert not client.stream.half_closed
+        assert connection.ends == 1
 
 
 class OwedTests(SynchronousTestCase):
