@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from base64 import b64decode
+
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -63,6 +66,7 @@ class StreamTests(PasswordCase):
         for bad in (
             handshake[:7] + b"\x01\xff" + handshake[9:],
             handshake[:3] + b"\x05" + handshake[4:],
+            handshake[:2] + b"\x05" + handshake[3:],
             b"\xca\xfe" + handshake[2:],
             b"\x00" + handshake,
             handshake + handshake,
@@ -72,13 +76,25 @@ class StreamTests(PasswordCase):
             cafe.pump(3)
             client.stream.lose()
             cafe.pump(3)
-        shown = b"".join(payload for _sender, payload in contents(self, cafe))
-        assert b"malformed" in shown
+        payloads = [payload for _sender, payload in contents(self, cafe)]
+        events = [json.loads(payload) for payload in payloads if payload.startswith(b"{")]
+        malformed = [event for event in events if event["event"] == "malformed"]
+        assert len(malformed) == 5
+        shown = b"".join([*payloads, *(b64decode(event.get("frame", "")) for event in malformed)])
         for secret in (b"hunter2", b"sesame"):
             assert secret not in shown
             assert secret.decode() not in "".join(lines)
             assert secret not in repr(vars(cafe.broker.sessions)).encode()
-        assert b"aHVudGVyMg" not in shown
+
+    def test_without_passwords_a_malformed_frame_with_a_colon_is_shown(self) -> None:
+        cafe = Cafe({"events": True})
+        cafe.start()
+        bad = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+        cafe.connect("cafe").send(bad)
+        cafe.pump(3)
+        events = [json.loads(payload) for _sender, payload in contents(self, cafe)]
+        frames = [event["frame"] for event in events if event["event"] == "malformed"]
+        assert [b64decode(frame) for frame in frames] == [bad]
 
     def test_the_user_is_the_sender(self) -> None:
         cafe = self.cafe()
@@ -136,6 +152,16 @@ class StreamTests(PasswordCase):
         cafe.pump(3)
         assert client.take() == wire.ack(2) + PONG
         assert wire.payloads(reader.take()) == [b"first", b"second"]
+
+    def test_with_a_password_that_is_remembered_input_does_not_wait(self) -> None:
+        cafe = self.cafe()
+        cafe.connect("cafe").send(wire.hs_pub(1, RIGHT))
+        cafe.pump(3)
+        client = cafe.connect("cafe")
+        client.stream.feed(wire.hs_pub(1, RIGHT) + PING)
+        client.stream.feed(PING)
+        assert client.take() == wire.ack(2) + PONG * 2
+        assert cafe.broker.passwords.verified == 1
 
     def test_clients_of_other_machines_need_no_permission_to_be_anonymous(self) -> None:
         for mode, exposed in (("required", False), ("optional", True), ("none", True)):

@@ -43,6 +43,22 @@ class ResumptionTests(SynchronousTestCase):
         assert not carol.closed
         assert len(cafe.broker.sessions) == 1
 
+    def test_at_the_bound_of_memory_no_channel_can_be_added(self) -> None:
+        cafe = Cafe()
+        cafe.subscriber(b"\x01\x02").stream.lose()
+        memory = cafe.broker.memory
+        for channels, answer in (
+            (b"\x03", wire.ack(0, status=4)),
+            (b"\x01\x03", wire.ack(0, status=4)),
+            (b"\x02\x01", wire.ack(1)),
+            (b"", wire.ack(1)),
+        ):
+            again = cafe.connect("cafe")
+            memory.limit = memory.used
+            again.send(wire.hs_sub(channels, wire.resume(b"bob", 1)))
+            assert again.take() == answer, channels
+            memory.limit = 0
+
     def test_missed_messages_follow_the_gap_in_order_before_live_ones(self) -> None:
         cafe = Cafe()
         alice, bob = cafe.publisher(), cafe.subscriber(b"\x01\x02")
