@@ -54,8 +54,6 @@ def confirmed_by_host(topic: Topic) -> Condition:
 
 def all_of(conditions: list[Condition]) -> Condition:
     """Return the condition that all of ``conditions`` hold."""
-    if len(conditions) == 1:
-        return conditions[0]
 
     def when(call: Callable[[str | None], None]) -> None:
         results: list[str | None] = []

@@ -9,6 +9,7 @@ from twisted.internet.interfaces import ITCPTransport, ITransport
 
 from pubsub.broker.limits import BrokerLimits
 from pubsub.errors import Refused
+from pubsub.interfaces import IStore
 from pubsub.wire.connection import Connection
 from tests.unit.fakes import clock_at, make_broker, make_listener
 from tests.unit.streams import Client, Stream
@@ -79,10 +80,14 @@ class Setup:
     """A listener for a connection class, and clients of it."""
 
     def __init__(
-        self, kind: type[Frames] = Frames, limits: BrokerLimits | None = None, **settings: Any
+        self,
+        kind: type[Frames] = Frames,
+        limits: BrokerLimits | None = None,
+        store: IStore | None = None,
+        **settings: Any,
     ) -> None:
         self.clock = clock_at()
-        self.broker = make_broker(self.clock, limits)
+        self.broker = make_broker(self.clock, limits, store)
         self.listener = make_listener(self.broker, **settings)
         self._kind = kind
 
