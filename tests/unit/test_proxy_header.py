@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.error import ConnectionDone
-from twisted.internet.interfaces import IHandshakeListener
+from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.testing import StringTransport
 from twisted.protocols.haproxy._wrapper import HAProxyWrappingFactory
@@ -32,11 +32,14 @@ from tests.unit.proxy_headers import ADDRESSES, LOCAL, SIGNATURE, field, header,
 
 LINE = b"PROXY TCP4 192.0.2.9 192.0.2.1 4000 7070\r\n"
 CLIENT, SERVER = IPv4Address("TCP", "192.0.2.9", 4000), IPv4Address("TCP", "192.0.2.1", 7070)
+HERE = IPv4Address("TCP", "192.0.2.2", 7070)
 SIXTH = socket.inet_pton(socket.AF_INET6, "2001:db8::9")
 MALFORMED = (
     b"PROXY TCP4 192.0.2.9 192.0.2.1 x 7070\r\n",
     b"PROXY TCP4 192.0.2.9 192.0.2.1 4000 65536\r\n",
     b"PROXY TCP4 192.0.2.9 192.0.2.1 4000 -1\r\n",
+    b"PROXY TCP4 192.0.2.9 192.0.2.1 +4000 7070\r\n",
+    b"PROXY TCP4 192.0.2.9 192.0.2.1 4_000 7070\r\n",
     b"PROXY TCP4 evil.example 192.0.2.1 4000 7070\r\n",
     b"PROXY TCP4 \xff\xff 192.0.2.1 4000 7070\r\n",
     b"PROXY TCP4 2001:db8::9 192.0.2.1 4000 7070\r\n",
@@ -90,6 +93,25 @@ class ReadingTests(SynchronousTestCase):
         ):
             assert read_header(data) == (ProxyHeader(), len(data))
 
+    def test_the_longest_headers(self) -> None:
+        line = b"PROXY UNKNOWN ".ljust(105, b"f")
+        assert read_header(line + b"\r\n") == (ProxyHeader(), 107)
+        assert read_header(line + b"f") is None
+        for data in (line + b"f\r", line + b"f\r\n"):
+            with pytest.raises(BadHeader):
+                read_header(data)
+        longest = header(field(0x04, bytes(16 * 1024 - 15)))
+        assert read_header(longest) == (ProxyHeader(CLIENT, SERVER), 16 + 16 * 1024)
+        with pytest.raises(BadHeader):
+            read_header(header(field(0x04, bytes(16 * 1024 - 14)))[:16])
+
+    def test_the_lowest_and_the_highest_port(self) -> None:
+        found = read_header(b"PROXY TCP4 192.0.2.9 192.0.2.1 0 65535\r\n")
+        assert found
+        assert (found[0].source, found[0].destination) == (
+            IPv4Address("TCP", "192.0.2.9", 0), IPv4Address("TCP", "192.0.2.1", 65535),
+        )  # fmt: skip
+
     def test_malformed_headers(self) -> None:
         for data in MALFORMED:
             with pytest.raises(BadHeader):
@@ -132,13 +154,18 @@ class NameTests(SynchronousTestCase):
         assert certified_name(tls_field(b"\xff")) == ""
         assert certified_name(tls_field(b"ada") + b"\x20") == ""
         assert certified_name(b"\x22\xff\xff") == ""
+        assert certified_name(tls_field(b"ada")[:-1]) == ""
+        assert certified_name(tls_field(b"ada") + field(0x04, b"")) == "ada"
+
+    def test_a_certificate_without_a_name(self) -> None:
+        assert certified_name(field(0x20, b"\x07\0\0\0\0" + field(0x21, b"TLSv1.3"))) == ""
 
     @given(st.binary(max_size=60))
     def test_any_fields(self, data: bytes) -> None:
         assert isinstance(certified_name(data), str)
 
 
-@implementer(IHandshakeListener)
+@implementer(IHandshakeListener, IHalfCloseableProtocol)
 class _Client(Protocol):
     """The protocol above the header."""
 
@@ -147,6 +174,12 @@ class _Client(Protocol):
 
     def handshakeCompleted(self) -> None:
         self.events.append(b"handshake")
+
+    def readConnectionLost(self) -> None:
+        self.events.append(b"nothing more")
+
+    def writeConnectionLost(self) -> None:
+        self.events.append(b"all sent")
 
     def evict(self, reason: str) -> None:
         self.events.append(reason.encode())
@@ -169,14 +202,14 @@ class StreamTests(SynchronousTestCase):
             factory, lambda reason, client: self.refused.append((reason, client)), self.memory
         )
         stream = factory.buildProtocol(None)
-        transport = StringTransport(peerAddress=proxy)
+        transport = StringTransport(hostAddress=HERE, peerAddress=proxy)
         stream.makeConnection(transport)
         return stream, transport
 
     def test_input_after_the_header(self) -> None:
         for data in (LINE, header()):
             stream, _ = self.connect()
-            assert stream.getPeer() == SERVER
+            assert (stream.getPeer(), stream.getHost()) == (SERVER, HERE)
             stream.dataReceived(data + b"first")
             stream.dataReceived(b"second")
             assert stream.wrappedProtocol.events == [b"handshake", b"first", b"second"]
@@ -222,8 +255,14 @@ class StreamTests(SynchronousTestCase):
             stream, transport = self.connect()
             stream.dataReceived(data + b"check")
             assert stream.wrappedProtocol.events == [b"handshake", b"check"]
-            assert stream.getPeer() == SERVER
+            assert (stream.getPeer(), stream.getHost()) == (SERVER, HERE)
             assert not transport.disconnecting
+
+    def test_both_halves_of_the_end_are_passed_on(self) -> None:
+        stream, _ = self.connect()
+        stream.readConnectionLost()
+        stream.writeConnectionLost()
+        assert stream.wrappedProtocol.events == [b"nothing more", b"all sent"]
 
     def test_the_machine_of_the_proxy_is_not_that_of_the_broker(self) -> None:
         here = IPv4Address("TCP", "127.0.0.1", 4000)
