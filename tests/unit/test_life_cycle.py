@@ -219,6 +219,21 @@ class FlushingTests(SynchronousTestCase):
         client.stream.read()
         assert setup.broker.memory.used == 8192
 
+    def test_a_subscriber_is_charged_for_unread_replies(self) -> None:
+        setup = Setup()
+        client, connection = setup.connect()
+        connection.open_outbox()
+        before = setup.broker.memory.used
+        client.stream.stop_reading()
+        connection.reply(b"x" * 70_000)
+        # Over TLS the transport does not report that it gets still more.
+        client.stream.producer = None
+        connection.reply(b"x" * 30_000)
+        assert setup.broker.memory.used == before + 100_000
+        client.stream.producer = connection
+        client.stream.read()
+        assert setup.broker.memory.used == before
+
     def test_a_stop_does_not_wait_for_them(self) -> None:
         for how in ("close", "half"):
             setup, _ = self.leave(how, slow_seconds=30)

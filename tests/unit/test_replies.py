@@ -98,6 +98,14 @@ class QueueTests(SynchronousTestCase):
             assert client.stream.half_closed
             assert client.take().removesuffix(b"bye") == b"12"
 
+    def test_the_first_of_several_last_words_is_sent(self) -> None:
+        self.wait(b"1")
+        self.connection.close(b"first")
+        self.connection.close(b"second")
+        self.connection.drain()
+        self.disk.syncs.pop()(True)
+        assert self.client.take() == b"1first"
+
     def test_a_connection_that_is_gone_is_owed_nothing(self) -> None:
         ways: tuple[Callable[[Client], None], ...] = (
             lambda client: client.stream.lose(),

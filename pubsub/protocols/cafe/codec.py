@@ -197,9 +197,8 @@ def decode(data: bytes, at: int = 0) -> tuple[Frame, int] | None:
 
     Raises CafeError.
     """
-    length = needed(data, at)
-    end = at + length
-    if end > len(data) or len(data) - at < HEADER.size:
+    end = at + needed(data, at)
+    if end > len(data):
         return None
     frame = FRAMES.get(data[at + 2])
     if frame is None:

@@ -221,7 +221,7 @@ class Codec:
         Raises RheosError.
         """
         end = at + self.needed(data, at)
-        if end > len(data) or len(data) - at < HEADER_SIZE:
+        if end > len(data):
             return None
         start = at + HEADER_SIZE
         stop = self._check_checksum(data, at, end)
