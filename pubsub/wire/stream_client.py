@@ -242,7 +242,6 @@ class StreamClient(Identified, Protocol):
             departure = self._leave()
             departure.last = self.goodbye
             self.end_reason = "stopped"
-            self.hold("closing")
             if outbox is not None:
                 departure.undrained = True
                 outbox.release()

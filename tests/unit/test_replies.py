@@ -92,10 +92,13 @@ class QueueTests(SynchronousTestCase):
             connection.reply_when_stored(SYNC, b"1", b"no 1")
             connection.reply_when_stored(SYNC, b"2", b"no 2")
             leave(connection)
+            assert client.stream.paused
             self.disk.syncs.pop(0)(True)
             assert not client.stream.half_closed
             self.disk.syncs.pop(0)(True)
             assert client.stream.half_closed
+            # What the client has sent is read and discarded, so that it is not sent a reset.
+            assert client.stream.paused == (leave == Frames.readConnectionLost)
             assert client.take().removesuffix(b"bye") == b"12"
 
     def test_the_first_of_several_last_words_is_sent(self) -> None:
