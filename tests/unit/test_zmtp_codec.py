@@ -221,10 +221,24 @@ class HandshakeTests(SynchronousTestCase):
         greeting = GREETING_BYTES[:10] + b"\x04\0" + GREETING_BYTES[12:]
         assert self.complete(greeting + READY_DEALER, 1000).has_commands
 
+    def test_an_identity_has_at_most_255_bytes(self) -> None:
+        for size in (255, 256):
+            properties = {b"Identity": bytes(size)}
+            ready = zmtp.Command(b"READY", zmtp.encode_metadata(b"DEALER", properties))
+            data = GREETING_BYTES + zmtp.encode_command(ready)
+            if size == 255:
+                assert len(self.complete(data, 1000).metadata[b"identity"]) == 255
+                continue
+            with pytest.raises(zmtp.ZmtpError) as problem:
+                self.complete(data, 1000)
+            assert problem.value.reason == "malformed-metadata"
+            assert problem.value.answer == b"\x04\x19\x05ERROR\x12malformed metadata"
+
     def test_unsupported_greetings_are_refused(self) -> None:
         for data, reason in (
             (b"\x01", "not-zmtp"),
             (b"\xff" + bytes(9) + b"\x03", "not-zmtp"),
+            (b"\xff" + bytes(8) + b"\x7e\x03", "not-zmtp"),
             (GREETING_BYTES[:10] + b"\x02", "version"),
             (GREETING_BYTES[:12] + b"CURVE" + bytes(47), "mechanism"),
             (GREETING_BYTES + b"\x00\x00", "no-handshake"),
