@@ -65,9 +65,24 @@ class DividedReadTests(SynchronousTestCase):
         self.end.pauseProducing()
         self.house.pump(4)
         assert self.got == [DATA[:SIZE]]
+        assert self.client.stream.paused
         self.end.resumeProducing()
         self.house.pump(4)
         assert b"".join(self.got) == DATA
+        assert not self.client.stream.paused
+
+    def test_a_client_that_is_held_with_the_last_piece(self) -> None:
+        def receive(data: bytes) -> None:
+            self.got.append(data)
+            if len(self.got) == 3:
+                self.end.pauseProducing()
+
+        self.client.protocol.dataReceived = receive  # type: ignore[method-assign]
+        self.feed(DATA)
+        self.house.pump(4)
+        assert b"".join(self.got) == DATA
+        assert self.client.stream.paused
+        self.end.resumeProducing()
         assert not self.client.stream.paused
 
     def test_a_client_that_is_held_and_released_within_the_tick(self) -> None:

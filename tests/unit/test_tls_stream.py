@@ -38,6 +38,41 @@ def subscriber(house: House) -> Client:
     return client
 
 
+def stalled(house: House, sends: Callable[[bytes], bytes]) -> Stream:
+    """Return the transport of a client that sends this part of its first message."""
+    address = IPv4Address("TCP", "192.0.2.1", 9)
+    stream = Stream(house.clock, address)
+    listener = house.listeners["cafe"]
+    tls_end(
+        house.factories["cafe"], stream, house.clock, listener.refuse, listener.memory,
+        frame_seconds=lambda: listener.frame_seconds,
+    )  # fmt: skip
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = client_context(V13).wrap_bio(incoming, outgoing)
+    try:
+        tls.do_handshake()
+    except ssl.SSLWantReadError:
+        stream.feed(sends(outgoing.read()))
+    return stream
+
+
+def measured(client: TlsClient) -> list[int]:
+    """Return the list of the sizes of the pieces that OpenSSL is given from now on."""
+    sizes: list[int] = []
+    connection = client.end._tlsConnection
+
+    class Measured:
+        def bio_write(self, data: bytes) -> None:
+            sizes.append(len(data))
+            connection.bio_write(data)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(connection, name)
+
+    client.end._tlsConnection = cast(Any, Measured())
+    return sizes
+
+
 class KeyUpdateTests(SynchronousTestCase):
     """Messages of TLS itself, which no protocol sees"""
 
@@ -73,6 +108,19 @@ class KeyUpdateTests(SynchronousTestCase):
         self.house.turn()
         assert len(stream.received) > before
         self.house.pump(10)
+        assert not stream.paused
+
+    def test_a_client_that_is_held_meanwhile_is_not_read_from(self) -> None:
+        stream = self.client.stream
+        stream.feed(self.updates(3000))
+        self.client.protocol.hold("test")
+        before = len(stream.received)
+        self.house.pump(10)
+        assert len(stream.received) == before
+        assert stream.paused
+        self.client.protocol.release("test")
+        self.house.pump(10)
+        assert len(stream.received) > before
         assert not stream.paused
 
     def test_a_client_that_does_not_read_the_answers_is_disconnected(self) -> None:
@@ -149,10 +197,11 @@ class InputTests(SynchronousTestCase):
         client.stream.stop_reading()
         client.send(PING * 20_000)
         client.end_output()
-        used = house.broker.memory.used
+        used, sizes = house.broker.memory.used, measured(client)
         for _ in range(20):
             client.stream.feed(bytes(100_000))
         assert house.broker.memory.used <= used
+        assert sizes == []
         client.stream.read()
         received = b""
         for _ in range(20):
@@ -160,23 +209,37 @@ class InputTests(SynchronousTestCase):
             received += client.take()
         assert received == PONG * 20_000
 
+    def test_close_notify_ends_both_directions_before_tls_1_3(self) -> None:
+        for version, is_half in ((V13, True), (V12, False)):
+            house = serve(version)
+            client = publisher(house)
+            assert isinstance(client, TlsClient)
+            ended: list[bool] = []
+            self.patch(client.protocol, "readConnectionLost", lambda: ended.append(True))  # type: ignore[no-untyped-call]  # noqa: B023
+            client.end_output()
+            house.pump()
+            assert (ended, client.stream.lost) == ([True] * is_half, not is_half)
+
+    def test_input_behind_a_record_that_is_damaged(self) -> None:
+        """The connection has ended, whatever the client still sends."""
+        for version in (V12, V13):
+            house = serve(version)
+            used = house.broker.memory.used
+            client = publisher(house)
+            assert isinstance(client, TlsClient)
+            client.stream.feed(b"\x17\x03\x03\0\x30" + bytes(48) + client.records(PING))
+            client.stream.feed(client.records(PING * 10_000))
+            house.pump()
+            assert client.stream.lost
+            assert client.protocol.closing
+            assert house.broker.memory.used <= used + 1000
+
     def test_openssl_gets_small_pieces(self) -> None:
         """Its buffers never shrink."""
         house = serve()
         client = publisher(house)
         assert isinstance(client, TlsClient)
-        sizes: list[int] = []
-        connection = client.end._tlsConnection
-
-        class Measured:
-            def bio_write(self, data: bytes) -> None:
-                sizes.append(len(data))
-                connection.bio_write(data)
-
-            def __getattr__(self, name: str) -> Any:
-                return getattr(connection, name)
-
-        client.end._tlsConnection = cast(Any, Measured())
+        sizes = measured(client)
         client.send(PING * 18_000)
         assert max(sizes) <= 34_000
         house.pump(3)
@@ -220,14 +283,15 @@ class RecordTests(SynchronousTestCase):
         house, client = self.start()
         rest = b""
         for _ in range(5):
-            record = client.records(PING * 100)
+            # Others are not served before the next one, which would renew the time, too.
+            record = client.records(PING)
             client.stream.feed(rest + record[:20])
             rest = record[20:]
             house.advance(4)
         client.stream.feed(rest)
         house.advance(100)
         assert not client.stream.closed
-        assert client.take() == PONG * 500
+        assert client.take() == PONG * 5
 
     def test_the_time_in_which_the_client_is_held_does_not_count(self) -> None:
         house, client = self.start()
@@ -245,10 +309,29 @@ class RecordTests(SynchronousTestCase):
         house.advance(1000)
         assert not client.stream.closed
 
+    def test_a_reload_can_end_the_limit(self) -> None:
+        house, client = self.start()
+        client.stream.feed(client.records(PING)[:20])
+        listener = house.listeners["cafe"]
+        listener.reconfigure({**listener.settings, "frame-seconds": 0})
+        house.advance(1000)
+        assert not client.stream.closed
+
+    def test_the_limit_of_handshakes_applies_to_theirs(self) -> None:
+        house = serve(frame_seconds=2, handshake_seconds=6)
+        stream = stalled(house, lambda hello: hello[:20])
+        house.advance(5.5)
+        assert not stream.closed
+        house.advance(1)
+        assert stream.lost
+        assert house.broker.counters.refusals == {("cafe", "handshake-timeout"): 1}
+
     def test_nothing_is_left_behind(self) -> None:
         house, client = self.start()
         calls = len(house.clock.getDelayedCalls())
-        client.stream.feed(client.records(PING)[:20])
+        first, second = client.records(PING), client.records(PING)
+        client.stream.feed(first[:20])
+        client.stream.feed(first[20:] + second[:20])
         client.stream.lose()
         house.pump()
         assert len(house.clock.getDelayedCalls()) <= calls
@@ -278,20 +361,6 @@ class HandshakeTests(SynchronousTestCase):
             house.attach = over_tls(version, lambda: tls)
             publisher(house)
 
-    def stalled(self, house: House, sends: Callable[[bytes], bytes]) -> Stream:
-        """Return the transport of a client that sends this part of its first message."""
-        address = IPv4Address("TCP", "192.0.2.1", 9)
-        stream = Stream(house.clock, address)
-        listener = house.listeners["cafe"]
-        tls_end(house.factories["cafe"], stream, house.clock, listener.refuse, listener.memory)
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        tls = client_context(V13).wrap_bio(incoming, outgoing)
-        try:
-            tls.do_handshake()
-        except ssl.SSLWantReadError:
-            stream.feed(sends(outgoing.read()))
-        return stream
-
     def test_each_stage_has_a_deadline(self) -> None:
         for sends in (
             lambda hello: b"",
@@ -301,7 +370,7 @@ class HandshakeTests(SynchronousTestCase):
         ):
             house = serve(handshake_seconds=3)
             used = house.broker.memory.used
-            stream = self.stalled(house, sends)
+            stream = stalled(house, sends)
             house.advance(2.5)
             assert not stream.closed
             house.advance(1)
@@ -314,9 +383,9 @@ class HandshakeTests(SynchronousTestCase):
         for limit in ({"max_connections": 1}, {"max_connections_per_address": 1}):
             house = serve(V13, **limit)
             lines = logged(self)
-            admitted = self.stalled(house, lambda hello: hello)
+            admitted = stalled(house, lambda hello: hello)
             used, calls = house.broker.memory.used, len(house.clock.getDelayedCalls())
-            refused = [self.stalled(house, sends) for sends in (lambda hello: b"", bytes)]
+            refused = [stalled(house, sends) for sends in (lambda hello: b"", bytes)]
             house.turn()
             assert all(stream.lost for stream in refused)
             assert house.broker.memory.used == used
@@ -337,7 +406,7 @@ class HandshakeTests(SynchronousTestCase):
     def test_many_half_open_ones(self) -> None:
         house = serve(handshake_seconds=3)
         timers = len(house.clock.getDelayedCalls())
-        streams = [self.stalled(house, lambda hello: hello) for _ in range(200)]
+        streams = [stalled(house, lambda hello: hello) for _ in range(200)]
         assert len(house.clock.getDelayedCalls()) <= timers + 1
         assert house.broker.memory.used >= 200 * (CONNECTION_BYTES + STREAM_BYTES)
         assert len(publisher(house).take()) == 0
@@ -397,7 +466,7 @@ class SlowTests(SynchronousTestCase):
             assert house.broker.memory.used <= used + 1000
 
     def test_a_slow_subscriber_that_ends_its_output(self) -> None:
-        """In TLS 1.3 it gets the queue, in TLS 1.2 close_notify ends both directions."""
+        """In TLS 1.3 it gets the queue."""
         house = serve()
         slow, source = subscriber(house), publisher(house)
         assert isinstance(slow, TlsClient)
