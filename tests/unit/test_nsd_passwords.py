@@ -77,6 +77,20 @@ class NsdPasswordTests(SynchronousTestCase):
         ):
             assert self.say(other, nsd, line) == WRONG
 
+    def test_publishes_of_a_known_form_need_the_password_too(self) -> None:
+        for mode in ("optional", "required"):
+            nsd = self.nsd(mode)
+            bob, eve = nsd.connect("nsd"), nsd.connect("nsd")
+            self.say(bob, nsd, with_password(wire.open_("bob")))
+            for _ in range(3):
+                assert self.say(bob, nsd, wire.publish("bob", "hello") * 2) == SUCCESS * 2
+                assert self.say(eve, nsd, wire.publish("bob", "forged") * 2) == WRONG * 2
+            assert nsd.broker.counters.refusals == {("nsd", "wrong-password"): 6}
+            # A line of the same read may prove the identity.
+            lines = with_password(wire.open_("ann"), "other") + wire.publish("ann", "x") * 2
+            assert self.say(eve, nsd, lines) == SUCCESS * 3
+            assert wire.bodies(self.say(bob, nsd, wire.get("bob"))) == ["hello"] * 6
+
     def test_other_identities_belong_to_their_first_subscriber(self) -> None:
         store = MemoryStore(1000, 10**6)
         for _ in range(2):
