@@ -177,6 +177,12 @@ class SessionRegistry:
 
     # Sessions of other brokers
 
+    def check_room(self) -> None:
+        """Raise LimitReached or MemoryExhausted if there is no room for one more session."""
+        if len(self._sessions) >= self.limit and self._oldest() is None:
+            raise LimitReached("sessions")
+        self._memory.check()
+
     def adopt(
         self, number: int, kind: Hashable, client: bytes, owner: SessionOwner | None
     ) -> Session:

@@ -60,6 +60,26 @@ class MoveTests(SessionCase):
         again = await self.resumed(here, session)
         assert await self.taken(again, 1) == [b"missed"]
 
+    async def test_without_room_the_session_stays_where_it_is(self) -> None:
+        here, there = await self.two()
+        client, session = self.subscribed(here)
+        await self.pass_time(1)
+        client.stream.lose()
+        here.publish("a", b"missed")
+        await self.settled(here, there)
+        other, _ = self.subscribed(there)
+        sessions, memory = there.broker.sessions, there.broker.memory
+        for bounded in (sessions, memory):
+            client = there.house.connect("cafe")
+            before, bounded.limit = bounded.limit, 1
+            client.send(wire.hs_sub(b"", wire.resume(b"bob", session)))
+            await self.pass_time(1)
+            bounded.limit = before
+            assert client.take() == wire.ack(0, status=4)
+        assert not other.closed
+        again = await self.resumed(here, session)
+        assert await self.taken(again, 1) == [b"missed"]
+
     async def test_rights_that_end_meanwhile(self) -> None:
         _, there, session = await self.connected()
         client = self.ask(there, session, channels=b"\x02")

@@ -197,9 +197,14 @@ class CafeHandshakes:
         return sharing.key(self._listener, *shake.parts, number.to_bytes(8, "little"))
 
     def _take_over(self, client: ServedClient, shake: _Shake, number: int) -> None:
-        """Resume a session that another broker may have; further input waits."""
+        """Resume a session that another broker may have; further input waits.
+
+        Raises Refused.
+        """
         sessions = self._listener.sessions
         assert sessions.sharing is not None
+        # Otherwise it stays at the other broker.
+        sessions.check_room()
         waits = False
 
         def taken(content: SessionContent | None) -> None:
