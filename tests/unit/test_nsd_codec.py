@@ -108,6 +108,21 @@ class RequestTests(SynchronousTestCase):
         assert (request.message.sender, request.message.body) == ("Ada", "hi")
         assert request.message.extra == {"mood": b'[1,"\xc3\xbc"]'}
 
+    def test_a_position_that_cannot_be_one_is_that_of_a_new_client(self) -> None:
+        def asked(**fields: Any) -> Any:
+            request = {"_class": "SubscribeRequest", "identity": "ada", "channel": "ben", **fields}
+            return read(json.dumps(request).encode())
+
+        for after in (0, 1, 2**63 - 1):
+            found = asked(position=True, epoch="e", after=after)
+            assert found == Subscribe("ada", "ben", True, "e", after)
+        for epoch, at in (
+            ("e", -1), ("e", 2**63), ("e", 5.0), ("e", "5"), ("e", None), (5, 5), (None, 5),
+        ):  # fmt: skip
+            found = asked(position=True, epoch=epoch, after=at)
+            assert found == Subscribe("ada", "ben", True, "", 0), (epoch, at)
+        assert asked(position=1, epoch="e", after=5) == Subscribe("ada", "ben")
+
     def test_the_fields_of_a_message_are_limited(self) -> None:
         message = {"_class": "Message", "from": "", "when": 0, "body": ""}
         message |= {str(number): 0 for number in range(2**16)}
