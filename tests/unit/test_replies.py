@@ -11,27 +11,11 @@ from pubsub.broker.durability import Durability
 from pubsub.store.memory_store import MemoryStore
 from pubsub.wire.replies import UNCONFIRMED, Condition, all_of, confirmed_by_host, stored_in
 from tests.unit.connections import Frames, Setup
+from tests.unit.stepped_disk import Disk
 from tests.unit.streams import Client
 
 ASYNC, SYNC = Durability.ASYNC, Durability.SYNC
 UNAVAILABLE = "history-unavailable"
-
-
-class Disk(MemoryStore):
-    """A store whose writes and syncs a test carries out, with their results."""
-
-    durable = True
-
-    def __init__(self) -> None:
-        super().__init__(1000, 2**20)
-        self.writes: list[Callable[[bool], None]] = []
-        self.syncs: list[Callable[[bool], None]] = []
-
-    def when_written(self, call: Callable[[bool], None]) -> None:
-        self.writes.append(call)
-
-    def when_stored(self, call: Callable[[bool], None]) -> None:
-        self.syncs.append(call)
 
 
 class QueueTests(SynchronousTestCase):
