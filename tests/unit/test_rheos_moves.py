@@ -53,6 +53,23 @@ class MoveTests(SynchronousTestCase):
         rheos.advance(61)
         assert len(rheos.clients) == 0
 
+    def test_several_ids_move_one_after_another(self) -> None:
+        rheos = Rheos()
+        ids = [bytes([number]) * 16 for number in range(1, 4)]
+        topics = [f"t{number}" for number in range(3)]
+        for topic in topics:
+            rheos.broker.topics.create(topic)
+        before = [rheos.reader(*one) for one in zip(ids, topics, strict=True)]
+        new, writer = rheos.connect("rheos"), rheos.connect("rheos")
+        for count, one in enumerate(ids, 1):
+            new.send(wire.create(one))
+            assert new.take() == FAILED
+            for topic in topics:
+                writer.send(wire.publish(CAROL, b"x", name=topic.encode()))
+            assert new.take() == wire.response(CAROL, b"x") * count
+            left = [client.take() for client in before]
+            assert left == [b""] * count + [wire.response(CAROL, b"x")] * (3 - count)
+
     def test_many_subscriptions_move_in_slices(self) -> None:
         """One read that names several ids, each with many subscriptions."""
         rheos = Rheos()
@@ -102,6 +119,18 @@ class MoveTests(SynchronousTestCase):
         client.send(b"".join(wire.subscribe(ALICE, name.encode()) for name in names))
         client.take()
         return client, names
+
+    def test_an_id_that_moves_behind_one_with_many_subscriptions(self) -> None:
+        rheos = Rheos()
+        self.subscribed(rheos, 300)
+        bob, second = rheos.reader(BOB), rheos.connect("rheos")
+        second.stream.feed(wire.create(ALICE))
+        assert second.stream.paused
+        rheos.pump()
+        second.send(wire.create(BOB))
+        rheos.connect("rheos").send(wire.publish(CAROL, b"x"))
+        assert second.take() == FAILED * 2 + wire.response(CAROL, b"x")
+        assert bob.take() == b""
 
     def test_requests_meanwhile_find_a_subscription_where_it_is(self) -> None:
         rheos = Rheos()

@@ -9,6 +9,7 @@ from uuid import UUID, uuid5
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import message_id
+from pubsub.broker.durability import Durability
 from pubsub.broker.limits import CONNECTION_BYTES
 from pubsub.broker.topic_registry import TOPIC_BYTES
 from pubsub.protocols.rheos.client_ids import CLIENT_BYTES, SUBSCRIPTION_BYTES
@@ -17,6 +18,7 @@ from pubsub.protocols.rheos.listener_state import PARENTS
 from pubsub.wire.known_heads import HEAD_BYTES
 from tests.unit import rheos_wire as wire
 from tests.unit.rheos_wire import ALICE, BOB, CAROL, FAILED, NIL, SENDERS, Rheos
+from tests.unit.stepped_disk import Disk
 from tests.unit.streams import logged
 
 ALICE_NAME = "a11ce000-a11c-e000-a11c-e000a11ce000"
@@ -24,6 +26,36 @@ ALICE_NAME = "a11ce000-a11c-e000-a11c-e000a11ce000"
 
 class AcknowledgmentTests(SynchronousTestCase):
     """rheos §3"""
+
+    def test_messages_of_one_read_wait_for_the_safest_of_their_topics(self) -> None:
+        disk = Disk()
+        rheos = Rheos(store=disk)
+        rheos.broker.topics.create("sport").durability = Durability.SYNC
+        alice = rheos.connect("rheos")
+        data = wire.publish(ALICE, b"x") + wire.publish(ALICE, b"x", name=b"sport")
+        for done in (True, True, False):
+            alice.send(data * 2)
+            assert alice.take() == b""
+            assert disk.writes == []
+            disk.syncs.pop()(done)
+            answer = alice.take()
+            assert answer == FAILED * 4 if not done else len(wire.message_ids(answer)) == 4
+        assert rheos.refused("history-unavailable") == 1
+
+    def test_create_waits_until_the_topic_is_stored(self) -> None:
+        disk = Disk()
+        rheos = Rheos(store=disk)
+        alice = rheos.connect("rheos")
+        for done, answer in ((False, FAILED), (True, wire.topic_ack("t1"))):
+            name = b"t%d" % done
+            alice.send(wire.create(ALICE, name))
+            assert alice.take() == b""
+            disk.writes.pop()(done)
+            assert alice.take() == answer
+            # What is there needs no storing.
+            alice.send(wire.subscribe(ALICE, name))
+            assert alice.take() == wire.topic_ack(name.decode())
+        assert rheos.refused("history-unavailable") == 1
 
     def test_a_message_has_the_id_that_the_broker_gave_it(self) -> None:
         rheos = Rheos()
