@@ -16,6 +16,7 @@ from pubsub.protocols.rheos.client_ids import CLIENT_BYTES, SUBSCRIPTION_BYTES
 from pubsub.protocols.rheos.codec import LAYOUTS, PROBE, Codec, Opcode, Request
 from pubsub.protocols.rheos.listener_state import PARENTS
 from pubsub.wire.known_heads import HEAD_BYTES
+from tests.unit import nsd_lines
 from tests.unit import rheos_wire as wire
 from tests.unit.rheos_wire import ALICE, BOB, CAROL, FAILED, NIL, SENDERS, Rheos
 from tests.unit.stepped_disk import Disk
@@ -26,6 +27,22 @@ ALICE_NAME = "a11ce000-a11c-e000-a11c-e000a11ce000"
 
 class AcknowledgmentTests(SynchronousTestCase):
     """rheos §3"""
+
+    def test_a_connection_gets_what_one_of_its_readers_has_not_sent(self) -> None:
+        rheos = Rheos(also={"nsd": {}})
+        client = rheos.reader(ALICE)
+        client.send(wire.publish(ALICE, b"x"))
+        assert len(wire.message_ids(client.take())) == 1
+        # The sender that other protocols show for her is not her.
+        nsd = rheos.connect("nsd")
+        request = nsd_lines.publish("news", "z").replace(b'"from": "news"', b'"from": "%b"')
+        nsd.send(nsd_lines.open_("news") + request % str(UUID(bytes=ALICE)).encode())
+        assert nsd.take() == nsd_lines.SUCCESS * 2
+        assert client.take().endswith(b"z")
+        client.send(wire.subscribe(BOB))
+        assert client.take() == wire.topic_ack()
+        client.send(wire.publish(ALICE, b"y"))
+        assert client.take()[18:] == wire.response(ALICE, b"y")
 
     def test_messages_of_one_read_wait_for_the_safest_of_their_topics(self) -> None:
         disk = Disk()
