@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.limits import CONNECTION_BYTES
@@ -120,6 +121,24 @@ class SenderTests(SynchronousTestCase):
 
 class StopTests(SynchronousTestCase):
     """nsd §8, and limits that close the connection"""
+
+    def test_a_client_that_waits_for_a_slow_disk_is_not_idle(self) -> None:
+        nsd = Nsd(idle_timeout=2)
+        nsd.start()
+        nsd.write_history(1, 10)
+        page: Deferred[object] = Deferred()
+        read = nsd.store.read
+        self.patch(nsd.store, "read", lambda *given: page)  # type: ignore[no-untyped-call]
+        client = nsd.connect("nsd")
+        client.send(wire.get("ada"))
+        nsd.advance(4)
+        page.callback(self.successResultOf(read(0, None, 1000)))
+        nsd.pump()
+        assert len(wire.bodies(client.take())) == 1
+        assert not client.closed
+        assert nsd.broker.counters.refusals == {}
+        nsd.advance(4)
+        assert client.closed
 
     def test_there_is_no_goodbye(self) -> None:
         nsd = Nsd(idle_timeout=5)
