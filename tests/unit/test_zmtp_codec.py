@@ -118,12 +118,21 @@ class FrameTests(SynchronousTestCase):
         else:
             assert unit.length <= len(data) < unit.need
 
+    def test_the_bytes_needed_are_counted_from_its_beginning(self) -> None:
+        for part, need in ((b"\x00", 2), (b"\x02" + bytes(7), 9), (b"\x00\x03ab", 5)):
+            for before in (b"", b"before"):
+                found = zmtp.decode(before + part, len(before), WIDE)
+                assert isinstance(found, zmtp.Partial)
+                assert found.need == need
+
     def test_limits(self) -> None:
         limits = zmtp.FrameLimits(frame=3, frames=2)
         assert zmtp.decode(b"\x01\x00\x00\x03abc", 0, limits) == zmtp.Unit([b"", b"abc"], [], 2, 7)
         for data, reason in (
             (b"\x00\x04", "too-large"),
             (b"\x02" + b"\xff" * 8, "too-large"),
+            (b"\x02\x80" + bytes(6) + b"\x01a", "too-large"),
+            (b"\x04\x02\x02P", "malformed-command"),
             (b"\x01\x00\x01\x00\x00\x00", "too-many-frames"),
             (b"\x01\x00\x04\x02\x01A\x00\x00", "too-many-frames"),
         ):
