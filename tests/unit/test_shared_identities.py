@@ -128,6 +128,30 @@ class MoveTests(IdentityCase):
         assert self.here.identities.figures()["identities_lost"] == 1
         assert self.there.identities.figures()["identities_taken"] == 1
 
+    async def test_a_request_that_is_refused_moves_nothing(self) -> None:
+        await self.begin("a", "b")
+        await self.done(self.here, wire.subscribe("ada", "a"))
+        await self.settled(self.here, self.there)
+        listener = self.there.house.listeners["nsd"]
+        for settings, line, answer in (
+            ({"allow-subscribe": ("b",)}, wire.subscribe("ada", "a"), "NOT AUTHORIZED: a"),
+            (
+                {"allow-subscribe": (), "allow-publish": ()},
+                wire.open_("ada"),
+                "NOT AUTHORIZED: ada",
+            ),
+            ({}, wire.subscribe("ada", "none"), "NO SUCH CHANNEL: none"),
+            ({}, wire.unsubscribe("ada", "none"), "NO SUCH CHANNEL: none"),
+            ({"max-identities": 0}, wire.subscribe("ada", "b"), "LIMIT REACHED: identities"),
+            ({"max-identities": 0}, wire.open_("ada"), "LIMIT REACHED: identities"),
+        ):
+            before = listener.settings
+            listener.reconfigure({**before, **settings})
+            assert await self.ask(self.there, line) == wire.error(answer)
+            listener.reconfigure(before)
+        assert self.there.identities.figures()["identities_taken"] == 0
+        assert self.here.identities.figures()["identities_lost"] == 0
+
     async def test_an_old_number_is_asked_for_again_and_again(self) -> None:
         await self.begin("a")
         await self.done(self.here, wire.subscribe("ada", "a"))
