@@ -460,6 +460,40 @@ class HandshakeTests(SynchronousTestCase):
         with pytest.raises(ZmtpError):
             server.initiated(Command(b"INITIATE", initiate.data[:cut]))
 
+    def test_a_command_of_another_name_is_refused(self) -> None:
+        def other(command: Command) -> Command:
+            return Command(b"MESSAGE", command.data)
+
+        client, server = CurveClient(CAROL, SERVER.public), CurveServer(SERVER)
+        hello = client.hello()
+        with pytest.raises(ZmtpError):
+            server.welcome(other(hello))
+        welcome = server.welcome(hello)
+        with pytest.raises(ZmtpError):
+            client.initiate(other(welcome), b"")
+        initiate = client.initiate(welcome, b"")
+        with pytest.raises(ZmtpError):
+            server.initiated(other(initiate))
+        assert server.client_key == b""
+        server.initiated(initiate)
+        with pytest.raises(ZmtpError):
+            client.accepted(other(server.ready(b"")))
+
+    def test_a_nonce_that_does_not_increase_is_refused(self) -> None:
+        for number, is_accepted in ((1, True), (2, False), (3, False)):
+            client, server = CurveClient(CAROL, SERVER.public), CurveServer(SERVER)
+            # INITIATE has the nonce 2.
+            nonce = number.to_bytes(8, "big")
+            signature = client._permanent.make(bytes(64), b"CurveZMQHELLO---" + nonce)
+            hello = Command(b"HELLO", client.hello().data[:106] + nonce + signature)
+            initiate = client.initiate(server.welcome(hello), b"mine")
+            if is_accepted:
+                assert server.initiated(initiate) == b"mine"
+                continue
+            with pytest.raises(ZmtpError):
+                server.initiated(initiate)
+            assert server.client_key == b""
+
     def test_a_vouch_for_another_broker_is_refused(self) -> None:
         """A broker to which carol has connected uses her INITIATE at another one."""
         client, server = CurveClient(CAROL, SERVER.public), CurveServer(SERVER)
