@@ -6,7 +6,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.access_table import AccessRule, Who
 from tests.unit import nsd_lines as wire
-from tests.unit.nsd_lines import SUCCESS, Nsd
+from tests.unit.nsd_lines import NOTHING, SUCCESS, Nsd
 from tests.unit.nsd_rules import ANY, EVERYTHING, apply
 from tests.unit.streams import Client
 
@@ -52,6 +52,19 @@ class NameTests(SynchronousTestCase):
         nsd.ask(wire.open_("secret"), wire.subscribe("ben", "secret"))
         apply(nsd, DENIED, EVERYTHING)
         assert say(nsd.connect("nsd"), wire.unsubscribe("ben", "secret")) == SUCCESS
+
+    def test_a_channel_that_may_not_be_read_is_opened_without_a_subscription(self) -> None:
+        nsd = Nsd(allow_subscribe="", max_subscriptions=0)
+        client = nsd.connect("nsd")
+        assert say(client, wire.open_("ada")) == SUCCESS
+        assert say(client, wire.publish("ada", "x")) == SUCCESS
+        listener = nsd.listeners["nsd"]
+        listener.reconfigure(
+            {**listener.settings, "allow-subscribe": ("*",), "max-subscriptions": 1}
+        )
+        assert say(client, wire.get("ada")) == NOTHING
+        assert say(client, wire.open_("ada")) == SUCCESS
+        assert wire.bodies(say(client, wire.get("ada"))) == ["x"]
 
     def test_an_anonymous_client_that_is_not_served(self) -> None:
         nsd = Nsd()
