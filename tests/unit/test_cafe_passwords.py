@@ -245,6 +245,24 @@ class DatagramTests(PasswordCase):
         assert udp.send(BOB, wire.hs_sub(b"\x01", WRONG)) == [wire.ack(0, status=8)]
         assert udp.broker.counters.connections == 1
 
+    def test_a_password_in_a_damaged_datagram_is_not_shown(self) -> None:
+        handshake = wire.hs_pub(1, b"bob:hunter2")
+        # A handshake that has lost its opcode, or its end too.
+        damaged = handshake[:2] + b"\x05" + handshake[3:]
+        for known in (True, False):
+            for bad in (damaged, damaged[:-1], b"\xff" + handshake):
+                top = {"password-file": user_file(scratch(self)), "events": True}
+                udp = Udp(top=top, client_id_password="required")
+                udp.start()
+                if known:
+                    udp.join(ALICE, wire.hs_pub(1, RIGHT))
+                udp.send(ALICE, bad)
+                udp.pump(3)
+                found = [json.loads(payload) for _sender, payload in contents(self, udp)]
+                malformed = [event for event in found if event["event"] == "malformed"]
+                assert len(malformed) == 1
+                assert "frame" not in malformed[0]
+
     def test_datagrams_wait_and_handshakes_that_are_repeated_are_ignored(self) -> None:
         udp = self.udp()
         udp.join(BOB, wire.hs_sub(b"\x01", RIGHT))

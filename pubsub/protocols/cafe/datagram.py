@@ -99,7 +99,8 @@ class CafeDatagrams(DatagramProtocol):
             if done < len(datagram):
                 client.keep(datagram[done:])
         elif done < len(datagram) and not client.closing:
-            client.fail("truncated-datagram", error(ErrorCode.MALFORMED_MESSAGE), datagram[done:])
+            frame = shown(self.listener.settings, datagram[done:])
+            client.fail("truncated-datagram", error(ErrorCode.MALFORMED_MESSAGE), frame)
 
     def _admit(self, datagram: bytes, addr: SocketAddress) -> DatagramClient | None:
         """A client for an unknown address that begins with a handshake, if the limits allow it."""
