@@ -169,6 +169,8 @@ class SessionTests(SynchronousTestCase):
         for data, code in faults.items():
             assert udp.send(CAROL, data) == [wire.error(code)]
         assert len(udp.protocol._clients) == 0
+        # None of them was admitted, not even for a moment.
+        assert udp.broker.counters.refusals == {("cafe", "no-handshake"): len(faults)}
 
     def test_a_failed_handshake_leaves_no_session_and_ends_the_datagram(self) -> None:
         udp = Udp(channels="1", allow_subscribe="x")
