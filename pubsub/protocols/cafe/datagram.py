@@ -13,7 +13,6 @@ from pubsub.errors import Refused
 from pubsub.protocols.cafe.channels import Channels
 from pubsub.protocols.cafe.codec import (
     HANDSHAKES,
-    HEADER,
     MESSAGE_OVERHEAD,
     OPCODES,
     CafeError,
@@ -128,7 +127,7 @@ class CafeDatagrams(DatagramProtocol):
             length = needed(datagram, 0)
         except CafeError as problem:
             return error(problem.code)
-        if len(datagram) < max(length, HEADER.size):
+        if len(datagram) < length:
             return error(ErrorCode.MALFORMED_MESSAGE)
         return None if datagram[2] in _HANDSHAKES else error(ErrorCode.INVALID_HANDSHAKE)
 
