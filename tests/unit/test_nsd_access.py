@@ -24,7 +24,7 @@ class NameTests(SynchronousTestCase):
 
     def test_every_request(self) -> None:
         nsd = Nsd()
-        nsd.ask(wire.open_("secret"))
+        nsd.ask(wire.open_("secret"), wire.open_("ben"))
         apply(nsd, DENIED, EVERYTHING)
         client = nsd.connect("nsd")
         for name in ("secret", "absent"):

@@ -463,6 +463,18 @@ class AgreementTests(IdentityCase):
         await self.settled(self.here, self.there)
         assert bodies(await self.polled(self.here, "ada", moved[-1][0], 1)) == ["last"]
 
+    async def test_a_form_that_was_known_before_the_identity_was_opened(self) -> None:
+        await self.begin()
+        client = self.there.house.connect("nsd")
+        for _ in range(3):
+            answer = await self.answer(client, wire.publish("ada", "early"))
+            assert answer == wire.error("NO SUCH CHANNEL: ada")
+        await self.done(self.here, wire.open_("ada"))
+        await self.settled(self.here, self.there)
+        await self.pass_time(0.5)
+        for _ in range(2):
+            assert await self.answer(client, wire.publish("ada", "x")) == SUCCESS
+
     async def test_it_is_known_where_an_identity_was_opened(self) -> None:
         await self.begin()
         await self.done(self.here, wire.open_("ada"))
