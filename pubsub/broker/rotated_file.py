@@ -20,7 +20,7 @@ class RotatedFile(LogFile):
     hole. ``write`` raises OSError if not all is written, and the next call tries again.
     """
 
-    synchronized = ["write"]  # noqa: RUF012 - the base class declares it as a list
+    synchronized = ["write", "begin_new"]  # noqa: RUF012 - the base class declares it as a list
     _file: BinaryIO
     _is_torn = False
 
@@ -69,6 +69,14 @@ class RotatedFile(LogFile):
             self.size += done
             if done:
                 self._is_torn = done < len(line)
+
+    def begin_new(self) -> None:
+        """Begin a new file, also if another program has moved the old one; raises OSError."""
+        if self.is_moved:
+            self._file.close()
+            self._openFile()
+        else:
+            self.rotate()  # type: ignore[no-untyped-call]
 
     def _begin(self) -> None:
         """Open a file if there is none, or rotate it when it is full."""

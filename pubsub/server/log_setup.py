@@ -13,6 +13,7 @@ import sys
 import syslog
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import FrameType
 from typing import IO, Any, cast
 
@@ -100,19 +101,21 @@ class ProcessLog:
 
     def _output(self) -> ILogObserver:
         if self._twistd.get("syslog"):
+            _at_signal(_report_no_file)
             render = json_line if self._json else untimed_text
             return SystemLog(self._twistd.get("prefix") or "pubsub", render)
         path = self._twistd.get("logfile") or ""
         if path == "-" or (self._twistd.get("nodaemon") and not path):
             if not self._twistd.get("nodaemon"):
                 raise SystemExit("pubsub: daemons cannot log to standard output; give a --logfile")
+            _at_signal(_report_no_file)
             return _file_observer(sys.stdout, self._json)
         path = path or _DEFAULT_FILE
         try:
             file = RotatedFile(path)
         except OSError as error:
             raise StartError(f"logfile: {path}: {error.strerror}") from None
-        _rotate_at_signal(file)
+        _at_signal(partial(_begin_new, file))
         return _file_observer(cast(IO[Any], file), self._json)
 
 
@@ -167,22 +170,26 @@ def is_journal(file: IO[Any], environ: Mapping[str, str]) -> bool:
         return False
 
 
-def _rotate_at_signal(file: RotatedFile) -> None:
-    """Begin a new file at SIGUSR1, as twistd does for its own logs."""
+def _at_signal(act: Callable[[], object]) -> None:
+    """Call ``act`` in the reactor's thread at SIGUSR1, which would end the process otherwise."""
     if signal.getsignal(signal.SIGUSR1) not in (signal.SIG_DFL, None):
         return
 
-    def rotate(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         from twisted.internet import reactor
 
-        cast(IReactorFromThreads, reactor).callFromThread(_rotate, file)
+        cast(IReactorFromThreads, reactor).callFromThread(act)
 
-    signal.signal(signal.SIGUSR1, rotate)
+    signal.signal(signal.SIGUSR1, handle)
 
 
-def _rotate(file: RotatedFile) -> None:
+def _report_no_file() -> None:
+    log.info("SIGUSR1 is ignored: the broker does not write its log into a file itself")
+
+
+def _begin_new(file: RotatedFile) -> None:
     try:
-        file.rotate()  # type: ignore[no-untyped-call]
+        file.begin_new()
     except OSError as error:
         # This line opens the file again.
         log.error(

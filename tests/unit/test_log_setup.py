@@ -30,6 +30,7 @@ from pubsub.settings import read_all
 from tests.unit.connections import Setup
 from tests.unit.fakes import scratch
 from tests.unit.raising import raised
+from tests.unit.streams import logged
 
 
 def process_log(twistd: dict[str, Any] | None = None, **settings: str) -> ProcessLog:
@@ -45,7 +46,7 @@ class ProcessLogCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.output = io.StringIO()
         self.patch(sys, "stdout", self.output)  # type: ignore[no-untyped-call]
-        handler = signal.getsignal(signal.SIGUSR1)
+        handler = signal.signal(signal.SIGUSR1, signal.SIG_DFL)
         self.addCleanup(signal.signal, signal.SIGUSR1, handler)
 
     def write(self, log: ProcessLog, *lines: str) -> None:
@@ -80,6 +81,21 @@ class OutputTests(ProcessLogCase):
         assert path.read_text().endswith(" info store.x: hello\n")
         assert self.written == []
         assert signal.getsignal(signal.SIGUSR1) not in (signal.SIG_DFL, None)
+
+    def test_the_signal_does_not_end_a_broker_without_a_file(self) -> None:
+        class Threads:
+            def callFromThread(self, call: Any) -> None:
+                call()
+
+        lines = logged(self)
+        options: list[dict[str, Any]] = [{"nodaemon": 1}, {"syslog": 1}]
+        with patch("twisted.internet.reactor", Threads(), create=True):
+            for twistd in options:
+                signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+                process_log(twistd).observer()
+                signal.raise_signal(signal.SIGUSR1)
+        text = "SIGUSR1 is ignored: the broker does not write its log into a file itself"
+        assert lines == [text] * 2
 
     def test_a_handler_of_the_signal_stays(self) -> None:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)

@@ -39,6 +39,24 @@ class RotatedFileTests(SynchronousTestCase):
         self.write("a", "b", "c", "d")
         assert self.written() == ["d\n", "a\nb\nc\n"]
 
+    def test_a_new_file_is_begun_when_it_is_asked_for(self) -> None:
+        self.write("a")
+        self.file.begin_new()
+        self.write("b")
+        assert self.written() == ["b\n", "a\n"]
+
+    def test_a_file_that_another_program_has_moved_gets_a_successor(self) -> None:
+        self.write("a")
+        moved = self.path.rename(self.path.with_name("moved"))
+        with (
+            patch("twisted.python.logfile.open", side_effect=FULL, create=True),
+            pytest.raises(OSError, match="No space"),
+        ):
+            self.file.begin_new()
+        self.file.begin_new()
+        self.write("b")
+        assert (moved.read_text(), self.written()) == ("a\n", ["b\n"])
+
     def test_it_goes_on_after_a_new_file_could_not_be_made(self) -> None:
         self.write("a", "b", "c")
         with patch("twisted.python.logfile.open", side_effect=FULL, create=True):
