@@ -48,12 +48,23 @@ def _parse(value: object) -> StoreLocation | None:
         return StoreLocation(path, path.with_name(OLD_NAME))
     kind, colon, rest = value.partition(":") if isinstance(value, str) else ("", "", "")
     if colon and rest and kind in ("log", "sqlite"):
-        # Absolute, as a broker that runs in the background may change its directory.
-        path = Path(rest).expanduser().absolute()
+        path = _absolute(rest)
         if kind == "log":
             return StoreLocation(path)
         return StoreLocation(path.with_name(path.name + ".log"), path)
     raise ValueError(f"expected memory, log or log:DIR, not {value!r}")
+
+
+def _absolute(text: str) -> Path:
+    """Return a path that does not change if a broker in the background changes its directory."""
+    try:
+        return Path(text).expanduser().absolute()
+    except RuntimeError:
+        raise ValueError(f"there is no home directory for {text!r}") from None
+    except FileNotFoundError:
+        raise ValueError(
+            f"the working directory does not exist: expected an absolute path, not {text!r}"
+        ) from None
 
 
 STORE = Kind("memory|log[:DIR]", _parse)

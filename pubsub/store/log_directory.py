@@ -126,6 +126,13 @@ class LogDirectory:
             raise StartError(f"history: {self.path / name} is not a regular file")
         return found.st_size
 
+    def require_access(self, name: str) -> None:
+        """Raise PermissionError if a file cannot be read and written."""
+        # It is not opened, as closing it would end the locks of SQLite in this process.
+        mode = os.R_OK | os.W_OK
+        if not os.access(name, mode, dir_fd=self.file, effective_ids=True):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
+
     def segments(self) -> list[str]:
         """Return the names of the segments, in order."""
         return sorted(name for name in os.listdir(self.file) if name.endswith(SUFFIX))

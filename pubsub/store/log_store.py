@@ -22,7 +22,7 @@ from zope.interface import implementer
 
 from pubsub.broker.batch import Batch, Page
 from pubsub.broker.histogram import Histogram
-from pubsub.errors import HistoryUnavailable, StartError
+from pubsub.errors import HistoryUnavailable
 from pubsub.interfaces import CommitWatcher, IStore, Value
 from pubsub.kernel import Senders
 from pubsub.store.atomic_commits import AtomicCommits
@@ -30,6 +30,7 @@ from pubsub.store.catalog import CACHE_BYTES, set_horizons
 from pubsub.store.commit_gate import MAX_UNWRITTEN
 from pubsub.store.commit_state_machine import CommitStateMachine
 from pubsub.store.commit_threads import CommitThreads
+from pubsub.store.disk_remedies import may_lack_space, refuse_start
 from pubsub.store.epochs import continuation, continues
 from pubsub.store.expired_messages import ExpiredMessages, grain_of, horizons_of
 from pubsub.store.log_directory import LogDirectory
@@ -39,7 +40,7 @@ from pubsub.store.memory_store import parcel_of
 from pubsub.store.parcel import Parcel, TopicCounts
 from pubsub.store.reader_threads import ReaderThreads
 from pubsub.store.record import Begin
-from pubsub.store.recovery import boot_id, is_locked, recover
+from pubsub.store.recovery import boot_id, recover
 from pubsub.store.retention_limits import MICROSECONDS
 from pubsub.store.run_log import RECENT, RunLog
 from pubsub.store.sqlite_migration import migrate_missing
@@ -109,16 +110,14 @@ class LogStore:
             except BaseException:
                 self._directory.close()
                 raise
-        except OSError as error:
-            raise StartError(f"history: cannot use {self.path}: {error.strerror}") from None
-        except sqlite3.Error as error:
-            raise StartError(f"history: cannot use {self.path}: {error}") from None
+        except (OSError, sqlite3.Error) as error:
+            refuse_start(self.path, error)
 
     def _begin_or_use_reserve(self, run: int) -> None:
         try:
             self._begin(run)
         except (OSError, sqlite3.OperationalError) as error:
-            if is_locked(error) or not self._directory.use_reserve():
+            if not may_lack_space(error) or not self._directory.use_reserve():
                 raise
             log.warn("history: {problem}; trying again with the reserve", problem=error)
             self._begin(run)

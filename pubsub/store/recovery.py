@@ -23,6 +23,7 @@ from twisted.logger import Logger
 from pubsub.errors import StartError
 from pubsub.store.catalog import Catalog
 from pubsub.store.damage import Damage
+from pubsub.store.disk_remedies import is_damage, is_locked
 from pubsub.store.log_directory import METADATA, POSITION, LogDirectory
 from pubsub.store.log_files import SALT_BYTES, read_note
 from pubsub.store.metadata import BUSY_SECONDS, LogPlace, LogState, Metadata, SealedSegment
@@ -92,12 +93,14 @@ def _open_metadata(directory: LogDirectory, names: Sequence[str]) -> Metadata:
         )
     if size is None:
         return Metadata.create(path, secrets.token_bytes(SALT_BYTES))
+    # SQLite would not say why it cannot open the file.
+    directory.require_access(METADATA)
     _report_lock(path)
     try:
         metadata = Metadata(path)
         newest = metadata.state().newest
     except sqlite3.DatabaseError as error:
-        if is_locked(error):
+        if not is_damage(error):
             raise
         raise StartError(
             f"history: cannot use {path}: {error}; restore it from a backup, or rebuild it "
@@ -110,13 +113,6 @@ def _open_metadata(directory: LogDirectory, names: Sequence[str]) -> Metadata:
             "them from a backup, or move the directory away to begin a new history"
         )
     return metadata
-
-
-def is_locked(error: Exception) -> bool:
-    """Return whether the metadata could not be used because another program has locked them."""
-    # Errors of the module itself, such as text that is not UTF-8, have no code.
-    code: int = getattr(error, "sqlite_errorcode", 0)
-    return code & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def _report_lock(path: Path) -> None:

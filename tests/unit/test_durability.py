@@ -72,6 +72,14 @@ class LocationTests(SynchronousTestCase):
         old = Path("h.db").absolute()
         assert STORE.parse("sqlite:h.db") == StoreLocation(Path(f"{old}.log"), old)
 
+    def test_paths_without_a_beginning(self) -> None:
+        with patch("os.getcwd", side_effect=FileNotFoundError):
+            assert STORE.parse("log:/srv/h") == StoreLocation(Path("/srv/h"))
+            text = str(raised(ValueError, STORE.parse, "log:h"))
+        assert text == "the working directory does not exist: expected an absolute path, not 'h'"
+        text = str(raised(ValueError, STORE.parse, "log:~no-such-user/h"))
+        assert text == "there is no home directory for '~no-such-user/h'"
+
     def test_invalid_stores(self) -> None:
         for wrong in ("sqlite:", "log:", "postgres", "", 5, None):
             assert "expected memory, log" in str(raised(ValueError, STORE.parse, wrong))

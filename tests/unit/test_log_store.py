@@ -366,6 +366,30 @@ class FullTests(StoreCase):
         assert (self.path / RESERVE).exists()
         self.open()
 
+    async def test_files_of_another_user(self) -> None:
+        """They are named, and the reserve is for a full disk."""
+        await self.store.close()
+        (segment,) = self.path.glob("*.log")
+        real, access = os.open, os.access
+
+        def open_file(name: Any, *given: Any, **options: Any) -> int:
+            if name == segment.name:
+                raise PermissionError(errno.EACCES, "Permission denied", name)
+            return real(name, *given, **options)
+
+        def may_access(name: Any, *given: Any, **options: Any) -> bool:
+            return name != "metadata.db" and access(name, *given, **options)
+
+        for name, call, path in (
+            ("open", open_file, segment),
+            ("access", may_access, self.path / "metadata.db"),
+        ):
+            text = f"cannot use {path}: Permission denied; let the broker's user write"
+            with mock.patch.object(os, name, call), pytest.raises(StartError, match=text):
+                self.open()
+            assert (self.path / RESERVE).exists()
+        self.open()
+
     async def test_it_does_not_open_without_a_reserve(self) -> None:
         await self.store.close()
         (self.path / RESERVE).unlink()
