@@ -13,6 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.tls_settings import TLS_SETTINGS
+from pubsub.plugin import installed_protocols
+from pubsub.server.broker_settings import BROKER_SETTINGS
 from pubsub.settings import (
     BOOLEAN,
     COUNT,
@@ -235,3 +238,20 @@ class FileTests(SynchronousTestCase):
             error = raised(ValueError, FILE.parse, "$CREDENTIALS_DIRECTORY/key")
             assert "CREDENTIALS_DIRECTORY is not set" in str(error)
             assert not is_credential("/key")
+
+    def test_every_file_that_is_read_may_be_a_credential(self) -> None:
+        """A service with DynamicUser= can read no other files of secrets."""
+        settings = [*BROKER_SETTINGS, *TLS_SETTINGS]
+        settings += [
+            one for protocol in installed_protocols().values() for one in protocol.settings
+        ]
+        ends = ("-file", "-cert", "-key", "-ca", "-creds")
+        files = [one for one in settings if one.name.endswith(ends)]
+        assert {"secret-file", "tls-key", "curve-secret-file", "peer-key", "backplane-creds"} <= {
+            one.name for one in files
+        }
+        with patch.dict(os.environ):
+            os.environ.pop("CREDENTIALS_DIRECTORY", None)
+            for one in files:
+                error = raised(ValueError, one.kind.parse, "$CREDENTIALS_DIRECTORY/x")
+                assert "CREDENTIALS_DIRECTORY is not set" in str(error), one.name

@@ -31,7 +31,7 @@ from pubsub.protocols.spot.mechanisms import (
 )
 from pubsub.protocols.spot.peer_url import parse_peer
 from pubsub.protocols.spot.zmtp import ZmtpError
-from pubsub.settings import Kind, Setting
+from pubsub.settings import FILE, Kind, Setting
 from pubsub.wire.peer_address import host_of, is_local, network_of
 
 if TYPE_CHECKING:
@@ -78,20 +78,21 @@ def _secret(value: object) -> CurveSecret | None:
         raise ValueError("expected the path of a file")
     if not value:
         return None
+    path = FILE.parse(value)
     try:
-        with open(value, encoding="ascii") as file:
+        with open(path, encoding="ascii") as file:
             text = file.read(4096).strip()
     except OSError as error:
-        raise ValueError(f"{value}: {error.strerror}") from None
+        raise ValueError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
         text = ""
     try:
         secret = CurveSecret(decode_key(text))
     except ValueError:
         raise ValueError(
-            f"{value} is not a secret key; make one with `pubsub curve-key FILE`"
+            f"{path} is not a secret key; make one with `pubsub curve-key FILE`"
         ) from None
-    warn_if_readable("curve-secret-file", value)
+    warn_if_readable("curve-secret-file", path)
     return secret
 
 

@@ -35,7 +35,7 @@ from pubsub.protocols.spot.zmtp import (
     error,
     ping,
 )
-from pubsub.settings import SECONDS, SIZE, TEXT, Setting, integer, number
+from pubsub.settings import FILE, SECONDS, SIZE, Setting, integer, number
 from pubsub.wire.connection import ConnectionFactory
 from pubsub.wire.outgoing_tls import ClientFiles
 from pubsub.wire.peer_address import network_of
@@ -56,7 +56,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("peers", PEERS, "", "a broker to share topics with; may be repeated", flag="peer"),
     Setting(
         "peer-ca",
-        TEXT,
+        FILE,
         "",
         "a file in PEM with the authorities of the certificates of tls:// peers; default: those "
         "of the system",
@@ -64,14 +64,14 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "peer-cert",
-        TEXT,
+        FILE,
         "",
         "a file in PEM with the certificate for tls:// peers",
         flag="peer-cert",
     ),
     Setting(
         "peer-key",
-        TEXT,
+        FILE,
         "",
         "a file in PEM with its key; default: peer-cert has it",
         flag="peer-key",
