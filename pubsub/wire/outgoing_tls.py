@@ -21,7 +21,7 @@ from zope.interface import implementer
 
 from pubsub.errors import ConfigurationError
 from pubsub.wire.connect_errors import NOT_TLS
-from pubsub.wire.server_tls import read_certificates, read_key, reason_of
+from pubsub.wire.server_tls import add_callback, read_certificates, read_key, reason_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,8 @@ class ClientFiles:
 
     def options(self, host: str, protocol: str) -> Any:
         """Return Twisted's options for a connection to ``host``; raises ConfigurationError."""
+        # Twisted adds callbacks when it connects, and would show a traceback.
+        add_callback(SSL.Context(SSL.TLS_METHOD))
         trust = platformTrust()
         if self.ca:
             _, found = read_certificates(f"{self.prefix}-ca", self.ca)

@@ -152,7 +152,7 @@ def _make_context(
     context.set_options(_SAFE)
     # An idle connection then takes no buffers.
     context.set_mode(SSL.MODE_RELEASE_BUFFERS)
-    context.set_alpn_select_callback(_choose_protocol)
+    add_callback(context)
     _set_ciphers(context, settings["tls-ciphers"])
     try:
         context.use_certificate(chain[0])
@@ -166,6 +166,21 @@ def _make_context(
     if authorities:
         _verify_clients(context, authorities, settings["tls-client"] == REQUIRED)
     return context
+
+
+def add_callback(context: SSL.Context) -> None:
+    """Let ``context`` choose the protocol of a connection.
+
+    Raises ConfigurationError if the process may not have a callback, which takes memory that is
+    writable and executable.
+    """
+    try:
+        context.set_alpn_select_callback(_choose_protocol)
+    except MemoryError:
+        raise ConfigurationError(
+            "TLS: the system refuses memory that is writable and executable, which callbacks of "
+            "OpenSSL need; remove MemoryDenyWriteExecute= from the unit of the service"
+        ) from None
 
 
 def _set_ciphers(context: SSL.Context, ciphers: str) -> None:

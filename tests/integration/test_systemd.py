@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 
 from tests.integration.broker import HOST, TWISTD, Start, listen
 from tests.integration.clients import (
@@ -42,6 +43,16 @@ for place, one in enumerate(high):
     os.dup2(one, 3 + place, inheritable=True)
 os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(high)), LISTEN_FDNAMES=names)
 os.execv(command[0], command)
+"""
+
+SKIPPED = 77
+# What MemoryDenyWriteExecute= does, with a call of the kernel in place of a filter of calls.
+REFUSE_EXECUTABLE_MEMORY = f"""
+import ctypes, os, sys
+PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN = 65, 1
+if ctypes.CDLL(None).prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0):
+    sys.exit({SKIPPED})
+os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
@@ -80,6 +91,21 @@ def test_the_service_is_hardened(units: Path) -> None:
     service = str(units / "pubsub.service")
     done = analyze(units, "security", "--offline=true", "--threshold=20", "--no-pager", service)
     assert done.returncode == 0, done.stdout
+
+
+def test_the_service_can_do_what_tls_needs(tmp_path: Path) -> None:
+    """TLS needs memory that MemoryDenyWriteExecute= refuses, and has a line of its own for that."""
+    lines = (UNITS / "pubsub.service").read_text().splitlines()
+    assert [one for one in lines if one.startswith("MemoryDeny")] == ["MemoryDenyWriteExecute=no"]
+    pem = tmp_path / "broker.pem"
+    trustme.CA().issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(pem))
+    command = [sys.executable, "-c", REFUSE_EXECUTABLE_MEMORY, sys.executable, TWISTD, "-n"]
+    command += ["--pidfile=", "pubsub", "--store=memory", *listen("cafe"), f"--tls-cert={pem}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == SKIPPED:
+        pytest.skip("this kernel has no PR_SET_MDWE")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("pubsub: cafe: TLS: the system refuses memory that is writable and exec")
 
 
 class Manager:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import trustme
@@ -29,6 +30,7 @@ from pubsub.broker.tls_settings import TLS, TLS_SETTINGS
 from pubsub.errors import ConfigurationError
 from pubsub.server.certificates import CertificateWatch, read_tls
 from pubsub.settings import read_all
+from pubsub.wire.outgoing_tls import ClientFiles
 from pubsub.wire.server_tls import ServerTls, load_tls
 from pubsub.wire.tls_stream import handshake_reason
 from tests.unit.fakes import make_broker, make_listener, scratch
@@ -148,6 +150,17 @@ class FileTests(SynchronousTestCase):
         key = weak.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         pem = self.write("weak.pem", key + certificate.public_bytes(Encoding.PEM))
         assert self.error(cert=pem) == f"tls-cert: {pem} cannot be used: ee key too small"
+
+    def test_a_service_without_executable_memory(self) -> None:
+        """As with MemoryDenyWriteExecute= of systemd."""
+        files = ClientFiles("peer")
+        with patch.object(SSL.Context, "set_alpn_select_callback", side_effect=MemoryError):
+            listening = self.error(cert=self.chain, key=self.key)
+            with pytest.raises(ConfigurationError) as connecting:
+                files.check()
+        assert listening == str(connecting.value)
+        assert listening.endswith("remove MemoryDenyWriteExecute= from the unit of the service")
+        files.check()
 
     def test_a_key_for_everybody_is_reported(self) -> None:
         lines = logged(self)
