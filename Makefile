@@ -19,7 +19,7 @@ BIN := .venv/bin
 # Without compiled files in __pycache__, each process of the tests, and each broker that they start,
 # would compile every module again, and pytest would rewrite all assertions again.
 unexport PYTHONDONTWRITEBYTECODE
-INSTALL := pyproject.toml constraints.txt scripts/setup hatch_build.py pubsub/kernel/compiled.pyx
+INSTALL := pyproject.toml constraints.txt scripts/setup hatch_build.py hatch_version.py pubsub/kernel/compiled.pyx
 # A process of pytest for each core, but at most four: many tests start brokers, Java or a browser.
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 # Twice as many where a test mostly waits: for brokers, timers and clients.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import cache
 
@@ -32,11 +33,18 @@ def check_kernel_choice(environment: Mapping[str, str]) -> None:
 
 @cache
 def version() -> str:
-    """Return the version that is installed, or ``unknown`` if the package is not installed."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
+    """Return the version that is installed, or ``unknown`` if the package is not installed.
+
+    It has the commit of a build between releases (``hatch_version.py``), unless the installation is
+    editable: that one keeps the commit at which it was made, and the code may be of another.
+    """
+    from importlib.metadata import PackageNotFoundError, distribution
 
     try:
-        return installed("pubsub-broker")
+        found = distribution("pubsub-broker")
     except PackageNotFoundError:
         return "unknown"
+    origin = json.loads(found.read_text("direct_url.json") or "{}")
+    if origin.get("dir_info", {}).get("editable"):
+        return found.version.partition("+")[0]
+    return found.version

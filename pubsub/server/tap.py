@@ -20,7 +20,7 @@ from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.passwords import PasswordVerifier
 from pubsub.broker.service import BrokerService
 from pubsub.broker.wall_clock import WallClock
-from pubsub.build_info import build_kind, check_kernel_choice
+from pubsub.build_info import build_kind, check_kernel_choice, version
 from pubsub.errors import ConfigurationError, PubSubError, StartError
 from pubsub.server.access_settings import report_deprecated
 from pubsub.server.backplane_settings import add_backplane
@@ -213,9 +213,10 @@ def tuning_of(config: Config) -> Tuning:
 
 
 def _report(tuning: Tuning, name: str, reactor: object) -> None:
-    """Log the form of the kernel, the tuning in use and the name of the broker."""
+    """Log the version, the form of the kernel, the tuning in use and the name of the broker."""
     log.info(
-        "kernel: {kernel}, tuning: {tuning}, name: {name}",
+        "pubsub {version}, kernel: {kernel}, tuning: {tuning}, name: {name}",
+        version=version(),
         kernel=build_kind(),
         tuning=tuning,
         name=name,

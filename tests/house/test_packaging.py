@@ -87,8 +87,14 @@ class ExtrasTests(SynchronousTestCase):
 class VersionTests(SynchronousTestCase):
     """The version"""
 
+    def release(self) -> str:
+        expression = project()["tool"]["hatch"]["version"]["expression"]
+        found = re.fullmatch(r"of_build\(\"([0-9.]+)\"\)", expression)
+        assert found is not None
+        return found[1]
+
     def test_it_is_in_one_place(self) -> None:
-        number = project()["project"]["version"]
+        number = self.release()
         found = [
             path.relative_to(ROOT).as_posix()
             for path in ROOT.glob("pubsub/**/*.py")
@@ -97,7 +103,8 @@ class VersionTests(SynchronousTestCase):
         assert found == []
 
     def test_the_installed_package_has_the_version(self) -> None:
-        assert version("pubsub-broker") == project()["project"]["version"]
+        # An installation between releases has the commit behind it.
+        assert version("pubsub-broker").partition("+")[0] == self.release()
 
 
 class ReleaseNotesTests(SynchronousTestCase):

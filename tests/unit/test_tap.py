@@ -15,7 +15,7 @@ from twisted.trial.unittest import TestCase
 
 from pubsub.broker.durability import Durability
 from pubsub.broker.service import BrokerService
-from pubsub.build_info import build_kind
+from pubsub.build_info import build_kind, version
 from pubsub.errors import ConfigurationError, LimitReached, StartError
 from pubsub.server import tap
 from pubsub.server.log_setup import LoggedProcess
@@ -27,6 +27,7 @@ from tests.unit.tokens import KEY
 from tests.unit.tunings import restore_collector
 
 MEMORY = "--store=memory"
+BUILD = f"pubsub {version()}, kernel: {build_kind()}"
 
 
 def secret(directory: Path) -> str:
@@ -158,7 +159,7 @@ class MakeServiceTests(TapCase):
             "WorkerThread", "WorkerThread", "ListenerService", "CertificateWatch", "Reloader",
             "ForcedShutdown",
         ]  # fmt: skip
-        assert f"kernel: {build_kind()}, tuning: on, name: {gethostname()}" in lines
+        assert f"{BUILD}, tuning: on, name: {gethostname()}" in lines
 
     def test_objects_of_the_start_are_not_collected_again(self) -> None:
         objects: list[list[object]] = [[] for _ in range(1000)]
@@ -171,13 +172,13 @@ class MakeServiceTests(TapCase):
         before = gc.get_freeze_count()
         self.service(MEMORY, "--proto=cafe", "--tuning=off")
         assert gc.get_freeze_count() <= before
-        assert f"kernel: {build_kind()}, tuning: off, name: {gethostname()}" in lines
+        assert f"{BUILD}, tuning: off, name: {gethostname()}" in lines
 
     def test_the_name_of_the_broker(self) -> None:
         lines = logged(self)
         assert self.make(MEMORY, "--proto=cafe").statistics.name == gethostname()
         assert self.make(MEMORY, "--proto=cafe", "--name=broker-a").statistics.name == "broker-a"
-        assert f"kernel: {build_kind()}, tuning: on, name: broker-a" in lines
+        assert f"{BUILD}, tuning: on, name: broker-a" in lines
         for wrong in ("a\nb", " a", "a" * 101):
             error = raised(SystemExit, self.make, f"--name={wrong}")
             assert "name: expected a name of at most" in str(error)
@@ -186,13 +187,13 @@ class MakeServiceTests(TapCase):
         self.patch(tap, "twisted_version", "99.1.0")  # type: ignore[no-untyped-call]
         lines = logged(self)
         self.service(MEMORY, "--proto=cafe")
-        assert f"kernel: {build_kind()}, tuning: on in part, name: {gethostname()}" in lines
+        assert f"{BUILD}, tuning: on in part, name: {gethostname()}" in lines
         (line,) = (line for line in lines if line.startswith("tuning: "))
         assert line.startswith("tuning: without tick-hook, ")
         assert line.endswith(", as Twisted 99.1.0 is not tested")
         lines.clear()
         self.service(MEMORY, "--proto=cafe", "--tuning=off")
-        assert f"kernel: {build_kind()}, tuning: off, name: {gethostname()}" in lines
+        assert f"{BUILD}, tuning: off, name: {gethostname()}" in lines
         assert not [line for line in lines if line.startswith("tuning: ")]
 
     def test_an_error_ends_the_process_with_one_line(self) -> None:
