@@ -39,10 +39,12 @@ _CELL = re.compile(r"(?<!\\)\|")
 _WORD = re.compile(r"\w+")
 # Names of operators' files that look like modules.
 _FILES = {"pubsub.key", "pubsub.toml", "pubsub.service", "pubsub.lua"}
-# Options of twistd, curl, pytest and others, of the example protocol in docs/protocols.md, of
+# Options of twistd, pipx, curl, pytest and others, of the example protocol in docs/protocols.md, of
 # version 0.1.0, and of the tools that docs/command.md compares.
 _FOREIGN = {
     "pidfile",
+    "rundir",
+    "include-deps",
     "logfile",
     "logger",
     "syslog",
