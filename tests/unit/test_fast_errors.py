@@ -81,6 +81,14 @@ class HintTests(FastCase):
         fast.client(wire.publish(OWNER, b"x")).stream.lose()
         assert self.hints() == []
 
+    def test_a_client_that_asks_for_an_error(self) -> None:
+        """As the client library does after each request."""
+        fast = self.house()
+        client = fast.client(wire.publish(OWNER, b"x") + wire.unsubscribe(OWNER, topic=0))
+        assert client.take() == wire.error(3, NO_TOPIC) + wire.error(5, NO_TOPIC, topic=0)
+        client.stream.lose()
+        assert self.hints() == []
+
     def test_a_client_that_the_broker_disconnects(self) -> None:
         fast = self.house()
         client = fast.client(b"\x99")

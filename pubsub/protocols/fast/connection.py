@@ -145,6 +145,8 @@ class FastConnection(Connection):
                 # Not counted: a client asks whether a topic exists before it creates it, or with no
                 # topic whether earlier requests were handled. The ERROR is the answer.
                 self._reply_error(self._error(offending, code_of(refused), topic_id))
+                # So it knows the packet, and leaves for another reason.
+                self._error_is_last = False
             else:
                 self._refuse(offending, refused, topic_id)
 
