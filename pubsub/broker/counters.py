@@ -57,7 +57,7 @@ class Counters:
 
     @property
     def delivered(self) -> int:
-        """Messages delivered."""
+        """Messages delivered. Several calls: not for each message."""
         return self.traffic.deliveries.messages
 
     @delivered.setter

@@ -44,19 +44,18 @@ class Gathering:
     ``put`` adds messages of a sender, which have been checked, and counts them for the publisher;
     it returns False while none of their protocol are gathered, and if they are too large or too
     many. ``permitted`` are the rights of the client whose messages were put last, None if none are
-    gathered: others with the same rights need not be checked again. ``topic`` is theirs, None if
-    none are gathered.
+    gathered: others with the same rights need not be checked again.
     """
 
     __slots__ = (
-        "_dispatcher", "_protocol", "_router", "_store", "permitted", "put", "queue", "topic",
+        "_dispatcher", "_protocol", "_router", "_store", "_topic", "permitted", "put", "queue",
     )  # fmt: skip
 
     def __init__(self, dispatcher: Publishing, store: IStore, router: Router) -> None:
         self._dispatcher = dispatcher
         self._store = store
         self._router = router
-        self.topic: Topic | None = None
+        self._topic: Topic | None = None
         self._protocol = ""
         self.queue = ColumnQueue(_SMALL, _MOST)
         self.put = self.queue.put
@@ -83,11 +82,11 @@ class Gathering:
             or (topic.durability and (store.trouble is not None or store.gate.shut))
         ):
             return False
-        self.queue.open(protocol)
+        self.queue.open(protocol, topic)
         if not self.put(columns, sender, protocol, tally):
             self.queue.take()
             return False
-        self.topic, self._protocol = topic, protocol
+        self._topic, self._protocol = topic, protocol
         router.gathered = self.publish
         router.flush_soon()
         return True
@@ -95,7 +94,7 @@ class Gathering:
     def publish(self) -> None:
         """Publish what was gathered."""
         self._router.gathered = None
-        topic, self.topic, self.permitted = self.topic, None, None
+        topic, self._topic, self.permitted = self._topic, None, None
         assert topic is not None
         several = len(self.queue) >= _SEVERAL
         columns, senders = self.queue.take()

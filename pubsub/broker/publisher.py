@@ -39,9 +39,7 @@ class PublishingRules(Protocol):
 class FrameHeads(Protocol):
     """The heads of the frames of a listener's clients: a ``HeadTable``."""
 
-    def put_alike(
-        self, data: bytes, queue: ColumnQueue, protocol: str, tally: LinkedTally
-    ) -> bool: ...
+    def put_alike(self, data: bytes, queue: ColumnQueue, tally: LinkedTally) -> bool: ...
 
 
 class PublishingConnection(Protocol):
@@ -193,13 +191,13 @@ class Publisher(PublisherTally):
         nothing has been published.
         """
         access, gathering = self._access, self._dispatcher.gathering
-        if self.topic is not gathering.topic or access is None:
+        if access is None:
             return False
         view = access.known_view
         return (
             view is not None
             and view is gathering.permitted
-            and heads.put_alike(data, gathering.queue, self._rules.protocol, self)
+            and heads.put_alike(data, gathering.queue, self)
         )
 
     def publish_mixed(

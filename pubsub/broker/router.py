@@ -273,15 +273,17 @@ class Router:
         for audience in audiences:
             audience.pending = []
         self.delivering = True
+        delivered = 0
         together: set[Recipient] = set().union(*[targets for targets, _ in found])
         if len(together) == sum([len(targets) for targets, _ in found]):
             for targets, pending in found:
                 for delivery in joined(pending):
-                    self._deliver(targets, delivery)
+                    delivered += _deliver(targets, delivery)
         else:
             merged = [(targets, delivery) for targets, pending in found for delivery in pending]
-            for targets, delivery in sorted(merged, key=_order_of):
-                self._deliver(targets, delivery)
+            for targets, delivery in sorted(merged, key=lambda one: one[1][0]):
+                delivered += _deliver(targets, delivery)
+        self.counters.delivered += delivered
         self.delivering = False
 
     def complete(self, outbox: Recipient, with_changes: bool = True) -> None:
@@ -316,12 +318,6 @@ class Router:
         self.flush()
         self._sliced.report()
 
-    def _deliver(self, targets: Sequence[Recipient], delivery: QueuedDelivery) -> None:
-        _order, data, count, offset, source = delivery
-        for recipient in targets:
-            recipient.deliver(data, count, source, offset)
-        self.counters.delivered += count * len(targets)
-
     def dropped(self, outbox: Recipient, source: DeliverySource, reason: str, count: int) -> None:
         """Count ``count`` messages as dropped that were counted as delivered before."""
         label, connection = outbox.label, outbox.connection
@@ -346,5 +342,9 @@ class Router:
             outbox.give_up_overdue()
 
 
-def _order_of(entry: tuple[Sequence[Recipient], QueuedDelivery]) -> int:
-    return entry[1][0]
+def _deliver(targets: Sequence[Recipient], delivery: QueuedDelivery) -> int:
+    """Return how many messages were delivered to all ``targets`` together."""
+    _order, data, count, offset, source = delivery
+    for recipient in targets:
+        recipient.deliver(data, count, source, offset)
+    return count * len(targets)

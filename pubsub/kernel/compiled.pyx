@@ -1195,7 +1195,6 @@ cdef class HeadTable:
         self,
         bytes data not None,
         ColumnQueue queue not None,
-        str protocol not None,
         LinkedTally tally not None,
     ):
         """See ``interpreted.HeadTable.put_alike``."""
@@ -1204,7 +1203,11 @@ cdef class HeadTable:
         cdef int number = self.last
         cdef Match matched = DIFFERENT
         cdef Entry *entry
-        if tally.source is not self.generation or length > MAX_DATA:
+        if (
+            tally.source is not self.generation
+            or tally.other is not queue.topic
+            or length > MAX_DATA
+        ):
             return False
         if number >= 0:
             matched = match(p, length, &self.entries[number], &size)
@@ -1218,7 +1221,7 @@ cdef class HeadTable:
             or entry.length + size + entry.after_length != length
         ):
             return False
-        if not queue.make_room(1, size, tally.source_sender, protocol):
+        if not queue.make_room(1, size, tally.source_sender, tally.source_protocol):
             return False
         length = queue.columns.nbytes
         memcpy(queue.payloads + length, p + entry.length, size)
@@ -1263,6 +1266,7 @@ cdef class LinkedTally(Tally):
     cdef object source
     cdef uint32_t source_address
     cdef bytes source_sender
+    cdef str source_protocol
 
     def __cinit__(self, *arguments, **options):
         # A subclass may leave __init__ out.
@@ -1307,6 +1311,7 @@ cdef class ColumnQueue:
     cdef Columns columns
     cdef list senders
     cdef str protocol
+    cdef Tally topic
 
     def __cinit__(self, Py_ssize_t small, Py_ssize_t most):
         if small < 0 or most < 0 or small > MAX_DATA or most > MAX_DATA // max(small, 4):
@@ -1326,12 +1331,13 @@ cdef class ColumnQueue:
         return len(self.senders)
 
     cdef int begin(self) except -1:
-        self.columns, self.senders, self.protocol = Columns.__new__(Columns), [], None
+        self.columns, self.senders = Columns.__new__(Columns), []
+        self.protocol = self.topic = None
         return 0
 
-    def open(self, str protocol not None):
+    def open(self, str protocol not None, Tally topic not None):
         """See ``interpreted.ColumnQueue.open``."""
-        self.protocol = protocol
+        self.protocol, self.topic = protocol, topic
 
     cdef bint make_room(
         self, Py_ssize_t count, Py_ssize_t nbytes, bytes sender, str protocol
@@ -1369,7 +1375,7 @@ cdef class ColumnQueue:
             at += size
         tally.add_linked(columns.count, columns.nbytes)
         tally.source, tally.source_address = columns.source, columns.source_address
-        tally.source_sender = sender
+        tally.source_sender, tally.source_protocol = sender, protocol
         return True
 
     def take(self):

@@ -72,7 +72,7 @@ def steps(connection: Any) -> Mapping[str, Call]:
 
     data = CafeWire().publication(_CHANNEL, 64).before + bytes(64)
     conversations, publisher = connection._conversations, connection.publisher
-    heads, topic = conversations._heads, conversations._topics[_CHANNEL]
+    heads, topic = conversations.heads, conversations._topics[_CHANNEL]
     columns = heads.scan(data, 0)
     dispatcher, router = publisher._dispatcher, publisher._rules.router
     batch = dispatcher.publish(topic, columns, b"", "cafe", None, publisher)
@@ -104,9 +104,9 @@ def steps(connection: Any) -> Mapping[str, Call]:
         "--- `Router.route`": lambda: router.route(topic, batch),
         "---- `_HeadEncoder.encode`": lambda: encoder.encode(batch),
         "`Connection.dataReceived`, another one": following(lambda: connection.dataReceived(data)),
-        "- `Conversations.consume`": following(lambda: conversations.consume(connection, data)),
+        "- `CafeConnection.consume`": following(lambda: connection.consume(data)),
         "-- `HeadTable.put_alike`": following(
-            lambda: heads.put_alike(data, dispatcher.gathering.queue, "cafe", publisher)
+            lambda: heads.put_alike(data, dispatcher.gathering.queue, publisher)
         ),
         "-- `HeadTable.scan`": lambda: heads.scan(data, 0),
         "-- `Publisher.publish_soon`": following(lambda: publisher.publish_soon(topic, columns)),

@@ -69,13 +69,14 @@ class Publisher(PublisherTally):
             gathering.put(columns, sender, protocol, self)
             or gathering.begin(topic, columns, sender, protocol, self)
 """,
-            """        protocol = self._rules.protocol
+            """            _UNUSED.link(topic)
+        protocol = self._rules.protocol
         if not (
             gathering.put(columns, sender, protocol, _UNUSED)
             or gathering.begin(topic, columns, sender, protocol, _UNUSED)
 """,
         ),
-        ("self._rules.protocol, self)\n", "self._rules.protocol, _UNUSED)\n"),
+        ("gathering.queue, self)\n", "gathering.queue, _UNUSED)\n"),
     ],
     "pubsub.broker.outbox": [
         (
@@ -100,7 +101,7 @@ class Publisher(PublisherTally):
 """,
             "",
         ),
-        ("        self.counters.delivered += count * len(targets)\n\n", "\n"),
+        ("        self.counters.delivered += delivered\n", ""),
     ],
     # The timers, and the pauses of the garbage collector.
     "pubsub.broker.service": [("        self.statistics.start()\n", "")],

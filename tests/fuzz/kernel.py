@@ -231,12 +231,13 @@ class Round:
             (self.forms.other, self.table.other, columns.other),
         ):
             queue, tally = form.ColumnQueue(small, most), form.LinkedTally(form.Tally())
-            queue.open(protocol)
+            tally.link(topic := form.Tally())
+            queue.open(protocol, topic)
             put = []
             for frame in frames:
                 for part in (own, form.Columns.gather([other, b""]), table.scan(frame)):
                     put.append(queue.put(part, other, protocol, tally))
-                    put += [table.put_alike(one, queue, protocol, tally) for one in frames]
+                    put += [table.put_alike(one, queue, tally) for one in frames]
             taken, senders = queue.take()
             run = form.run_record(taken, 7, 2, 3, ("t",), 4, senders, protocol, None, 5)
             names: dict[bytes, int] = {}

@@ -165,4 +165,4 @@ def test_a_logger_of_the_operators_own(start: Start, tmp_path: Path) -> None:
         timeout=TIMEOUT,
         check=False,
     )
-    assert "own: kernel: " in result.stdout, result
+    assert "own: pubsub " in result.stdout, result

@@ -71,7 +71,7 @@ class TestParts:
         scattered = kernel.Columns.gather([b"x", b"", b"yz"])
         last = kernel.Columns.of([b"1", b"22"], [3, 4]).slice(1, 2)
         queue, tally = kernel.ColumnQueue(300, 3), kernel.LinkedTally(kernel.Tally())
-        queue.open("cafe")
+        queue.open("cafe", tally)
         for columns in (kernel.Columns.equal(b"aabb", 2, 2), scattered, last):
             assert queue.put(columns, b"me", "cafe", tally)
         taken, senders = queue.take()
@@ -86,7 +86,7 @@ class TestParts:
         tally, total, topic = kernel.LinkedTally(total := kernel.Tally()), total, kernel.Tally()
         tally.link(topic)
         assert not queue.put(one, b"me", "cafe", tally)
-        queue.open("cafe")
+        queue.open("cafe", topic)
         assert not queue.put(large, b"me", "cafe", tally)
         assert not queue.put(one, b"me", "fast", tally)
         assert not queue.put(kernel.Columns.of([]), b"me", "cafe", tally)
@@ -104,17 +104,17 @@ class TestParts:
         assert not queue.put(one, b"me", "cafe", tally)
 
     def test_a_table_puts_a_message_of_the_same_address(self, kernel: Any) -> None:
-        table, queue, tally = alike(kernel)
-        assert table.put_alike(frame(1, b"ab"), queue, "cafe", tally)
+        table, queue, tally, _ = alike(kernel)
+        assert table.put_alike(frame(1, b"ab"), queue, tally)
         # Another head of the same address.
-        assert table.put_alike(frame(3, b""), queue, "cafe", tally)
+        assert table.put_alike(frame(3, b""), queue, tally)
         assert (tally.messages, tally.nbytes) == (3, 3)
         taken, senders = queue.take()
         assert described(taken) == described(kernel.Columns.of([b"x", b"ab", b""]))
         assert senders == (array("I", [1, 1, 1]).tobytes(), (b"me",) * 3)
 
     def test_a_table_puts_nothing_else(self, kernel: Any) -> None:
-        table, queue, tally = alike(kernel)
+        table, queue, tally, topic = alike(kernel)
         whole = frame(1, b"ab")
         for data in (
             b"",
@@ -126,40 +126,48 @@ class TestParts:
             frame(4, b"an unknown head"),
             frame(1, bytes(67)),
         ):
-            assert not table.put_alike(data, queue, "cafe", tally), data
-        assert not table.put_alike(whole, queue, "fast", tally)
-        assert not table.put_alike(whole, queue, "cafe", kernel.LinkedTally(tally))
-        other, _, of_other = alike(kernel)
-        assert not table.put_alike(whole, queue, "cafe", of_other)
-        assert other.put_alike(whole, queue, "cafe", of_other)
-        assert table.put_alike(whole, queue, "cafe", tally)
-        assert not table.put_alike(whole, queue, "cafe", tally), "the queue is full"
-        assert len(queue.take()[1][1]) == 3
-        assert not table.put_alike(whole, queue, "cafe", tally), "the queue is closed"
+            assert not table.put_alike(data, queue, tally), data
+        assert not table.put_alike(whole, queue, kernel.LinkedTally(tally))
+        other, _, of_other, _ = alike(kernel)
+        of_other.link(topic)
+        assert queue.put(other.scan(whole), b"me", "cafe", of_other)
+        assert not table.put_alike(whole, queue, of_other)
+        assert other.put_alike(whole, queue, of_other)
+        assert table.put_alike(whole, queue, tally)
+        assert not table.put_alike(whole, queue, tally), "the queue is full"
+        assert len(queue.take()[1][1]) == 4
+        assert not table.put_alike(whole, queue, tally), "the queue is closed"
+        queue.open("fast", topic)
+        assert not table.put_alike(whole, queue, tally), "another protocol"
+        queue.open("cafe", kernel.Tally())
+        assert not table.put_alike(whole, queue, tally), "another topic"
         assert tally.messages == 2
+        queue.open("cafe", topic)
+        assert table.put_alike(whole, queue, tally)
 
     def test_what_was_put_before_another_tally_was_linked(self, kernel: Any) -> None:
-        table, queue, tally = alike(kernel)
-        tally.link(kernel.Tally())
-        assert not table.put_alike(frame(1, b"ab"), queue, "cafe", tally)
+        table, queue, tally, topic = alike(kernel)
+        queue.open("cafe", topic)
+        tally.link(topic)
+        assert not table.put_alike(frame(1, b"ab"), queue, tally)
         assert queue.put(table.scan(frame(2, b"")), b"me", "cafe", tally)
-        assert table.put_alike(frame(2, b"ab"), queue, "cafe", tally)
+        assert table.put_alike(frame(2, b"ab"), queue, tally)
 
     def test_columns_without_one_address(self, kernel: Any) -> None:
-        table, queue, tally = alike(kernel)
+        table, queue, tally, _ = alike(kernel)
         assert queue.put(table.scan(frame(1, b"") + frame(2, b"")), b"me", "cafe", tally)
-        assert not table.put_alike(frame(1, b""), queue, "cafe", tally)
-        table, queue, tally = alike(kernel)
+        assert not table.put_alike(frame(1, b""), queue, tally)
+        table, queue, tally, _ = alike(kernel)
         assert queue.put(kernel.Columns.one(b"x", "a"), b"me", "cafe", tally)
-        assert not table.put_alike(frame(1, b""), queue, "cafe", tally)
+        assert not table.put_alike(frame(1, b""), queue, tally)
 
     def test_a_table_that_has_begun_again(self, kernel: Any) -> None:
-        table, queue, tally = alike(kernel)
+        table, queue, tally, _ = alike(kernel)
         for number in range(16_384):
             table.scan(b"long" + number.to_bytes(2, "big") + b"\0")
         assert len(table) < 16_384
         assert table.scan(frame(1, b"")).addresses == ["a"]
-        assert not table.put_alike(frame(1, b"ab"), queue, "cafe", tally)
+        assert not table.put_alike(frame(1, b"ab"), queue, tally)
 
 
 def frame(number: int, payload: bytes) -> bytes:
@@ -167,8 +175,11 @@ def frame(number: int, payload: bytes) -> bytes:
     return bytes((number, len(payload))) + payload
 
 
-def alike(kernel: Any) -> tuple[Any, Any, Any]:
-    """Return a table, and a queue that has taken a message of its address a with the tally."""
+def alike(kernel: Any) -> tuple[Any, Any, Any, Any]:
+    """Return a table, and a queue that has taken a message of its address a with the tally.
+
+    The last one is the topic.
+    """
     addresses = {1: "a", 2: "b", 3: "a"}
 
     def learn(data: bytes, at: int) -> tuple[Head, Any] | None:
@@ -179,12 +190,14 @@ def alike(kernel: Any) -> tuple[Any, Any, Any]:
         return Head(data[at : at + 1] + b"\0", (LengthField(1, 1),), 99), addresses[data[at]]
 
     table = kernel.HeadTable(learn)
-    queue, tally = kernel.ColumnQueue(130, 3), kernel.LinkedTally(kernel.Tally())
-    queue.open("cafe")
+    queue, tally = kernel.ColumnQueue(130, 4), kernel.LinkedTally(kernel.Tally())
+    topic = kernel.Tally()
+    tally.link(topic)
+    queue.open("cafe", topic)
     # All heads are known then.
     assert table.scan(frame(3, b"") + frame(2, b"")).count == 2
     assert queue.put(table.scan(frame(1, b"x")), b"me", "cafe", tally)
-    return table, queue, tally
+    return table, queue, tally, topic
 
 
 @both_forms
@@ -193,8 +206,8 @@ def test_wrong_columns_are_refused(wrong: Any) -> None:
     kernel: Any = FORMS[-1]
     one = kernel.Columns.one(b"a")
     queue = kernel.ColumnQueue(67, 2)
-    queue.open("cafe")
     tally = kernel.LinkedTally(kernel.Tally())
+    queue.open("cafe", tally)
     for put in (
         (wrong, b"me", "cafe", tally),
         (one, None, "cafe", tally),

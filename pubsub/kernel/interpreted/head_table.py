@@ -94,16 +94,19 @@ class HeadTable:
         columns = Columns(payloads, indexes, list(places), at, max(uniform, MIXED))
         return self._sourced(columns)
 
-    def put_alike(self, data: bytes, queue: ColumnQueue, protocol: str, tally: LinkedTally) -> bool:
+    def put_alike(self, data: bytes, queue: ColumnQueue, tally: LinkedTally) -> bool:
         """Put ``data`` into ``queue`` if it is one message like those that ``tally`` counted last.
 
         It has a known head, and the address that this table found for the columns that a queue took
-        last with ``tally``, since that was linked; their sender is its own. Otherwise, and if
-        ``ColumnQueue.put`` returns False, this does so, and does nothing.
+        last with ``tally``, since that was linked with the topic of the queue. Their sender and
+        protocol are its own. Otherwise, and if ``ColumnQueue.put`` returns False, this does so, and
+        does nothing.
         """
-        if tally.source is None or tally.source[0] is not self._generation:
+        if tally.source is None or tally.other is not queue.topic:
             return False
-        _, expected, sender = tally.source
+        generation, expected, sender, protocol = tally.source
+        if generation is not self._generation:
+            return False
         known = self._known
         heads = (data[:width] for width in self._widths)
         head = next((head for head in heads if head in known), b"") or self._find(data, 0)

@@ -32,19 +32,19 @@ class Tally:
 class LinkedTally(Tally):
     """A tally of messages that are also counted in ``total``, and in the tally that is linked."""
 
-    __slots__ = ("_other", "source", "total")
+    __slots__ = ("other", "source", "total")
 
     def __init__(self, total: Tally) -> None:
         super().__init__()
         self.total = total
-        self._other = Tally()
-        self.source: tuple[object, Address, bytes] | None = None
+        self.other = Tally()
+        self.source: tuple[object, Address, bytes, str] | None = None
         """That of the columns that a queue took last, since another tally was linked, with their
-        sender."""
+        sender and protocol."""
 
     def link(self, other: Tally) -> None:
         """Have ``count_linked`` count in ``other`` as well, and no more in the one before."""
-        self._other = other
+        self.other = other
         self.source = None
 
     def count(self, columns: Columns) -> None:
@@ -55,8 +55,8 @@ class LinkedTally(Tally):
 
     def count_linked(self, columns: Columns) -> None:
         """Do as ``count``, also for the linked tally."""
-        self._other.messages += columns.count
-        self._other.nbytes += columns.nbytes
+        self.other.messages += columns.count
+        self.other.nbytes += columns.nbytes
         self.count(columns)
 
 

@@ -76,8 +76,8 @@ class Conversations:
         self._router = listener.router
         self._handshakes = CafeHandshakes(listener, channels)
         self._mixes = AddressMixes(listener.router, channels.topic)
-        # At most 256 heads, one for each channel.
-        self._heads = HeadTable(learn_publish)
+        self.heads = HeadTable(learn_publish)
+        """Those of PUBLISH: at most 256, one for each channel."""
 
     # Input
 
@@ -86,16 +86,13 @@ class Conversations:
 
         The client is not closing.
         """
-        publisher = client.publisher
-        if publisher is not None and publisher.publish_alike(self._heads, data):
-            return len(data), _HEADER_SIZE
         at = 0
         # A publisher has no password that is being verified.
         if client.state is not _PUBLISHER and client.password_check is not None:
             return 0, _HEADER_SIZE
         while True:
             if client.state is _PUBLISHER:
-                columns = self._heads.scan(data, at)
+                columns = self.heads.scan(data, at)
                 at, channels = columns.end, columns.addresses
                 if len(channels) == 1:
                     self._publish(client, channels[0], columns)

@@ -10,7 +10,7 @@ from zope.interface import implementer
 from pubsub.errors import ConfigurationError, Refused
 from pubsub.interfaces import IDatagramSource
 from pubsub.protocols.cafe.channels import CHANNELS, Channels
-from pubsub.protocols.cafe.codec import ErrorCode
+from pubsub.protocols.cafe.codec import HEADER, ErrorCode
 from pubsub.protocols.cafe.conversation import Conversations
 from pubsub.protocols.cafe.datagram import CafeDatagrams
 from pubsub.protocols.cafe.handshake import NO_PASSWORD, OPTIONAL, REQUIRED
@@ -85,7 +85,10 @@ class CafeConnection(Connection):
 
     def consume(self, data: bytes) -> tuple[int, int]:
         """See ``Connection``."""
-        return self._conversations.consume(self, data)
+        publisher, conversations = self.publisher, self._conversations
+        if publisher is not None and publisher.publish_alike(conversations.heads, data):
+            return len(data), HEADER.size
+        return conversations.consume(self, data)
 
     def hold_input(self) -> None:
         """See ``ServedClient``."""

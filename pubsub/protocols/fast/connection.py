@@ -145,8 +145,7 @@ class FastConnection(Connection):
                 # Not counted: a client asks whether a topic exists before it creates it, or with no
                 # topic whether earlier requests were handled. The ERROR is the answer.
                 self._reply_error(self._error(offending, code_of(refused), topic_id))
-                # So it knows the packet, and leaves for another reason.
-                self._error_is_last = False
+                self._error_is_last = False  # It knows the packet: it leaves for another reason.
             else:
                 self._refuse(offending, refused, topic_id)
 
@@ -333,9 +332,8 @@ class FastConnection(Connection):
             self.reply(error)
 
     def _error(self, offending: int, code: ErrorCode, topic_id: int) -> bytes:
-        if not self.listener.settings["errors"]:
-            return b""
-        return encode(Error(offending, code, topic_id))
+        known = self.listener.settings["errors"]
+        return encode(Error(offending, code, topic_id)) if known else b""
 
     def refusal(self, refused: Refused) -> bytes:
         """See ``Connection``."""
