@@ -105,8 +105,7 @@ def test_a_broker_is_killed_under_load(start: Start, server: NatsServer, tmp_pat
         twice = check(bodies, loads, old, poller)
         # Messages of about the last second, and those that the broker had not shared.
         assert len(twice) < len(old)
-    # They go back, and the numbers grow.
-    subscribe(here, "reader-0")
+    # They go back with a Get, and the numbers grow.
     here.publish("back")
     poller = Poller(here, "reader-0", again[0].after)
     until(lambda: "back" in poller.bodies, "back")
