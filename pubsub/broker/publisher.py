@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pubsub.broker.topics import Topic
     from pubsub.broker.traffic import Traffic
     from pubsub.interfaces import IStore
-    from pubsub.kernel import ColumnQueue, Columns, LinkedTally
+    from pubsub.kernel import Columns, HeadTable
 
 
 class PublishingRules(Protocol):
@@ -34,12 +34,6 @@ class PublishingRules(Protocol):
 
     @property
     def traffic(self) -> Traffic: ...
-
-
-class FrameHeads(Protocol):
-    """The heads of the frames of a listener's clients: a ``HeadTable``."""
-
-    def put_alike(self, data: bytes, queue: ColumnQueue, tally: LinkedTally) -> bool: ...
 
 
 class PublishingConnection(Protocol):
@@ -182,7 +176,7 @@ class Publisher(PublisherTally):
         gathering.permitted = access.known_view
         return True
 
-    def publish_alike(self, heads: FrameHeads, data: bytes) -> bool:
+    def publish_alike(self, heads: HeadTable, data: bytes) -> bool:
         """Publish a lone message as ``publish_soon`` does, if nothing of it has to be looked at.
 
         That is so if ``data`` is one message with the address of the client's last messages that
