@@ -115,7 +115,7 @@ class IStore(Interface):
     def append(batch: Batch, senders: Senders | None = None) -> None:
         """Append the batch's messages and set ``batch.offset`` to the offset of the first.
 
-        A batch of one topic without headers may have several ``senders``. The messages keep the
+        A batch without headers may have several ``senders``. The messages keep the
         ``run`` and the ``sequence`` that they have, and so their ids. Raises HistoryUnavailable;
         nothing has changed in that case.
         """

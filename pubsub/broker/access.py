@@ -118,12 +118,16 @@ class AccessRules:
 
     def check_publish(self, name: str) -> None:
         """Raise NotAuthorized unless the client may publish to the topic ``name``."""
+        if not self.may_publish(name):
+            raise NotAuthorized(name)
+
+    def may_publish(self, name: str) -> bool:
+        """Return whether the client may publish to the topic ``name``."""
         # Done for each lone message: without calls if the rules allow every topic.
         publish = (self.known_view or self.view).publish
-        if not (publish.open or publish.allows(name)) or (
+        return (publish.open or publish.allows(name)) and not (
             (name in self._closed or _SIGN in name) and self._locked(name, publish)
-        ):
-            raise NotAuthorized(name)
+        )
 
     def may_publish_all(self, names: tuple[str, ...]) -> bool:
         """True if the client may publish to all these topics and none of them has a queue key.

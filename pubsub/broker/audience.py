@@ -88,13 +88,12 @@ class DeliveryShares:
         return totals.items()
 
 
-class Audience(Protocol):
+class Receivers(Protocol):
     """Outboxes that receive the same messages; ``pending`` are those of this tick.
 
     ``messages`` and ``nbytes`` are as in ``Targets``.
     """
 
-    encoder: BatchEncoder
     pending: list[QueuedDelivery]
     messages: int
     nbytes: int
@@ -105,6 +104,41 @@ class Audience(Protocol):
     @property
     def targets(self) -> tuple[Recipient, ...]:
         """The outboxes. The tuple does not change while it is iterated over."""
+
+
+class Audience(Receivers, Protocol):
+    """Receivers of more than one batch; ``encoder`` writes their messages."""
+
+    encoder: BatchEncoder
+
+
+def deliver_pending(audiences: Sequence[Receivers]) -> int:
+    """Deliver the pending messages to the outboxes, in the order of publishing.
+
+    Returns how many were delivered to all outboxes together.
+    """
+    found = [(audience.targets, audience.pending) for audience in audiences]
+    for audience in audiences:
+        audience.pending = []
+    delivered = 0
+    together: set[Recipient] = set().union(*[targets for targets, _ in found])
+    if len(together) == sum([len(targets) for targets, _ in found]):
+        for targets, pending in found:
+            for delivery in joined(pending):
+                delivered += _deliver(targets, delivery)
+    else:
+        merged = [(targets, delivery) for targets, pending in found for delivery in pending]
+        for targets, delivery in sorted(merged, key=lambda one: one[1][0]):
+            delivered += _deliver(targets, delivery)
+    return delivered
+
+
+def _deliver(targets: Sequence[Recipient], delivery: QueuedDelivery) -> int:
+    """Return how many messages were delivered to all ``targets`` together."""
+    _order, data, count, offset, source = delivery
+    for recipient in targets:
+        recipient.deliver(data, count, source, offset)
+    return count * len(targets)
 
 
 def without_too_large(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pubsub.broker.batch import Batch, Headers
+from pubsub.broker.gathered_routing import route_gathered
 from pubsub.broker.gathering import Gathering
 from pubsub.errors import HistoryUnavailable
 from pubsub.kernel import Columns, Senders, add_to_each
@@ -82,7 +83,7 @@ class Dispatcher:
                     publisher.link(topic)
                 publisher.count_linked(columns)
             topic.last_timestamp = batch.timestamp
-            router.last_topic = topic
+            router.gathers = True
             if router.forwarding is not None:
                 router.forwarding.published((topic,), batch)
         else:
@@ -107,7 +108,7 @@ class Dispatcher:
         """
         if self._router.gathered is not None:
             self._router.gathered()
-        self._router.last_topic = None
+        self._router.gathers = False
         batch = self._batch(mix.names, columns, sender, protocol, headers)
         if self._topics.expire:
             for topic in mix.topics:
@@ -127,30 +128,28 @@ class Dispatcher:
         return batch
 
     def publish_together(
-        self, topic: Topic, columns: Columns, senders: Senders, protocol: str
+        self, topics: Sequence[Topic], columns: Columns, senders: Senders, protocol: str
     ) -> Batch:
         """Store and route messages of several senders that were gathered (see ``Gathering``).
 
-        They have been counted. If the history is not available any more, they are delivered without
-        being stored. Returns all of them, without a sender.
+        They have been counted. All of the topics are stored, or none of them. If the history is not
+        available any more, the messages are delivered without being stored. Returns all of them,
+        without a sender.
         """
-        topic.idle_since = None
-        batch = self._batch((topic.name,), columns, b"", protocol, None)
-        topic.last_timestamp = batch.timestamp
+        names = tuple([topic.name for topic in topics])
+        batch = self._batch(names, columns, b"", protocol, None)
+        for topic in topics:
+            topic.idle_since = None
+            topic.last_timestamp = batch.timestamp
         self._sequence += columns.count
         batch.offset = self._store.next_offset
-        if topic.durability:
+        if topics[0].durability:
             try:
                 self._store.append(batch, senders)
             except HistoryUnavailable as unavailable:
-                self._counters.drop("history", topic.name, unavailable.reason, columns.count)
-        if topic.groups or topic.behind:
-            # Then nothing in the frames depends on the sender.
-            if all(group.encoder.by_timestamp for group in topic.groups.values()):
-                self._router.route(topic, batch)
-            else:
-                for one in batch.by_sender(senders):
-                    self._router.route(topic, one)
+                for index, count, _ in columns.totals():
+                    self._counters.drop("history", names[index], unavailable.reason, count)
+        route_gathered(self._router, topics, batch, senders)
         return batch
 
     def copy(

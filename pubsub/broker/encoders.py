@@ -19,17 +19,21 @@ if TYPE_CHECKING:
 class BatchEncoder(Protocol):
     """Writes batches whose topics have the encodings it was made for.
 
-    ``limit`` is the largest payload that all of them carry, ``limits`` has that of each index. With
-    ``by_timestamp`` batches of one timestamp are encoded together as they are one by one.
+    ``limit`` is the largest payload that all of them carry, ``limits`` has that of each index.
+    ``frames`` writes the frames if nothing in them but ``stamp`` differs between batches, and that
+    is the same for batches with the same timestamp; otherwise it is None.
     """
 
-    by_timestamp: bool
+    frames: FrameEncoder | None
 
     @property
     def limit(self) -> int: ...
 
     @property
     def limits(self) -> Sequence[int]: ...
+
+    def stamp(self, batch: Batch) -> bytes:
+        """Return the variable bytes of the frames of ``batch``."""
 
     def encode(self, batch: Batch) -> tuple[bytes, int]:
         """Return whole frames, in order, and the number of messages in them.
@@ -73,10 +77,10 @@ def _heads_of(encoding: HeadEncoding) -> tuple[Head, ...]:
 class _Encoder:
     """The base of encoders: the limits of the ``given`` encodings of ``number`` topics."""
 
-    __slots__ = ("_given", "_number", "by_timestamp", "limit")
+    __slots__ = ("_given", "_number", "frames", "limit")
 
     def __init__(self, given: Mapping[int, Encoding], number: int) -> None:
-        self.by_timestamp = False
+        self.frames: FrameEncoder | None = None
         self._given = given
         self._number = number
         self.limit = min([encoding.limit for encoding in given.values()], default=maxsize)
@@ -87,6 +91,9 @@ class _Encoder:
         for index, encoding in self._given.items():
             limits[index] = encoding.limit
         return limits
+
+    def stamp(self, batch: Batch) -> bytes:
+        return b""
 
 
 class _HeadEncoder(_Encoder):
@@ -100,9 +107,13 @@ class _HeadEncoder(_Encoder):
         for index, encoding in given.items():
             heads[index] = _heads_of(encoding)  # type: ignore[arg-type]
         one = next(iter(given.values()))
-        self.by_timestamp = one.by_timestamp
         self._frames = FrameEncoder(heads, one.variable_at, one.variable_size)
         self._variable = one.variable if one.variable_size else None
+        if one.by_timestamp:
+            self.frames = self._frames
+
+    def stamp(self, batch: Batch) -> bytes:
+        return b"" if self._variable is None else self._variable(batch)
 
     def encode(self, batch: Batch) -> tuple[bytes, int]:
         if self._variable is None:

@@ -1,31 +1,34 @@
-"""``Gathering``: small reads of several publishers to one topic, published together.
+"""``Gathering``: small reads of several publishers, published together.
 
 Where clients send single messages, a tick brings many reads of one message. Each would be stored,
 encoded and routed on its own, most of which costs the same for any number of messages. So these
 messages are gathered, and are published at the end of the tick, as if they had arrived then.
 
-The first read of a topic in a tick is published at once, as many ticks have no other, unless
-several were gathered in the tick before. Before anything else is published, a subscription changes
-or a reply is sent, those that were gathered are: what a client does keeps its order. Messages that
-get a reply each are not gathered.
+The first read of a tick is published at once, as many ticks have no other, unless several were
+gathered in the tick before. Before anything else is published, a subscription changes or a reply is
+sent, those that were gathered are: what a client does keeps its order. Messages that get a reply
+each are not gathered.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pubsub.kernel import ColumnQueue
 
 if TYPE_CHECKING:
     from pubsub.broker.access import View
+    from pubsub.broker.durability import Durability
     from pubsub.broker.router import Router
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import IStore
-    from pubsub.kernel import Columns, LinkedTally, Senders
+    from pubsub.kernel import Columns, Senders
 
-# Bytes of a read that is small (see ``ColumnQueue``), and reads that are gathered: together as much
-# as one read can have.
-_SMALL, _MOST = 1024, 128
+MOST_BYTES = 1024
+"""Bytes of the largest read that is gathered (see ``ColumnQueue``)."""
+# Reads that are gathered: together as much as one read can have.
+_MOST_READS = 128
 # Gathered reads of a tick from which on the first of the next tick is gathered, too.
 _SEVERAL = 3
 
@@ -34,47 +37,42 @@ class Publishing(Protocol):
     """Publishes what was gathered; implemented by ``Dispatcher``."""
 
     def publish_together(
-        self, topic: Topic, columns: Columns, senders: Senders, protocol: str
+        self, topics: Sequence[Topic], columns: Columns, senders: Senders, protocol: str
     ) -> object: ...
 
 
 class Gathering:
-    """Gathers messages for ``Router.last_topic``, which ``dispatcher`` has published to last.
+    """Gathers messages of one protocol, whose topics are all stored, or all not.
 
-    ``put`` adds messages of a sender, which have been checked, and counts them for the publisher;
-    it returns False while none of their protocol are gathered, and if they are too large or too
-    many. ``permitted`` are the rights of the client whose messages were put last, None if none are
-    gathered: others with the same rights need not be checked again.
+    ``topic`` and ``permitted`` are the last topic for which ``may_take`` was true, and the rights
+    of a client that may publish to it: others with the same rights need not be checked again. They
+    are None while nothing is gathered (``is_open``).
     """
 
     __slots__ = (
-        "_dispatcher", "_protocol", "_router", "_store", "_topic", "permitted", "put", "queue",
+        "_dispatcher", "_durability", "_protocol", "_router", "_store", "is_open", "permitted",
+        "queue", "topic",
     )  # fmt: skip
 
     def __init__(self, dispatcher: Publishing, store: IStore, router: Router) -> None:
         self._dispatcher = dispatcher
         self._store = store
         self._router = router
-        self._topic: Topic | None = None
         self._protocol = ""
-        self.queue = ColumnQueue(_SMALL, _MOST)
-        self.put = self.queue.put
+        self._durability: Durability | None = None
+        self.queue = ColumnQueue(MOST_BYTES, _MOST_READS)
+        self.is_open = False
+        self.topic: Topic | None = None
         self.permitted: View | None = None
 
-    def begin(
-        self, topic: Topic, columns: Columns, sender: bytes, protocol: str, tally: LinkedTally
-    ) -> bool:
-        """Begin to gather, if nothing requires to look at each message, and ``put`` the first.
+    def begin(self, topic: Topic, protocol: str) -> bool:
+        """Begin to gather messages of ``protocol`` that are stored as those of ``topic``.
 
-        ``topic`` is that of the router. Returns as ``put`` does.
+        False, and nothing is gathered, if each message has to be looked at in this tick.
         """
         router, store = self._router, self._store
         if (
-            self.queue
-            or topic is not router.last_topic
-            or not topic.hosted
-            or topic.upstream is not None
-            or topic.blockers
+            not router.gathers
             or router.forwarding is not None
             or router.waiting
             or router.gate.shut
@@ -82,23 +80,32 @@ class Gathering:
             or (topic.durability and (store.trouble is not None or store.gate.shut))
         ):
             return False
-        self.queue.open(protocol, topic)
-        if not self.put(columns, sender, protocol, tally):
-            self.queue.take()
-            return False
-        self._topic, self._protocol = topic, protocol
+        self.queue.open(protocol)
+        self.is_open = True
+        self._protocol, self._durability = protocol, topic.durability
         router.gathered = self.publish
         router.flush_soon()
         return True
 
+    def may_take(self, topic: Topic) -> bool:
+        """Return whether messages of ``topic`` may be put into the queue, which is open."""
+        return (
+            topic.durability is self._durability
+            and topic.hosted
+            and topic.upstream is None
+            and not topic.blockers
+        )
+
     def publish(self) -> None:
         """Publish what was gathered."""
-        self._router.gathered = None
-        topic, self._topic, self.permitted = self._topic, None, None
-        assert topic is not None
-        several = len(self.queue) >= _SEVERAL
-        columns, senders = self.queue.take()
-        self._dispatcher.publish_together(topic, columns, senders, self._protocol)
-        if several:
+        self._router.gathered = self.topic = self.permitted = None
+        self.is_open = False
+        reads = len(self.queue)
+        columns, senders, topics = self.queue.take()
+        if not reads:
+            return
+        # The tallies that publishers are linked with are topics.
+        self._dispatcher.publish_together(topics, columns, senders, self._protocol)  # type: ignore[arg-type]
+        if reads >= _SEVERAL:
             # Also if this is the end of the tick: the next one probably has as many.
-            self._router.last_topic = topic
+            self._router.gathers = True

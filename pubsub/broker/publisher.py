@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pubsub.broker.batch import MAX_SENDER, message_sizes, messages_nbytes
+from pubsub.broker.gathering import MOST_BYTES
 from pubsub.broker.traffic import PublisherTally
 from pubsub.errors import HistoryUnavailable, RateLimited, SenderTooLong
 
@@ -71,6 +72,8 @@ class Publisher(PublisherTally):
         "_rules",
         "sender",
     )
+
+    topic: Topic | None
 
     def __init__(
         self,
@@ -152,47 +155,48 @@ class Publisher(PublisherTally):
         return batch
 
     def publish_soon(self, topic: Topic, columns: Columns, sender: bytes | None = None) -> bool:
-        """Publish messages of ``Router.last_topic`` at the end of the tick, with those of others.
+        """Publish messages of one topic at the end of the tick, with those of others.
 
-        Returns False if that cannot be; then nothing has been published. ``sender`` replaces the
-        connection's own. Raises NotAuthorized.
+        For messages after others of their tick (see ``Router.gathers``). Returns False if that
+        cannot be; then nothing has been published. ``sender`` replaces the connection's own. Raises
+        NotAuthorized.
         """
         if sender is None:
             sender = self.sender
-        if not self._gathers or len(sender) > MAX_SENDER:
+        if not self._gathers or len(sender) > MAX_SENDER or columns.nbytes > MOST_BYTES:
             return False
         access, gathering = self._access or self.access, self._dispatcher.gathering
-        if access.known_view is None or access.known_view is not gathering.permitted:
+        protocol = self._rules.protocol
+        if not gathering.is_open and not gathering.begin(topic, protocol):
+            return False
+        if topic is not gathering.topic or access.known_view is not gathering.permitted:
             access.check_publish(topic.name)
+            if not gathering.may_take(topic):
+                return False
+            gathering.topic, gathering.permitted = topic, access.known_view
         if self.topic is not topic:
             self.topic = topic
             self.link(topic)
-        protocol = self._rules.protocol
-        if not (
-            gathering.put(columns, sender, protocol, self)
-            or gathering.begin(topic, columns, sender, protocol, self)
-        ):
-            return False
-        gathering.permitted = access.known_view
-        return True
+        return gathering.queue.put(columns, sender, protocol, self)
 
     def publish_alike(self, heads: HeadTable, data: bytes) -> bool:
         """Publish a lone message as ``publish_soon`` does, if nothing of it has to be looked at.
 
         That is so if ``data`` is one message with the address of the client's last messages that
-        were published soon, if others of its topic are gathered now, and if their client had the
-        same rights. Its sender is that of those last messages. Returns False otherwise; then
-        nothing has been published.
+        were published soon, if others are gathered now, and if the client may still publish to its
+        topic. Its sender is that of those last messages. Returns False otherwise; then nothing has
+        been published.
         """
-        access, gathering = self._access, self._dispatcher.gathering
+        access, gathering, topic = self._access, self._dispatcher.gathering, self.topic
         if access is None:
             return False
-        view = access.known_view
-        return (
-            view is not None
-            and view is gathering.permitted
-            and heads.put_alike(data, gathering.queue, self)
-        )
+        if topic is not gathering.topic or access.known_view is not gathering.permitted:
+            if topic is None or not gathering.is_open:
+                return False
+            if not (gathering.may_take(topic) and access.may_publish(topic.name)):
+                return False
+            gathering.topic, gathering.permitted = topic, access.known_view
+        return heads.put_alike(data, gathering.queue, self)
 
     def publish_mixed(
         self, mix: TopicMix, columns: Columns, sender: bytes | None = None

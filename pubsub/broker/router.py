@@ -13,7 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from pubsub.broker.audience import WRITE_BYTES, Audience, Share, joined, without_too_large
+from pubsub.broker.audience import (
+    WRITE_BYTES,
+    Audience,
+    Receivers,
+    Share,
+    deliver_pending,
+    joined,
+    without_too_large,
+)
 from pubsub.broker.combination_cache import CombinationCache
 from pubsub.broker.counters import Counters
 from pubsub.broker.histogram import Histogram
@@ -30,7 +38,7 @@ if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
     from pubsub.broker.forwarding import Forwarding
     from pubsub.broker.slices import Slices
-    from pubsub.broker.topics import DeliverySource, QueuedDelivery, Recipient, Topic
+    from pubsub.broker.topics import DeliverySource, Recipient, Topic
 
 # Audiences for which a batch is always encoded at once.
 _FEW_AUDIENCES = 16
@@ -56,7 +64,7 @@ class Router:
         "_late_bytes", "_mixes", "_order", "_pending", "_schedule", "_scheduled", "_since",
         "_sliced", "_subscribing", "_timed", "_unsettled", "at_tick_end", "behind", "counters",
         "delivering", "dirty", "end", "excluding", "fall_behind", "flush_times", "forget",
-        "forwarding", "gate", "gathered", "go_live", "last_topic", "leave_behind", "leave_history",
+        "forwarding", "gate", "gathered", "gathers", "go_live", "leave_behind", "leave_history",
         "leave_prefix", "memory", "read_history", "read_prefix", "recheck", "recheck_all",
         "recheck_each", "recheck_subscriber", "seconds", "slow", "subscribe", "unsubscribe",
         "waiting",
@@ -81,15 +89,15 @@ class Router:
         self._since = 0.0
         self._unsettled = counters.traffic.unsettled
         self._scheduled = self.delivering = False
-        self._pending: list[Audience] = []
+        self._pending: list[Receivers] = []
         # The number of the last delivery; bytes that came for an audience while the gate was shut.
         self._order = self._late_bytes = 0
         self._mixes: CombinationCache[TopicMix] = CombinationCache(memory)
         self._sliced = SlicedRouting(self)
         self.waiting = self._sliced.waiting
         """Routing in slices; messages that are published meanwhile wait there as well."""
-        self.last_topic: Topic | None = None
-        """The topic of the messages that were published last, unless further ones are unlikely."""
+        self.gathers = False
+        """True after messages that further ones are probable to follow in their tick."""
         self.gathered: Callable[[], None] | None = None
         """Publishes messages that were gathered in this tick (see ``Gathering``)."""
         self.dirty: list[Recipient] = []
@@ -174,6 +182,16 @@ class Router:
         self._order = order = self._order + 1
         pending.append((order, data, count, batch.offset, source))
 
+    def add(
+        self, receivers: Receivers, data: bytes, count: int, offset: int, source: DeliverySource
+    ) -> None:
+        """Have ``receivers`` get ``count`` messages, which are encoded, at the end of the tick."""
+        if not receivers.pending:
+            self._pending.append(receivers)
+        self._order += 1
+        receivers.pending.append((self._order, data, count, offset, source))
+        self.flush_soon()
+
     def flush_soon(self) -> None:
         """Flush at the end of the reactor tick."""
         if not self._scheduled:
@@ -182,7 +200,7 @@ class Router:
 
     def flush(self) -> None:
         """Send everything that was routed in this tick."""
-        self.last_topic = None
+        self.gathers = False
         try:
             if self.gathered is not None:
                 self.gathered()
@@ -233,7 +251,7 @@ class Router:
             self._late_bytes = 0
             self.gate.open()
 
-    def _count_late(self, audiences: Sequence[Audience]) -> None:
+    def _count_late(self, audiences: Sequence[Receivers]) -> None:
         if self.gate.shut and audiences and not self.waiting:
             self._late_bytes += max(
                 sum([len(delivery[1]) for delivery in audience.pending]) for audience in audiences
@@ -269,20 +287,8 @@ class Router:
         if not audiences:
             return
         self._count_late(audiences)
-        found = [(audience.targets, audience.pending) for audience in audiences]
-        for audience in audiences:
-            audience.pending = []
         self.delivering = True
-        delivered = 0
-        together: set[Recipient] = set().union(*[targets for targets, _ in found])
-        if len(together) == sum([len(targets) for targets, _ in found]):
-            for targets, pending in found:
-                for delivery in joined(pending):
-                    delivered += _deliver(targets, delivery)
-        else:
-            merged = [(targets, delivery) for targets, pending in found for delivery in pending]
-            for targets, delivery in sorted(merged, key=lambda one: one[1][0]):
-                delivered += _deliver(targets, delivery)
+        delivered = deliver_pending(audiences)
         self.counters.delivered += delivered
         self.delivering = False
 
@@ -340,11 +346,3 @@ class Router:
         now = self.seconds()
         for outbox in [outbox for outbox in self.slow if outbox.overdue(now)]:
             outbox.give_up_overdue()
-
-
-def _deliver(targets: Sequence[Recipient], delivery: QueuedDelivery) -> int:
-    """Return how many messages were delivered to all ``targets`` together."""
-    _order, data, count, offset, source = delivery
-    for recipient in targets:
-        recipient.deliver(data, count, source, offset)
-    return count * len(targets)

@@ -1205,7 +1205,6 @@ cdef class HeadTable:
         cdef Entry *entry
         if (
             tally.source is not self.generation
-            or tally.other is not queue.topic
             or length > MAX_DATA
         ):
             return False
@@ -1221,11 +1220,11 @@ cdef class HeadTable:
             or entry.length + size + entry.after_length != length
         ):
             return False
-        if not queue.make_room(1, size, tally.source_sender, tally.source_protocol):
+        if not queue.make_room(1, size, tally.source_sender, tally.source_protocol, tally.other):
             return False
         length = queue.columns.nbytes
         memcpy(queue.payloads + length, p + entry.length, size)
-        queue.columns.append(length, size, 0)
+        queue.columns.append(length, size, queue.place)
         tally.add_linked(1, size)
         return True
 
@@ -1310,8 +1309,11 @@ cdef class ColumnQueue:
     cdef uint32_t *counts
     cdef Columns columns
     cdef list senders
-    cdef str protocol
+    # Indexes by topic, and the last topic with its index.
+    cdef dict places
     cdef Tally topic
+    cdef int place
+    cdef str protocol
 
     def __cinit__(self, Py_ssize_t small, Py_ssize_t most):
         if small < 0 or most < 0 or small > MAX_DATA or most > MAX_DATA // max(small, 4):
@@ -1331,18 +1333,18 @@ cdef class ColumnQueue:
         return len(self.senders)
 
     cdef int begin(self) except -1:
-        self.columns, self.senders = Columns.__new__(Columns), []
+        self.columns, self.senders, self.places = Columns.__new__(Columns), [], {}
         self.protocol = self.topic = None
         return 0
 
-    def open(self, str protocol not None, Tally topic not None):
+    def open(self, str protocol not None):
         """See ``interpreted.ColumnQueue.open``."""
-        self.protocol, self.topic = protocol, topic
+        self.protocol = protocol
 
     cdef bint make_room(
-        self, Py_ssize_t count, Py_ssize_t nbytes, bytes sender, str protocol
+        self, Py_ssize_t count, Py_ssize_t nbytes, bytes sender, str protocol, Tally topic
     ) except -1:
-        """Return whether the messages are accepted; then there is room for them."""
+        """Return whether the messages are accepted; then there is room, and ``place`` is theirs."""
         cdef Py_ssize_t at = len(self.senders)
         if (
             protocol is not self.protocol
@@ -1353,6 +1355,11 @@ cdef class ColumnQueue:
             return False
         if self.columns.count + count > self.columns.room:
             self.columns.reserve(2 * (self.columns.count + count))
+        if topic is not self.topic:
+            found = self.places.get(topic)
+            if found is None:
+                found = self.places[topic] = len(self.places)
+            self.topic, self.place = topic, found
         self.senders.append(sender)
         self.counts[at] = <uint32_t>count
         return True
@@ -1366,12 +1373,12 @@ cdef class ColumnQueue:
     ):
         """See ``interpreted.ColumnQueue.put``."""
         cdef Py_ssize_t i, size, at = self.columns.nbytes
-        if not self.make_room(columns.count, columns.nbytes, sender, protocol):
+        if not self.make_room(columns.count, columns.nbytes, sender, protocol, tally.other):
             return False
         columns.write(self.payloads + at)
         for i in range(columns.count):
             size = columns.messages[i].size
-            self.columns.append(at, size, 0)
+            self.columns.append(at, size, self.place)
             at += size
         tally.add_linked(columns.count, columns.nbytes)
         tally.source, tally.source_address = columns.source, columns.source_address
@@ -1381,13 +1388,13 @@ cdef class ColumnQueue:
     def take(self):
         """See ``interpreted.ColumnQueue.take``."""
         cdef Columns made = self.columns
-        cdef tuple senders = tuple(self.senders)
+        cdef tuple senders = tuple(self.senders), topics = tuple(self.places)
         made.data = PyBytes_FromStringAndSize(<char *>self.payloads, made.nbytes)
         made.addresses = [0]
         made.end = made.nbytes
         counts = PyBytes_FromStringAndSize(<char *>self.counts, 4 * len(senders))
         self.begin()
-        return made, (counts, senders)
+        return made, (counts, senders), topics
 
 
 def add_to_each(tuple tallies not None, int64_t messages, int64_t nbytes, tuple totals not None):
@@ -1544,12 +1551,14 @@ cdef int64_t rows_of(tuple record) except -1:
     cdef int64_t count
     if len(record) != RECORD:
         raise ValueError("this is not a run")
-    if record[12] is not None or record[13] is not None:
+    if record[12] is not None:
         return 0
     if isinstance(record[10], bytes):
-        return 0 if record[8] is not None else 1
+        return 0 if record[8] is not None or record[13] is not None else 1
     count = record[5]
     check_senders(record[10], count)
+    if record[13] is not None and PyBytes_Size(record[13][1]) != 4 * count:
+        raise ValueError("each message has a topic")
     if record[8] is None:
         return len(record[10][1])
     if PyBytes_Size(record[8]) != 4 * count:
@@ -1566,7 +1575,7 @@ def pack_plain_runs(list records not None, Py_ssize_t at, int64_t base, dict nam
     cdef bytes out
     cdef uint8_t *o
     cdef tuple record
-    cdef tuple senders = None
+    cdef tuple senders = None, topics = None
     cdef str topic = None
     cdef str protocol = None
     cdef uint32_t topic_place = 0, protocol_place = 0, sender_place, left, step
@@ -1574,6 +1583,7 @@ def pack_plain_runs(list records not None, Py_ssize_t at, int64_t base, dict nam
     cdef int64_t start, timestamp, sequence
     cdef const uint32_t *counts
     cdef const uint32_t *sizes
+    cdef const uint32_t *picks
     if at < 0:
         raise ValueError("the place is negative")
     for i in range(at, count):
@@ -1588,18 +1598,27 @@ def pack_plain_runs(list records not None, Py_ssize_t at, int64_t base, dict nam
         record = held[i]
         start, left, size = record[1], record[5], record[7]
         timestamp, sequence = record[2], record[9]
-        if record[4] is not topic:
+        if record[13] is not None:
+            # Each of its rows has a topic of its own.
+            topic = None
+        elif record[4] is not topic:
             topic = record[4]
             topic_place = place_of(names, topic.encode())
-        parts, counts, sizes, senders = 1, &left, NULL, (record[10],)
+        parts, counts, sizes, picks, senders = 1, &left, NULL, NULL, (record[10],)
         if isinstance(record[10], tuple):
             counts = <const uint32_t *>PyBytes_AsString(record[10][0])
             senders = record[10][1]
             parts = len(senders)
             if record[8] is not None:
                 sizes = <const uint32_t *>PyBytes_AsString(record[8])
+            if record[13] is not None:
+                topics = record[13][0]
+                picks = <const uint32_t *>PyBytes_AsString(record[13][1])
         for part in range(parts):
             left = counts[part]
+            if picks != NULL:
+                topic_place = place_of(names, topic_at(topics, picks[0]).encode())
+                picks += left
             sender_place = place_of(names, senders[part])
             if record[11] is not protocol:
                 protocol = record[11]
@@ -1628,6 +1647,12 @@ def pack_plain_runs(list records not None, Py_ssize_t at, int64_t base, dict nam
     return out, max(at, count)
 
 
+cdef str topic_at(tuple topics, uint32_t pick):
+    if pick >= <size_t>len(topics):
+        raise IndexError("a message has no topic")
+    return topics[pick]
+
+
 def total_plain_runs(list records not None, dict totals not None):
     """See ``interpreted.total_plain_runs``."""
     cdef tuple record
@@ -1640,8 +1665,11 @@ def total_plain_runs(list records not None, dict totals not None):
     for record in tuple(records):
         if len(record) != RECORD:
             raise ValueError("this is not a run")
-        if record[12] is not None or record[13] is not None:
+        if record[12] is not None or (record[13] is not None and isinstance(record[10], bytes)):
             others.append(record)
+            continue
+        if record[13] is not None:
+            total_each(record, totals)
             continue
         if record[4] is not topic:
             if topic is not None:
@@ -1664,10 +1692,46 @@ def total_plain_runs(list records not None, dict totals not None):
     return others
 
 
+cdef int total_each(tuple record, dict totals) except -1:
+    """Add the messages of a run of several topics and senders."""
+    cdef int64_t count = record[5], nbytes, size = record[7]
+    cdef uint32_t i, part
+    cdef const uint32_t *counts
+    cdef const uint32_t *sizes = NULL
+    cdef const uint32_t *picks
+    cdef tuple senders, topics
+    rows_of(record)
+    counts, senders = <const uint32_t *>PyBytes_AsString(record[10][0]), record[10][1]
+    picks, topics = <const uint32_t *>PyBytes_AsString(record[13][1]), record[13][0]
+    if record[8] is not None:
+        sizes = <const uint32_t *>PyBytes_AsString(record[8])
+    for part in range(<uint32_t>len(senders)):
+        nbytes = counts[part] * PyBytes_Size(senders[part])
+        for i in range(counts[part]):
+            nbytes += size if sizes == NULL else sizes[i]
+        add_total(totals, topic_at(topics, picks[0]), counts[part], nbytes)
+        picks += counts[part]
+        if sizes != NULL:
+            sizes += counts[part]
+    return 0
+
+
 cdef int add_total(dict totals, str topic, int64_t count, int64_t nbytes) except -1:
     before_count, before_nbytes = totals.get(topic, (0, 0))
     totals[topic] = (before_count + count, before_nbytes + nbytes)
     return 0
+
+
+cdef struct Each:
+    Entry *entry
+    Py_ssize_t message
+    Py_ssize_t variable_at
+
+
+cdef inline void write_lengths(uint8_t *o, Entry *entry, uint32_t size) noexcept nogil:
+    cdef int i
+    for i in range(entry.field_count):
+        write_field(o, &entry.fields[i], size + entry.fields[i].add)
 
 
 cdef class FrameEncoder:
@@ -1717,11 +1781,6 @@ cdef class FrameEncoder:
             if self.entries[i].least <= message.size <= self.entries[i].limit:
                 return &self.entries[i]
         return NULL
-
-    cdef inline void write_lengths(self, uint8_t *o, Entry *entry, uint32_t size) noexcept nogil:
-        cdef int i
-        for i in range(entry.field_count):
-            write_field(o, &entry.fields[i], size + entry.fields[i].add)
 
     cdef inline void prepare(self, Ready *ready, Entry *entry, const char *stamp) noexcept nogil:
         cdef Field *field = &entry.fields[0]
@@ -1798,13 +1857,57 @@ cdef class FrameEncoder:
                     if entry == NULL:
                         continue
                     memcpy(o, entry.data, entry.length)
-                    self.write_lengths(o, entry, size)
+                    write_lengths(o, entry, size)
                     copy_short(o + self.variable_at, <const uint8_t *>stamp, self.variable_size)
                     o += entry.length
                 memcpy(o, p + messages[i].start, size)
                 o += size
         finally:
             free(heads)
+        return out, count
+
+    @staticmethod
+    def encode_each(dict encoders not None, Columns columns not None, bytes variable not None):
+        """See ``interpreted.FrameEncoder.encode_each``."""
+        columns.join()
+        cdef const uint8_t *p = <const uint8_t *>PyBytes_AsString(columns.data)
+        cdef const char *stamp = PyBytes_AsString(variable)
+        cdef Py_ssize_t i, total = 0, count = 0, variable_size = PyBytes_Size(variable)
+        # Held by these until the end.
+        cdef dict given = encoders.copy()
+        cdef FrameEncoder one
+        cdef Message message
+        cdef Entry *entry
+        cdef Each *each = <Each *>malloc(max(columns.count, 1) * sizeof(Each))
+        cdef bytes out
+        cdef uint8_t *o
+        if each == NULL:
+            raise MemoryError
+        try:
+            for i in range(columns.count):
+                message = columns.messages[i]
+                one = given.get(message.index)
+                if one is None:
+                    continue
+                if one.variable_size != variable_size:
+                    raise ValueError("the variable bytes have another length")
+                message.index = 0
+                entry = one.entry_for(&message)
+                if entry != NULL:
+                    each[count].entry, each[count].message = entry, i
+                    each[count].variable_at = one.variable_at
+                    total += entry.length + message.size
+                    count += 1
+            out = PyBytes_FromStringAndSize(NULL, total)
+            o = <uint8_t *>PyBytes_AsString(out)
+            for i in range(count):
+                entry, message = each[i].entry, columns.messages[each[i].message]
+                memcpy(o, entry.data, entry.length)
+                write_lengths(o, entry, message.size)
+                copy_short(o + each[i].variable_at, <const uint8_t *>stamp, variable_size)
+                o = write_text(o + entry.length, p + message.start, message.size)
+        finally:
+            free(each)
         return out, count
 
     def encode_alike(self, list payloads not None):
@@ -1830,7 +1933,7 @@ cdef class FrameEncoder:
         out = PyBytes_FromStringAndSize(NULL, count * (entry.length + size))
         o = <uint8_t *>PyBytes_AsString(out)
         memcpy(o, entry.data, entry.length)
-        self.write_lengths(o, entry, like.size)
+        write_lengths(o, entry, like.size)
         memcpy(&first, o, 8)
         memcpy(&last, o + entry.length - 8, 8)
         for i in range(count):
@@ -1854,7 +1957,6 @@ cdef class FrameEncoder:
         cdef uint32_t size
         cdef bytes out
         cdef uint8_t *o
-        cdef int j
         if columns.parts == NULL:
             p = <const uint8_t *>PyBytes_AsString(columns.data)
         if PyBytes_Size(variable) != self.variable_size:
@@ -1882,8 +1984,7 @@ cdef class FrameEncoder:
                 continue
             size = columns.messages[at].size
             memcpy(o, entry.data, entry.length)
-            for j in range(entry.field_count):
-                write_field(o, &entry.fields[j], size + entry.fields[j].add)
+            write_lengths(o, entry, size)
             if self.variable_size:
                 memcpy(o + self.variable_at, stamp, self.variable_size)
             parts = NULL if columns.parts == NULL else columns.parts + at

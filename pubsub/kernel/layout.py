@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 Senders = tuple[bytes, tuple[bytes, ...]]
 """Senders of consecutive messages: the number of each one's messages, which is not 0 (u32 in this
-machine's byte order), and the senders."""
+machine's byte order), and the senders. The messages of each have one topic."""
 
 
 class LengthField(NamedTuple):

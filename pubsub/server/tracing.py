@@ -129,12 +129,13 @@ class TracedDispatcher(Dispatcher):
         return batch
 
     def publish_together(
-        self, topic: Topic, columns: Columns, senders: Senders, protocol: str
+        self, topics: Sequence[Topic], columns: Columns, senders: Senders, protocol: str
     ) -> Batch:
         """See ``Dispatcher``: there is one span for all of them."""
-        with self._span((topic.name,), columns, protocol, None) as context:
-            batch = super().publish_together(topic, columns, senders, protocol)
-            if topic.durability:
+        names = [topic.name for topic in topics]
+        with self._span(names, columns, protocol, None) as context:
+            batch = super().publish_together(topics, columns, senders, protocol)
+            if topics[0].durability:
                 self._wait(batch, context)
         return batch
 

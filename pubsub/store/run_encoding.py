@@ -86,7 +86,7 @@ class _GroupColumns:
             _, offset, timestamp, _, topic, count, _,
             size, lengths, sequence, sender, protocol, headers, mix, _,
         ) = record  # fmt: skip
-        # Runs of several senders are plain.
+        # Runs of several senders are plain, also those of several topics.
         assert isinstance(sender, bytes)
         index_of, names = self._names.setdefault, self._names
         start = offset - self._base

@@ -18,6 +18,7 @@ from pubsub.store.stored_runs import (
     batches_of,
     count_of,
     first_offset_of,
+    has_one_sender,
     is_single,
     last_offset_of,
     mixed_topics_of,
@@ -187,9 +188,13 @@ class RunLog:
     ) -> list[Batch]:
         """As ``_shown``, for messages of several topics or senders, from ``offset`` on."""
         if mixed_topics_of(record) is None:
-            if not self._is_shown(record, topics):
-                return []
-            return batches_of(record, offset)
+            return list(batches_of(record, offset)) if self._is_shown(record, topics) else []
+        if not has_one_sender(record):
+            return [
+                one
+                for one in batches_of(record, offset)
+                if self._is_visible(one.topic, one.offset, topics)
+            ]
         batch = batch_of(record, offset)
         if not self._forgotten and (topics is None or topics.issuperset(batch.topics)):
             return [batch]
@@ -201,10 +206,13 @@ class RunLog:
         return [run for index, run in batch.runs(first) if run.offset >= first[index]]
 
     def _is_shown(self, record: RunRecord, topics: frozenset[str] | None) -> bool:
-        topic = topic_of(record)
+        return self._is_visible(topic_of(record), first_offset_of(record), topics)
+
+    def _is_visible(self, topic: str, offset: int, topics: frozenset[str] | None) -> bool:
+        """Return whether ``topic`` is one of ``topics`` and its message at ``offset`` is kept."""
         if topics is not None and topic not in topics:
             return False
-        return first_offset_of(record) >= self._forgotten.get(topic, 0)
+        return offset >= self._forgotten.get(topic, 0)
 
     def _trim(self) -> None:
         """Remove the oldest runs, but never the newest."""

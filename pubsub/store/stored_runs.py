@@ -9,7 +9,7 @@ apart a ``RunRecord``.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
@@ -45,8 +45,7 @@ payloads, size of each or MIXED, lengths if MIXED (u32 each, in this machine's b
 sequence, sender, protocol, headers, mix, broker run (see ``Batch``).
 
 Where the messages are of several topics, the mix has these and the index of each message's topic,
-and the topic is empty. Several senders (see ``Senders``) may be those of a run of one topic without
-headers.
+and the topic is empty. A run without headers may have several senders (see ``Senders``).
 
 It is a plain tuple for the garbage collector, which soon finds that a tuple of texts and numbers
 cannot be part of a cycle and does not visit it again. Tens of thousands of instances of a class
@@ -109,18 +108,19 @@ def mixed_topics_of(record: RunRecord) -> tuple[str, ...] | None:
     return None if mix is None else mix[0]
 
 
+def has_one_sender(record: RunRecord) -> bool:
+    """Return whether the messages have one sender."""
+    return isinstance(record[_SENDER], bytes)
+
+
 def is_single(record: RunRecord) -> bool:
     """Return whether the messages have one topic and one sender."""
-    return record[_MIX] is None and isinstance(record[_SENDER], bytes)
+    return record[_MIX] is None and has_one_sender(record)
 
 
 def split(record: RunRecord) -> Iterable[RunRecord]:
     """Return records of one topic and one sender each, for consecutive messages."""
-    if is_single(record):
-        return (record,)
-    if record[_MIX] is None:
-        return map(record_of, batches_of(record))
-    return [record_of(run) for _index, run in batch_of(record).runs()]
+    return (record,) if is_single(record) else map(record_of, batches_of(record))
 
 
 def batch_of(record: RunRecord, offset: int = 0) -> Batch:
@@ -144,15 +144,19 @@ def _batch_from(record: RunRecord, sender: bytes) -> Batch:
     return Batch(topics, columns, timestamp, sequence, sender, protocol, headers, first, run)
 
 
-def batches_of(record: RunRecord, offset: int = 0) -> list[Batch]:
-    """Return messages of several senders, from ``offset`` on, as a batch of each sender."""
-    senders = record[_SENDER]
-    assert not isinstance(senders, bytes)
-    return [
-        one if offset <= one.offset else one.slice(offset - one.offset, one.count)
-        for one in _batch_from(record, b"").by_sender(senders)
-        if offset < one.offset + one.count
-    ]
+def batches_of(record: RunRecord, offset: int = 0) -> Iterator[Batch]:
+    """Yield the messages from ``offset`` on, as batches of one topic and one sender each."""
+    sender = record[_SENDER]
+    if isinstance(sender, bytes):
+        parts: Iterable[Batch] = (batch_of(record, offset),)
+    else:
+        parts = _batch_from(record, b"").by_sender(sender)
+    for part in parts:
+        for _index, one in part.runs():
+            if offset <= one.offset:
+                yield one
+            elif offset < one.offset + one.count:
+                yield one.slice(offset - one.offset, one.count)
 
 
 def _columns(data: bytes, count: int, size: int, lengths: bytes | None, mix: Mix | None) -> Columns:

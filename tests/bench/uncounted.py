@@ -49,7 +49,7 @@ REMOVED: Mapping[str, Sequence[Removal]] = {
             "        self._count(columns, protocol, publisher)\n        ret",
             "        ret",
         ),
-        ("        topic.last_timestamp = batch.timestamp\n        self", "        self"),
+        ("            topic.last_timestamp = batch.timestamp\n        self", "        self"),
     ],
     "pubsub.broker.publisher": [
         (
@@ -64,16 +64,10 @@ class Publisher(PublisherTally):
         ),
         (
             """            self.link(topic)
-        protocol = self._rules.protocol
-        if not (
-            gathering.put(columns, sender, protocol, self)
-            or gathering.begin(topic, columns, sender, protocol, self)
+        return gathering.queue.put(columns, sender, protocol, self)
 """,
             """            _UNUSED.link(topic)
-        protocol = self._rules.protocol
-        if not (
-            gathering.put(columns, sender, protocol, _UNUSED)
-            or gathering.begin(topic, columns, sender, protocol, _UNUSED)
+        return gathering.queue.put(columns, sender, protocol, _UNUSED)
 """,
         ),
         ("gathering.queue, self)\n", "gathering.queue, _UNUSED)\n"),

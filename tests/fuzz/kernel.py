@@ -230,21 +230,27 @@ class Round:
             (self.forms.one, self.table.one, columns.one),
             (self.forms.other, self.table.other, columns.other),
         ):
-            queue, tally = form.ColumnQueue(small, most), form.LinkedTally(form.Tally())
-            tally.link(topic := form.Tally())
-            queue.open(protocol, topic)
+            queue, tallies = form.ColumnQueue(small, most), []
+            for topic in (form.Tally(), form.Tally()):
+                tallies.append(form.LinkedTally(form.Tally()))
+                tallies[-1].link(topic)
+            queue.open(protocol)
             put = []
-            for frame in frames:
+            for turn, frame in enumerate(frames):
                 for part in (own, form.Columns.gather([other, b""]), table.scan(frame)):
-                    put.append(queue.put(part, other, protocol, tally))
-                    put += [table.put_alike(one, queue, tally) for one in frames]
-            taken, senders = queue.take()
-            run = form.run_record(taken, 7, 2, 3, ("t",), 4, senders, protocol, None, 5)
+                    put.append(queue.put(part, other, protocol, tallies[turn % 2]))
+                    put += [
+                        table.put_alike(one, queue, tally) for one in frames for tally in tallies
+                    ]
+            taken, senders, topics = queue.take()
+            named = ("t", "u")[: max(len(topics), 1)]
+            run = form.run_record(taken, 7, 2, 3, named, 4, senders, protocol, None, 5)
             names: dict[bytes, int] = {}
             totals: dict[str, tuple[int, int]] = {}
             rows = form.pack_plain_runs([run, run], 0, 5, names) if taken.count else None
             others = form.total_plain_runs([run], totals)
-            shown = (described(taken), put, tally.messages, tally.nbytes)
+            counted = [(tally.messages, tally.nbytes) for tally in (*tallies, *topics)]
+            shown = (described(taken), put, counted)
             found.append((shown, run, rows, names, totals, others))
         assert found[0] == found[1]
 
@@ -268,6 +274,17 @@ class Round:
         encoder = Pair(*made)
         for length in (size, size, size + 1):
             encoder.call("encode", columns, random.randbytes(length))
+        self.encode_each(columns, heads, at, size)
+
+    def encode_each(self, columns: Pair, heads: list[tuple[Head, ...]], at: int, size: int) -> None:
+        """Write columns with an encoder of one index for each of some of their indexes."""
+        random = self.random
+        chosen = {index: own for index, own in enumerate(heads) if own and random.random() < 0.8}
+        stamp, found = random.randbytes(random.choice((size, size, 1))), []
+        for form, its in ((self.forms.one, columns.one), (self.forms.other, columns.other)):
+            each = {index: form.FrameEncoder([own], at, size) for index, own in chosen.items()}
+            found.append(_outcome(form.FrameEncoder.encode_each, (each, its, stamp)))
+        _same(*found)
 
     def columns(self, name: str, *args: Any) -> Pair | None:
         """Make columns."""

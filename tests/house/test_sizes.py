@@ -13,7 +13,7 @@ FILE_LINES = 350
 FUNCTION_LINES = 50
 LONGER_FILES = {
     # The functions of the kernel are compiled together, so that they call each other as C does.
-    "pubsub/kernel/compiled.pyx": 1900,
+    "pubsub/kernel/compiled.pyx": 2000,
     # One object owns the connection to the engine and everything that waits for it.
     "pubsub/backplane/nats_connection.py": 440,
 }

@@ -406,6 +406,25 @@ class TestEncode:
         columns = kernel.Columns.of([b"a", b"", b"ccc", b"dd"])
         assert encoder.encode(columns) == (frame(8, b"a") + frame(8, b"dd"), 2)
 
+    def test_an_encoder_for_each_index(self, kernel: Any) -> None:
+        stamped = Head(b"..\x00", (LengthField(2, 1),), 9)
+        each = {
+            2: kernel.FrameEncoder([(stamped,)], 1, 1),
+            0: kernel.FrameEncoder([(channel_head(8, limit=2),), (channel_head(9),)], 0, 1),
+        }
+        encode_each = kernel.FrameEncoder.encode_each
+        columns = kernel.Columns.of([b"a", b"bb", b"ccc", b"ddd"], [0, 1, 2, 0])
+        expected = b"!" + frame(8, b"a")[1:] + b".!\x03ccc"
+        assert encode_each(each, columns, b"!") == (expected, 2)
+        gathered = kernel.Columns.gather([b"a", b"b"])
+        assert encode_each(each, gathered, b"!")[1] == 2
+        assert encode_each({}, columns, b"") == (b"", 0)
+        assert encode_each(each, kernel.Columns.of([]), b"!") == (b"", 0)
+        with pytest.raises(ValueError, match="another length"):
+            encode_each(each, columns, b"")
+        # An encoder that is not used is not looked at.
+        assert encode_each(each, columns.slice(1, 2), b"") == (b"", 0)
+
     def test_rows_of_every_size(self, kernel: Any) -> None:
         for size in (*range(100), 255, 256, 257, 1000):
             for width in (2, 7, 8, 11, 16, 17, 40):

@@ -71,13 +71,16 @@ class TestParts:
         scattered = kernel.Columns.gather([b"x", b"", b"yz"])
         last = kernel.Columns.of([b"1", b"22"], [3, 4]).slice(1, 2)
         queue, tally = kernel.ColumnQueue(300, 3), kernel.LinkedTally(kernel.Tally())
-        queue.open("cafe", tally)
-        for columns in (kernel.Columns.equal(b"aabb", 2, 2), scattered, last):
+        topics = tally.total, kernel.Tally()
+        queue.open("cafe")
+        for place, columns in enumerate((kernel.Columns.equal(b"aabb", 2, 2), scattered, last)):
+            tally.link(topics[place % 2])
             assert queue.put(columns, b"me", "cafe", tally)
-        taken, senders = queue.take()
+        taken, senders, taken_topics = queue.take()
         assert described(taken) == described(
-            kernel.Columns.of([b"aa", b"bb", b"x", b"", b"yz", b"22"])
+            kernel.Columns.of([b"aa", b"bb", b"x", b"", b"yz", b"22"], [0, 0, 1, 1, 1, 0])
         )
+        assert taken_topics == topics
         assert senders == (array("I", [2, 3, 1]).tobytes(), (b"me",) * 3)
         assert scattered.payloads() == [b"x", b"", b"yz"]
 
@@ -86,7 +89,7 @@ class TestParts:
         tally, total, topic = kernel.LinkedTally(total := kernel.Tally()), total, kernel.Tally()
         tally.link(topic)
         assert not queue.put(one, b"me", "cafe", tally)
-        queue.open("cafe", topic)
+        queue.open("cafe")
         assert not queue.put(large, b"me", "cafe", tally)
         assert not queue.put(one, b"me", "fast", tally)
         assert not queue.put(kernel.Columns.of([]), b"me", "cafe", tally)
@@ -98,20 +101,38 @@ class TestParts:
         for each in (tally, total, topic):
             assert (each.messages, each.nbytes) == (2, 6)
         taken = kernel.Columns.of([b"abc", b"abc"])
-        assert queue.take() == (taken, (array("I", [1, 1]).tobytes(), (b"me", b"you")))
+        assert queue.take() == (taken, (array("I", [1, 1]).tobytes(), (b"me", b"you")), (topic,))
         assert len(queue) == 0
-        assert queue.take() == (kernel.Columns.of([]), (b"", ()))
+        assert queue.take() == (kernel.Columns.of([]), (b"", ()), ())
         assert not queue.put(one, b"me", "cafe", tally)
 
     def test_a_table_puts_a_message_of_the_same_address(self, kernel: Any) -> None:
-        table, queue, tally, _ = alike(kernel)
+        table, queue, tally, topic = alike(kernel)
         assert table.put_alike(frame(1, b"ab"), queue, tally)
         # Another head of the same address.
         assert table.put_alike(frame(3, b""), queue, tally)
         assert (tally.messages, tally.nbytes) == (3, 3)
-        taken, senders = queue.take()
+        taken, senders, topics = queue.take()
         assert described(taken) == described(kernel.Columns.of([b"x", b"ab", b""]))
         assert senders == (array("I", [1, 1, 1]).tobytes(), (b"me",) * 3)
+        assert topics == (topic,)
+
+    def test_a_table_puts_messages_of_several_topics(self, kernel: Any) -> None:
+        table, queue, tally, topic = alike(kernel)
+        another, other = kernel.LinkedTally(tally), kernel.Tally()
+        another.link(other)
+        assert queue.put(table.scan(frame(2, b"1")), b"you", "cafe", another)
+        assert table.put_alike(frame(1, b"22"), queue, tally)
+        assert table.put_alike(frame(2, b"333"), queue, another)
+        assert (topic.messages, other.messages, other.nbytes) == (2, 2, 4)
+        taken, senders, topics = queue.take()
+        payloads = [b"x", b"1", b"22", b"333"]
+        assert described(taken) == described(kernel.Columns.of(payloads, [0, 1, 0, 1]))
+        assert senders[1] == (b"me", b"you", b"me", b"you")
+        assert topics == (topic, other)
+        queue.open("cafe")
+        assert table.put_alike(frame(2, b""), queue, another)
+        assert queue.take()[2] == (other,), "topics of the messages before are not there any more"
 
     def test_a_table_puts_nothing_else(self, kernel: Any) -> None:
         table, queue, tally, topic = alike(kernel)
@@ -137,17 +158,15 @@ class TestParts:
         assert not table.put_alike(whole, queue, tally), "the queue is full"
         assert len(queue.take()[1][1]) == 4
         assert not table.put_alike(whole, queue, tally), "the queue is closed"
-        queue.open("fast", topic)
+        queue.open("fast")
         assert not table.put_alike(whole, queue, tally), "another protocol"
-        queue.open("cafe", kernel.Tally())
-        assert not table.put_alike(whole, queue, tally), "another topic"
         assert tally.messages == 2
-        queue.open("cafe", topic)
+        queue.open("cafe")
         assert table.put_alike(whole, queue, tally)
 
     def test_what_was_put_before_another_tally_was_linked(self, kernel: Any) -> None:
         table, queue, tally, topic = alike(kernel)
-        queue.open("cafe", topic)
+        queue.open("cafe")
         tally.link(topic)
         assert not table.put_alike(frame(1, b"ab"), queue, tally)
         assert queue.put(table.scan(frame(2, b"")), b"me", "cafe", tally)
@@ -193,7 +212,7 @@ def alike(kernel: Any) -> tuple[Any, Any, Any, Any]:
     queue, tally = kernel.ColumnQueue(130, 4), kernel.LinkedTally(kernel.Tally())
     topic = kernel.Tally()
     tally.link(topic)
-    queue.open("cafe", topic)
+    queue.open("cafe")
     # All heads are known then.
     assert table.scan(frame(3, b"") + frame(2, b"")).count == 2
     assert queue.put(table.scan(frame(1, b"x")), b"me", "cafe", tally)
@@ -207,7 +226,7 @@ def test_wrong_columns_are_refused(wrong: Any) -> None:
     one = kernel.Columns.one(b"a")
     queue = kernel.ColumnQueue(67, 2)
     tally = kernel.LinkedTally(kernel.Tally())
-    queue.open("cafe", tally)
+    queue.open("cafe")
     for put in (
         (wrong, b"me", "cafe", tally),
         (one, None, "cafe", tally),

@@ -30,14 +30,16 @@ Fields = tuple[int, int, tuple[str, ...], bytes | list[bytes], str, bool]
 def record(kernel: Any, sent: Messages, given: Fields, offset: int = 7) -> tuple[Any, ...]:
     """Make a run with the ``given`` timestamp, sequence, topics, sender, protocol and headers.
 
-    Of several senders each has one message, and the last one the others; they have one topic.
+    Of several senders each has one message, and the last one the others, which have one topic.
     """
     timestamp, sequence, topics, sender, protocol, headed = given
     senders: Any = sender
     if isinstance(sender, list):
-        topics, headed, names = topics[:1], False, tuple(sender[: len(sent)])
+        headed, names = False, tuple(sender[: len(sent)])
         counts = [*[1] * (len(names) - 1), len(sent) - len(names) + 1]
         senders = array("I", counts).tobytes(), names
+        last = len(names) - 1
+        sent = sent[:last] + [(payload, sent[last][1]) for payload, _ in sent[last:]]
     payloads, indexes = [payload for payload, _ in sent], [index for _, index in sent]
     columns = kernel.Columns.of(payloads, indexes if len(topics) > 1 else None)
     headers = [{"k": b"v"}] * len(sent) if headed else None
@@ -104,6 +106,49 @@ class TestRuns:
         totals: dict[str, tuple[int, int]] = {}
         assert kernel.total_plain_runs([alike, differing], totals) == []
         assert totals == {"a": (7, 8 + 2 + 3 + 4 + 3 + 3 * 2)}
+
+    def test_rows_of_several_senders_and_topics(self, kernel: Any) -> None:
+        given = (1000, 9, ("a", "b"), [b"me", b"you", b"me"], "cafe", False)
+        sent = [(b"ab", 1), (b"cd", 0), (b"ef", 1), (b"gh", 1)]
+        alike = record(kernel, sent, given)
+        assert alike[4] == ""
+        names: dict[bytes, int] = {}
+        assert kernel.pack_plain_runs([alike], 0, 5, names) == (
+            RUN.pack(2, 1, 0, 1, 2, 2, 1000, 9)
+            + RUN.pack(3, 1, 3, 4, 2, 2, 1000, 10)
+            + RUN.pack(4, 2, 0, 1, 2, 2, 1000, 11),
+            1,
+        )
+        assert list(names) == [b"b", b"me", b"cafe", b"a", b"you"]
+        differing = record(
+            kernel, [(b"ab", 0), (b"", 1), (b"c", 1)], (*given[:3], [b"me", b""], *given[4:])
+        )
+        plain = record(kernel, [(b"ab", 0)], PLAIN, 10)
+        rows, at = kernel.pack_plain_runs([differing, plain, alike], 0, 5, names)
+        assert (len(rows), at) == (7 * 40, 3)
+        assert rows[:160] == (
+            RUN.pack(2, 1, 3, 1, 2, 2, 1000, 9)
+            + RUN.pack(3, 1, 0, 5, 2, 0, 1000, 10)
+            + RUN.pack(4, 1, 0, 5, 2, 1, 1000, 11)
+            + RUN.pack(5, 1, 3, 1, 2, 2, 1000, 9)
+        )
+        totals: dict[str, tuple[int, int]] = {}
+        assert kernel.total_plain_runs([alike, differing], totals) == []
+        assert totals == {"b": (5, 3 * (2 + 2) + 1), "a": (2, 2 + 3 + 2 + 2)}
+
+    def test_each_message_has_a_topic(self, kernel: Any) -> None:
+        given = (1000, 9, ("a", "b"), [b"me", b"you"], "cafe", False)
+        run = record(kernel, [(b"ab", 0), (b"cd", 1)], given)
+        for topics, picks, error in (
+            (("a",), run[13][1], IndexError),
+            (("a", "b"), run[13][1][:4], ValueError),
+            (("a", "b"), b"", ValueError),
+        ):
+            wrong = (*run[:13], (topics, picks), run[14])
+            with pytest.raises(error):
+                kernel.pack_plain_runs([wrong], 0, 0, {})
+            with pytest.raises(error):
+                kernel.total_plain_runs([wrong], {})
 
     @pytest.mark.parametrize("counts", [[1], [3, 0], [1, 2], [2], [1, 1, 0]])
     def test_senders_are_those_of_the_messages(self, kernel: Any, counts: list[int]) -> None:

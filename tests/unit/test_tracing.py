@@ -94,7 +94,7 @@ class PublishTests(SynchronousTestCase):
     def test_gathered_messages_are_one_span(self) -> None:
         senders = (array("I", [1, 1]).tobytes(), (b"alice", b"bob"))
         columns = Columns.of([b"ab", b"c"])
-        self.broker.dispatcher.publish_together(self.topic, columns, senders, "cafe")
+        self.broker.dispatcher.publish_together((self.topic,), columns, senders, "cafe")
         (span,) = self.exporter.get_finished_spans()
         assert span.name == "publish t"
         assert attributes(span)["messaging.batch.message_count"] == 2

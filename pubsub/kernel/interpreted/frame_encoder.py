@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import cast
 
 from pubsub.kernel.interpreted.columns import MAX_DATA, Columns
@@ -55,6 +55,22 @@ class FrameEncoder:
         parts: list[bytes] = [b""] * (2 * len(payloads))
         parts[0::2], parts[1::2] = cast("list[bytes]", heads), payloads
         return b"".join(parts), len(payloads)
+
+    @staticmethod
+    def encode_each(
+        encoders: Mapping[int, FrameEncoder], columns: Columns, variable: bytes
+    ) -> tuple[bytes, int]:
+        """Do as ``encode``, for each index of ``columns`` with the encoder of it for index 0.
+
+        Messages whose index has no encoder are left out.
+        """
+        frames: list[bytes] = []
+        for index, payload in zip(columns.indexes(), columns.payloads(), strict=True):
+            one = encoders.get(index)
+            if one is not None:
+                frame, count = one.encode(Columns.one(payload), variable)
+                frames += [frame] * count
+        return b"".join(frames), len(frames)
 
     def encode_alike(self, payloads: list[bytes]) -> bytes:
         """Return the frames of payloads of index 0, if all are ``bytes`` of one size.

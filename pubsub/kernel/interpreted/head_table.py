@@ -98,11 +98,11 @@ class HeadTable:
         """Put ``data`` into ``queue`` if it is one message like those that ``tally`` counted last.
 
         It has a known head, and the address that this table found for the columns that a queue took
-        last with ``tally``, since that was linked with the topic of the queue. Their sender and
-        protocol are its own. Otherwise, and if ``ColumnQueue.put`` returns False, this does so, and
+        last with ``tally``, since that was linked with its topic. Their sender and protocol are its
+        own. Otherwise, and if ``ColumnQueue.put`` returns False, this does so, and
         does nothing.
         """
-        if tally.source is None or tally.other is not queue.topic:
+        if tally.source is None:
             return False
         generation, expected, sender, protocol = tally.source
         if generation is not self._generation:

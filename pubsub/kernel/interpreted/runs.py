@@ -30,9 +30,9 @@ def run_record(
     """Return a run at rest (see ``pubsub.store.stored_runs``) of the messages of ``columns``.
 
     The other arguments are those of their batch; ``beside`` is the overhead of the run in bytes.
-    Messages of several senders, which have one topic and no headers, have a tuple as their sender:
-    the number of messages of each (u32 in this machine's byte order), and the senders. Raises
-    ValueError if these differ in number from the messages.
+    Messages of several senders, which have no headers, have a tuple as their sender: the number of
+    consecutive messages of each to one topic (u32 in this machine's byte order), and the senders.
+    Raises ValueError if these differ in number from the messages.
     """
     count, size = columns.count, columns.largest
     if not isinstance(sender, bytes):
@@ -57,9 +57,9 @@ def pack_plain_runs(
 ) -> tuple[bytes, int]:
     """Return the rows of ``records`` from place ``at`` on, and the place where that ends.
 
-    It ends before the first run that is of several topics or has headers, or lengths without
-    several senders. A run of several senders has a row for each of them, or for each message if
-    these differ in length. Messages are numbered from the offset ``base``, and new names are added
+    It ends before the first run that has headers, or several topics or lengths without several
+    senders. A run of several senders has a row for each of them, or for each message if these
+    differ in length. Messages are numbered from the offset ``base``, and new names are added
     to ``names``. Raises OverflowError if a number does not fit its column.
     """
     rows: list[bytes] = []
@@ -69,13 +69,15 @@ def pack_plain_runs(
             size, lengths, sequence, sender, protocol, headers, mix, _,
         ) = records[at]  # fmt: skip
         is_one = isinstance(sender, bytes)
-        if mix is not None or headers is not None or (is_one and lengths is not None):
+        if headers is not None or (is_one and (mix is not None or lengths is not None)):
             break
+        topics = _topics(topic, mix, count)
         counts, senders = ([count], (sender,)) if is_one else (_counts(sender, count), sender[1])
         sizes = None if lengths is None else iter(_words(lengths, count))
-        start = offset - base
+        start = first = offset - base
         for own, each in zip(counts, senders, strict=True):
-            places = [names.setdefault(one, len(names)) for one in (topic.encode(), each)]
+            name = topics[start - first].encode()
+            places = [names.setdefault(one, len(names)) for one in (name, each)]
             places.append(names.setdefault(protocol.encode(), len(names)))
             for number in [own] if sizes is None else [1] * own:
                 shared = size if sizes is None else next(sizes)
@@ -98,6 +100,14 @@ def _counts(senders: Senders, count: int) -> Sequence[int]:
     return counts
 
 
+def _topics(topic: str, mix: tuple[tuple[str, ...], bytes] | None, count: int) -> Sequence[str]:
+    """Return the topic of each of ``count`` messages."""
+    if mix is None:
+        return [topic] * count
+    topics, indexes = mix
+    return [topics[index] for index in _words(indexes, count)]
+
+
 def _words(packed: bytes, number: int) -> Sequence[int]:
     """Return ``number`` unsigned integers of 32 bits."""
     if len(packed) != 4 * number:
@@ -110,20 +120,40 @@ def total_plain_runs(
 ) -> list[tuple[Any, ...]]:
     """Add the messages of ``records`` to ``totals``; return the runs left out.
 
-    These are of several topics, or have headers. ``totals`` has the number of messages of each
-    topic and their bytes with their senders.
+    These have headers, or several topics and one sender. ``totals`` has the number of messages of
+    each topic and their bytes with their senders.
     """
     others: list[tuple[Any, ...]] = []
     for record in records:
         topic, count, data, sender = record[4], record[5], record[6], record[10]
-        if record[12] is not None or record[13] is not None:
+        is_one = isinstance(sender, bytes)
+        if record[12] is not None or (record[13] is not None and is_one):
             others.append(record)
             continue
-        before = totals.get(topic, (0, 0))
+        if record[13] is not None:
+            _total_each(record, totals)
+            continue
         senders = (
             count * len(sender)
-            if isinstance(sender, bytes)
+            if is_one
             else sum(map(mul, _counts(sender, count), map(len, sender[1])))
         )
-        totals[topic] = (before[0] + count, before[1] + len(data) + senders)
+        _add(totals, topic, count, len(data) + senders)
     return others
+
+
+def _total_each(record: tuple[Any, ...], totals: dict[str, tuple[int, int]]) -> None:
+    """Add the messages of a run of several topics and senders."""
+    count, size, sender = record[5], record[7], record[10]
+    topics = _topics("", record[13], count)
+    sizes = [size] * count if record[8] is None else _words(record[8], count)
+    at = 0
+    for own, each in zip(_counts(sender, count), sender[1], strict=True):
+        nbytes = sum(sizes[at : at + own]) + own * len(each)
+        _add(totals, topics[at], own, nbytes)
+        at += own
+
+
+def _add(totals: dict[str, tuple[int, int]], topic: str, count: int, nbytes: int) -> None:
+    before = totals.get(topic, (0, 0))
+    totals[topic] = (before[0] + count, before[1] + nbytes)

@@ -192,7 +192,7 @@ class Conversations:
         try:
             # Looked up here, as a call for it is noticeable where messages come one by one.
             topic = self._topics[channel] if channel in self._topics else self._topic(channel)
-            if topic is self._router.last_topic and publisher.publish_soon(topic, columns):
+            if self._router.gathers and publisher.publish_soon(topic, columns):
                 return
             batch = publisher.publish(topic, columns)
         except Refused as refused:

@@ -182,7 +182,7 @@ class FastConnection(Connection):
             token, topic = self._authorized(source.token, source.topic_id, "publish")
             self._publish_with(token)
             sender = token.subject.encode()
-            if topic is self.listener.router.last_topic and self._publisher.publish_soon(
+            if self.listener.router.gathers and self._publisher.publish_soon(
                 topic, columns, sender
             ):
                 self._proof = self._shared.proofs.find((source,))

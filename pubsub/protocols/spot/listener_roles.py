@@ -112,7 +112,7 @@ class XSubSide(RoleDefaults):
             if topic.upstream is not None and self._connection.is_node:
                 raise TopicUnreachable(name)
             if (
-                topic is listener.router.last_topic
+                listener.router.gathers
                 and self._confirmations is None
                 and self._publisher.publish_soon(topic, columns, publication.origin)
             ):
