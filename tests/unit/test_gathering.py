@@ -164,6 +164,19 @@ class GatherTests(GatheringCase):
         assert (self.topic.messages, self.topic.nbytes) == (3, 8)
         assert self.broker.counters.published == 3
 
+    def test_a_message_over_the_limit_of_an_encoding(self) -> None:
+        other = self.broker.topics.create("u")
+        bob = self.listener.outbox(transport := Transport(), Reader())
+        for channel, topic in enumerate((self.topic, other), 1):
+            self.router.subscribe(bob, topic, MessageEncoding(channel, limit=2))
+        self.a.publish(self.topic, Columns.of([b"1"]))
+        for topic, payload in ((self.topic, b"22"), (other, b"333"), (other, b"44")):
+            assert self.b.publish_soon(topic, Columns.of([payload]))
+        self.turn()
+        assert [frame[-2:] for frame in transport.writes] == [b"44"]
+        assert len(transport.writes[0]) == 3 * 16 + 5
+        assert dict(self.broker.counters.drops) == {("bob", "u", "too-large"): 1}
+
     def test_unstored_messages(self) -> None:
         self.topic.durability = Durability.NONE
         bob = self.subscriber(encoding=Lines())

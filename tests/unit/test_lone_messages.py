@@ -8,7 +8,9 @@ from unittest.mock import patch
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.batch import Batch
 from pubsub.broker.publisher import Publisher
+from pubsub.kernel import Senders
 from tests.unit import brokers, cafe_wire, fast_wire
 from tests.unit.fast_wire import BAD_TOKEN, OWNER, READER, WRITER, WRONG_KEY, Fast
 from tests.unit.spot_house import house, join
@@ -151,6 +153,58 @@ class AlikeTests(LoneCase):
         page = self.successResultOf(scene.house.store.read(0, None, 2**20))
         senders = b"".join(batch.sender[:1] * batch.count for batch in page.batches)
         assert senders == b"ejej" + b"ejejejj"
+
+
+class DeviceTests(SynchronousTestCase):
+    """Clients that publish to a topic of their own, as devices do"""
+
+    def assert_together(
+        self, home: House, devices: list[Client], frames: list[bytes], *wanted: int
+    ) -> None:
+        """Check that frames of one tick are stored by appends of so many messages."""
+        appended: list[int] = []
+        append = home.store.append
+
+        def noted(batch: Batch, senders: Senders | None = None) -> None:
+            append(batch, senders)
+            appended.append(batch.count)
+
+        with patch.object(home.store, "append", noted):
+            for device, data in zip(devices, frames, strict=True):
+                device.stream.feed(data)
+            home.turn()
+        assert appended == list(wanted)
+
+    def test_cafe(self) -> None:
+        home = House({"cafe": {}})
+        everything = cafe_wire.handshaken(home, cafe_wire.hs_sub(b"\1\2\3\4", b"all"))
+        one = cafe_wire.handshaken(home, cafe_wire.hs_sub(b"\3", b"one"))
+        devices = [
+            cafe_wire.handshaken(home, cafe_wire.hs_pub(channel, b"d%d" % channel))
+            for channel in range(1, 5)
+        ]
+        # The first messages create the topics.
+        for appends in ([1, 1, 1, 1], [1, 3], [4]):
+            sent = [cafe_wire.publish(channel, b"%d" % channel) for channel in range(1, 5)]
+            self.assert_together(home, devices, sent, *appends)
+            at = round(home.clock.seconds() * 1000).to_bytes(8, "little")
+            wanted = [cafe_wire.message(channel, b"%d" % channel, at=at) for channel in range(1, 5)]
+            assert everything.take() == b"".join(wanted)
+            assert one.take() == wanted[2]
+
+    def test_spot(self) -> None:
+        home = house()
+        everything = join(home, b"DEALER", brokers.subscribe(b"t/*"))
+        devices = [join(home) for _ in range(4)]
+        sent = [brokers.publish(b"t/%d" % number, b"x") for number in range(4)]
+        for device, data in zip(devices, sent, strict=True):
+            # The first message creates the topic, and the second one is recognized by no head yet.
+            for _ in range(2):
+                device.stream.feed(data)
+                home.turn()
+        everything.take()
+        self.assert_together(home, devices, sent, 1, 3)
+        assert everything.take() == b"".join(sent)
 
 
 class TokenTests(LoneCase):
