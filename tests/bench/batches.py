@@ -36,6 +36,13 @@ def _view(buffer: bytearray, frame: Frame, dtype: str) -> npt.NDArray[Any]:
     return np.ndarray((count,), dtype, buffer, offset=frame.offset, strides=(frame.size,))
 
 
+def publisher_of(key: bytes) -> int:
+    """Return the number of the publisher in the key of a payload, or in its digits."""
+    if len(key) == TEXT_KEY_BYTES:
+        return int(key, 16) >> PUBLISHER_SHIFT
+    return int.from_bytes(key, "little") >> PUBLISHER_SHIFT
+
+
 def build_batches(
     frame: Frame, publisher: int, plan: RunPlan, heads: Sequence[bytes] = ()
 ) -> list[memoryview]:

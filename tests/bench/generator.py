@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 import time
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from tests.bench import BenchError
@@ -70,10 +70,12 @@ class Load:
         # Subscribers connect first, as they must receive every published message.
         readers = []
         for number in range(topology.subscribers):
-            hello = wire.subscriber_hello([number % topology.topics], f"bench-sub-{number}")
-            readers.append(self._open(addresses[number % len(addresses)], wire, hello))
+            topics = topology.topics_of(number)
+            hello = wire.subscriber_hello(topics, f"bench-sub-{number}")
+            address = addresses[number % len(addresses)]
+            readers.append(self._open(address, wire, hello, len(topics)))
         for number in range(topology.publishers):
-            topic = number % topology.topics
+            topic = topology.topic(number)
             hello = wire.publisher_hello([topic], f"bench-pub-{number}")
             sock = self._open(publish_address, wire, hello)
             frame = wire.publication(topic, self.plan.payload)
@@ -81,39 +83,41 @@ class Load:
             publisher = Publisher(sock, self.plan, batches, frame.answer)
             publisher.expects_unsolicited = traits_of(wire).unsolicited
             self.publishers.append(publisher)
-        frames = [wire.delivery(topic, self.plan.payload) for topic in range(topology.topics)]
+        frames = [
+            wire.delivery(topology.topic(number), self.plan.payload)
+            for number in range(topology.publishers)
+        ]
         buffer = receive_buffer(max(frame.size for frame in frames))
         for number, sock in enumerate(readers):
-            topic = number % topology.topics
-            self._subscribe(sock, frames[topic], buffer, topic, traits_of(wire).poll_request)
+            sources = {source: frames[source] for source in topology.sources(number)}
+            self._subscribe(sock, sources, buffer, traits_of(wire).poll_request)
 
     def _subscribe(
         self,
         sock: socket.socket,
-        frame: Frame,
+        frames: Mapping[int, Frame],
         buffer: bytearray,
-        topic: int,
         poll_request: PollRequest | None,
     ) -> None:
         streams: dict[int, Stream] = {}
         publishers: dict[int, Publisher] = {}
-        for number in range(topic, len(self.publishers), self.plan.topology.topics):
+        for number in frames:
             streams[number] = Stream(self.plan.per_batch * self.plan.cycle)
             publishers[number] = self.publishers[number]
             publishers[number].streams.append(streams[number])
         if poll_request is None:
             pushed = CheckedSubscriber if self._every_byte else Subscriber
-            self.subscribers.append(pushed(sock, frame, buffer, streams, publishers, self.samples))
+            self.subscribers.append(pushed(sock, frames, buffer, streams, publishers, self.samples))
             return
         polled = CheckedPoller if self._every_byte else Poller
-        subscriber = polled(sock, frame, buffer, streams, publishers, self.samples)
+        subscriber = polled(sock, frames, buffer, streams, publishers, self.samples)
         subscriber.poll_with(partial(poll_request, f"bench-sub-{len(self.subscribers)}"))
         self.subscribers.append(subscriber)
 
-    def _open(self, address: Address, wire: Wire, hello: bytes) -> socket.socket:
+    def _open(self, address: Address, wire: Wire, hello: bytes, topics: int = 1) -> socket.socket:
         sock = connect(address, hello, traits_of(wire).greeting)
         self._sockets.append(sock)
-        await_welcome(sock, wire)
+        await_welcome(sock, wire, topics)
         sock.setblocking(False)
         return sock
 

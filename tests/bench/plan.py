@@ -22,15 +22,42 @@ TOTAL_WINDOW_BYTES = 2 * MIB
 MIN_BATCHES_UNDER_WAY = 4
 
 
+# As many digits for each of a thousand topics, so that the frames of a subscriber are as long.
+_FIRST_OWN_TOPIC = 100
+
+
 @dataclass(frozen=True)
 class Topology:
-    """Publisher and subscriber number i use topic i modulo `topics`."""
+    """Publisher and subscriber number i use topic i modulo `topics`.
+
+    With `own_topics` each publisher has a topic of its own instead, and each subscriber all of
+    them.
+    """
 
     publishers: int
     subscribers: int
     topics: int = 1
+    own_topics: bool = False
+
+    def topic(self, publisher: int) -> int:
+        """Return the topic of a publisher."""
+        return _FIRST_OWN_TOPIC + publisher if self.own_topics else publisher % self.topics
+
+    def sources(self, subscriber: int) -> range:
+        """Return the publishers from which a subscriber receives messages."""
+        if self.own_topics:
+            return range(self.publishers)
+        return range(subscriber % self.topics, self.publishers, self.topics)
+
+    def topics_of(self, subscriber: int) -> list[int]:
+        """Return the topics of a subscriber."""
+        if self.own_topics:
+            return [self.topic(publisher) for publisher in self.sources(subscriber)]
+        return [subscriber % self.topics]
 
     def __str__(self) -> str:
+        if self.own_topics:
+            return f"{self.publishers}-devices"
         if self.topics > 1:
             return f"{self.topics}-pairs"
         return f"{self.publishers}-{self.subscribers}"
@@ -38,18 +65,21 @@ class Topology:
     @property
     def fanout(self) -> int:
         """Deliveries per published message."""
-        return self.subscribers // self.topics
+        return self.subscribers if self.own_topics else self.subscribers // self.topics
 
     @classmethod
     def parse(cls, text: str) -> Topology:
         """Parse ``<publishers>-<subscribers>`` on one topic, or ``<n>-pairs`` on n topics.
 
+        ``<n>-devices`` are n publishers, each with a topic of its own, and a subscriber of all.
         Raises ValueError.
         """
-        match = re.fullmatch(r"([1-9]\d{0,4})-(pairs|[1-9]\d{0,4})", text)
+        match = re.fullmatch(r"([1-9]\d{0,4})-(pairs|devices|[1-9]\d{0,4})", text)
         if match is None:
-            raise ValueError(f"{text!r} is neither like 1-100 nor like 10-pairs")
+            raise ValueError(f"{text!r} is not like 1-100, 10-pairs or 50-devices")
         left = int(match[1])
+        if match[2] == "devices":
+            return cls(left, 1, left, own_topics=True)
         if match[2] == "pairs":
             return cls(left, left, left)
         return cls(left, int(match[2]))
@@ -91,7 +121,7 @@ def make_plan(
     A payload beyond the limit of the wire is reduced to that limit. Raises BenchError if the
     protocol has too few topics.
     """
-    if topology.topics > wire.topics:
+    if topology.topic(topology.topics - 1) >= wire.topics:
         raise BenchError(f"{wire.name} has {wire.topics} topics, {topology} needs more")
     payload = min(payload, wire.max_payload)
     message = wire.publication(0, payload).size

@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.bench import BenchError
 from tests.bench.batches import TEXT_KEY_BYTES
-from tests.bench.subscriber import RECEIVE_BYTES, Subscriber, check_every_byte
+from tests.bench.subscriber import RECEIVE_BYTES, FrameCheck, Subscriber
 from tests.bench.verify import runs
 
 LIST = b'{"_class":"MessageListResponse","messages":['
@@ -95,7 +95,9 @@ class CheckedPoller(Poller):
         messages = plain_messages(line)
         if len(messages) % self._size:
             raise BenchError(f"messages have another size: {line[:200]!r}")
-        check_every_byte(messages, self._frame, TEXT_KEY_BYTES)
+        if self._check is None:
+            self._check = FrameCheck(self._frames, TEXT_KEY_BYTES)
+        self._check.check(messages)
         return super()._take_line(line, now)
 
 

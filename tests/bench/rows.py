@@ -33,7 +33,8 @@ class Row:
     """The batch of each publisher, and for each subscriber its publisher and its topics.
 
     With ``lone`` messages, each batch is one message, which all publishers send to the first
-    subscriber, and this many are in flight of each publisher.
+    subscriber, and this many are in flight of each publisher. They are of one topic, or each
+    publisher has a topic of its own.
     """
 
     name: str
@@ -78,6 +79,8 @@ def live_rows() -> Iterator[Row]:
     sets = [frozenset(chance.random.sample(range(10), 5)) for _ in range(50)]
     yield Row("the same, 50 different sets", [batch(10, 64, 64)], [(0, some) for some in sets])
     yield Row("50 to 1, two in flight each, 64 B", [[(0, 64)]] * 50, [(0, frozenset({0}))], lone=2)
+    own = [[(n, 64)] for n in range(50)]
+    yield Row("the same, each to a topic of its own", own, [(0, frozenset(range(50)))], lone=2)
 
 
 def stored_rows() -> Iterator[Row]:

@@ -82,7 +82,7 @@ def _subscriber(sock: socket.socket, wire: Wire, publisher: Publisher, plan: Run
     streams = {0: Stream(plan.per_batch * plan.cycle)}
     frame = wire.delivery(0, plan.payload)
     buffer = receive_buffer(frame.size)
-    return Subscriber(sock, frame, buffer, streams, {0: publisher}, array("q"))
+    return Subscriber(sock, {0: frame}, buffer, streams, {0: publisher}, array("q"))
 
 
 def _check(subscriber: Subscriber) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import socket
 import time
 from array import array
+from collections.abc import Mapping
+from itertools import takewhile
 
 import numpy as np
 
 from tests.bench import BenchError
-from tests.bench.batches import KEY_BYTES, view_keys
+from tests.bench.batches import KEY_BYTES, publisher_of, view_keys
 from tests.bench.plan import KIB
 from tests.bench.publisher import Publisher
 from tests.bench.verify import Stream, runs
@@ -21,6 +23,7 @@ RECEIVE_BYTES = 256 * KIB
 class Subscriber:
     """Receives messages, checks their sequence and samples their latency.
 
+    `frames` has the frame of a message of each publisher; they are equally long.
     All subscribers share one `buffer` from `receive_buffer`, so that it stays in the processor's
     cache; it holds no data between two calls of `poll`. `streams` and `publishers` are keyed by
     publisher number. `samples` collects the nanoseconds from the start of a batch's send to the
@@ -30,7 +33,7 @@ class Subscriber:
     def __init__(
         self,
         sock: socket.socket,
-        frame: Frame,
+        frames: Mapping[int, Frame],
         buffer: bytearray,
         streams: dict[int, Stream],
         publishers: dict[int, Publisher],
@@ -39,8 +42,12 @@ class Subscriber:
         self.delivered = 0
         self.streams = streams
         self._sock = sock
-        self._frame = frame
-        self._head = frame.head
+        self._frames = frames
+        self._check: FrameCheck | None = None
+        frame = next(iter(frames.values()))
+        columns = zip(*[one.head for one in frames.values()], strict=False)
+        alike = takewhile(lambda column: len(set(column)) == 1, columns)
+        self._head = bytes([column[0] for column in alike])
         self._size = frame.size
         self._publishers = publishers
         self._samples = samples
@@ -98,28 +105,48 @@ class Subscriber:
             self._samples.append(now - publisher.sent_at[batch])
 
 
+class FrameCheck:
+    """Compares complete frames with that of their publisher, of those of all in ``frames``.
+
+    The keys, of ``key_bytes`` bytes, and bytes that brokers may change are not compared.
+    """
+
+    def __init__(self, frames: Mapping[int, Frame], key_bytes: int) -> None:
+        self._frame = frame = next(iter(frames.values()))
+        self._key = slice(frame.offset, frame.offset + key_bytes)
+        whole = {
+            number: one.before + b"x" * one.payload + one.after for number, one in frames.items()
+        }
+        texts = list(dict.fromkeys(whole.values()))
+        self._due = np.array([np.frombuffer(text, np.uint8) for text in texts])
+        self._places = {number: texts.index(text) for number, text in whole.items()}
+        self._checked = np.ones(frame.size, bool)
+        self._checked[frame.fixed : frame.offset + key_bytes] = False
+
+    def check(self, data: memoryview | bytes) -> None:
+        """Raise BenchError if frames differ."""
+        rows = np.frombuffer(data, np.uint8).reshape(-1, self._frame.size)
+        due = self._due
+        if len(due) > 1:
+            numbers = [publisher_of(key.tobytes()) for key in rows[:, self._key]]
+            if not self._places.keys() >= set(numbers):
+                raise BenchError("a subscriber received messages of other publishers")
+            due = due[[self._places[number] for number in numbers]]
+        different = (rows != due) & self._checked
+        if different.any():
+            row, column = (int(found[0]) for found in different.nonzero())
+            raise BenchError(f"a subscriber received something else at byte {column} of a message: "
+                             f"{rows[row].tobytes()!r}")  # fmt: skip
+
+
 class CheckedSubscriber(Subscriber):
     """Compares every byte of a frame except for the key, which ``Subscriber`` checks."""
 
     def _take(self, frames: int, now: int) -> None:
-        check_every_byte(self._view[: frames * self._size], self._frame, KEY_BYTES)
+        if self._check is None:
+            self._check = FrameCheck(self._frames, KEY_BYTES)
+        self._check.check(self._view[: frames * self._size])
         super()._take(frames, now)
-
-
-def check_every_byte(frames: memoryview | bytes, frame: Frame, key_bytes: int) -> None:
-    """Compare complete frames with ``frame``, except the keys and bytes that brokers may change.
-
-    Raises BenchError.
-    """
-    rows = np.frombuffer(frames, np.uint8).reshape(-1, frame.size)
-    due = np.frombuffer(frame.before + b"x" * frame.payload + frame.after, np.uint8)
-    checked = np.ones(frame.size, bool)
-    checked[frame.fixed : frame.offset + key_bytes] = False
-    different = (rows != due) & checked
-    if different.any():
-        row, column = (int(found[0]) for found in different.nonzero())
-        raise BenchError(f"a subscriber received something else at byte {column} of a message: "
-                         f"{rows[row].tobytes()!r}")  # fmt: skip
 
 
 def receive_buffer(frame_size: int) -> bytearray:

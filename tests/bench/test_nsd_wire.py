@@ -54,7 +54,7 @@ class Line:
         frame = WIRE.delivery(0, 20)
         self.publisher = Publisher(self.sock, PLAN, build_batches(WIRE.publication(0, 20), 0, PLAN))
         following = ({0: self.stream}, {0: self.publisher})
-        self.poller = Poller(self.sock, frame, bytearray(1000), *following, self.samples)
+        self.poller = Poller(self.sock, {0: frame}, bytearray(1000), *following, self.samples)
         self.poller.poll_with(lambda after: poll_request("me", after))
 
     def requested_offset(self) -> int:

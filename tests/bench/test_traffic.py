@@ -21,7 +21,7 @@ from tests.bench.rows import (
     stored_rows,
     stored_window,
 )
-from tests.bench.subscriber import check_every_byte
+from tests.bench.subscriber import FrameCheck
 from tests.bench.traffic import measure
 from tests.bench.traffic_clients import ListReceiver, Receiver
 from tests.bench.wires import PEER_WIRES, WIRES, Frame
@@ -131,10 +131,23 @@ def test_every_byte_of_frames_is_checked_except_keys_and_bytes_that_brokers_chan
     frame = Frame(b"head-time-", 12, b"\r\n", fixed=5)
     rest = b"xxxx\r\n"
     good = b"head-TIME!12345678" + rest
-    check_every_byte(good * 3, frame, 8)
+    FrameCheck({0: frame}, 8).check(good * 3)
     for bad in (b"Head-", good[:18] + b"y" + good[19:], good[:-1] + b"\r"):
         with pytest.raises(BenchError, match="something else"):
-            check_every_byte(good + bad.ljust(len(good), b"x"), frame, 8)
+            FrameCheck({0: frame}, 8).check(good + bad.ljust(len(good), b"x"))
+
+
+def test_a_message_has_the_topic_of_its_publisher() -> None:
+    frames = {number: Frame(b"topic%d-" % number, 10, fixed=7) for number in range(2)}
+    first, second = (
+        frames[number].before + (number << 32 | 7).to_bytes(8, "little") + b"xx"
+        for number in frames
+    )
+    FrameCheck(frames, 8).check(first + second + first)
+    with pytest.raises(BenchError, match="something else at byte 5"):
+        FrameCheck(frames, 8).check(first + second.replace(b"1", b"0"))
+    with pytest.raises(BenchError, match="other publishers"):
+        FrameCheck({0: frames[0], 2: frames[1]}, 8).check(second)
 
 
 class TestRows:

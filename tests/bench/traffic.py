@@ -154,9 +154,11 @@ def measure(broker: Broker, wire: Wire, row: Row, seconds: float, window: int = 
 
 
 def _measure_lone(broker: Broker, wire: Wire, row: Row, seconds: float) -> Usage:
-    topic, size = row.batches[0][0]
-    window = row.lone * wire.publication(topic, size).size
-    plan = make_plan(wire, Topology(len(row.batches), 1), size, 1, window)
+    _, size = row.batches[0][0]
+    number = len({batch[0][0] for batch in row.batches})
+    topology = Topology(len(row.batches), 1, number, own_topics=number > 1)
+    window = row.lone * wire.publication(topology.topic(0), size).size
+    plan = make_plan(wire, topology, size, 1, window)
     result = measure_throughput(broker, wire, plan, seconds, every_byte=True)
     if not result.accounting.clean:
         raise BenchError(f"not all arrived: {result.accounting}")

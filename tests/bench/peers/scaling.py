@@ -77,7 +77,7 @@ class ManyTopics(Load):
         streams, publishers = {0: stream}, {0: self.publishers[0]}
         buffer = receive_buffer(delivery.size)
         self.subscribers.append(
-            Subscriber(reader, delivery, buffer, streams, publishers, self.samples)
+            Subscriber(reader, {0: delivery}, buffer, streams, publishers, self.samples)
         )
 
 
