@@ -136,8 +136,9 @@ class Dispatcher:
         available any more, the messages are delivered without being stored. Returns all of them,
         without a sender.
         """
-        names = tuple([topic.name for topic in topics])
-        batch = self._batch(names, columns, b"", protocol, None)
+        names = (topics[0].name,) if len(topics) == 1 else tuple([one.name for one in topics])
+        # As in `publish`, without a call.
+        batch = Batch(names, columns, self._timestamp(), self._sequence, b"", protocol)
         for topic in topics:
             topic.idle_since = None
             topic.last_timestamp = batch.timestamp

@@ -45,10 +45,16 @@ class GatheredAudience(Targets[Recipient]):
 
 def route_gathered(router: Router, topics: Sequence[Topic], batch: Batch, senders: Senders) -> None:
     """Route ``batch``, whose messages are of ``senders``, to the subscribers of its ``topics``."""
-    if len(topics) == 1 and _is_by_time(topics[0]):
-        if topics[0].groups or topics[0].behind:
-            router.route(topics[0], batch)
-        return
+    if len(topics) == 1:
+        (topic,) = topics
+        for group in topic.groups.values():
+            if group.encoder.frames is None:
+                break
+        else:
+            # The frames do not depend on the sender.
+            if topic.groups or topic.behind:
+                router.route(topic, batch)
+            return
     together = None if router.waiting else _by_targets(topics, batch.columns.largest)
     if together is None:
         for part in batch.by_sender(senders):
@@ -69,11 +75,6 @@ def route_gathered(router: Router, topics: Sequence[Topic], batch: Batch, sender
     for index, count, _ in totals:
         if topics[index].behind:
             topics[index].passed += count
-
-
-def _is_by_time(topic: Topic) -> bool:
-    """Return whether the frames of messages of ``topic`` do not depend on their senders."""
-    return all(group.encoder.frames is not None for group in topic.groups.values())
 
 
 def _route_runs(router: Router, topics: Sequence[Topic], batch: Batch) -> None:
