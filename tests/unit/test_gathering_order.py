@@ -74,7 +74,7 @@ class EveryOrderTests(SynchronousTestCase):
             self.clock.advance(0)
         elif action == "mixed":
             mix = self.router.mix(self.topics.values())
-            payload = b"%d.0" % number
+            payload = b"%d.0;" % number
             self.publishers["a"].publish_mixed(mix, Columns.of([payload], [mix.names.index("u")]))
             self.note("u", b"a", [payload])
         elif action[0] == "subscribe":
@@ -84,7 +84,7 @@ class EveryOrderTests(SynchronousTestCase):
             self.router.unsubscribe(self.outboxes[action[1]], self.topics[action[2]])
         else:
             name, topic, count = action
-            payloads = [b"%d.%d" % (number, one) for one in range(count)]
+            payloads = [b"%d.%d;" % (number, one) for one in range(count)]
             self.publish(self.publishers[name], self.topics[topic], payloads)
             self.note(topic, name.encode(), payloads)
 
@@ -111,7 +111,7 @@ class EveryOrderTests(SynchronousTestCase):
         numbers = [batch.sequence for batch in page.batches]
         assert numbers == [batch.offset for batch in page.batches]
         for transport, expected in zip(self.transports, self.expected, strict=True):
-            assert re.findall(rb"\d+\.\d+", b"".join(transport.writes)) == expected
+            assert re.findall(rb"\d+\.\d+;", b"".join(transport.writes)) == expected
         delivered = self.broker.counters.traffic[self.listener.protocol].written.messages
         assert delivered == sum(map(len, self.expected))
         for publisher, name in zip(self.publishers.values(), self.publishers, strict=True):
