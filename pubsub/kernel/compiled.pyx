@@ -24,6 +24,7 @@ cdef extern from "Python.h":
     ctypedef struct PyObject
     # As those of cpython.list and cpython.bytes, for references that somebody else holds.
     PyObject *borrowed_item "PyList_GetItem"(list, Py_ssize_t) except NULL
+    PyObject *found_item "PyDict_GetItemWithError"(dict, object) except? NULL
     int borrowed_bytes "PyBytes_AsStringAndSize"(PyObject *, char **, Py_ssize_t *) except -1
     bint is_plain_bytes "PyBytes_CheckExact"(PyObject *) noexcept
     # The length of bytes: the one member of their structure that the stable ABI has.
@@ -38,8 +39,9 @@ cdef enum:
     RECORD = 15
     ROW = 40
     MAX_SHAPES = 64
-    # Of a message beside its payload, in a queue of small columns.
+    # Beside the payload of a message in a queue, and beside the name of one of several senders.
     MESSAGE_BYTES = 64
+    SENDER_BYTES = 48
 cdef Py_ssize_t MAX_DATA = 0x7FFFFFFF
 cdef int MAX_HEADS = 16384
 # Where plain bytes begin in their object, so that a large list of them takes no call for each.
@@ -1479,6 +1481,8 @@ def run_record(
     cdef int64_t size = columns.largest
     if not isinstance(sender, bytes):
         check_senders(sender, columns.count)
+        for name in <tuple>sender[1]:
+            nbytes += SENDER_BYTES + PyBytes_Size(name)
     if columns.count == 1 and len(topics) == 1 and columns.parts == NULL:
         if columns.messages[0].size == PyBytes_Size(columns.data):
             data = columns.data
@@ -1521,10 +1525,13 @@ cdef inline void write_i64(uint8_t *o, int64_t number) noexcept nogil:
 
 
 cdef uint32_t place_of(dict names, bytes name) except? 0xFFFFFFFF:
-    found = names.get(name)
-    if found is None:
-        found = names[name] = len(names)
-    return found
+    # Without a call of a method, as there is one for each row.
+    cdef PyObject *found = found_item(names, name)
+    if found != NULL:
+        return <uint32_t><object>found
+    cdef uint32_t place = <uint32_t>len(names)
+    names[name] = place
+    return place
 
 
 cdef int check_senders(tuple senders, int64_t count) except -1:
@@ -1620,7 +1627,8 @@ def pack_plain_runs(list records not None, Py_ssize_t at, int64_t base, dict nam
                 topic_place = place_of(names, topic_at(topics, picks[0]).encode())
                 picks += left
             sender_place = place_of(names, senders[part])
-            if record[11] is not protocol:
+            if part == 0 and record[11] is not protocol:
+                # After the first sender: new names are in the order of the columns.
                 protocol = record[11]
                 protocol_place = place_of(names, protocol.encode())
             while True:

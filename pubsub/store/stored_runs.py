@@ -30,8 +30,6 @@ MESSAGE_BYTES = 64
 """Bytes of a page that a message takes beside its payload, so that empty messages count."""
 # Runs that one call of the kernel takes.
 _AT_ONCE = 1024
-# Bytes that one of several senders takes beside its name.
-_SENDER_BYTES = 48
 # Estimated bytes that a header takes in memory beside its key and value.
 _HEADER_BYTES = 200
 
@@ -80,8 +78,7 @@ def record_of(batch: Batch, senders: Senders | None = None) -> RunRecord:
     headers = batch.headers
     sender: bytes | Senders = batch.sender
     if senders is not None:
-        sender = senders
-        beside = RUN_BYTES + sum(map(len, senders[1])) + _SENDER_BYTES * len(senders[1])
+        sender, beside = senders, RUN_BYTES
     elif headers is None:
         beside = RUN_BYTES + len(batch.sender)
     else:

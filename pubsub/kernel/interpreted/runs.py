@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from pubsub.kernel.layout import Senders
 
 MIXED = -1
+# Of one of several senders beside its name.
+_SENDER_BYTES = 48
 _RUN = struct.Struct("<IIIIIiqq")
 
 
@@ -29,7 +31,8 @@ def run_record(
 ) -> tuple[Any, ...]:
     """Return a run at rest (see ``pubsub.store.stored_runs``) of the messages of ``columns``.
 
-    The other arguments are those of their batch; ``beside`` is the overhead of the run in bytes.
+    The other arguments are those of their batch; ``beside`` is the overhead of the run in bytes,
+    without that of several senders.
     Messages of several senders, which have no headers, have a tuple as their sender: the number of
     consecutive messages of each to one topic (u32 in this machine's byte order), and the senders.
     Raises ValueError if these differ in number from the messages.
@@ -37,6 +40,7 @@ def run_record(
     count, size = columns.count, columns.largest
     if not isinstance(sender, bytes):
         _counts(sender, count)
+        beside += sum([_SENDER_BYTES + len(name) for name in sender[1]])
     data, sizes, indexes = columns.pack()
     lengths, mix, topic = None, None, topics[0]
     nbytes = columns.nbytes + beside
