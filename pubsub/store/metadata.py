@@ -15,7 +15,13 @@ from threading import Lock
 from typing import NamedTuple
 
 from pubsub.errors import NewerVersion, StartError
-from pubsub.store.metadata_tables import CREATE, damaged_rows, damaged_tables, text_or_bytes
+from pubsub.store.metadata_tables import (
+    CREATE,
+    damaged_header,
+    damaged_rows,
+    damaged_tables,
+    text_or_bytes,
+)
 from pubsub.store.record import Begin, End, Operation, Put
 from pubsub.store.sqlite_connection import SqliteConnection
 
@@ -101,6 +107,8 @@ class Metadata:
             if not read_only:
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 self._connection.execute("PRAGMA synchronous = FULL")
+            if not (read_only or damaged):
+                self._check_writable()
         except BaseException:
             self._connection.close()
             raise
@@ -139,6 +147,15 @@ class Metadata:
             raise NewerVersion(
                 f"history: {path} has version {version}, and this broker supports up to {VERSION}"
             )
+
+    def _check_writable(self) -> None:
+        try:
+            # Nothing is deleted, but SQLite refuses it for a file that it takes as read-only.
+            self._connection.execute("DELETE FROM ended WHERE false")
+        except sqlite3.OperationalError:
+            if problems := damaged_header(self._connection):
+                raise sqlite3.DatabaseError("; ".join(problems)) from None
+            raise
 
     def close(self) -> None:
         """Close the file."""
@@ -181,7 +198,12 @@ class Metadata:
         with self._lock:
             rows = self._connection.execute("PRAGMA integrity_check").fetchall()
             found = [text for (text,) in rows if text != "ok"]
-            return found or damaged_tables(self._connection) or damaged_rows(self._connection)
+            return (
+                found
+                or damaged_header(self._connection)
+                or damaged_tables(self._connection)
+                or damaged_rows(self._connection)
+            )
 
     def items(self) -> list[tuple[str, str, bytes]]:
         """Return tables, keys and values."""

@@ -41,6 +41,9 @@ CREATE TABLE state (
 );
 """
 
+# The place in the file of the version that a program must know to write it, and the highest one.
+_WRITE_VERSION, _WAL = 18, 2
+
 
 def _columns() -> dict[str, list[tuple[str, str]]]:
     """Return the columns of each table, with their types."""
@@ -56,6 +59,17 @@ def _columns_of(connection: sqlite3.Connection, table: str) -> list[tuple[str, s
 
 
 TABLES = _columns()
+
+
+def damaged_header(connection: sqlite3.Connection) -> list[str]:
+    """Return whether SQLite would not write the file, in one text; raises sqlite3.Error.
+
+    It takes a file as read-only whose header has a higher number than it knows in byte 18.
+    """
+    version = connection.serialize()[_WRITE_VERSION]
+    if version <= _WAL:
+        return []
+    return [f"its header says that it is read-only (write version {version})"]
 
 
 def damaged_tables(connection: sqlite3.Connection) -> list[str]:

@@ -133,14 +133,32 @@ class DamagedTableTests(CommandCase):
             assert self.run_on("check")[0] == 1
             self.check_repair(*{"metadata", "epochs", "ended", "horizons"} - {table})
 
-    def test_damage_that_sqlite_sees(self) -> None:
+    def change_header(self, position: int, value: int) -> None:
+        """Change a byte of the header of metadata.db."""
         path = self.path / "metadata.db"
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         data = bytearray(path.read_bytes())
-        # The number of free pages.
-        data[39] = 1
+        data[position] = value
         path.write_bytes(data)
+
+    def test_a_header_that_makes_the_file_read_only(self) -> None:
+        self.change_header(18, 3)
+        with closing(LogDirectory(self.path)) as directory:
+            reason = str(raised(StartError, recover, directory))
+        problem = "its header says that it is read-only (write version 3)"
+        assert f"metadata.db: {problem}; restore it" in reason
+        assert "pubsub history repair" in reason
+        code, out = self.run_on("check")
+        assert (code, out.splitlines()[0]) == (1, f"metadata.db: {problem}")
+        self.check_repair("metadata", "epochs", "ended", "horizons", reason=problem)
+        with history(self.path) as log:
+            log.store("tokens", "key", b"new")
+        assert ("tokens", "key", b"new") in self.contents()[1]
+
+    def test_damage_that_sqlite_sees(self) -> None:
+        # The number of free pages.
+        self.change_header(39, 1)
         code, out = self.run_on("check")
         assert (code, out.startswith("metadata.db: ")) == (1, True), out
         reason = out.splitlines()[0].removeprefix("metadata.db: ")
