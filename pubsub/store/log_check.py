@@ -130,7 +130,7 @@ def index_problem(directory: LogDirectory, segment: Segment, found: Inspected) -
         os.close(file)
     if index is None:
         return f"{name} is damaged"
-    if not found.damaged and not _matches(index, found.index):
+    if index.stop != found.index.stop or not (found.damaged or _matches(index, found.index)):
         return f"{name} does not match its segment"
     return None
 

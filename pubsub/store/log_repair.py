@@ -20,7 +20,7 @@ from pubsub.store.log_view import open_metadata, open_segment, without_replaced
 from pubsub.store.metadata import Epoch, LogPlace, LogState, Metadata, SealedSegment
 from pubsub.store.metadata_tables import is_sound
 from pubsub.store.repaired_files import RepairedFiles
-from pubsub.store.segment import NotASegment, Segment
+from pubsub.store.segment import CUT_COPY, NotASegment, Segment, cut_copies
 
 
 @dataclass(slots=True)
@@ -120,6 +120,9 @@ class LogRepair:
                 found.append(open_segment(self._directory, name, log_id, {}).segment)
             except NotASegment as error:
                 self._files.put_aside(name, str(error))
+        for cut in cut_copies(found, [one for one in found if not one.sealed]):
+            self._files.put_aside(cut.name, CUT_COPY)
+            found.remove(cut)
         segments = without_replaced(found)
         for one, following in pairwise(segments):
             if not one.sealed:

@@ -24,10 +24,12 @@ from pubsub.store.metadata import Epoch, LogPlace, LogState, Metadata, SealedSeg
 from pubsub.store.parcel import Parcel
 from pubsub.store.record import SEALED, Begin, End, Found, Operation
 from pubsub.store.segment import (
+    CUT_COPY,
     SEGMENT_HEAD_BYTES,
     NotASegment,
     Segment,
     SegmentHead,
+    cut_copies,
     parse_name,
     read_head,
 )
@@ -170,7 +172,12 @@ class LogView:
         for one in self._files.values():
             if not one.segment.sealed:
                 self._note(one.follow())
-        return without_replaced([one.segment for one in self._files.values()])
+        segments = [one.segment for one in self._files.values()]
+        for cut in cut_copies(segments, [one for one in segments if not one.sealed]):
+            self.unusable[cut.name] = CUT_COPY
+            del self._files[cut.name]
+            segments.remove(cut)
+        return without_replaced(segments)
 
     def _open(self, name: str) -> None:
         try:

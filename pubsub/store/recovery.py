@@ -29,10 +29,12 @@ from pubsub.store.log_files import SALT_BYTES, read_note
 from pubsub.store.metadata import BUSY_SECONDS, LogPlace, LogState, Metadata, SealedSegment
 from pubsub.store.record import HEAD_BYTES, Begin, Operation
 from pubsub.store.segment import (
+    CUT_COPY,
     SEGMENT_HEAD_BYTES,
     NotASegment,
     Segment,
     SegmentHead,
+    cut_copies,
     index_name,
     parse_name,
     read_head,
@@ -197,7 +199,7 @@ class _Recovery:
                 # A crash interrupted its creation.
                 directory.remove(name)
                 return None
-            log.error("history: {name} cannot be read: {reason}", name=name, reason=error)
+            _report_unusable(name, str(error))
             return None
         finally:
             os.close(file)
@@ -214,6 +216,11 @@ class _Recovery:
 
     def _without_leftovers(self, segments: list[Segment]) -> list[Segment]:
         """Remove segments that were rewritten, and return the others in order."""
+        for cut in cut_copies(segments, self._unsealed):
+            _report_unusable(cut.name, CUT_COPY)
+            segments.remove(cut)
+            self._unsealed.remove(cut)
+            self._replaced.add(cut.place)
         # At one offset the newest comes first, so that a segment comes behind those that hold it.
         segments.sort(key=lambda one: (one.base, -one.head.sequence))
         kept: list[Segment] = []
@@ -327,3 +334,7 @@ class _Recovery:
             first=start,
             last=stop - 1,
         )
+
+
+def _report_unusable(name: str, reason: str) -> None:
+    log.error("history: {name} cannot be read: {reason}", name=name, reason=reason)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from zlib import crc32
@@ -184,7 +184,9 @@ class Segment:
                 os.close(file)
         except OSError:
             return self._index_again()
-        return SegmentIndex.decode(data, self.head.salt) or self._index_again()
+        index = SegmentIndex.decode(data, self.head.salt)
+        # That of a segment that was cut may extend over segments that follow.
+        return index if index is not None and index.stop <= self._stop else self._index_again()
 
     def _index_again(self) -> SegmentIndex:
         """Make the index from the records."""
@@ -246,6 +248,26 @@ class Segment:
 
 def _open(directory: int, name: str) -> int:
     return os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=directory)
+
+
+CUT_COPY = "it is not complete, and older segments have its messages"
+
+
+def cut_copies(segments: Sequence[Segment], incomplete: Sequence[Segment]) -> list[Segment]:
+    """Return the rewritten segments among ``incomplete`` of which the sources are still there.
+
+    The first of these begins at the same offset. A segment that grows begins behind all others.
+    """
+    return [
+        one
+        for one in incomplete
+        if any(
+            other.base == one.base < other.stop
+            and other.head.sequence < one.head.sequence
+            and other not in incomplete
+            for other in segments
+        )
+    ]
 
 
 def read_head(file: int) -> SegmentHead:

@@ -12,7 +12,7 @@ from pubsub.store.record import HEAD_BYTES
 from pubsub.store.segment import SEGMENT_HEAD_BYTES
 from tests.histories import History, history
 from tests.unit.history_case import HistoryCase
-from tests.unit.shown_log import numbers
+from tests.unit.shown_log import numbers, shown
 
 OTHER_BOOT = b"another boot...."
 
@@ -164,6 +164,60 @@ class SegmentTests(RepairCase):
             assert code == 1
             assert "has neither segments nor metadata that can be read" in out
             shutil.rmtree(self.path)
+
+
+class CutCopyTests(RepairCase):
+    """A rewritten segment that was cut before the segments that it replaces were removed"""
+
+    def cut(self, size: int, left: int = 3) -> Path:
+        """Rewrite the three segments as one, cut that, and put the last ones back."""
+        sources = [(path, path.read_bytes()) for path in self.segments()]
+        self.before = self.read()
+        with history(self.path) as log:
+            self.rewrite(log)
+        made = self.segments()[0]
+        os.truncate(made, size)
+        for path, data in sources[3 - left :]:
+            path.write_bytes(data)
+        return made
+
+    def test_it_hides_none_of_them(self) -> None:
+        saved = self.path.rename(self.directory / "saved")
+        for size in (SEGMENT_HEAD_BYTES, SEGMENT_HEAD_BYTES + 3 * HEAD_BYTES):
+            shutil.copytree(saved, self.path)
+            made = self.cut(size)
+            problem = f"{made.name} cannot be read: it is not complete, and older segments have"
+            for _ in range(2):
+                assert self.read() == self.before
+                code, out = self.run_on("check")
+                assert (code, out.count("\n")) == (1, 2)
+                assert out.startswith(f"{problem} its messages\n")
+                with history(self.path) as log:
+                    assert shown(log.catalog) == self.before
+            shutil.rmtree(self.path)
+
+    def test_it_is_put_aside(self) -> None:
+        made = self.cut(SEGMENT_HEAD_BYTES)
+        data = made.read_bytes()
+        assert self.repair()[0].startswith(
+            f"{made.name} cannot be used, and is now {made.name}.damaged: it is not complete"
+        )
+        assert Path(f"{made}.damaged").read_bytes() == data
+        for _ in range(2):
+            assert self.read() == self.before
+            self.assert_fine()
+            with history(self.path) as log:
+                assert shown(log.catalog) == self.before
+
+    def test_the_first_of_them_was_removed(self) -> None:
+        """Its messages are lost, and no others."""
+        self.cut(SEGMENT_HEAD_BYTES, left=2)
+        found = numbers(range(10, 30)), [(0, 10)]
+        assert self.read() == found
+        with history(self.path) as log:
+            assert shown(log.catalog) == found
+        self.repair()
+        assert self.read() == found
 
 
 class MetadataTests(RepairCase):
