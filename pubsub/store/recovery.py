@@ -178,7 +178,8 @@ class _Recovery:
         key = parse_name(name)
         if key is None:
             raise StartError(
-                f"history: {directory.path / name} is not the name of a segment: move it away"
+                f"history: {directory.path / name} is not the name of a segment: move it away, or "
+                "give it its name with pubsub history repair"
             )
         row = self._rows.get(key)
         if row is not None and row.size == size:

@@ -28,6 +28,8 @@ MAGIC = b"PUBSUBLG"
 VERSION = 1
 _HEAD = struct.Struct("<8sIIQQ8s8sq")
 _CRC = struct.Struct("<II")
+# Offsets and numbers are below this: SQLite has no larger ones.
+_NUMBERS = 2**63
 SEGMENT_HEAD_BYTES = _HEAD.size + _CRC.size
 
 
@@ -85,7 +87,9 @@ def parse_name(name: str) -> tuple[int, int] | None:
     base, dash, sequence = name.removesuffix(SUFFIX).partition("-")
     if not (dash and name.isascii() and base.isdecimal() and sequence.isdecimal()):
         return None
-    return int(base), int(sequence)
+    key = int(base), int(sequence)
+    # A segment is read by the name that is made from its head.
+    return key if name == segment_name(*key) and max(key) < _NUMBERS else None
 
 
 def index_name(name: str) -> str:

@@ -115,6 +115,17 @@ class SegmentTests(RepairCase):
         assert self.read() == (numbers(range(20, 30)), [(10, 20)])
         assert not any("and had" in line for line in self.lines("check"))
 
+    def test_a_segment_that_was_renamed_has_its_name_again(self) -> None:
+        path, before = self.segments()[1], self.read()
+        path.rename(self.path / "10-2.log")
+        code, out = self.run_on("check")
+        assert code == 1
+        assert "10-2.log cannot be read: its name is not that of a segment" in out
+        assert "offsets 10 to 19 are missing" in out
+        assert self.repair() == [f"10-2.log had the wrong name, and is now {path.name}"]
+        assert self.read() == before
+        self.assert_fine()
+
     def test_the_history_is_that_of_the_metadata(self) -> None:
         """Not that of most of the segments."""
         before, foreign = self.read(), self.foreign_segments(5)

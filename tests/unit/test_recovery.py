@@ -563,8 +563,20 @@ class RefusedTests(RecoveryCase):
 
     def test_a_file_that_is_no_segment(self) -> None:
         self.make()
-        (self.path / "notes.log").write_bytes(b"x")
-        assert "not the name of a segment" in self.refused()
+        for name in ("notes.log", f"{0:020}-{2**63:08}.log", f"{2**63:020}-{9:08}.log"):
+            (self.path / name).write_bytes(b"x")
+            assert f"{name} is not the name of a segment: move it away, or" in self.refused()
+            (self.path / name).unlink()
+
+    def test_a_segment_that_was_renamed(self) -> None:
+        """It would be looked for under the name that its head stands for."""
+        self.make()
+        name = self.names()[1]
+        base, sequence = map(int, name.removesuffix(".log").split("-"))
+        for other in (f"{base}-{sequence}.log", f"{base:020}-{sequence:09}.log"):
+            (self.path / name).rename(self.path / other)
+            assert f"{other} is not the name of a segment" in self.refused()
+            (self.path / other).rename(self.path / name)
 
     def test_a_file_in_the_place_of_the_directory(self) -> None:
         self.path.write_bytes(b"x")
