@@ -53,7 +53,9 @@ def _errors(store: Path, written: Path | None = None) -> Iterator[None]:
         yield
     except OSError as error:
         # Names without a directory are those of files in the history.
-        path = written if error.filename is None else store / error.filename
+        # Those of a directory that is open are its descriptor.
+        name = "." if isinstance(error.filename, int) else error.filename
+        path = written if name is None else store / name
         if path is not None:
             error.filename = str(path)
         raise
@@ -116,25 +118,34 @@ def repair(store: Path) -> None:
 @history.command("backup")
 @click.argument("path", type=click.Path(path_type=Path))
 @_store
-def backup(path: Path, store: Path) -> None:
-    """Copy the history to the new directory PATH, also while a broker runs."""
+def backup(path: Path, store: Path) -> int:
+    """Copy the history to the new directory PATH, also while a broker runs.
+
+    The exit code is 1 if a segment cannot be read, and is not in the copy.
+    """
+    return _copy(store, path, "backup of")
+
+
+def _copy(source: Path, target: Path, what: str) -> int:
     from pubsub.store.log_backup import copy_log
 
-    with _errors(store, path):
-        first, stop = copy_log(store, path)
-    click.echo(f"{path}: backup of offsets {first} to {stop}")
+    with _errors(source, target):
+        catalog, left_out = copy_log(source, target)
+    for name, reason in sorted(left_out.items()):
+        click.echo(f"{name} is not in the copy: {reason}")
+    click.echo(f"{target}: {what} offsets {catalog.first} to {catalog.stop}")
+    return 1 if left_out else 0
 
 
 @history.command("restore")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @_store
-def restore(directory: Path, store: Path) -> None:
-    """Copy the backup in DIR to the directory of a history."""
-    from pubsub.store.log_backup import copy_log
+def restore(directory: Path, store: Path) -> int:
+    """Copy the backup in DIR to the directory of a history.
 
-    with _errors(directory, store):
-        first, stop = copy_log(directory, store)
-    click.echo(f"{store}: restored offsets {first} to {stop}")
+    The exit code is 1 if a segment cannot be read, and is not in the copy.
+    """
+    return _copy(directory, store, "restored")
 
 
 @history.command("migrate")

@@ -30,11 +30,11 @@ class _Changed(Exception):
     """The broker has rewritten or removed a segment meanwhile."""
 
 
-def copy_log(source: Path, target: Path) -> tuple[int, int]:
+def copy_log(source: Path, target: Path) -> tuple[Catalog, dict[str, str]]:
     """Copy the log in ``source`` to ``target``, which must not exist or be an empty directory.
 
-    Returns the first offset of the copy and the one after its last. Raises OSError, sqlite3.Error
-    or StartError. The copy has its name when it is complete.
+    Returns what was copied, and the reasons why files were not, by name. Raises OSError,
+    sqlite3.Error or StartError. The copy has its name when it is complete.
     """
     if target.is_symlink() or (target.exists() and not _is_empty(target)):
         raise StartError(f"{target} exists and is not an empty directory; choose another name")
@@ -53,7 +53,7 @@ def copy_log(source: Path, target: Path) -> tuple[int, int]:
     finally:
         view.close()
     _sync(target.parent)
-    return catalog.first, catalog.stop
+    return catalog, view.unusable
 
 
 def _is_empty(path: Path) -> bool:
@@ -116,10 +116,12 @@ def _copy_complete(view: LogView, new: Path, segment: Segment) -> SealedSegment:
     _link_or_copy(view.directory, segment.name, new)
     size = (new / segment.name).stat().st_size
     last = segment.last_timestamp
+    index = index_name(segment.name)
     try:
-        _link_or_copy(view.directory, index_name(segment.name), new)
-    except FileNotFoundError:
-        # It is made again when the segment is read.
+        view.directory.size(index)
+        _link_or_copy(view.directory, index, new)
+    except (FileNotFoundError, StartError):
+        # There is none, or something else. It is made again when the segment is read.
         last = segment.index.last_timestamp
     return SealedSegment(
         head.base, head.sequence, segment.stop, size, head.salt, head.created, last

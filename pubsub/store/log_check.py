@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pubsub.errors import NewerVersion
+from pubsub.errors import NewerVersion, StartError
 from pubsub.store.catalog import Catalog
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_files import read_note
@@ -120,7 +120,10 @@ def inspect(directory: LogDirectory, segment: Segment) -> Inspected:
 def index_problem(directory: LogDirectory, segment: Segment, found: Inspected) -> str | None:
     """Return the fault of the index of a sealed segment; None if it is right."""
     name = index_name(segment.name)
-    size = directory.size(name)
+    try:
+        size = directory.size(name)
+    except StartError:
+        return f"{name} is not a regular file"
     if size is None:
         return f"{name} is missing"
     file = directory.open(name, os.O_RDONLY)

@@ -20,7 +20,7 @@ from pubsub.store.log_view import open_metadata, open_segment, without_replaced
 from pubsub.store.metadata import Epoch, LogPlace, LogState, Metadata, SealedSegment
 from pubsub.store.metadata_tables import is_sound
 from pubsub.store.repaired_files import RepairedFiles
-from pubsub.store.segment import CUT_COPY, NotASegment, Segment, cut_copies
+from pubsub.store.segment import CUT_COPY, NotASegment, Segment, cut_copies, index_name
 
 
 @dataclass(slots=True)
@@ -137,6 +137,7 @@ class LogRepair:
         for start, stop in found.damaged:
             self._report(f"{segment.name}: {describe_range(start, stop)} and are lost")
         if segment.sealed:
+            self._files.put_aside_irregular(index_name(segment.name))
             problem = index_problem(self._directory, segment, found)
             if problem is not None:
                 write_index(self._directory, segment, found.index)

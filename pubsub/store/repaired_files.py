@@ -44,19 +44,27 @@ class RepairedFiles:
         self._directory.remove(index_name(name))
         self._report(f"{name} cannot be used, and is now {new}: {reason}")
 
+    def put_aside_irregular(self, name: str) -> bool:
+        """Give a file that is not a regular one another name; return whether it was one."""
+        try:
+            self._directory.size(name)
+        except StartError as error:
+            self.put_aside(name, str(error))
+            return True
+        return False
+
     # Heads
 
     def read_heads(self) -> None:
         """Read the head of each segment, and put files aside that are not regular files."""
         for name in self._directory.segments():
+            if self.put_aside_irregular(name):
+                continue
             try:
-                self._directory.size(name)
                 data = self._read(name, 0, SEGMENT_HEAD_BYTES)
                 head = SegmentHead.decode(data)
             except NewerVersion:
                 raise
-            except StartError as error:
-                self.put_aside(name, str(error))
             except NotASegment as error:
                 self.damaged[name] = str(error)
             else:

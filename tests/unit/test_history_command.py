@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from unittest.mock import patch
 
 from pubsub.store.log_view import LogView
 from pubsub.store.metadata import Metadata
-from pubsub.store.segment import SEGMENT_HEAD_BYTES, read_head
+from pubsub.store.segment import SEGMENT_HEAD_BYTES, index_name, read_head
 from pubsub.store.segment_index import SegmentIndex
 from pubsub.store.segment_scan import scan
 from tests import sqlite_histories
@@ -28,6 +29,12 @@ from tests.histories import (
 from tests.unit.command_case import CommandCase
 from tests.unit.history_case import HistoryCase
 from tests.unit.shown_log import numbers, shown
+
+
+def change_index(path: Path, make: Callable[[Path], None]) -> None:
+    """Put something else in the place of the index ``path``."""
+    path.unlink(missing_ok=True)
+    make(path)
 
 
 class StoreTests(HistoryCase):
@@ -75,6 +82,13 @@ class ErrorTests(HistoryCase):
         with patch("pubsub.store.log_repair.LogDirectory.lock", side_effect=error):
             code, out = self.run_on("repair")
         assert (code, out) == (1, f"pubsub: {self.path / 'lock'}: Read-only file system\n")
+
+    def test_the_directory_of_the_history(self) -> None:
+        """The error of a directory that is open names its descriptor."""
+        error = OSError(errno.EIO, "Input/output error", 5)
+        with patch("pubsub.store.log_directory.LogDirectory.segments", side_effect=error):
+            code, out = self.run_on("check")
+        assert (code, out) == (1, f"pubsub: {self.path}: Input/output error\n")
 
     def test_a_full_disk_is_no_damage_of_the_metadata(self) -> None:
         full = sqlite3.OperationalError("database or disk is full")
@@ -403,6 +417,38 @@ class BackupTests(HistoryCase):
         assert (self.backup / self.segments()[-1].name).stat().st_nlink == 1
         assert self.backup.stat().st_mode & 0o777 == 0o700
         assert {path.stat().st_mode & 0o777 for path in self.backup.iterdir()} == {0o600}
+
+    def test_a_segment_that_cannot_be_read_is_named(self) -> None:
+        path = self.segments()[1]
+        path.write_bytes(b"?" + path.read_bytes())
+        code, out = self.run_on("backup", str(self.backup))
+        first, last = out.splitlines()
+        assert (code, first) == (
+            1, f"{path.name} is not in the copy: the file is not a segment of a history",
+        )  # fmt: skip
+        assert last == f"{self.backup}: backup of offsets 0 to 30"
+        found = numbers(range(20, 30)), [(10, 20)]
+        assert self.read(self.backup) == found
+        restored = self.directory / "restored"
+        assert self.run_on("restore", str(self.backup), path=restored)[0] == 0
+        assert self.read(restored) == found
+
+    def test_indexes_that_are_not_regular_files(self) -> None:
+        with closing(LogView(self.path)) as view:
+            names = [index_name(one.name) for one in view.catalog.segments]
+        change_index(self.path / names[0], lambda path: path.symlink_to("nowhere"))
+        change_index(self.path / names[1], Path.mkdir)
+        code, out = self.run_on("backup", str(self.backup))
+        assert (code, out.count("\n")) == (0, 1), out
+        assert self.read(self.backup) == self.read()
+        code, out = self.run_on("check")
+        assert code == 1
+        assert out.splitlines()[:2] == [f"{name} is not a regular file" for name in names[:2]]
+        lines = self.lines("repair")
+        for name in names[:2]:
+            assert f"{name} is missing; it was made again" in lines
+            assert os.path.lexists(self.path / f"{name}.damaged")
+        self.assert_fine()
 
     def test_operations_that_the_metadata_do_not_have_yet(self) -> None:
         broker = self.start_broker()
