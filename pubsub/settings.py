@@ -16,7 +16,9 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, TypeVar
 
 _Number = TypeVar("_Number", int, float)
-_SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+# Numbers of more digits are mistakes. A float has each of the others exactly.
+MOST_DIGITS = 15
+_SIZE = re.compile(rf"(\d{{1,{MOST_DIGITS}}})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _CREDENTIAL = re.compile(r"\$(CREDENTIALS_DIRECTORY|\{CREDENTIALS_DIRECTORY\})(?=/)")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
@@ -84,7 +86,7 @@ def _text(value: object) -> str:
 
 def parse_size(value: object) -> int:
     """Return bytes from an int or from text such as ``65536``, ``64K``, ``8M`` or ``1GiB``."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**MOST_DIGITS:
         return value
     match = _SIZE.fullmatch(str(value).strip()) if isinstance(value, str) else None
     if match is None:

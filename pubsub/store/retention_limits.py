@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
-from pubsub.settings import Kind, parse_size, size_text
+from pubsub.settings import MOST_DIGITS, Kind, parse_size, size_text
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 MICROSECONDS = 1_000_000
@@ -62,7 +62,7 @@ def _limits(text: object) -> RetentionLimits:
 def parse_age(text: str) -> float:
     """Return the seconds of an age such as 90s, 30m, 12h or 7d; raises ValueError."""
     number, unit = text[:-1], text[-1:]
-    if not number.isdecimal() or unit not in _UNITS or not int(number):
+    if not _is_number(number) or unit not in _UNITS or not int(number):
         raise ValueError(f"expected an age such as 90s, 30m, 12h or 7d, not {text!r}")
     return int(number) * _UNITS[unit]
 
@@ -73,8 +73,12 @@ def age_text(seconds: float) -> str:
     return f"{seconds / _UNITS[unit]:.0f}{unit}"
 
 
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) <= MOST_DIGITS
+
+
 def _count(text: str) -> float:
-    if not text.isdecimal():
+    if not _is_number(text):
         raise ValueError(f"expected a number of messages, not {text!r}")
     return int(text)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.store.expired_messages import grain_of
 from pubsub.store.retention_limits import RETENTION, RetentionLimits
+from pubsub.store.segment_index import ENTRY_BYTES
 from tests.unit.raising import raised
 
 DAY = 86_400
@@ -37,12 +39,22 @@ class RetentionTests(SynchronousTestCase):
         ):  # fmt: skip
             reason = str(raised(ValueError, RETENTION.parse, text))
             assert reason == form + repr(text)
-        for age in ("7", "d", "0d", "-1d", "7w", "1.5h", "7 d", ""):
+        for age in ("7", "d", "0d", "-1d", "7w", "1.5h", "7 d", "", f"{10**15}d"):
             reason = str(raised(ValueError, RETENTION.parse, f"*=age:{age}"))
             assert reason == f"expected an age such as 90s, 30m, 12h or 7d, not {age!r}"
-        for number in ("", "-1", "1.5", "1M"):
+        for number in ("", "-1", "1.5", "1M", f"{10**15}"):
             reason = str(raised(ValueError, RETENTION.parse, f"*=messages:{number}"))
             assert reason == f"expected a number of messages, not {number!r}"
+        for size in ("", "x", f"{10**15}"):
+            reason = str(raised(ValueError, RETENTION.parse, f"*=bytes:{size}"))
+            assert reason == f"expected a size such as 65536, 64K or 8M, not {size!r}"
+
+    def test_the_largest_limits(self) -> None:
+        most = 10**15 - 1
+        for text in (f"*=age:{most}s", f"*=messages:{most}", f"*=bytes:{most}"):
+            limits = RETENTION.parse(text)
+            assert [str(one) for one in limits] == [text]
+            assert grain_of(limits).nbytes == ENTRY_BYTES
 
     def test_values_that_are_no_texts(self) -> None:
         assert "not 5" in str(raised(ValueError, RETENTION.parse, 5))
