@@ -36,6 +36,8 @@ def copy_log(source: Path, target: Path) -> tuple[Catalog, dict[str, str]]:
     Returns what was copied, and the reasons why files were not, by name. Raises OSError,
     sqlite3.Error or StartError. The copy has its name when it is complete.
     """
+    # The present directory has its name then, which "." has not.
+    target = target.absolute()
     if target.is_symlink() or (target.exists() and not _is_empty(target)):
         raise StartError(f"{target} exists and is not an empty directory; choose another name")
     new = target.with_name(target.name + ".new")

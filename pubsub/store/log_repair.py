@@ -4,6 +4,7 @@ removed. Files that cannot be used get another name.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +20,7 @@ from pubsub.store.log_files import read_note, write_index
 from pubsub.store.log_view import open_metadata, open_segment, without_replaced
 from pubsub.store.metadata import Epoch, LogPlace, LogState, Metadata, SealedSegment
 from pubsub.store.metadata_tables import is_sound
+from pubsub.store.record import SEALED
 from pubsub.store.repaired_files import RepairedFiles
 from pubsub.store.segment import CUT_COPY, NotASegment, Segment, cut_copies, index_name
 
@@ -136,6 +138,7 @@ class LogRepair:
         found = inspect(self._directory, segment)
         for start, stop in found.damaged:
             self._report(f"{segment.name}: {describe_range(start, stop)} and are lost")
+        self._cut(segment, found)
         if segment.sealed:
             self._files.put_aside_irregular(index_name(segment.name))
             problem = index_problem(self._directory, segment, found)
@@ -143,6 +146,22 @@ class LogRepair:
                 write_index(self._directory, segment, found.index)
                 self._report(f"{problem}; it was made again")
         return found
+
+    def _cut(self, segment: Segment, found: Inspected) -> None:
+        """Remove what is behind the end of a segment, and is no record."""
+        last = found.last
+        if not found.rest or last is None or not last.head.flags & SEALED:
+            return
+        file = self._directory.open(segment.name, os.O_WRONLY)
+        try:
+            os.ftruncate(file, last.position + last.head.length)
+            os.fdatasync(file)
+        finally:
+            os.close(file)
+        self._report(
+            f"{segment.name}: {found.rest} bytes behind the last record were not a record, and "
+            "were removed"
+        )
 
     # Metadata
 

@@ -8,7 +8,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import chdir, closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -432,6 +432,17 @@ class BackupTests(HistoryCase):
         restored = self.directory / "restored"
         assert self.run_on("restore", str(self.backup), path=restored)[0] == 0
         assert self.read(restored) == found
+
+    def test_the_present_directory(self) -> None:
+        self.backup.mkdir(parents=True)
+        with chdir(self.backup):
+            code, out = self.run_on("backup", ".")
+            assert (code, out) == (0, ".: backup of offsets 0 to 30\n")
+        assert self.read(self.backup) == self.read()
+        with chdir(self.backup):
+            code, out = self.run_on("backup", ".")
+        assert (code, out.count("\n")) == (1, 1)
+        assert f"{self.backup} exists and is not an empty directory" in out
 
     def test_indexes_that_are_not_regular_files(self) -> None:
         with closing(LogView(self.path)) as view:

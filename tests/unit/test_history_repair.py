@@ -115,6 +115,20 @@ class SegmentTests(RepairCase):
         assert self.read() == (numbers(range(20, 30)), [(10, 20)])
         assert not any("and had" in line for line in self.lines("check"))
 
+    def test_bytes_behind_the_end_of_a_segment(self) -> None:
+        path, before = self.segments()[1], self.read()
+        whole = path.read_bytes()
+        path.write_bytes(whole + b"something" + bytes(10) + b"else")
+        name = path.name
+        problem = f"{name}: 23 bytes behind the last record are not a record"
+        assert problem in self.lines("check")
+        assert f"{name}: 23 bytes behind the last record were not a record, and were removed" in (
+            self.repair()
+        )
+        assert path.read_bytes() == whole
+        assert self.read() == before
+        self.assert_fine()
+
     def test_a_segment_that_was_renamed_has_its_name_again(self) -> None:
         path, before = self.segments()[1], self.read()
         path.rename(self.path / "10-2.log")
