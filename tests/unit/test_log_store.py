@@ -335,7 +335,7 @@ class FullTests(StoreCase):
         lines = logged(self)
         with closing(sqlite3.connect(self.path / "metadata.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            with pytest.raises(StartError, match="database is locked"):
+            with pytest.raises(StartError, match="is locked; end the program that uses"):
                 self.open()
         (line,) = lines
         assert "metadata.db is locked by another program; the start waits" in line

@@ -6,7 +6,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.store.expired_messages import grain_of
 from pubsub.store.retention_limits import RETENTION, RetentionLimits
-from pubsub.store.segment_index import ENTRY_BYTES
+from pubsub.store.segment_index import ENTRY_BYTES, Grain
 from tests.unit.raising import raised
 
 DAY = 86_400
@@ -55,6 +55,18 @@ class RetentionTests(SynchronousTestCase):
             limits = RETENTION.parse(text)
             assert [str(one) for one in limits] == [text]
             assert grain_of(limits).nbytes == ENTRY_BYTES
+
+    def test_entries_are_small_beside_each_limit(self) -> None:
+        for text, grain in (
+            ("*=age:7d", Grain()),
+            ("*=bytes:800", Grain(100)),
+            ("*=messages:80", Grain(messages=10)),
+            ("*=messages:7,bytes:7", Grain(1, 1)),
+        ):
+            for others in ([], ["a=bytes:10G,messages:1000000"]):
+                limits = RETENTION.parse([text, *others])
+                most = Grain(messages=125_000) if others else Grain()
+                assert grain_of(limits) == Grain(*map(min, grain, most))
 
     def test_values_that_are_no_texts(self) -> None:
         assert "not 5" in str(raised(ValueError, RETENTION.parse, 5))
