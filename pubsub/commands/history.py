@@ -49,6 +49,8 @@ def _directory(text: str | None) -> Path:
 @contextmanager
 def _errors(store: Path, written: Path | None = None) -> Iterator[None]:
     """Name the files of errors: those of ``store``, or the directory that is ``written``."""
+    from pubsub.store.disk_remedies import is_damage
+
     try:
         yield
     except OSError as error:
@@ -60,8 +62,7 @@ def _errors(store: Path, written: Path | None = None) -> Iterator[None]:
             error.filename = str(path)
         raise
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY):
+        if not is_damage(error):
             raise StartError(f"history: {written or store}: {error}") from None
         raise StartError(
             f"history: {store}: metadata.db cannot be used: {error}; rebuild it with pubsub "

@@ -148,6 +148,14 @@ class LogDirectory:
         """Rename a file, and replace another file by it."""
         os.rename(name, new, src_dir_fd=self.file, dst_dir_fd=self.file)
 
+    def link(self, name: str, new: str) -> bool:
+        """Give a file a second name; return whether the file system can do that."""
+        try:
+            os.link(name, new, src_dir_fd=self.file, dst_dir_fd=self.file, follow_symlinks=False)
+        except OSError:
+            return False
+        return True
+
     def sync(self) -> None:
         """Wait until the names of the files are on disk."""
         os.fsync(self.file)

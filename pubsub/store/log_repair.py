@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from pubsub.errors import NewerVersion, StartError
+from pubsub.store.disk_remedies import is_damage
 from pubsub.store.log_check import Inspected, describe_range, index_problem, inspect
 from pubsub.store.log_directory import METADATA, LogDirectory
 from pubsub.store.log_files import read_note, write_index
@@ -23,6 +24,9 @@ from pubsub.store.metadata_tables import is_sound
 from pubsub.store.record import SEALED
 from pubsub.store.repaired_files import RepairedFiles
 from pubsub.store.segment import CUT_COPY, NotASegment, Segment, cut_copies, index_name
+
+# The name of new metadata until they are complete.
+_MADE = METADATA + ".made"
 
 
 @dataclass(slots=True)
@@ -61,6 +65,8 @@ class LogRepair:
     def __init__(self, path: Path, report: Callable[[str], None]) -> None:
         self._report = report
         self._saved = _Saved()
+        # The reason why the metadata cannot be used.
+        self._reason: str | None = None
         self._directory = LogDirectory(path)
         self._files = RepairedFiles(self._directory, report)
         try:
@@ -98,6 +104,7 @@ class LogRepair:
             for error in (error for one in found for error in one.unreadable):
                 # Metadata that were made without the operations would lack changes.
                 raise error
+            is_made = metadata is None
             if metadata is None:
                 metadata = self._make_metadata(log_id, segments, found)
             self._correct_rows(metadata, segments, found)
@@ -105,6 +112,8 @@ class LogRepair:
         finally:
             if metadata is not None:
                 metadata.close()
+        if is_made:
+            self._replace_metadata()
         self._directory.sync()
 
     def _nothing(self) -> StartError:
@@ -166,48 +175,68 @@ class LogRepair:
     # Metadata
 
     def _usable_metadata(self, log_ids: Counter[bytes]) -> Metadata | None:
-        """Return the metadata; put them aside if they are damaged or those of another history."""
+        """Return the metadata, unless they are damaged or those of another history."""
         try:
             size = self._directory.size(METADATA)
             if size is None:
                 self._report(f"{METADATA} is missing")
                 return None
             if not size:
-                self._put_metadata_aside("it is empty")
+                self._reason = "it is empty"
                 return None
             metadata = open_metadata(self._directory, repair=True)
         except NewerVersion:
             raise
-        except (StartError, sqlite3.Error) as error:
-            self._put_metadata_aside(str(error))
+        except StartError as error:
+            self._reason = str(error)
+            return None
+        except sqlite3.Error as error:
+            if not is_damage(error):
+                raise
+            self._reason = str(error)
             return None
         try:
             problems = metadata.problems()
         except sqlite3.Error as error:
+            if not is_damage(error):
+                metadata.close()
+                raise
             problems = [str(error)]
         if problems:
-            reason = problems[0]
+            self._reason = problems[0]
             self._saved.read(metadata)
         elif not log_ids or metadata.state().log_id in log_ids:
             return metadata
         else:
-            reason = "it belongs to another history"
+            self._reason = "it belongs to another history"
         metadata.close()
-        self._put_metadata_aside(reason)
         return None
 
-    def _put_metadata_aside(self, reason: str) -> None:
-        self._files.put_aside(METADATA, reason)
+    def _replace_metadata(self) -> None:
+        """Put the new metadata in their place, in one step, and the old ones aside.
+
+        What could be read of these is in no other file, so that they stay until then.
+        """
+        if self._reason is not None:
+            self._files.put_aside(METADATA, self._reason, stays=True)
         for ending in ("-wal", "-shm"):
             # Another file with the name would take them for its own.
-            if self._directory.size(METADATA + ending) is not None:
-                self._files.put_aside(METADATA + ending, reason)
+            if os.path.lexists(self._directory.path / (METADATA + ending)):
+                self._files.put_aside(METADATA + ending, f"{METADATA} is another file now")
+        self._directory.rename(_MADE, METADATA)
+        self._report(
+            f"{METADATA} was made again from the segments; values whose records have expired or "
+            "were rewritten are lost, unless they could be read from the old file"
+        )
 
     def _make_metadata(
         self, log_id: bytes, segments: Sequence[Segment], found: Sequence[Inspected]
     ) -> Metadata:
         """Make the metadata again, from its readable rows and from the segments."""
-        metadata = Metadata.create(self._directory.path / METADATA, log_id, segments[0].base)
+        for ending in ("", "-wal", "-shm"):
+            # Those of a repair that was interrupted.
+            self._directory.remove(_MADE + ending)
+        metadata = Metadata.create(self._directory.path / _MADE, log_id, segments[0].base)
         saved = self._saved
         metadata.import_rows(saved.items, saved.epochs, saved.ended, saved.horizons)
         changes = [pair for one in found for pair in one.operations]
@@ -220,10 +249,6 @@ class LogRepair:
             # Of a boot that is not this one, so that no offset is assigned again.
             epoch = Epoch(last.head.epoch if last else 1, newest.base, 0, 0, bytes(16))
             metadata.import_rows(epochs=[epoch])
-        self._report(
-            f"{METADATA} was made again from the segments; values whose records have expired or "
-            "were rewritten are lost, unless they could be read from the old file"
-        )
         return metadata
 
     def _correct_rows(

@@ -34,13 +34,17 @@ class RepairedFiles:
         self.heads: dict[str, SegmentHead] = {}
         self.damaged: dict[str, str] = {}
 
-    def put_aside(self, name: str, reason: str) -> None:
-        """Give a file that cannot be used another name."""
+    def put_aside(self, name: str, reason: str, stays: bool = False) -> None:
+        """Give a file that cannot be used another name.
+
+        One that ``stays`` also keeps its own, which it loses to another file later.
+        """
         new, number = name + _ASIDE, 1
         while os.path.lexists(self._directory.path / new):
             number += 1
             new = f"{name}{_ASIDE}{number}"
-        self._directory.rename(name, new)
+        if not (stays and self._directory.link(name, new)):
+            self._directory.rename(name, new)
         self._directory.remove(index_name(name))
         self._report(f"{name} cannot be used, and is now {new}: {reason}")
 

@@ -91,11 +91,17 @@ class ErrorTests(HistoryCase):
         assert (code, out) == (1, f"pubsub: {self.path}: Input/output error\n")
 
     def test_a_full_disk_is_no_damage_of_the_metadata(self) -> None:
-        full = sqlite3.OperationalError("database or disk is full")
-        full.sqlite_errorcode = sqlite3.SQLITE_FULL
-        with patch("pubsub.store.log_repair.LogRepair.run", side_effect=full):
-            code, out = self.run_on("repair")
-        assert (code, out) == (1, f"pubsub: history: {self.path}: database or disk is full\n")
+        for cause, text in (
+            (sqlite3.SQLITE_FULL, "database or disk is full"),
+            (sqlite3.SQLITE_CANTOPEN, "unable to open database file"),
+        ):
+            full = sqlite3.OperationalError(text)
+            full.sqlite_errorcode = cause
+            for place in ("log_view.Metadata", "log_repair.Metadata.problems"):
+                with patch(f"pubsub.store.{place}", side_effect=full):
+                    code, out = self.run_on("repair")
+                assert (code, out) == (1, f"pubsub: history: {self.path}: {text}\n")
+        self.assert_fine()
 
 
 class CheckTests(HistoryCase):

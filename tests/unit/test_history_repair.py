@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from unittest.mock import patch
 
@@ -247,6 +250,53 @@ class CutCopyTests(RepairCase):
 
 class MetadataTests(RepairCase):
     """Files that are not the metadata"""
+
+    def test_an_interrupted_repair_keeps_what_can_be_read(self) -> None:
+        """No record has the values that are only in the old file."""
+        with history(self.path) as log:
+            self.rewrite(log)
+        before = self.stored()
+        with closing(sqlite3.connect(self.path / "metadata.db")) as connection:
+            connection.execute("UPDATE ended SET offset = 'x'")
+            connection.commit()
+        damaged = (self.path / "metadata.db").read_bytes()
+        for place in (
+            "log_check.SegmentIndex.decode",
+            "log_repair.Metadata.import_rows",
+            "log_repair.Metadata.apply",
+            "log_repair.Metadata.replace_segments",
+            "repaired_files.RepairedFiles.put_aside",
+            "log_directory.LogDirectory.rename",
+        ):
+            full = OSError(errno.ENOSPC, "No space left on device")
+            with patch(f"pubsub.store.{place}", side_effect=full):
+                code, out = self.run_on("repair")
+            assert (code, out.splitlines()[-1]) == (1, "pubsub: No space left on device"), place
+            assert (self.path / "metadata.db").read_bytes() == damaged
+        self.repair()
+        assert self.stored() == before
+        self.assert_fine()
+        assert not list(self.path.glob("*.made*"))
+
+    def test_a_program_that_has_locked_the_file_costs_nothing(self) -> None:
+        with closing(sqlite3.connect(self.path / "metadata.db", isolation_level=None)) as other:
+            other.execute("PRAGMA locking_mode = EXCLUSIVE")
+            other.execute("BEGIN IMMEDIATE")
+            with patch("pubsub.store.metadata.BUSY_SECONDS", 0.01):
+                code, out = self.run_on("repair")
+        assert (code, out) == (1, f"pubsub: history: {self.path}: database is locked\n")
+        self.assert_fine()
+
+    def test_the_log_of_a_missing_file_is_put_aside(self) -> None:
+        with history(self.path) as log:
+            log.store("tokens", "late", b"value")
+            wal = (self.path / "metadata.db-wal").read_bytes()
+        before = self.stored()
+        self.remove_metadata()
+        (self.path / "metadata.db-wal").write_bytes(wal)
+        assert any("metadata.db-wal.damaged" in line for line in self.repair())
+        assert self.stored() == before
+        self.assert_fine()
 
     def test_a_file_of_something_else(self) -> None:
         before = self.stored()
