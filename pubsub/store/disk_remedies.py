@@ -31,6 +31,14 @@ _ELSEWHERE = (
     sqlite3.SQLITE_PERM,
     sqlite3.SQLITE_READONLY,
 )
+# Input and output that fail at the bytes of the file; others are of the memory that its readers
+# share, which a full disk has no space for, or of locks.
+_UNREADABLE = (
+    sqlite3.SQLITE_IOERR_CORRUPTFS,
+    sqlite3.SQLITE_IOERR_DATA,
+    sqlite3.SQLITE_IOERR_READ,
+    sqlite3.SQLITE_IOERR_SHORT_READ,
+)
 
 
 def refuse_start(directory: Path, error: OSError | sqlite3.Error) -> NoReturn:
@@ -58,6 +66,8 @@ def is_locked(error: Exception) -> bool:
 
 def is_damage(error: sqlite3.Error) -> bool:
     """Return whether the reason may be the content of the file, and not the system."""
+    if _code(error) == sqlite3.SQLITE_IOERR:
+        return getattr(error, "sqlite_errorcode", 0) in _UNREADABLE
     return not is_locked(error) and _code(error) not in _ELSEWHERE
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -15,3 +16,10 @@ def raised(kind: type[_Error], function: Callable[..., Any], *given: Any, **name
     with pytest.raises(kind) as caught:
         function(*given, **named)
     return caught.value
+
+
+def sqlite_error(text: str, code: int) -> sqlite3.OperationalError:
+    """Return an error of SQLite."""
+    error = sqlite3.OperationalError(text)
+    error.sqlite_errorcode = code
+    return error

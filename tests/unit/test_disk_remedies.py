@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import StartError
 from pubsub.store.disk_remedies import is_damage, may_lack_space, refuse_start, remedy_of
-from tests.unit.raising import raised
+from tests.unit.raising import raised, sqlite_error
 
 
 class RemedyTests(SynchronousTestCase):
@@ -35,12 +35,6 @@ class RemedyTests(SynchronousTestCase):
         assert remedy_of(OSError(errno.EINVAL, "Invalid argument")) == ""
         assert remedy_of(OSError("without a number")) == ""
         assert remedy_of(ValueError()) == ""
-
-
-def sqlite_error(text: str, code: int) -> sqlite3.OperationalError:
-    error = sqlite3.OperationalError(text)
-    error.sqlite_errorcode = code
-    return error
 
 
 class StartErrorTests(SynchronousTestCase):
@@ -81,4 +75,6 @@ class StartErrorTests(SynchronousTestCase):
     def test_damage(self) -> None:
         codes = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CANTOPEN_ISDIR, sqlite3.SQLITE_BUSY_RECOVERY)
         assert [is_damage(sqlite_error("", code)) for code in codes] == [True, False, False]
+        read = (sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHMSIZE)
+        assert [is_damage(sqlite_error("", code)) for code in read] == [True, False]
         assert is_damage(sqlite3.OperationalError("Could not decode to UTF-8"))

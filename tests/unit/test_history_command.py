@@ -92,6 +92,7 @@ class ErrorTests(HistoryCase):
 
     def test_a_full_disk_is_no_damage_of_the_metadata(self) -> None:
         for cause, text in (
+            (sqlite3.SQLITE_IOERR_SHMSIZE, "disk I/O error"),
             (sqlite3.SQLITE_FULL, "database or disk is full"),
             (sqlite3.SQLITE_CANTOPEN, "unable to open database file"),
         ):

@@ -21,12 +21,13 @@ from pubsub.store.block import decode_block
 from pubsub.store.commit_gate import MAX_UNWRITTEN
 from pubsub.store.log_directory import RESERVE, check_free
 from pubsub.store.log_store import LogStore
+from pubsub.store.metadata import LogState, Metadata
 from pubsub.store.metadata_copy import MetadataCopy
 from pubsub.store.retention_limits import RetentionLimits
 from pubsub.store.shared_store import SharedStore
 from tests.unit.fakes import Held, batch_of, mixed_batch, open_files
 from tests.unit.logs import RUN, StoreCase, keep_everything, messages
-from tests.unit.raising import raised
+from tests.unit.raising import raised, sqlite_error
 from tests.unit.streams import logged
 
 
@@ -326,6 +327,23 @@ class FullTests(StoreCase):
         self.open()
         assert lines[0].endswith("No space left on device; trying again with the reserve")
         self.empty()
+        assert [m.payload for m in await self.read(cold=True)] == [b"before"]
+
+    async def test_so_does_sqlite_if_it_has_no_space_to_open_the_metadata(self) -> None:
+        """It needs some for the memory that its readers share."""
+        await self.put(batch_of([b"before"]))
+        await self.store.close()
+        real = Metadata.state
+
+        def state(opened: Metadata) -> LogState:
+            if (self.path / RESERVE).exists():
+                raise sqlite_error("disk I/O error", sqlite3.SQLITE_IOERR_SHMSIZE)
+            return real(opened)
+
+        self.patch(Metadata, "state", state)
+        lines = logged(self)
+        self.open()
+        assert lines[0] == "history: disk I/O error; trying again with the reserve"
         assert [m.payload for m in await self.read(cold=True)] == [b"before"]
 
     async def test_the_reserve_stays_while_another_program_has_locked_the_metadata(self) -> None:
