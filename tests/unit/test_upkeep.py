@@ -220,6 +220,21 @@ class ExpiryTests(LogCase):
         assert len(log.read("a1")) == 8
         assert len(log.read("b")) == 16
 
+    def test_entries_grow_while_little_is_retained(self) -> None:
+        """Steps end them only where messages are to expire."""
+        log = self.open(RetentionLimits("*", seconds=60))
+        for _ in range(5):
+            log.put(("a", b"x"))
+            log.rest()
+        index = log.catalog.segments[-1].index
+        assert index.closed_entries == len(index) - 1
+        entries = len(index)
+        log.rest(NOW + 60 * MICROSECONDS)
+        assert index.closed_entries == len(index) - 1
+        log.rest(NOW + 61 * MICROSECONDS)
+        assert (index.closed_entries, len(index)) == (entries, entries)
+        assert not log.read()
+
     def test_a_topic_without_a_pattern_does_not_expire(self) -> None:
         log = self.open(RetentionLimits("a", messages=8))
         for _ in range(50):
@@ -791,6 +806,21 @@ class DiskTests(LogCase):
         log.put(*[("a", b"z")] * 5)
         log.rest()
         assert offsets(log.read()) == list(range(35, 75))
+
+    def test_what_had_expired_before_stays_hidden(self) -> None:
+        log = self.open(RetentionLimits("a", messages=2), RetentionLimits("b"))
+        for _ in range(3):
+            log.put(*[("a", b"x")] * 10, ("b", b"y"))
+            log.seal()
+        log.rest()
+        before = log.read()
+        assert offsets(log.read("b")) == [10, 21, 32]
+        self.free = 0
+        log.upkeep.step(NOW)
+        assert log.read() == [one for one in before if one[0] >= 11]
+        self.free = 2**40
+        log.rest()
+        assert log.read() == [one for one in before if one[0] >= 11]
 
     def test_a_segment_expires_early_before_all_of_it_is_counted(self) -> None:
         log = self.open(RetentionLimits("*", messages=8))
