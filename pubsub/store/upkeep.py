@@ -133,13 +133,15 @@ class Upkeep:
         for segment in self._removable():
             if segment.base == segment.stop:
                 continue
-            topics = segment.index.topics
-            catalog.use(segment)
-            if any(catalog.hidden_before(name) < segment.stop for name in topics):
-                break
+            if segment.stop > catalog.low:
+                topics = segment.index.topics
+                catalog.use(segment)
+                if any(catalog.hidden_before(name) < segment.stop for name in topics):
+                    break
+            # Otherwise a crash has left the file.
             expired.append(segment)
         if empty or expired:
-            low = expired[-1].stop if expired else catalog.low
+            low = max([catalog.low, *[one.stop for one in expired]])
             self._replace([*empty, *expired], None, None, low)
             self._metadata.remove_ended(low)
             catalog.forget_ended(low)

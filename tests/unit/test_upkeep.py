@@ -807,6 +807,25 @@ class DiskTests(LogCase):
         log.rest()
         assert offsets(log.read()) == list(range(35, 75))
 
+    def test_a_crash_before_a_file_is_removed(self) -> None:
+        """No horizon hides the messages, but the log begins behind them."""
+        log = self.open()
+        for number in range(5):
+            log.put(("a", b"%d" % number))
+            log.seal()
+        self.free = 0
+        log.upkeep.step(NOW)
+        with mock.patch.object(log.catalog, "replace", side_effect=OSError):
+            raised(OSError, log.upkeep.step, NOW)
+        self.free = 2**40
+        for limits in ((), (RetentionLimits("*", messages=2),)):
+            log = self.reopen(*limits)
+            assert offsets(log.read()) == [2, 3, 4]
+            log.rest()
+            assert log.catalog.segments[0].base == (3 if limits else 2)
+            assert log.files() == len(log.catalog.segments)
+            assert log.catalog.first == (3 if limits else 2)
+
     def test_what_had_expired_before_stays_hidden(self) -> None:
         log = self.open(RetentionLimits("a", messages=2), RetentionLimits("b"))
         for _ in range(3):
