@@ -1,11 +1,16 @@
-"""``Catalog``: which messages are hidden."""
+"""``Catalog``: which messages are hidden, and which segments and records stay in memory."""
 
 from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.settings import matcher
+from pubsub.store import catalog as module
 from pubsub.store.catalog import Catalog, Horizon, set_horizons
+from pubsub.store.log_view import LogView
+from tests.histories import history
+from tests.unit.fakes import open_files, scratch
+from tests.unit.shown_log import numbers, shown
 
 
 def horizons(*given: tuple[str, int]) -> list[Horizon]:
@@ -39,6 +44,10 @@ class HiddenTests(SynchronousTestCase):
         catalog.forget_ended(30)
         assert not catalog.ended
 
+    def test_one_of_several_horizons_hides(self) -> None:
+        catalog = Catalog(horizons=horizons(("a*", 100), ("b", 0)))
+        assert catalog.visible(["a1", "b"], 50) == {"b"}
+
     def test_new_patterns_hide_what_none_kept(self) -> None:
         catalog = Catalog(low=10, horizons=horizons(("a", 40), ("*", 20)))
         assert catalog.first == 20
@@ -48,3 +57,57 @@ class HiddenTests(SynchronousTestCase):
         set_horizons(catalog, horizons(("a", 0)), {"a": 40})
         assert [catalog.hidden_before(name) for name in "abc"] == [40, 0, 0]
         assert catalog.first == 10
+
+
+class MemoryTests(SynchronousTestCase):
+    """Segments and records of a log of six segments"""
+
+    def setUp(self) -> None:
+        self.path = scratch(self)
+        for start in range(0, 60, 10):
+            with history(self.path) as log:
+                for number in range(start, start + 10):
+                    log.put("a", [b"%d" % number])
+        view = LogView(self.path)
+        self.addCleanup(view.close)
+        self.catalog = view.catalog
+
+    def set(self, name: str, value: int) -> None:
+        """Set a bound of the module."""
+        self.patch(module, name, value)  # type: ignore[no-untyped-call]
+
+    def open_segments(self) -> list[int]:
+        """Return the bases of the segments whose files are open."""
+        names = [name.rpartition("/")[2] for name in open_files(self.path)]
+        return [int(name.partition("-")[0]) for name in names if name.endswith(".log")]
+
+    def test_few_segments_stay_open(self) -> None:
+        self.set("_SEGMENTS", 3)
+        assert shown(self.catalog) == (numbers(range(60)), [])
+        assert self.open_segments() == [30, 40, 50]
+
+    def test_those_that_were_read_last(self) -> None:
+        self.set("_SEGMENTS", 2)
+        for number in (0, 1, 0, 2):
+            segment = self.catalog.segments[number]
+            self.catalog.use(segment)
+            segment.read(0, 8)
+        assert self.open_segments() == [0, 20]
+
+    def test_records_stay_within_their_bytes(self) -> None:
+        pairs = [(one, one.index.entry(0)) for one in self.catalog.segments[:5]]
+        size = max(entry.end - entry.position for _, entry in pairs)
+        self.set("_CACHED_BYTES", 4 * size)
+        first = [self.catalog.records(*pair) for pair in pairs[:4]]
+        # The oldest of them is read once more, and the next one leaves as the fifth comes.
+        assert self.catalog.records(*pairs[0]) is first[0]
+        self.catalog.records(*pairs[4])
+        assert self.catalog.records(*pairs[0]) is first[0]
+        assert self.catalog.records(*pairs[2]) is first[2]
+        assert self.catalog.records(*pairs[1]) is not first[1]
+
+    def test_one_large_entry_does_not_replace_all_others(self) -> None:
+        segment = self.catalog.segments[0]
+        entry = segment.index.entry(0)
+        self.set("_CACHED_BYTES", 4 * (entry.end - entry.position) - 4)
+        assert self.catalog.records(segment, entry) is not self.catalog.records(segment, entry)
