@@ -14,7 +14,6 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from uuid import UUID
 
@@ -240,12 +239,7 @@ class _Recovery:
             kept.append(one)
             # One that is not sealed has no end yet, and holds no other.
             holding.append(one)
-        kept.sort(key=lambda one: one.place)
-        for one, following in pairwise(kept):
-            if one in self._unsealed:
-                # The segment after it shows where it ended.
-                one.limit(following.base)
-        return kept
+        return sorted(kept, key=lambda one: one.place)
 
     def _report_holes(self, segments: Sequence[Segment]) -> None:
         at = self._state.first

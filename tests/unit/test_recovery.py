@@ -288,7 +288,7 @@ class MissingTests(RecoveryCase):
                 shutil.rmtree(self.path)
 
     def test_it_is_not_used_again_if_the_metadata_lack_it(self) -> None:
-        for removed in (True, False):
+        for left in ("nothing", "the head", "all before the last record that they know"):
             for position in (True, False):
                 log = self.log()
                 log.commit(numbered(0, 10))
@@ -296,14 +296,15 @@ class MissingTests(RecoveryCase):
                 log = self.log()
                 log.commit(numbered(10, 20), puts={"k": b"v"})
                 log.sync()
+                known = log.metadata.state().applied.position
                 log.commit(numbered(20, 60))
                 log.sync()
                 log.kill()
                 newest = self.path / self.names()[-1]
-                if removed:
+                if left == "nothing":
                     newest.unlink()
                 else:
-                    os.truncate(newest, SEGMENT_HEAD_BYTES)
+                    os.truncate(newest, SEGMENT_HEAD_BYTES if left == "the head" else known)
                 if not position:
                     (self.path / "position").unlink()
                 log = self.log()
