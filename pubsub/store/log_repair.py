@@ -21,7 +21,6 @@ from pubsub.store.log_files import read_note, write_index
 from pubsub.store.log_view import open_metadata, open_segment, without_replaced
 from pubsub.store.metadata import Epoch, LogPlace, LogState, Metadata, SealedSegment
 from pubsub.store.metadata_tables import is_sound
-from pubsub.store.record import SEALED
 from pubsub.store.repaired_files import RepairedFiles
 from pubsub.store.segment import CUT_COPY, NotASegment, Segment, cut_copies, index_name
 
@@ -159,7 +158,8 @@ class LogRepair:
     def _cut(self, segment: Segment, found: Inspected) -> None:
         """Remove what is behind the end of a segment, and is no record."""
         last = found.last
-        if not found.rest or last is None or not last.head.flags & SEALED:
+        if not found.rest or last is None or not segment.sealed or last.head.stop < segment.stop:
+            # Messages of a segment that is not complete may be there.
             return
         file = self._directory.open(segment.name, os.O_WRONLY)
         try:
@@ -176,6 +176,9 @@ class LogRepair:
 
     def _usable_metadata(self, log_ids: Counter[bytes]) -> Metadata | None:
         """Return the metadata, unless they are damaged or those of another history."""
+        for ending in ("-wal", "-shm"):
+            # SQLite would not open the file.
+            self._files.put_aside_irregular(METADATA + ending)
         try:
             size = self._directory.size(METADATA)
             if size is None:

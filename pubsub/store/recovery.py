@@ -231,10 +231,12 @@ class _Recovery:
                 other.head.sequence > one.head.sequence and one.stop <= other.stop
                 for other in holding
             )
-            if rewritten and one not in self._unsealed and self._is_applied(one):
+            if rewritten and self._is_applied(one):
                 self._directory.remove(one.name)
                 self._directory.remove(index_name(one.name))
                 self._replaced.add(one.place)
+                # Also one that was cut: it would hide messages of the segment that has replaced it.
+                self._unsealed = [other for other in self._unsealed if other is not one]
                 continue
             kept.append(one)
             # One that is not sealed has no end yet, and holds no other.

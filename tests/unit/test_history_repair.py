@@ -132,6 +132,20 @@ class SegmentTests(RepairCase):
         assert self.read() == before
         self.assert_fine()
 
+    def test_a_segment_whose_last_record_is_torn(self) -> None:
+        """It has no message, and only says that no more follow."""
+        path, before = self.segments()[1], self.read()
+        size = path.stat().st_size - HEAD_BYTES
+        os.truncate(path, size + 40)
+        assert any(
+            line.startswith(f"{path.name}: ") and "bytes behind the last record" in line
+            for line in self.lines("check")
+        )
+        self.repair()
+        assert path.stat().st_size == size
+        assert self.read() == before
+        self.assert_fine()
+
     def test_a_segment_that_was_renamed_has_its_name_again(self) -> None:
         path, before = self.segments()[1], self.read()
         path.rename(self.path / "10-2.log")
@@ -204,6 +218,7 @@ class CutCopyTests(RepairCase):
         with history(self.path) as log:
             self.rewrite(log)
         made = self.segments()[0]
+        self.size = made.stat().st_size
         os.truncate(made, size)
         for path, data in sources[3 - left :]:
             path.write_bytes(data)
@@ -236,6 +251,20 @@ class CutCopyTests(RepairCase):
             self.assert_fine()
             with history(self.path) as log:
                 assert shown(log.catalog) == self.before
+
+    def test_one_of_them_was_cut_instead(self) -> None:
+        """It hides no message of the segment that has replaced it."""
+        made = self.segments()[0].name.replace("01.log", "05.log")
+        whole = self.cut(2**20)
+        assert (whole.name, whole.stat().st_size) == (made, 2**20)
+        sources = [path for path in self.segments() if path.name != made][:3]
+        os.truncate(whole, self.size)
+        os.truncate(sources[1], SEGMENT_HEAD_BYTES + HEAD_BYTES)
+        assert self.read() == self.before
+        with history(self.path) as log:
+            assert shown(log.catalog) == self.before
+        assert not any(path.exists() for path in sources)
+        self.assert_fine()
 
     def test_the_first_of_them_was_removed(self) -> None:
         """Its messages are lost, and no others."""
@@ -286,6 +315,16 @@ class MetadataTests(RepairCase):
                 code, out = self.run_on("repair")
         assert (code, out) == (1, f"pubsub: history: {self.path}: database is locked\n")
         self.assert_fine()
+
+    def test_files_beside_it_that_are_not_regular_files(self) -> None:
+        before = self.stored()
+        for ending in ("-wal", "-shm"):
+            path = self.path / f"metadata.db{ending}"
+            path.unlink(missing_ok=True)
+            path.symlink_to("nowhere")
+            assert self.repair()[0].startswith(f"{path.name} cannot be used, and is now ")
+            assert self.stored() == before
+            self.assert_fine()
 
     def test_the_log_of_a_missing_file_is_put_aside(self) -> None:
         with history(self.path) as log:
