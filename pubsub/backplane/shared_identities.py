@@ -277,13 +277,13 @@ class SharedIdentities(Service):
         if content is None or not revision:
             return
         holder, top = self.holder, self._numbers.top + content.shift
-        place = None
-        if holder is not None and 0 < wanted.after <= top:
-            place = holder.place(name, wanted.after)
+        # A request other than Get may not say how far the client has read.
+        after = wanted.after or (0 if holder is None else holder.last_number(name))
+        place = None if holder is None or after > top else holder.place(name, after)
         self._release(name)
         known = None
-        if place is not None:
-            known = KnownNumber(wanted.after, await self._positions.shared(place))
+        if place is not None and after > 0:
+            known = KnownNumber(after, await self._positions.shared(place))
         entry = IdentityEntry(self._numbers.log, content, top, known)
         await self._values.put(name, entry, revision)
 

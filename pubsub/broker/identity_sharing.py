@@ -74,6 +74,9 @@ class IdentityHolder(Protocol):
     def place(self, name: str, number: int) -> Position | None:
         """Return where a client of an identity that is here continues, if that is known."""
 
+    def last_number(self, name: str) -> int:
+        """Return the number that a client of an identity here has; 0 if it is not known."""
+
     def given(self) -> Collection[int]:
         """Return the offsets behind the messages that clients were given last."""
 

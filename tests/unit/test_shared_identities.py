@@ -152,6 +152,21 @@ class MoveTests(IdentityCase):
         assert self.there.identities.figures()["identities_taken"] == 0
         assert self.here.identities.figures()["identities_lost"] == 0
 
+    async def test_a_first_request_that_does_not_say_what_was_read(self) -> None:
+        await self.begin("a", "b")
+        for line in (wire.subscribe, wire.unsubscribe, lambda name, channel: wire.open_(name)):
+            name = f"ada-{line.__name__}"
+            await self.done(self.here, wire.subscribe(name, "a"))
+            for number in range(5):
+                (self.here, self.there)[number % 2].publish("a", b"%d" % number)
+            await self.settled(self.here, self.there)
+            seen = await self.get(self.here, name)
+            assert await self.get(self.here, name, seen[-1][0]) == []
+            await self.done(self.there, line(name, "b"))
+            assert await self.get(self.there, name, seen[-1][0]) == []
+            # One that has read less than the last list.
+            assert bodies(seen)[-1] in bodies(await self.get(self.there, name, seen[-2][0]))
+
     async def test_an_old_number_is_asked_for_again_and_again(self) -> None:
         await self.begin("a")
         await self.done(self.here, wire.subscribe("ada", "a"))

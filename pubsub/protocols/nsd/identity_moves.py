@@ -73,6 +73,11 @@ class IdentityMoves:
         identity = self._identities.here(name)
         return None if identity is None else self._position(identity, number)
 
+    def last_number(self, name: str) -> int:
+        """See ``IdentityHolder``."""
+        identity = self._identities.here(name)
+        return 0 if identity is None else identity.share().last
+
     def given(self) -> list[int]:
         """See ``IdentityHolder``."""
         return list(self._given)
@@ -274,9 +279,11 @@ class IdentityMoves:
             is_same = self._identities.here(name) is identity and identity.moved is moved
             return self._end if is_same else 0
 
-        return ListStart(position, moved.shift, end, self._gave)
+        moved.last = max(request.after, 0)
+        return ListStart(position, moved.shift, end, partial(self._gave, moved))
 
-    def _gave(self, offset: int) -> None:
+    def _gave(self, moved: MovedIdentity, offset: int) -> None:
+        moved.last = offset + moved.shift
         self._given.pop(offset, None)
         self._given[offset] = None
         while len(self._given) > _GIVEN:

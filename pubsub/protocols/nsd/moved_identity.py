@@ -27,10 +27,11 @@ class MovedIdentity:
     """``elsewhere`` is true for an identity that this broker knows only as opened.
 
     ``wanted`` is true if its client has opened it while the engine was away: it is to be subscribed
-    to its channel. ``nbytes`` are the bytes of its channels in the shared state.
+    to its channel. ``nbytes`` are the bytes of its channels in the shared state. ``last`` is the
+    number that the client has after the last list that was sent; 0 if there was none.
     """
 
-    __slots__ = ("elsewhere", "former", "nbytes", "places", "shift", "wanted")
+    __slots__ = ("elsewhere", "former", "last", "nbytes", "places", "shift", "wanted")
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class MovedIdentity:
         self.shift, self.former = shift, former
         self.elsewhere, self.wanted = elsewhere, wanted
         self.places: dict[int, Position] = {}
-        self.nbytes = 0
+        self.nbytes = self.last = 0
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> MovedIdentity | None:
