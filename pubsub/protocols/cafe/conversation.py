@@ -26,7 +26,6 @@ from pubsub.kernel import Columns, HeadTable
 from pubsub.protocols.cafe.codec import (
     FROM_BROKER,
     HEADER,
-    MAX_MESSAGE,
     OPCODES,
     CafeError,
     Disconnect,
@@ -171,11 +170,9 @@ class Conversations:
             self._refuse(client, ErrorCode.UNAUTHORIZED, "not-a-publisher")
         elif channel not in self._channels.topics:
             self._refuse(client, ErrorCode.CHANNEL_NOT_FOUND, TopicNotFound.reason)
-        elif len(frame.payload) > MAX_MESSAGE:
+        else:
             topic = self._channels.topic_name(channel)
             self._refuse(client, ErrorCode.MESSAGE_TOO_LARGE, MessageTooLarge.reason, topic=topic)
-        else:
-            self._publish(client, channel, Columns.one(frame.payload))
 
     def _publish_mixed(self, client: ServedClient, columns: Columns) -> None:
         """Publish messages of several channels in their order."""
