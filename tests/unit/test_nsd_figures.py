@@ -74,6 +74,12 @@ class FiguresTests(SynchronousTestCase):
         (figures,) = self.messages(after=-5)
         assert figures["when"] == 0
 
+    def test_a_client_with_a_number_that_no_offset_can_have(self) -> None:
+        for after in (2**63 - 1, 2**63, 2**64, 10**4000):
+            (figures,) = self.messages(after)
+            assert figures["when"] == after
+            self.nsd.advance(1)
+
     def test_they_are_behind_a_list_of_many_pages(self) -> None:
         nsd = self.nsd = Nsd(grant=TOPIC, max_body=100_000)
         nsd.start()

@@ -11,7 +11,7 @@ from pubsub.broker.batch import Batch
 from pubsub.broker.durability import STATS
 from pubsub.broker.events import PROTOCOL
 from pubsub.kernel import Columns
-from pubsub.protocols.nsd.message_heads import encode_batch
+from pubsub.protocols.nsd.codec import messages
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
@@ -69,4 +69,6 @@ class UnseenFigures:
         if found is None:
             return b""
         self._second, columns = found
-        return encode_batch(Batch((CHANNEL,), columns, 0, 0, b"", PROTOCOL, offset=after - 1))
+        batch = Batch((CHANNEL,), columns, 0, 0, b"", PROTOCOL, offset=after - 1)
+        # Not the kernel's encoder: a client may send any number, and an offset has 63 bits.
+        return b",".join(messages(batch))
