@@ -13,6 +13,7 @@ from pubsub.protocols.spot.broker_commands import (
     encode_broker_command,
 )
 from pubsub.protocols.spot.commands import SpotError
+from pubsub.protocols.spot.confirmations import PendingConfirmations
 from pubsub.protocols.spot.peer_connection import PeerConnection
 from tests.unit import nsd_lines, rheos_wire
 from tests.unit.brokers import World, message, publish
@@ -257,6 +258,52 @@ class OtherPeerTests(ConfirmationCase):
         self.link.handshake.minor = 0
         client.send(nsd_lines.publish("u", "1"))
         assert client.take() == NOT_STORED
+
+
+class PendingTests(SynchronousTestCase):
+    """The calls that wait for the host"""
+
+    def setUp(self) -> None:
+        self.asked: list[int] = []
+        self.now = 0.0
+        self.results: list[bool] = []
+        self.pending = PendingConfirmations(self.asked.append, lambda: self.now)
+
+    def publish(self, count: int = 1) -> None:
+        """Publish a message, for which so many calls wait."""
+        self.pending.number += 1
+        for _ in range(count):
+            self.pending.wait(self.results.append)
+
+    def test_at_the_deadline_the_messages_that_were_asked_for_are_given_up(self) -> None:
+        self.publish(2)
+        self.publish()
+        assert self.pending.expire(30) == 0
+        self.now = 31
+        assert self.pending.expire(30) == 2
+        assert self.results == [False, False]
+        # The reply that is too late says nothing of the message behind it.
+        assert self.asked == [1, 2]
+        self.pending.confirmed(Confirmation(0, 1, 1))
+        assert self.results == [False, False]
+        self.pending.confirmed(Confirmation(1, 2, 1))
+        assert self.results == [False, False, True]
+        assert self.asked == [1, 2]
+
+    def test_a_reply_confirms_no_message_from_before_the_request_before(self) -> None:
+        self.publish()
+        self.now = 31
+        assert self.pending.expire(30) == 1
+        self.pending.wait(self.results.append)
+        assert self.asked == [1, 1]
+        self.pending.confirmed(Confirmation(1, 1, 0))
+        assert self.results == [False, False]
+
+    def test_all_fail_with_the_connection(self) -> None:
+        self.publish(2)
+        self.publish()
+        self.pending.fail()
+        assert self.results == [False] * 3
 
 
 class CodecTests(SynchronousTestCase):

@@ -92,8 +92,10 @@ class PendingConfirmations:
         """Give up requests that are older than ``seconds``; return how many calls waited."""
         if not self._waiting or self._seconds() - self._waiting[0][1] <= seconds:
             return 0
-        expired = self._take(self.number if self._asked is None else self._asked)
-        self._asked = None
+        asked, self._asked = self._asked, None
+        # There is a request whenever a call waits.
+        assert asked is not None
+        expired = self._take(asked)
         for _number, call in expired:
             call(False)
         self._ask()
