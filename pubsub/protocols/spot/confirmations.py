@@ -46,7 +46,7 @@ class HostConfirmations:
             if not connection.closing:
                 stored = accepted if failure is None else 0
                 confirmed = Confirmation(since, request.number, stored)
-                connection.reply_latest("confirmed", lambda: encode_broker_command(confirmed))
+                connection.reply_latest("confirmed", encode_broker_command(confirmed))
 
         stored_in(connection.listener.store, durability)(reply)
 

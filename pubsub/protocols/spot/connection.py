@@ -6,8 +6,6 @@ Runs of publications are recognized here, as they are most of the traffic.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from pubsub.broker.topic_names import topic_name
@@ -199,7 +197,7 @@ class ZmtpConnection(Connection):
     def _handle_command(self, role: SocketRole, command: Command) -> None:
         if command.name == b"PING":
             self._peer_timeout = ping_seconds(command)
-            self.reply_latest("pong", partial(pong, command))
+            self.reply_latest("pong", pong(command))
             return
         try:
             role.command(command)
@@ -218,25 +216,25 @@ class ZmtpConnection(Connection):
 
     # Flow control
 
-    def reply_latest(self, kind: str, make: Callable[[], bytes]) -> None:
-        """Reply with the result of ``make``.
+    def reply_latest(self, kind: str, data: bytes) -> None:
+        """Reply with ``data``.
 
         A client that does not read its replies is not read from. Two brokers that publish to each
         other would stop permanently that way. So another broker is read from, and while it does
         not read, only the latest reply of each ``kind`` is kept for it.
         """
         if not (self.is_node and self.output_full):
-            self.reply(make())
-            return
-        if self._latest_replies is None:
-            self._latest_replies = LatestReplies()
-        self._latest_replies.add(kind, make)
+            self.reply(data)
+        elif not self.closing:
+            if self._latest_replies is None:
+                self._latest_replies = LatestReplies(self.listener.memory)
+            self._latest_replies.add(kind, data)
 
     def _send_latest(self) -> None:
         replies, self._latest_replies = self._latest_replies, None
-        for kind, make in () if replies is None else replies.take():
+        for kind, data in () if replies is None else replies.take():
             if not self.closing:
-                self.reply_latest(kind, make)
+                self.reply_latest(kind, data)
 
     def carry_out(self, work: Work) -> None:
         """Do ``work``, in slices. No input is handled before it is done and its reply is sent.
@@ -344,6 +342,8 @@ class ZmtpConnection(Connection):
             self._channel.close()
         if self._work is not None:
             self._work.stop()
+        if self._latest_replies is not None:
+            self._latest_replies.take()
         if self._role is not None:
             self._role.closed()
         if self.outbox is not None:

@@ -12,6 +12,7 @@ from pubsub.broker.topic_names import topic_name
 from pubsub.protocols.spot.broker_commands import HistoryPage, Read, encode_broker_command
 
 if TYPE_CHECKING:
+    from pubsub.broker.outbox import Outbox
     from pubsub.broker.topics import Topic
     from pubsub.protocols.spot.connection import ZmtpConnection
 
@@ -20,14 +21,19 @@ _PAGE_BYTES = 256 * 1024
 
 
 class HistoryPages:
-    """Answers READ of another broker, one at a time; of those that wait only the last."""
+    """Answers READ of another broker, one at a time; of those that wait only the last.
 
-    __slots__ = ("_connection", "_is_reading", "_next")
+    Any client can say that it is a broker, send many, and not read.
+    """
+
+    __slots__ = ("_beginning", "_connection", "_is_reading", "_next")
 
     def __init__(self, connection: ZmtpConnection) -> None:
         self._connection = connection
         self._is_reading = False
         self._next: Read | None = None
+        # The request to begin that waits until the peer has read everything.
+        self._beginning: tuple[Read, Topic] | None = None
 
     def read(self, request: Read) -> None:
         """Reply with a page; raises InvalidTopicName."""
@@ -55,25 +61,31 @@ class HistoryPages:
 
     def _begin(self, request: Read, topic: Topic) -> None:
         """Report where the history begins and ends, after all messages delivered before."""
+        waits, self._beginning = self._beginning is not None, (request, topic)
+        if not waits:
+            outbox = self._deliver_all()
+            outbox.when_drained(self._begun)
+
+    def _deliver_all(self) -> Outbox:
+        """Return the peer's outbox, with all messages that were published so far."""
         connection = self._connection
         outbox = connection.open_outbox()
         connection.listener.router.complete(outbox)
         connection.listener.router.flush()
+        return outbox
 
-        def reply() -> None:
-            if not connection.closing:
-                connection.listener.router.complete(outbox)
-                connection.listener.router.flush()
-                store, end = connection.listener.store, connection.listener.store.next_offset
-                if outbox.cursor is not None and topic in outbox.subscriptions:
-                    # The peer has fallen behind and gets the rest from the history.
-                    end = outbox.cursor.position(topic)
-                epoch = store.epoch.encode()
-                self._reply(
-                    HistoryPage(request.topic, epoch, request.offset, store.first_offset, end)
-                )
-
-        outbox.when_drained(reply)
+    def _begun(self) -> None:
+        beginning, self._beginning = self._beginning, None
+        if beginning is None or self._connection.closing:
+            return
+        (request, topic), outbox = beginning, self._deliver_all()
+        store = self._connection.listener.store
+        end = store.next_offset
+        if outbox.cursor is not None and topic in outbox.subscriptions:
+            # The peer has fallen behind and gets the rest from the history.
+            end = outbox.cursor.position(topic)
+        first = store.first_offset
+        self._reply(HistoryPage(request.topic, store.epoch.encode(), request.offset, first, end))
 
     async def _answer(self, request: Read) -> None:
         try:
@@ -109,5 +121,4 @@ class HistoryPages:
         return HistoryPage(request.topic, epoch, since, page.next_offset, end, offsets, payloads)
 
     def _reply(self, page: HistoryPage) -> None:
-        data = encode_broker_command(page)
-        self._connection.reply_latest("page", lambda: data)
+        self._connection.reply_latest("page", encode_broker_command(page))

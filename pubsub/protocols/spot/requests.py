@@ -88,8 +88,7 @@ class Requests:
                 yield
                 if client.closing:
                     return
-            data = response.finish()
-            client.reply_latest("topics", lambda: data)
+            client.reply_latest("topics", response.finish())
         finally:
             memory.free(held)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -67,5 +67,5 @@ class RequestingClient(Protocol):
     def refuse(self, reason: str, count: int = 1, topic: str | None = None) -> None:
         """Count refused requests."""
 
-    def reply_latest(self, kind: str, make: Callable[[], bytes]) -> None:
+    def reply_latest(self, kind: str, data: bytes) -> None:
         """See ``ZmtpConnection``."""

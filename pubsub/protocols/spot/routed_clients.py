@@ -6,7 +6,7 @@ and the sockets on the way remove them again. A client exists here while it has 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pubsub.broker.limits import CONNECTION_BYTES
@@ -73,9 +73,9 @@ class RoutedClient:
         """See ``RequestingClient``."""
         self._connection.refuse(reason, count, topic)
 
-    def reply_latest(self, kind: str, make: Callable[[], bytes]) -> None:
+    def reply_latest(self, kind: str, data: bytes) -> None:
         """See ``RequestingClient``."""
-        self._connection.reply(self._route + make())
+        self._connection.reply(self._route + data)
 
     def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
         """See ``Subscriber``."""
