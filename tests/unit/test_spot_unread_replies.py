@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.memory_budget import OUTPUT
-from pubsub.protocols.spot.broker_commands import (
-    HistoryPage,
-    Read,
-    decode_broker_command,
-    encode_broker_command,
-)
-from pubsub.protocols.spot.zmtp import FrameLimits, Unit, decode, ping
-from tests.unit.brokers import GREETING, QUERY, World, publish, ready, subscribe
+from pubsub.protocols.spot.broker_commands import Read, encode_broker_command
+from pubsub.protocols.spot.zmtp import Unit, ping
+from tests.unit.brokers import QUERY, World, publish, subscribe
+from tests.unit.spot_nodes import NODE, pages, units
 from tests.unit.streams import logged
 
-LIMITS = FrameLimits(frame=2**20, frames=1000)
-BODY = ready(b"DEALER")[66:] + b"\x06X-Node\0\0\0\x0f" + b"7" * 15
-NODE = GREETING + bytes([4, len(BODY)]) + BODY
 READ_T, READ_U = (encode_broker_command(Read(name, b"", 0)) for name in (b"t", b"u"))
-
-
-def units(data: bytes) -> Iterator[Unit]:
-    """Yield the messages and commands in ``data``."""
-    at = 0
-    while at < len(data):
-        unit = decode(data, at, LIMITS, None)
-        assert isinstance(unit, Unit)
-        yield unit
-        at = unit.end
 
 
 class UnreadTests(SynchronousTestCase):
@@ -50,25 +31,24 @@ class UnreadTests(SynchronousTestCase):
             other.send(publish(b"t", bytes(200)))
         assert self.peer.protocol.output_full
 
-    def replies(self) -> list[Unit]:
-        """Return what comes when the peer reads, except the messages of ``t``."""
+    def received(self) -> bytes:
+        """Return what comes when the peer reads."""
         while self.peer.stream.buffered or not self.peer.stream.reading:
             self.peer.stream.read()
             self.house.pump()
-        return [one for one in units(self.peer.take()) if one.frames[1:3] != [b"\x01", b"t"]]
+        return self.peer.take()
 
-    def pages(self) -> list[HistoryPage]:
-        """Return the pages among them."""
-        found = [decode_broker_command(one.frames) for one in self.replies()]
-        return [one for one in found if isinstance(one, HistoryPage)]
+    def replies(self) -> list[Unit]:
+        """Return what comes except the messages of ``t``."""
+        return [one for one in units(self.received()) if one.frames[1:3] != [b"\x01", b"t"]]
 
     def test_reads_from_the_beginning(self) -> None:
         self.peer.send(b"".join([READ_T, READ_U] * 500))
-        (page,) = self.pages()
+        (page,) = pages(self.received())
         assert page.topic == b"u"
         assert page.end == self.house.store.next_offset
         self.peer.send(READ_T + READ_U)
-        assert [page.topic for page in self.pages()] == [b"t", b"u"]
+        assert [page.topic for page in pages(self.received())] == [b"t", b"u"]
 
     def test_pings(self) -> None:
         self.peer.send(b"".join([ping(b"%d" % number) for number in range(500)]))

@@ -81,7 +81,8 @@ class HistoryPages:
         (request, topic), outbox = beginning, self._deliver_all()
         store = self._connection.listener.store
         end = store.next_offset
-        if outbox.cursor is not None and topic in outbox.subscriptions:
+        is_subscribed = topic in outbox.subscriptions or outbox.is_behind(topic)
+        if outbox.cursor is not None and is_subscribed:
             # The peer has fallen behind and gets the rest from the history.
             end = outbox.cursor.position(topic)
         first = store.first_offset
