@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.durability import Durability
@@ -17,6 +19,7 @@ from pubsub.protocols.spot.broker_commands import (
     encode_broker_command,
 )
 from pubsub.protocols.spot.commands import SpotError
+from pubsub.protocols.spot.history_pages import HistoryPages
 from pubsub.protocols.spot.peer_connection import PeerConnection
 from pubsub.protocols.spot.topic_copies import COPIES
 from pubsub.protocols.spot.zmtp import FrameLimits, Unit, decode
@@ -111,6 +114,28 @@ class GetTests(CopyCase):
         self.publish(1)
         assert self.get(client) == names(0, 10)
 
+    def test_several_clients_that_wait_for_the_same_messages(self) -> None:
+        clients = [self.subscribe() for _ in range(3)]
+        self.world.settle()
+        self.publish(2, carry=False)
+        for client in clients:
+            client.send(nsd_lines.get("ada"))
+        self.world.settle()
+        self.a.pump()
+        assert [bodies(client.take()) for client in clients] == [names(0, 7)] * 3
+
+    def test_pages_that_go_no_further_are_not_asked_for_again(self) -> None:
+        asked: list[int] = []
+
+        def page(pages: HistoryPages, request: Read) -> Deferred[HistoryPage]:
+            asked.append(request.offset)
+            after = 5 if len(asked) > 10 else 0
+            return succeed(HistoryPage(b"t", b"e", 0, after, 5, [0], [b"again"]))
+
+        with patch.object(HistoryPages, "_page", page):
+            assert self.get(self.subscribe()) == []
+        assert len(asked) <= 2
+
     def test_an_acknowledged_message_is_stored(self) -> None:
         client = self.a.connect("nsd")
         client.send(nsd_lines.open_("t"))
@@ -171,6 +196,7 @@ class GetTests(CopyCase):
         self.publish(1)
         self.publish(2)
         assert self.get(client) == [*names(0, 5), *names(6, 8)]
+        assert not list(self.a.store.items(COPIES))
 
     def test_a_topic_that_is_closed_at_the_host(self) -> None:
         listener = self.b.listeners["spot"]
@@ -243,9 +269,13 @@ class RestartTests(CopyCase):
         assert isinstance(store, MemoryStore)
         assert len(list(store.items(COPIES))) == 1
         self.publish(2)
+        # That of another broker, which hosts a topic of this name, is not taken.
+        store.put(COPIES, '["tcp://c:7073", "t"]', b'{"epoch":"x","offset":99,"live_from":0}')
+        end = store.next_offset
         self.start(store=store)
         client = self.a.connect("nsd")
         self.world.settle()
+        assert self.get(client, end) == names(5, 7)
         assert self.get(client) == names(0, 7)
 
     def test_of_a_host_that_has_lost_its_history(self) -> None:

@@ -145,6 +145,8 @@ class TopicCopies:
             if not page.epoch:
                 self.keep(topic)
                 return
+            if page.next <= page.since < page.end:
+                raise ReadFailed(f"its page of offset {page.since} goes no further")
             if end is None:
                 end = page.end
             self._add(topic, copy, page)
