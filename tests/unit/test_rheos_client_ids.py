@@ -84,19 +84,22 @@ class OwnerTests(SynchronousTestCase):
 
     def test_a_proved_identity_takes_it_from_anonymous_clients(self) -> None:
         """Ids are no secret: a client that has seen one could otherwise keep its owner away."""
-        squatter, alice = self.rheos.connect("rheos"), self.proved("alice")
-        squatter.send(wire.subscribe(ALICE))
-        assert squatter.take() == wire.topic_ack()
+        squatters, alice = [self.rheos.connect("rheos") for _ in range(2)], self.proved("alice")
+        for squatter in squatters:
+            squatter.send(wire.subscribe(ALICE))
+            assert squatter.take() == wire.topic_ack()
         alice.send(wire.publish(ALICE, b"x"))
         alice.take()
         assert self.said(b"1") == alice.take()
-        assert squatter.take() == b""
-        squatter.send(wire.publish(ALICE, b"forged"))
-        assert squatter.take() == FAILED
+        for squatter in squatters:
+            assert squatter.take() == b""
+            squatter.send(wire.publish(ALICE, b"forged"))
+            assert squatter.take() == FAILED
         alice.stream.lose()
         self.said(b"2")
-        assert squatter.take() == b""
-        squatter.stream.lose()
+        for squatter in squatters:
+            assert squatter.take() == b""
+            squatter.stream.lose()
 
 
 class PlaceTests(SynchronousTestCase):
