@@ -97,6 +97,21 @@ class FanoutTests(Shared):
         assert self.exchange(durability="t/a=none") == self.expected()
         assert self.there.store.next_offset == 2
 
+    def test_a_prefix_is_wanted_for_as_long_as_it_has_readers(self) -> None:
+        spot = Spot(self.broker())
+        (link,) = self.engine.open
+        readers = [spot.listener() for _ in range(2)]
+        for reader in readers:
+            reader.send(message(b"", b"\x02", b"t/*") * 2)
+        self.settle()
+        assert set(link.prefixes) == {b"t/"}
+        readers[0].send(message(b"", b"\x03", b"t/*"))
+        self.settle()
+        assert set(link.prefixes) == {b"t/"}
+        readers[1].stream.lose()
+        self.settle()
+        assert not link.prefixes
+
     def test_limits_of_the_receiving_broker(self) -> None:
         here, there = self.broker(), self.broker(max_topics=1)
         spot = Spot(there)

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.protocols.spot.subscriptions import SUBSCRIPTION_BYTES
 from tests.unit.brokers import publish, ready, subscribe, unsubscribe
 from tests.unit.streams import Client, House
 
@@ -168,6 +169,14 @@ class DealerTests(Resuming):
         assert first.take() == publish(b"t", b"1")
         assert second.take() == b""
         assert not first.closed
+
+    def test_the_session_is_counted_beside_the_subscriptions_that_it_resumes(self) -> None:
+        memory, names = self.house.broker.memory, [b"%d" % number for number in range(10)]
+        reader = self.join(b"DEALER", b"bob", *map(subscribe, names))
+        before = memory.used
+        self.lose(reader)
+        self.join(b"DEALER", b"bob")
+        assert memory.used >= before + len(names) * SUBSCRIPTION_BYTES
 
     def test_after_the_window_nothing_is_held(self) -> None:
         reader = self.join(b"DEALER", b"bob", subscribe(b"t"))
