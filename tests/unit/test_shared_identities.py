@@ -490,6 +490,19 @@ class AgreementTests(IdentityCase):
         for _ in range(2):
             assert await self.answer(client, wire.publish("ada", "x")) == SUCCESS
 
+    async def test_a_read_with_an_identity_that_was_opened_elsewhere(self) -> None:
+        await self.begin()
+        client = self.here.house.connect("nsd")
+        for name in ("ada", "ben"):
+            answer = await self.answer(client, wire.publish(name, "early"))
+            assert answer == wire.error(f"NO SUCH CHANNEL: {name}")
+        await self.done(self.here, wire.open_("ada"))
+        await self.done(self.there, wire.open_("ben"))
+        await self.settled(self.here, self.there)
+        client.send(wire.publish("ada", "0") + wire.publish("ben", "1"))
+        await self.until(lambda: client.stream.received.count(b"\n") == 2)
+        assert client.take() == SUCCESS * 2
+
     async def test_it_is_known_where_an_identity_was_opened(self) -> None:
         await self.begin()
         await self.done(self.here, wire.open_("ada"))

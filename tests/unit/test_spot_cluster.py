@@ -111,6 +111,11 @@ class PairTests(SynchronousTestCase):
         self.world.settle()
         assert self.cable.take() == unsubscribe(b"t")
         assert not self.b.broker.topics.named("t").groups
+        again = self.world.client(self.a, b"DEALER", subscribe(b"t"))
+        assert self.cable.take() == subscribe(b"t")
+        self.host.send(publish(b"t", b"again"))
+        self.world.settle()
+        assert again.take() == publish(b"t", b"again")
 
     def test_a_publisher_receives_its_own_message_once(self) -> None:
         client = self.world.client(self.a, b"DEALER", subscribe(b"t"))
