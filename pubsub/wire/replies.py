@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from itertools import takewhile
-from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from pubsub.errors import HistoryUnavailable
+from pubsub.wire.unsent_bytes import TransportCharge
 
 if TYPE_CHECKING:
     from pubsub.broker.durability import Durability
+    from pubsub.broker.listener import Listener
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import IStore
 
-_is_ready = attrgetter("ready")
+# Estimated bytes of a reply that waits, besides its own.
+_REPLY_BYTES = 192
+# Bytes of a connection's waiting replies from which on they count in the memory budget, and from
+# which on the requests behind them are not read.
+_COUNTED, _HELD = 64 * 1024, 4 * 1024 * 1024
 UNCONFIRMED = "unconfirmed"
 """The counted reason of messages that the broker which hosts their topic has not confirmed."""
 Condition: TypeAlias = Callable[[Callable[[str | None], None]], None]
@@ -72,6 +77,7 @@ def all_of(conditions: list[Condition]) -> Condition:
 class ReplyingConnection(Protocol):
     """The connection, as its replies use it."""
 
+    listener: Listener
     closing: bool
     replies: ReplyQueue | None
     """Set to None by the queue when it is empty."""
@@ -81,6 +87,15 @@ class ReplyingConnection(Protocol):
 
     def send_reply(self, data: bytes) -> None:
         """Send the bytes of one reply or more."""
+
+    def hold(self, reason: object) -> None:
+        """Read no more requests until ``release``."""
+
+    def release(self, reason: object) -> None:
+        """End ``hold``."""
+
+    def evict(self, reason: str) -> None:
+        """See ``MemoryHolder``."""
 
     def answered(self) -> None:
         """No reply waits any more."""
@@ -93,7 +108,7 @@ class Reply:
     sent instead if the requests have failed.
     """
 
-    __slots__ = ("_count", "_failed", "_queue", "data", "ready")
+    __slots__ = ("_count", "_failed", "_queue", "data", "nbytes", "ready")
 
     def __init__(
         self, queue: ReplyQueue, data: bytes, failed: bytes | None = None, count: int = 1
@@ -103,6 +118,7 @@ class Reply:
         self._queue = queue
         self._failed = failed
         self._count = count
+        self.nbytes = _REPLY_BYTES + len(data) + len(failed or b"")
 
     def stored(self, done: bool) -> None:
         """See ``IStore.when_stored``."""
@@ -126,27 +142,49 @@ class ReplyQueue:
     It exists only while a reply waits, so that an idle connection does not pay for it.
     """
 
-    __slots__ = ("_replies", "connection")
+    __slots__ = ("_charge", "_replies", "_waiting_bytes", "connection")
 
     def __init__(self, connection: ReplyingConnection) -> None:
         self.connection = connection
-        self._replies: list[Reply] = []
+        self._replies: deque[Reply] = deque()
+        self._waiting_bytes = 0
+        self._charge: TransportCharge | None = None
 
     def add(self, data: bytes, failed: bytes | None = None, count: int = 1) -> Reply:
         """Add a reply behind the others (see ``Reply``)."""
         reply = Reply(self, data, failed, count)
         self._replies.append(reply)
+        self._waiting_bytes += reply.nbytes
+        if self._waiting_bytes > _COUNTED:
+            self._measure()
         return reply
+
+    def _measure(self) -> None:
+        """Charge the replies, as they are many; a client that sends more and more must wait."""
+        connection, nbytes = self.connection, self._waiting_bytes
+        if self._charge is None:
+            self._charge = TransportCharge(connection.evict, connection.listener.memory)
+        self._charge.set(nbytes)
+        if nbytes > _HELD:
+            connection.hold(self)
+        else:
+            connection.release(self)
+
+    def drop(self) -> None:
+        """The connection has ended."""
+        if self._charge is not None:
+            self._charge.set(0)
 
     def send_ready(self) -> None:
         """Send the replies before the first that has to wait."""
-        replies = self._replies
-        if len(replies) == 1 and replies[0].ready:
-            data = replies.pop().data
-        else:
-            ready = [reply.data for reply in takewhile(_is_ready, replies)]
-            del replies[: len(ready)]
-            data = b"".join(ready)
+        replies, ready = self._replies, []
+        while replies and replies[0].ready:
+            reply = replies.popleft()
+            self._waiting_bytes -= reply.nbytes
+            ready.append(reply.data)
+        data = b"".join(ready)
+        if self._charge is not None:
+            self._measure()
         if data:
             self.connection.send_reply(data)
         if not replies:

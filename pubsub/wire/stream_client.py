@@ -336,7 +336,9 @@ class StreamClient(Identified, Protocol):
         events, self._events = self._events, None
         report_end(self.listener, self, self.label, self.end_reason, events, self.publisher)
         self.ended()
-        self.replies = None
+        replies, self.replies = self.replies, None
+        if replies is not None:
+            replies.drop()
         self._uncharge_transport()
         # Holders of this connection find that out when they release it.
         self._hold_reasons = None

@@ -106,6 +106,37 @@ class QueueTests(SynchronousTestCase):
             assert client.stream.writes == []
             assert self.refusals == {}
 
+    def test_a_client_that_goes_on_sending_has_to_wait(self) -> None:
+        memory = self.setup.broker.memory
+        before = memory.used
+        self.wait(b"1")
+        self.connection.reply(bytes(60_000))
+        assert memory.used == before
+        self.connection.reply(bytes(2**21))
+        assert memory.used > before + 2**21
+        assert not self.client.stream.paused
+        self.wait(b"2")
+        self.connection.reply(bytes(2**21))
+        assert self.client.stream.paused
+        first, second = self.disk.syncs
+        first(True)
+        assert len(self.client.take()) == 1 + 60_000 + 2**21
+        assert memory.used > before + 2**21
+        assert not self.client.stream.paused
+        second(True)
+        assert len(self.client.take()) == 1 + 2**21
+        assert memory.used == before
+
+    def test_many_small_replies_are_counted(self) -> None:
+        memory = self.setup.broker.memory
+        before = memory.used
+        self.wait(b"1")
+        for _ in range(10_000):
+            self.connection.reply(b"")
+        assert memory.used > before + 1_000_000
+        self.client.stream.lose()
+        assert memory.used <= before
+
 
 class ConditionTests(SynchronousTestCase):
     """Conditions"""

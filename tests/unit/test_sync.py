@@ -5,6 +5,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.durability import Durability
+from pubsub.broker.listener import Listener
 from pubsub.errors import HistoryUnavailable
 from pubsub.wire.replies import Reply, ReplyQueue
 from tests.unit import cafe_wire, nsd_lines, rheos_wire
@@ -162,6 +163,34 @@ class NsdTests(SynchronousTestCase):
         self.client.send(nsd_lines.publish("ada", "1"))
         assert self.client.take() == nsd_lines.error("HISTORY UNAVAILABLE")
 
+    def test_a_list_behind_a_response_that_waits_is_not_read_yet(self) -> None:
+        texts = [f"{number}" + "." * 900 for number in range(30)]
+        self.client.send(b"".join(nsd_lines.publish("ada", text) for text in texts))
+        self.disk.commit()
+        assert self.client.take() == nsd_lines.SUCCESS * 30
+        self.client.send(nsd_lines.publish("ada", "1") + nsd_lines.get("ada"))
+        self.disk.write()
+        self.nsd.pump()
+        assert self.client.take() == b""
+        waiting = self.client.protocol.replies
+        assert waiting is not None
+        assert sum(len(reply.data) for reply in waiting._replies) < 1000
+        self.disk.commit()
+        self.nsd.pump()
+        success, messages = self.client.take().splitlines(keepends=True)
+        assert success == nsd_lines.SUCCESS
+        assert nsd_lines.bodies(messages) == [*texts, "1"]
+
+    def test_a_client_that_leaves_while_its_list_waits(self) -> None:
+        self.client.send(nsd_lines.publish("ada", "1") + nsd_lines.get("ada"))
+        self.disk.write()
+        self.nsd.pump()
+        self.client.stream.lose()
+        self.nsd.pump()
+        self.disk.commit()
+        assert self.client.take() == b""
+        assert len(self.nsd.broker.clients) == 0
+
     def test_get_waits_until_all_published_messages_are_committed(self) -> None:
         self.client.send(nsd_lines.publish("ada", "1"))
         self.disk.commit()
@@ -229,8 +258,9 @@ class RuleTests(SynchronousTestCase):
 
 
 class Replying:
-    """A connection that records its replies."""
+    """A connection that records its replies, of which few wait."""
 
+    listener: Listener
     closing = False
 
     def __init__(self) -> None:
@@ -246,6 +276,12 @@ class Replying:
         self.sent.append(data)
 
     def answered(self) -> None: ...
+
+    def hold(self, reason: object) -> None: ...
+
+    def release(self, reason: object) -> None: ...
+
+    def evict(self, reason: str) -> None: ...
 
     def ask(self, data: bytes, failed: bytes | None = None, count: int = 1) -> Reply:
         """Add the reply to a request."""

@@ -336,6 +336,8 @@ class NsdConnection(Connection):
 
     def answered(self) -> None:
         """See ``Connection``; there may be more requests in the read that is handled."""
+        if self._message_list is not None and not self.output_full:
+            self._message_list.resume()
         if not self._in_consume:
             super().answered()
 

@@ -84,6 +84,7 @@ class MessageList:
         """Send the list a page of the history at a time, as fast as the client reads it."""
         connection, line = self._connection, self._line
         listener = connection.listener
+        await self._replies_sent()
         rights = self._rights
         channels, remote = await self._readable()
         # Messages published while the list is sent are left to the next Get.
@@ -206,6 +207,14 @@ class MessageList:
             await stored
         return min(end, store.committed)
 
+    async def _replies_sent(self) -> None:
+        """Wait for the responses to earlier requests: behind these the list would be in memory."""
+        connection = self._connection
+        while connection.replies is not None and not connection.closing:
+            self._writable = Deferred()
+            connection.hold(self)
+            await self._writable
+
     def _next_tick(self) -> Deferred[None]:
         """Fires when other connections have been served and the transport has room again."""
         turn: Deferred[None] = Deferred()
@@ -217,7 +226,7 @@ class MessageList:
         return turn
 
     def resume(self) -> None:
-        """Continue: the transport has room again, or the connection has ended."""
+        """Continue: the transport has room, earlier responses are sent, or the connection ends."""
         if self._writable is not None:
             writable, self._writable = self._writable, None
             writable.callback(None)
