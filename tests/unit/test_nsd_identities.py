@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -10,11 +12,13 @@ from pubsub.errors import LimitReached, MemoryExhausted
 from pubsub.interfaces import Value
 from pubsub.protocols.nsd.identities import (
     IDENTITY_BYTES,
+    PLACE_BYTES,
     SUBSCRIPTION_BYTES,
     SUBSCRIPTIONS,
     TABLE,
     Identities,
 )
+from pubsub.protocols.nsd.moved_identity import MovedIdentity
 from pubsub.store.memory_store import MemoryStore
 from tests.unit import nsd_lines as wire
 from tests.unit.nsd_lines import Nsd
@@ -141,6 +145,51 @@ class IdentitiesTests(SynchronousTestCase):
         assert found is not None
         assert found.channels == {"b\0c"}
         assert len(list(self.store.items(SUBSCRIPTIONS))) == 1
+
+
+class MovedTests(SynchronousTestCase):
+    """Identities that brokers share"""
+
+    def setUp(self) -> None:
+        self.store = MemoryStore(10, 1000)
+        self.memory = MemoryBudget(0)
+        self.identities = Identities(self.store, self.memory)
+
+    def adopt(self, *places: int) -> None:
+        """Take the identity over from another broker, with a subscription and known places."""
+        moved = MovedIdentity(5)
+        moved.places = dict.fromkeys(places, 0)
+        identity = self.identities.adopt("ada", moved, True, "")
+        self.identities.add_channel(identity, "ben")
+
+    def test_one_that_comes_back_while_it_is_forgotten_keeps_its_subscriptions(self) -> None:
+        self.adopt()
+        forgetting = self.identities.release("ada")
+        self.adopt()
+        deque(forgetting)
+        assert self.identities.has("ada", "ben")
+        assert Identities(self.store, MemoryBudget(0)).has("ada", "ben")
+        assert self.memory.used == IDENTITY_BYTES + SUBSCRIPTION_BYTES
+
+    def test_places_are_counted_while_they_are_known(self) -> None:
+        self.adopt(7, 8)
+        known = IDENTITY_BYTES + SUBSCRIPTION_BYTES
+        assert self.memory.used == known + 2 * PLACE_BYTES
+        self.adopt(9)
+        assert self.memory.used == known + PLACE_BYTES
+        deque(self.identities.release("ada"))
+        assert self.memory.used == IDENTITY_BYTES
+
+    def test_a_broker_that_shares_no_more_has_them_all(self) -> None:
+        self.adopt()
+        deque(self.identities.release("ada"))
+        store = MemoryStore(1000, 2**20)
+        for key, value in self.store.items(TABLE):
+            store.put(TABLE, key, value)
+        nsd = Nsd(store=store)
+        assert nsd.ask(wire.open_("ada"), wire.publish("ada", "1")) == [DONE] * 2
+        (found,) = nsd.ask(wire.get("ada"))
+        assert [message["body"] for message in found["messages"]] == ["1"]
 
 
 class RestartTests(SynchronousTestCase):

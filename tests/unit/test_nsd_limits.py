@@ -159,3 +159,12 @@ class StopTests(SynchronousTestCase):
         client.send(wire.open_("ada") + wire.open_("ben"))
         assert client.take() in (SUCCESS + wire.error("BROKER BUSY"), wire.error("BROKER BUSY") * 2)
         assert not client.closed
+
+    def test_at_the_memory_bound_what_is_known_goes_on(self) -> None:
+        nsd = Nsd()
+        client = nsd.connect("nsd")
+        client.send(wire.open_("ada"))
+        assert client.take() == SUCCESS
+        nsd.broker.memory.limit = nsd.broker.memory.used
+        client.send(wire.open_("ada") + wire.subscribe("ada", "ada") + wire.open_("ben"))
+        assert client.take() == SUCCESS * 2 + wire.error("BROKER BUSY")
