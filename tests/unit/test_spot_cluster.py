@@ -181,13 +181,19 @@ class PairTests(SynchronousTestCase):
         assert b"NO SUCH CHANNEL: t" in nsd.take()
 
     def test_subscriptions_are_restored_with_the_connection(self) -> None:
-        reader = self.world.client(self.a, b"DEALER", subscribe(b"t"))
+        self.host.send(publish(b"u", b"first"))
+        self.world.advance(11)
+        reader = self.world.client(self.a, b"DEALER", subscribe(b"t"), subscribe(b"u"))
         self.world.crash("b")
         b = self.world.restart("b")
         self.world.advance(1)
-        assert self.world.cables[-1].take().endswith(subscribe(b"t") + QUERY)
-        self.world.client(b, b"DEALER", publish(b"t", b"again"))
-        assert reader.take() == publish(b"t", b"again")
+        sent = self.world.cables[-1].take()
+        assert sent.endswith(QUERY)
+        again = publish(b"t", b"again") + publish(b"u", b"again")
+        for name in (b"t", b"u"):
+            assert sent.count(subscribe(name)) == 1
+        self.world.client(b, b"DEALER", again)
+        assert reader.take() == again
 
     def test_the_next_publication_makes_the_peer_host_it_again(self) -> None:
         self.world.crash("b")
