@@ -9,6 +9,8 @@ from pubsub.broker.peers import CONNECTED, LOST, peers_of
 from pubsub.broker.slow_policy import PAUSE, SlowPolicy
 from pubsub.protocols.spot.cluster import Cluster
 from pubsub.protocols.spot.peer_url import parse_peer
+from pubsub.protocols.spot.topic_copies import COPIES
+from tests.unit import nsd_lines
 from tests.unit.brokers import (
     QUERY,
     World,
@@ -179,6 +181,13 @@ class PairTests(SynchronousTestCase):
             b'"message":{"_class":"Message","from":"","when":0,"body":""}}\n'
         )
         assert b"NO SUCH CHANNEL: t" in nsd.take()
+
+    def test_nothing_is_confirmed_without_a_connection(self) -> None:
+        topic, found = self.a.broker.topics.named("t"), list[bool]()
+        assert topic.upstream is not None
+        self.world.crash("b")
+        topic.upstream.when_confirmed(topic, found.append)
+        assert found == [False]
 
     def test_subscriptions_are_restored_with_the_connection(self) -> None:
         self.host.send(publish(b"u", b"first"))
@@ -353,7 +362,12 @@ class HostTests(SynchronousTestCase):
     def test_another_peer_takes_over_a_topic_forgotten_by_its_host(self) -> None:
         b, c = self.world.house("b"), self.world.house("c")
         self.world.client(b, b"DEALER", publish(b"t", b"x"))
-        a = self.world.house("a", "b", "c")
+        a = self.world.house("a", "b", "c", nsd={})
+        nsd = a.connect("nsd")
+        nsd.send(nsd_lines.subscribe("ada", "t"))
+        self.world.settle()
+        nsd.send(nsd_lines.unsubscribe("ada", "t"))
+        assert len(list(a.store.items(COPIES))) == 1
         self.world.crash("b")
         self.world.client(c, b"DEALER", publish(b"t", b"x"))
         self.world.advance(12)
@@ -364,6 +378,12 @@ class HostTests(SynchronousTestCase):
         reader = self.world.client(a, b"DEALER", subscribe(b"t"))
         self.world.client(c, b"DEALER", publish(b"t", b"of c"))
         assert reader.take() == publish(b"t", b"of c")
+        # Nothing is known of it as a topic of the first one.
+        assert list(a.store.items(COPIES)) == []
+        self.world.crash("b")
+        b = self.world.restart("b")
+        self.world.advance(12)
+        assert "t" not in b.broker.topics
 
     def test_a_broker_does_not_forward_to_a_third(self) -> None:
         c = self.world.house("c")
@@ -406,6 +426,23 @@ class HostTests(SynchronousTestCase):
         assert refusals(a) == {UNREACHABLE: 1}
         assert b.broker.counters.published == 2
         assert a.broker.topics.named("own").hosted
+
+    def test_each_of_several_peers_is_asked_first(self) -> None:
+        a = self.world.house("a")
+        cluster = Cluster(a.listeners["spot"], lambda: 0.0, self.world.reach)
+        for peer in (B, C):
+            self.world.house(peer[6:7])
+            cluster.join(peer)
+        cluster.startService()
+        self.world.clock.advance(0)
+        self.world.cables[1].far.protocol.hold("busy")
+        self.world.settle()
+        self.world.client(a, b"DEALER", publish(b"t", b"x"))
+        assert refusals(a) == {UNREACHABLE: 1}
+        self.world.cables[1].far.protocol.release("busy")
+        self.world.settle()
+        self.world.client(a, b"DEALER", publish(b"t", b"x"))
+        assert refusals(a) == {UNREACHABLE: 1}
 
     def test_no_client_waits_for_an_unreachable_peer(self) -> None:
         a = self.world.house("a", "b")
