@@ -1,8 +1,8 @@
-"""HTTP connections: twisted.web's channel with limits in bytes and in time.
+"""HTTP connections: twisted.web's channel as a client of the broker, with limits in time.
 
-twisted.web limits lines and headers (16 KiB together, 500 headers). Bodies are limited here while
-they arrive, and a request must arrive at a minimum speed. Each connection is a client of the
-broker: it is counted, swept and drained, and leaves like any stream (``channel_departure.py``).
+Bodies are limited while they arrive, and a request must arrive at a minimum speed. Each connection
+is counted, swept and drained, and leaves like any stream (``channel_departure.py``).
+``bounded_channel.py`` has the limits for heads, and for requests that arrive together.
 
 A connection causes events only when it publishes or is refused: a client that only reads may open
 one for each range, as Spark's tasks do, and reading the events would produce more of them.
@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
-from twisted.web.http import HTTPChannel, Request
+from twisted.web.http import Request
 from zope.interface import implementer
 
 from pubsub.broker.connection_figures import ConnectionFigures
 from pubsub.broker.connection_marks import describe
 from pubsub.broker.identity import Identity
 from pubsub.errors import HandshakeTimeout, Refused
-from pubsub.http_api.api_error import BAD_REQUEST, HEAD_TOO_LARGE, TIMEOUT, UNAVAILABLE, ApiError
+from pubsub.http_api.api_error import BAD_REQUEST, TIMEOUT, UNAVAILABLE, ApiError
 from pubsub.http_api.api_request import STOPPED, ApiRequest
+from pubsub.http_api.bounded_channel import HEAD_READ_BYTES, BoundedChannel
 from pubsub.http_api.channel_departure import ChannelDeparture
 from pubsub.http_api.channel_figures import ChannelFigures
 from pubsub.http_api.request_times import RequestTimes
@@ -45,14 +46,12 @@ if TYPE_CHECKING:
     from pubsub.http_api.shares import Shares
     from pubsub.wire.direct_transport import StreamTransport
 
-# Bytes of a read between two bodies: it has few requests, which take 0.3 ms each.
-_HEAD_READ_BYTES = 1024
 # The reason of a disconnect that the client caused.
 _LEFT = "left"
 
 
 @implementer(IHandshakeListener, IHalfCloseableProtocol)
-class Channel(HTTPChannel):
+class Channel(BoundedChannel):
     """One connection; also a ``ConnectedClient`` of the broker."""
 
     requestFactory = ApiRequest  # type: ignore[assignment]
@@ -124,7 +123,7 @@ class Channel(HTTPChannel):
     def connectionMade(self) -> None:
         """Count the connection, or refuse it."""
         super().connectionMade()
-        self.stream.bufferSize = _HEAD_READ_BYTES
+        self.stream.bufferSize = HEAD_READ_BYTES
         self._admitted_host = admit(self.listener, self)
 
     def not_admitted(self, refused: Refused) -> None:
@@ -199,21 +198,13 @@ class Channel(HTTPChannel):
             return
         super().dataReceived(data)
         if not self.upgraded:
-            self.stream.bufferSize = READ_BYTES if self._transferDecoder else _HEAD_READ_BYTES
+            self.stream.bufferSize = READ_BYTES if self._transferDecoder else HEAD_READ_BYTES
+        self._settle()
 
     def lineReceived(self, line: bytes) -> None:
         """See LineReceiver."""
         if not self._departure.discards_input:
             super().lineReceived(line)
-
-    def lineLengthExceeded(self, line: bytes) -> None:
-        """See LineReceiver."""
-        self.refuse(ApiError(HEAD_TOO_LARGE, "too-large", "a line of the head is too long"))
-
-    def _respondToBadRequestAndDisconnect(self) -> None:
-        # Without this, twisted.web answers with the status alone, and nothing is counted.
-        message = "the request is malformed, or its head is longer than 16 KiB"
-        self.refuse(ApiError(BAD_REQUEST, "invalid-request", message))
 
     def rawDataReceived(self, data: bytes) -> None:
         """See LineReceiver; after an upgrade, the bytes that have arrived with the request."""
@@ -237,10 +228,19 @@ class Channel(HTTPChannel):
 
     def requestDone(self, request: Request) -> None:
         """The response has been sent."""
-        self._times.answered()
         self.cut = None
         super().requestDone(request)
-        self._departure.answered()
+
+    def begin_next(self, request: Request) -> None:
+        """See ``BoundedChannel``."""
+        self._times.answered()
+        super().begin_next(request)
+        self._settle()
+
+    def _settle(self) -> None:
+        # Not between two requests: a client that has closed its half gets the responses to all.
+        if not self._busyReceiving:
+            self._departure.answered()
 
     def response_ended(self) -> None:
         """The long response has ended in order."""
