@@ -84,6 +84,11 @@ class ApiError(Exception):
         return error
 
     @classmethod
+    def of_defect(cls) -> ApiError:
+        """Return the response to a request that failed by a defect, which is in the log."""
+        return cls(INTERNAL, "internal", "internal error; the broker's log has details")
+
+    @classmethod
     def from_refusal(cls, refused: Refused) -> ApiError:
         """Return the response to a refusal of the broker."""
         status = _STATUS.get(type(refused), BAD_REQUEST)

@@ -12,7 +12,6 @@ from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pubsub.broker.topic_names import topic_name
 from pubsub.http_api.api_error import GONE, NOT_SATISFIABLE, ApiError
 from pubsub.http_api.client_share import client_of
 from pubsub.http_api.follow_start import HistoryGap, check_epoch
@@ -133,14 +132,14 @@ class HistoryHandler:
         access = request_access(request, self._listener)
         topics = None
         if topics_key in parameters:
-            topics = frozenset(map(topic_name, parameters.texts(topics_key)))
-            access.check_read(topics)
+            topics = frozenset(parameters.texts(topics_key))
+            await self._listener.slices.finish(access.check_read(topics))
         requested = await self._range(parameters, topics)
         if parameters.word("format", *_FORMATS) == _FORMATS[0] and "pyarrow" not in sys.modules:
             # In a thread, as its import takes long.
             await self._run_in_thread(need_arrow)
-            if request.client_left:
-                return
+        if request.client_left:
+            return
         format = self._format(parameters)
         request.require_chunks()
         await self._stream(request, access, requested, format)

@@ -137,7 +137,7 @@ class HistoryResponse:
             self._cut("the next messages have expired")
         elif not self._access.token_is_valid:
             self._cut("the token has expired")
-        elif self._range.topics and not all(map(self._access.may_read, self._range.topics)):
+        elif self._range.topics and not self._access.may_still_read(self._range.topics):
             self._cut("permission to read a topic was withdrawn")
         return not self._ended
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from array import array
 from base64 import b64decode
 from collections.abc import Sequence
@@ -12,7 +11,8 @@ from twisted.web.http_headers import Headers as RequestHeaders
 
 from pubsub.broker.batch import MAX_HEADERS, Headers
 from pubsub.http_api.api_error import BAD_REQUEST, TOO_LARGE, ApiError
-from pubsub.http_api.parameters import invalid
+from pubsub.http_api.json_input import parse_json
+from pubsub.http_api.parameters import MAX_SHOWN, invalid
 from pubsub.kernel import Columns
 
 MAX_MESSAGES = 5_000
@@ -65,7 +65,7 @@ def many_messages(body: bytes) -> SubmittedMessages:
                 message = f"the request has more than {MAX_MESSAGES} messages; send several"
                 raise ApiError(TOO_LARGE, "too-large", message)
             try:
-                row = json.loads(line)
+                row = parse_json(line)
             except (ValueError, RecursionError):
                 raise invalid(f"line {number}: not valid JSON") from None
             try:
@@ -96,7 +96,8 @@ def message_of(row: Any) -> tuple[bytes, Headers]:
         raise ValueError("expected a JSON object")
     unknown = sorted(row.keys() - _MEMBERS)
     if unknown:
-        raise ValueError(f"unknown member {unknown[0]!r}; expected {', '.join(sorted(_MEMBERS))}")
+        shown = unknown[0][:MAX_SHOWN]
+        raise ValueError(f"unknown member {shown!r}; expected {', '.join(sorted(_MEMBERS))}")
     listed = row.get("headers", [])
     if not isinstance(listed, list) or len(listed) > MAX_HEADERS:
         raise ValueError(f"headers: expected a list of at most {MAX_HEADERS}")

@@ -44,7 +44,7 @@ class MessageReader:
         position = _single(request, "last-event-id")
         start = await find_start(self._listener.store, parameters, position, follows)
         if start.past:
-            access.check_read(frozenset(names))
+            await self._listener.slices.finish(access.check_read(names))
         else:
             access.check_follow(names)
         request.require_chunks()

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
 from pubsub.http_api.api_error import BAD_REQUEST, NOT_FOUND, ApiError
+from pubsub.http_api.json_input import parse_json
 
 if TYPE_CHECKING:
     from pubsub.http_api.api_request import ApiRequest
 
 MAX_NUMBER = 2**63 - 1
+MAX_SHOWN = 64
+"""Characters of a name that an error repeats; a body may have a name of 1 MiB."""
 _MAX_NAME = 255
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _NUMBER = re.compile(r"-?[0-9]{1,40}")
@@ -35,7 +37,8 @@ class Parameters:
         for name in given:
             if name not in known:
                 expected = ", ".join(sorted(known)) or "none"
-                raise invalid(f"unknown parameter {name!r}; expected {expected}")
+                shown = name[:MAX_SHOWN]
+                raise invalid(f"unknown parameter {shown!r}; expected {expected}")
         self._given = given
 
     @classmethod
@@ -62,7 +65,7 @@ class Parameters:
             shown = next(iter(request.args)).decode(errors="replace")
             raise invalid(f"parameter {shown!r} in the URL; give it in the JSON of the body")
         try:
-            given = json.loads(request.body.read())
+            given = parse_json(request.body.read())
         except (ValueError, RecursionError):
             given = None
         if not isinstance(given, dict):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from pubsub.broker.access import RESERVED
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 ADMIN, METRICS = "admin", "metrics"
 """Actions that belong to no topic."""
+# Topics that a step checks.
+_NAMES = 8
 
 
 class RequestAccess:
@@ -37,6 +39,8 @@ class RequestAccess:
         self.identity = identity
         self.token = token
         self._is_local = is_local
+        # The rules and keys by which the topics of ``check_read`` may be read.
+        self._read_version: object = None
 
     @property
     def owner(self) -> str | None:
@@ -122,9 +126,25 @@ class RequestAccess:
             message = "permission denied: readers need the right to read the history of a topic"
             raise ApiError(FORBIDDEN, "not-authorized", message)
 
-    def check_read(self, names: frozenset[str]) -> None:
-        """Raise ApiError unless all of these topics may be read."""
-        self._check([name for name in names if not self.may_read(name)], "read")
+    def check_read(self, names: Collection[str]) -> Work:
+        """Raise ApiError unless all of these topics may be read; checks a few a step."""
+        version, refused = self.version, []
+        for number, name in enumerate(names, 1):
+            if not self.may_read(name):
+                refused.append(name)
+            if not number % _NAMES:
+                yield
+        self._check(refused, "read")
+        self._read_version = version
+
+    def may_still_read(self, names: Collection[str]) -> bool:
+        """Return whether all of these topics, which were checked, may be read still."""
+        version = self.version
+        if version != self._read_version:
+            if not all(map(self.may_read, names)):
+                return False
+            self._read_version = version
+        return True
 
     def check_publish(self, names: frozenset[str]) -> Work:
         """Raise ApiError unless all of these topics may be published to; checks one a step."""

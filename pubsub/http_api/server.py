@@ -13,7 +13,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from pubsub.errors import Refused
-from pubsub.http_api.api_error import BAD_REQUEST, INTERNAL, PROBLEM, ApiError
+from pubsub.http_api.api_error import BAD_REQUEST, PROBLEM, ApiError
 from pubsub.http_api.api_request import ApiRequest
 from pubsub.http_api.forwarded_requests import proved_identity
 from pubsub.http_api.history_response import RunInThread
@@ -133,8 +133,7 @@ class HttpApiFactory(Factory):
             self._fail(request, ApiError.from_refusal(refused))
         except Exception:
             log.failure("http: a request failed", connection=request.channel.log_fields())
-            message = "internal error; the broker's log has details"
-            self._fail(request, ApiError(INTERNAL, "internal", message))
+            self._fail(request, ApiError.of_defect())
 
     def _check_identity(self, request: ApiRequest) -> None:
         """Raise AuthenticationRequired for an anonymous request, if those are not served.

@@ -35,7 +35,7 @@ from pubsub.http_api.client_share import client_of
 from pubsub.http_api.committed_batches import Commit
 from pubsub.http_api.flow_control import all_stored, wait_for_backpressure
 from pubsub.http_api.history_response import RunInThread
-from pubsub.http_api.parameters import Parameters
+from pubsub.http_api.parameters import Parameters, invalid
 from pubsub.http_api.part_registry import QueryKey, StagedPart
 from pubsub.http_api.request_access import RequestAccess, request_access
 from pubsub.http_api.staged_parts import PartSummary, StagedRows, read_rows, summarize
@@ -173,6 +173,9 @@ class StagingHandler:
         """POST /v1/commit"""
         parameters = Parameters.of_body(request, "query", "batch", "parts", "shared")
         name, batch = parameters.text("query"), parameters.number("batch")
+        if "parts" not in parameters:
+            # Without them nothing would be published, and the staged parts would be dropped.
+            raise invalid("parts: expected a list")
         ids, shared = parameters.texts("parts"), parameters.flag("shared")
         access = request_access(request, self._listener)
         query = (access.owner, name)

@@ -19,7 +19,7 @@ from websockets.protocol import Protocol as Frames
 
 from pubsub.broker.memory_budget import INPUT
 from pubsub.errors import BadToken, HandshakeTimeout, Refused
-from pubsub.http_api.api_error import BAD_REQUEST, INTERNAL, ApiError
+from pubsub.http_api.api_error import BAD_REQUEST, ApiError
 from pubsub.http_api.forwarded_requests import is_from_here, proved_identity
 from pubsub.http_api.live_response import HEARTBEAT_SECONDS, RESPONSE_BYTES, LiveResponse
 from pubsub.http_api.parameters import invalid
@@ -53,9 +53,9 @@ _PING = frame(0x89, b"")
 # Confirmations that a client may be owed before no more is read from it.
 _MAX_CONFIRMING = 256
 # Bytes of a read: one of tiny frames takes milliseconds. A longer frame is read in larger pieces.
-_READ_BYTES, _LONG_READ_BYTES = 4 * 1024, 64 * 1024
-# Messages of a request that count as a frame of its own (see ``FrameTurns``).
-_FRAME_MESSAGES = 32
+_READ_BYTES, _LONG_READ = 4 * 1024, 16 * 1024
+# Frames that a request counts as (see ``FrameTurns``), and its messages that count as another one.
+_REQUEST_FRAMES, _FRAME_MESSAGES = 4, 40
 
 
 class WebSocketClient(LiveResponse):
@@ -127,11 +127,12 @@ class WebSocketClient(LiveResponse):
 
     def _measure(self) -> None:
         """Charge the message that has not arrived in full, and the requests that wait."""
-        partial = len(self._frames.reader.buffer) + len(self._fragments)
+        of_frame = len(self._frames.reader.buffer)
+        partial = of_frame + len(self._fragments)
         self._charge.set(partial + sum([len(data) for data, _ in self._waiting]))
         if not partial or self._partial_since is None:
             self._partial_since = self._latest if partial else None
-        self.channel.stream.bufferSize = _LONG_READ_BYTES if partial > _READ_BYTES else _READ_BYTES
+        self.channel.stream.bufferSize = _READ_BYTES if of_frame <= _READ_BYTES else _LONG_READ
 
     def _send_control(self) -> None:
         """Send the frames that others require: pongs, and the close."""
@@ -185,7 +186,7 @@ class WebSocketClient(LiveResponse):
     async def _carry_out_all(self) -> None:
         while self._waiting and not self._ended:
             await self._carry_out(*self._waiting.popleft())
-            if self._waiting and self._listener.frame_turns.are_over:
+            if self._listener.frame_turns.count(_REQUEST_FRAMES) and self._waiting:
                 await deferLater(self._listener.clock, 0)
         self._is_working = False
         if not self._ended:
@@ -209,7 +210,7 @@ class WebSocketClient(LiveResponse):
                 return
             if op == "publish":
                 submitted = await self._requests.publish(members, payload, self.channel.limiters())
-                self._listener.frame_turns.count(1 + submitted.batch.count // _FRAME_MESSAGES)
+                self._listener.frame_turns.count(submitted.batch.count // _FRAME_MESSAGES)
                 self._begin_confirmation(self._confirm(id, submitted))
                 return
             if payload is not None:
@@ -248,8 +249,7 @@ class WebSocketClient(LiveResponse):
             problem = ApiError.from_refusal(problem)
         if not isinstance(problem, ApiError):
             log.failure("http: a request of a WebSocket failed", connection=self.log_fields())
-            message = "internal error; the broker's log has details"
-            problem = ApiError(INTERNAL, "internal", message)
+            problem = ApiError.of_defect()
         self._request.count_refusal(problem)
         self._send(refusal(id, problem))
         if not self._connected:

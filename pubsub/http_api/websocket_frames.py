@@ -15,6 +15,7 @@ from math import isfinite
 from sys import maxsize
 from typing import TYPE_CHECKING, Any
 
+from pubsub.http_api.json_input import parse_json
 from pubsub.http_api.message_rows import headers_row, rows_of
 
 if TYPE_CHECKING:
@@ -69,7 +70,10 @@ def is_utf8(data: bytes) -> bool:
 
 
 def request_of(data: bytes, binary: bool) -> tuple[dict[str, Any], bytes | None]:
-    """Return the object of a message, and the payload of a binary one; raises BadRequest."""
+    """Return the object of a message, and the payload of a binary one.
+
+    Raises BadRequest, and ApiError as ``parse_json``.
+    """
     payload = None
     if binary:
         if len(data) < _LENGTH.size or len(data) - _LENGTH.size < _LENGTH.unpack_from(data)[0]:
@@ -77,7 +81,7 @@ def request_of(data: bytes, binary: bool) -> tuple[dict[str, Any], bytes | None]
         end = _LENGTH.size + _LENGTH.unpack_from(data)[0]
         data, payload = data[_LENGTH.size : end], data[end:]
     try:
-        found = json.loads(data)
+        found = parse_json(data)
     except (ValueError, RecursionError):
         raise BadRequest("expected a JSON object") from None
     if not isinstance(found, dict):

@@ -130,7 +130,8 @@ class WebSocketRequests:
             # The client has left meanwhile.
             return {}
         if start.past:
-            self.access.check_read(frozenset((name,)))
+            for _ in self.access.check_read((name,)):
+                pass
         else:
             self.access.check_follow((name,))
         encoding: RunEncoding

@@ -227,7 +227,7 @@ class RangeTests(HouseCase):
 
     def test_invalid_parameters_in_json(self) -> None:
         for body in (
-            b"", b"[]", b"{", b"[" * 100_000, {"start": True}, {"start": 1.5}, {"start": [0, 1]},
+            b"", b"[]", b"{", b"[" * 10_000, {"start": True}, {"start": 1.5}, {"start": [0, 1]},
             {"start": 0, "topics": "a"}, {"start": 0, "topics": [1]}, {"start": 0, "topic": ["a"]},
             {"start": 2**63}, {"start": [0]}, {"start": 0, "headers": [True]},
             {"start": 0, "topics": ["\ud800"]},

@@ -187,6 +187,16 @@ class CommitTests(WritingCase):
             assert answer.error == (400, "invalid-request")
 
 
+class MistakeTests(WritingCase):
+    """Commits that are not complete"""
+
+    def test_a_commit_without_parts_drops_none(self) -> None:
+        part = self.part(b"1")
+        answer = self.house.post("/v1/commit", {"query": "q", "batch": 0})
+        assert answer.error == (400, "invalid-request")
+        assert self.commit(part).json["messages"] == 1
+
+
 class ManyTopicsTests(WritingCase):
     """Batches with messages of many topics"""
 

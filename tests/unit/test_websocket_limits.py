@@ -82,6 +82,22 @@ class FrameTests(SynchronousTestCase):
         self.client.push()
         assert self.client.close_code == 1009
 
+    def test_many_refused_requests_take_turns(self) -> None:
+        empty = b"\x81\x80abcd"
+        self.client.stream.feed(empty * 500)
+        assert len(self.client.stream.received.split(b"invalid-request")) <= 30
+        assert self.client.stream.paused
+        assert len(self.client.pull()) == 500
+        assert not self.client.stream.paused
+
+    def test_only_a_long_frame_is_read_in_larger_pieces(self) -> None:
+        client = connected(WebHouse())
+        size = client.stream.bufferSize
+        client.client.send(b"\x01\x80abcd" + b"\x00\x84abcdabcd" * 2000)
+        assert client.stream.bufferSize == size
+        client.client.send(b"\x00\xfe\xff\xffabcd" + b"a" * (size + 1))
+        assert size < client.stream.bufferSize <= 16 * 1024
+
     def test_fragments(self) -> None:
         frames = self.client.frames
         frames.send_text(b'{"id": 7, ', fin=False)
