@@ -1,9 +1,9 @@
-"""twisted.web's channel, with bounds for heads and for requests that arrive together.
+"""twisted.web's channel, with bounds for heads, for chunks and for requests that arrive together.
 
-twisted.web limits lines and headers (16 KiB together, 500 headers), and handles all requests of a
-read at once. A client that does not wait for responses can have thousands of them in a read that
-ends a body, or behind a request that is being answered. So they are handled in turns, like the
-frames of the other protocols.
+twisted.web limits lines and headers (16 KiB together, 500 headers), keeps 64 KiB of trailers, and
+handles all requests of a read at once. A client that does not wait for responses can have
+thousands of them in a read that ends a body. So the next request of a connection waits for a later
+tick if this one has handled enough, of all clients together.
 """
 
 from __future__ import annotations
@@ -11,29 +11,44 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twisted.internet.protocol import connectionDone
-from twisted.web.http import HTTPChannel, Request
+from twisted.web.http import HTTPChannel, Request, _ChunkedTransferDecoder
 
+from pubsub.broker.memory_budget import INPUT
 from pubsub.http_api.api_error import BAD_REQUEST, HEAD_TOO_LARGE, ApiError
+from pubsub.wire.direct_transport import READ_BYTES
+from pubsub.wire.unsent_bytes import TransportCharge
 
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
     from pubsub.broker.listener import Listener
 
-HEAD_READ_BYTES = 1024
-"""Bytes of a read between two bodies."""
+# Bytes of a read outside of bodies and long chunks: it has few requests or chunks.
+_SHORT_READ_BYTES = 1024
+# Bytes of the trailers of a request, which are ignored; each takes a hundred bytes of memory.
+_TRAILER_BYTES = 1024
 # Frames that a request counts as (see ``FrameTurns``): it takes some 0.1 to 0.3 ms.
 _REQUEST_FRAMES = 10
+# Estimated bytes of memory of a header beside its text, and of the heads that a connection may have
+# without being charged for them.
+_HEADER_BYTES, _FREE_BYTES = 128, 4096
 
 
 class BoundedChannel(HTTPChannel):
     """A connection whose errors are those of the API."""
 
-    listener: Listener
+    refused = False
     # Bytes behind a request that is being answered, above which no more is read.
-    _optimisticEagerReadSize = HEAD_READ_BYTES
+    _optimisticEagerReadSize = _SHORT_READ_BYTES
     # The request whose successors wait for their turn.
     _answered: Request | None = None
+    # The memory of the head that has arrived last, until its request is answered.
+    _head_bytes = 0
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__()
+        self.listener = listener
+        self._input = TransportCharge(lambda reason: self.evict(reason), listener.memory, INPUT)
 
     # For subclasses
 
@@ -41,8 +56,36 @@ class BoundedChannel(HTTPChannel):
         """Refuse a request that has not arrived completely, and close."""
         raise NotImplementedError
 
+    def evict(self, reason: str) -> None:
+        """See ``MemoryHolder``."""
+        raise NotImplementedError
+
+    @property
+    def is_parsing(self) -> bool:
+        """True while a read is parsed; more requests may follow."""
+        return bool(self._busyReceiving)
+
+    @property
+    def next_read(self) -> int:
+        """The bytes of the next read."""
+        decoder = self._transferDecoder
+        if isinstance(decoder, _ChunkedTransferDecoder):
+            missing = decoder.length if decoder.state == "BODY" else 0
+            return min(max(missing, _SHORT_READ_BYTES), READ_BYTES)
+        return READ_BYTES if decoder else _SHORT_READ_BYTES
+
+    def charge_input(self, discarded: bool = False) -> None:
+        """Charge the memory of the requests that have arrived and are not answered or discarded."""
+        if discarded:
+            self._input.set(0)
+            return
+        head = self._receivedHeaderSize + _HEADER_BYTES * self._receivedHeaderCount
+        behind = len(self._buffer) + sum(map(len, self._dataBuffer))
+        self._input.set(max(max(head, self._head_bytes) + behind - _FREE_BYTES, 0))
+
     def begin_next(self, request: Request) -> None:
         """Handle the requests that have arrived behind ``request``, whose response is sent."""
+        self._head_bytes = 0
         super().requestDone(request)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
@@ -51,6 +94,13 @@ class BoundedChannel(HTTPChannel):
         super().connectionLost(reason)
 
     # Heads
+
+    def allHeadersReceived(self) -> None:
+        """See ``HTTPChannel``."""
+        self._head_bytes = self._receivedHeaderSize + _HEADER_BYTES * self._receivedHeaderCount
+        if isinstance(self._transferDecoder, _ChunkedTransferDecoder):
+            self._transferDecoder._maxTrailerHeadersSize = _TRAILER_BYTES
+        super().allHeadersReceived()
 
     def headerReceived(self, line: bytes) -> bool:
         """See ``HTTPChannel``."""
@@ -61,13 +111,17 @@ class BoundedChannel(HTTPChannel):
             self._respondToBadRequestAndDisconnect()
             return False
 
+    def _send100Continue(self) -> None:
+        if not self.refused:
+            super()._send100Continue()
+
     def lineLengthExceeded(self, line: bytes) -> None:
         """See LineReceiver."""
         self.refuse(ApiError(HEAD_TOO_LARGE, "too-large", "a line of the head is too long"))
 
     def _respondToBadRequestAndDisconnect(self) -> None:
         # Without this, twisted.web answers with the status alone, and nothing is counted.
-        message = "the request is malformed, or its head is longer than 16 KiB"
+        message = "the request is malformed, or has too long a head (16 KiB) or trailers (1 KiB)"
         self.refuse(ApiError(BAD_REQUEST, "invalid-request", message))
 
     # Turns

@@ -24,12 +24,11 @@ from pubsub.broker.identity import Identity
 from pubsub.errors import HandshakeTimeout, Refused
 from pubsub.http_api.api_error import BAD_REQUEST, TIMEOUT, UNAVAILABLE, ApiError
 from pubsub.http_api.api_request import STOPPED, ApiRequest
-from pubsub.http_api.bounded_channel import HEAD_READ_BYTES, BoundedChannel
+from pubsub.http_api.bounded_channel import BoundedChannel
 from pubsub.http_api.channel_departure import ChannelDeparture
 from pubsub.http_api.channel_figures import ChannelFigures
 from pubsub.http_api.request_times import RequestTimes
 from pubsub.wire.connection_admission import admit, locate, report_end, withdraw
-from pubsub.wire.direct_transport import READ_BYTES
 from pubsub.wire.foreign_protocols import http_problem
 from pubsub.wire.life_cycle import Event
 from pubsub.wire.peer_address import address_text
@@ -59,7 +58,7 @@ class Channel(BoundedChannel):
     mark = 0  # See ``Marked``.
     has_handshake: ClassVar[bool] = False
     is_listed = True
-    refused = output_full = upgraded = False
+    output_full = upgraded = False
     cut: Any = None
     long_response: LongResponse | None = None
     _admitted_host: str | None = None  # See ``admit``.
@@ -70,9 +69,9 @@ class Channel(BoundedChannel):
     _end_reason = _LEFT
 
     def __init__(self, server: ApiServer) -> None:
-        super().__init__()
+        super().__init__(server.listener)
         self.server = server
-        self.listener = self.accepted_by = server.listener
+        self.accepted_by = server.listener
         self._times = RequestTimes(self.listener.clock.seconds)
         self._figures = ChannelFigures()
         self._departure = ChannelDeparture(self, self._times)
@@ -123,7 +122,7 @@ class Channel(BoundedChannel):
     def connectionMade(self) -> None:
         """Count the connection, or refuse it."""
         super().connectionMade()
-        self.stream.bufferSize = HEAD_READ_BYTES
+        self.stream.bufferSize = self.next_read
         self._admitted_host = admit(self.listener, self)
 
     def not_admitted(self, refused: Refused) -> None:
@@ -198,7 +197,7 @@ class Channel(BoundedChannel):
             return
         super().dataReceived(data)
         if not self.upgraded:
-            self.stream.bufferSize = READ_BYTES if self._transferDecoder else HEAD_READ_BYTES
+            self.stream.bufferSize = self.next_read
         self._settle()
 
     def lineReceived(self, line: bytes) -> None:
@@ -212,10 +211,6 @@ class Channel(BoundedChannel):
             self.long_response.data_received(data)
         elif not self._departure.discards_input:
             super().rawDataReceived(data)
-
-    def _send100Continue(self) -> None:
-        if not self.refused:
-            super()._send100Continue()
 
     def body_limit(self) -> tuple[int, Shares]:
         """See ``ApiServer``, for the current request."""
@@ -239,7 +234,8 @@ class Channel(BoundedChannel):
 
     def _settle(self) -> None:
         # Not between two requests: a client that has closed its half gets the responses to all.
-        if not self._busyReceiving:
+        if not self.is_parsing:
+            self.charge_input(discarded=self._departure.discards_input)
             self._departure.answered()
 
     def response_ended(self) -> None:
@@ -334,6 +330,7 @@ class Channel(BoundedChannel):
     def end(self) -> None:
         """See ``Leaver``."""
         self._unsent.set(0)
+        self.charge_input(discarded=True)
         self.listener.handshakes.done(self)
         response, self.long_response = self.long_response, None
         if response is not None:

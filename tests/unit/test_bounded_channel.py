@@ -7,6 +7,8 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from pubsub.broker.memory_budget import INPUT
+from pubsub.wire.direct_transport import READ_BYTES
 from tests.unit.house_case import HouseCase
 from tests.unit.streams import logged
 from tests.unit.web import Answer, WebClient
@@ -32,6 +34,71 @@ class HeadTests(HouseCase):
         assert "Traceback" not in "".join(lines)
         refusals = self.house.broker.counters.refusals
         assert refusals["http", "invalid-request"] == 1
+
+
+class MemoryTests(HouseCase):
+    """The memory that requests take"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.client = self.house.connect()
+        self.memory = self.house.broker.memory
+
+    def test_a_large_head_is_charged_until_its_request_is_answered(self) -> None:
+        used = self.memory.used
+        head = b"GET /healthz HTTP/1.1\r\n" + b"".join([b"X-%d: 1\r\n" % n for n in range(480)])
+        self.client.send(head)
+        assert self.memory.held[INPUT] > 480 * 100
+        self.client.send(b"\r\n")
+        assert self.client.answer().status == 200
+        assert self.memory.used == used
+
+    def test_so_is_that_of_a_response_without_end(self) -> None:
+        used = self.memory.used
+        self.client.ask("GET", "/v1/topics/a/messages?follow=1", Padding="x" * 12_000)
+        assert self.memory.held[INPUT] > 6_000
+        self.client.stream.lose()
+        assert self.memory.held[INPUT] == 0
+        assert self.memory.used < used
+
+    def test_usual_heads_are_not_charged(self) -> None:
+        headers: dict[str, Any] = {f"H{number}": "x" for number in range(20)}
+        self.client.ask("GET", "/v1/topics/a/messages?follow=1", **headers)
+        assert self.memory.held[INPUT] == 0
+
+    def test_requests_behind_another_one_are_charged(self) -> None:
+        self.client.send(b"POST /v1/topics/a/messages HTTP/1.1\r\nContent-Length: 2\r\n\r\n")
+        self.client.stream.feed(b"hi" + PROBE * MANY)
+        assert self.memory.held[INPUT] > len(PROBE) * (MANY - 11) - 4096
+        self.house.clock.advance(0)
+        assert self.memory.held[INPUT] == 0
+
+    def test_many_trailers_are_refused(self) -> None:
+        head = b"POST /v1/topics/a/messages HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+        self.client.send(head + b"A: b\r\n" * 50 + b"\r\n")
+        assert self.client.answer("POST").status == 200
+        self.client.send(head + b"A: b\r\n" * 500)
+        assert self.client.answer("POST").error == (400, "invalid-request")
+
+
+class ReadTests(HouseCase):
+    """The bytes of a read"""
+
+    def test_small_chunks_are_read_a_few_at_a_time(self) -> None:
+        client = self.house.connect()
+        short = client.stream.bufferSize
+        assert short == 1024
+        client.send(b"POST /v1/topics/a/messages HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        assert client.stream.bufferSize == short
+        client.send(b"1\r\nx\r\n" * 10)
+        assert client.stream.bufferSize == short
+        client.send(b"3000\r\n" + b"x" * 0x2000)
+        assert client.stream.bufferSize == 0x1000
+        client.send(b"x" * 0x1000 + b"\r\n80000\r\n")
+        assert client.stream.bufferSize == READ_BYTES
+        client.send(b"x" * 0x80000 + b"\r\n0\r\n\r\n")
+        assert client.answer("POST").status == 200
+        assert client.stream.bufferSize == short
 
 
 class TogetherTests(HouseCase):
