@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 
 JSON = "application/json"
 """The content type of most responses."""
+# No page of another origin may use a response, as a script, an image or otherwise, unless CORS
+# allows it to.
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+}
 
 
 class ApiServer(Protocol):
@@ -239,7 +246,7 @@ class ApiRequest(Request):
     def head(self, status: int, headers: dict[str, str], kind: str) -> None:
         """Set the status and the headers of the response."""
         self.setResponseCode(status, phrase(status))
-        for name, value in {"Content-Type": kind, "Cache-Control": "no-store", **headers}.items():
+        for name, value in {"Content-Type": kind, **_HEADERS, **headers}.items():
             self.responseHeaders.setRawHeaders(name, [value])
 
     def answer(

@@ -10,9 +10,11 @@ from pubsub.build_info import version
 from pubsub.http_api.api_error import PROBLEM
 from pubsub.http_api.endpoints import ENDPOINTS, TEXT, Endpoint
 from pubsub.http_api.parameters import Parameters
+from pubsub.http_api.request_access import request_access
 from pubsub.management.listing import to_json
 
 if TYPE_CHECKING:
+    from pubsub.broker.listener import Listener
     from pubsub.http_api.api_request import ApiRequest
 
 VERSION = "3.1.0"
@@ -23,9 +25,11 @@ _PROBLEM_SCHEMA: Mapping[str, Any] = {
 }
 
 
-async def openapi(request: ApiRequest) -> None:
+async def openapi(listener: Listener, request: ApiRequest) -> None:
     """GET /v1/openapi.json"""
     Parameters.of_url(request)
+    # Anyone may ask, but a client learns early that its token is not valid.
+    request_access(request, listener)
     request.answer(200, _encoded())
 
 

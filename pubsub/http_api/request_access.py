@@ -11,6 +11,7 @@ from pubsub.errors import BadToken, RateLimited
 from pubsub.http_api.api_error import FORBIDDEN, ApiError
 from pubsub.http_api.client_share import bearer_token
 from pubsub.http_api.forwarded_requests import address_of, is_from_here, proved_identity
+from pubsub.http_api.parameters import invalid
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
@@ -258,13 +259,16 @@ class RequestAccess:
 def request_access(request: ApiRequest, listener: Listener) -> RequestAccess:
     """Return the access of ``request``.
 
-    Raises BadToken, or RateLimited if too many unknown tokens have to be verified.
+    Raises BadToken, RateLimited if too many unknown tokens have to be verified, or ApiError.
     """
     header = request.requestHeaders.getRawHeaders(b"authorization")
     if header is None:
         identity = proved_identity(request)
         return RequestAccess(listener, identity, is_local=is_from_here(request))
-    raw = bearer_token(header[-1])
+    if len(header) > 1:
+        # A proxy may have checked another one.
+        raise invalid("Authorization: expected one value")
+    raw = bearer_token(header[0])
     if raw is None:
         raise BadToken("expected Authorization: Bearer TOKEN")
     return token_access(raw, listener, address_of(request))

@@ -46,6 +46,8 @@ _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:@/?#\s]+)(:[0-9]{0,5})?")
 _PROBES = (b"/healthz", b"/readyz")
 _METHODS = "GET, POST, PUT, DELETE"
 _HEADERS = ("authorization", "content-type", "last-event-id", SENDER_HEADER)
+# What browsers say of requests that pages of another origin make.
+_OTHER_SITES = ("cross-site", "same-site")
 # Of the response headers, a page sees only those that are listed.
 _EXPOSED = "Pubsub-Start, Pubsub-Stop, Pubsub-First, Pubsub-Epoch, Retry-After"
 # Seconds for which a browser remembers the answer to a preflight request.
@@ -76,7 +78,11 @@ class RequestOrigin:
                 f"Host {host} is not a name of this broker; add it to the setting http-hosts",
             )
         origin = _single(request, "origin")
-        if origin is None or (host and origin.partition("://")[2].lower() == host.lower()):
+        if origin is None:
+            if request.path not in _PROBES:
+                _check_site(request)
+            return False
+        if host and origin.partition("://")[2].lower() == host.lower():
             return False
         if not self._is_origin(origin):
             # Any web page can make a browser send requests here.
@@ -110,6 +116,18 @@ class RequestOrigin:
         except ValueError:
             return False
         return True
+
+
+def _check_site(request: ApiRequest) -> None:
+    """Raise ApiError for a request that another page has made without its origin.
+
+    Such a page cannot read the response, but could cause any number of them, as images or scripts.
+    A link may be followed.
+    """
+    site = _single(request, "sec-fetch-site")
+    if site in _OTHER_SITES and _single(request, "sec-fetch-mode") != "navigate":
+        message = f"{site} request refused; a page needs http-origins, and CORS for its requests"
+        raise ApiError(FORBIDDEN, "origin", message)
 
 
 def _allowed_headers(request: ApiRequest) -> list[str]:

@@ -74,7 +74,7 @@ class Routes:
             b"/": {b"GET": dashboard.index},
             DASHBOARD: {b"GET": dashboard.file},
             b"/v1": {b"GET": dashboard.listing},
-            b"/v1/openapi.json": {b"GET": openapi},
+            b"/v1/openapi.json": {b"GET": partial(openapi, self._listener)},
         }
 
     def _state(self) -> dict[bytes, dict[bytes, Handler]]:

@@ -54,6 +54,20 @@ class AccessTests(HouseCase):
         token = self.house.token("admin")
         assert self.values("/v1/history?start=2", token=token) == []
 
+    def test_a_request_has_one_token(self) -> None:
+        client = self.house.connect()
+        token = self.house.token("admin").decode()
+        head = f"GET /v1/bounds HTTP/1.1\r\nAuthorization: Bearer {token}\r\n"
+        client.send(head.encode() + b"authorization: Bearer x\r\n\r\n")
+        assert client.answer().error == (400, "invalid-request")
+
+    def test_a_bad_token_opens_nothing_that_anonymous_clients_may_not_read(self) -> None:
+        house = WebHouse(allow_anonymous="off")
+        for path in ("/v1/openapi.json", "/v1/limits", "/v1/bounds"):
+            assert house.get(path).error == (401, "authentication-required")
+            assert house.get(path, token=b"x").error == (401, "bad-token")
+            assert house.get(path, token=house.token()).status == 200
+
     def test_a_forwarded_request_does_not_count_as_local(self) -> None:
         house = WebHouse()
         house.broker.tokens.replace(SecretRing())

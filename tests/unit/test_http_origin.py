@@ -103,6 +103,29 @@ class OriginTests(SynchronousTestCase):
         ):
             assert self.house.get("/v1/bounds", Origin=origin).error == (403, "origin")
 
+    def test_so_are_their_requests_without_an_origin(self) -> None:
+        """An image or a script of a page has no Origin."""
+        for site, mode, status in (
+            ("cross-site", "no-cors", 403),
+            ("same-site", "no-cors", 403),
+            ("cross-site", "navigate", 200),
+            ("same-origin", "no-cors", 200),
+            ("none", "navigate", 200),
+        ):
+            given = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode}
+            answer = self.house.get("/v1/bounds", **given)
+            assert answer.status == status, site
+            if status == 403:
+                assert answer.error == (403, "origin")
+            assert self.house.get("/healthz", **given).status == 200
+
+    def test_responses_are_for_the_brokers_pages(self) -> None:
+        for path in ("/v1/bounds", "/v1/history?start=0&format=jsonl", "/nothing", "/metrics", "/"):
+            headers = self.house.get(path).headers
+            assert headers["X-Content-Type-Options"] == "nosniff"
+            assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+            assert headers["Cache-Control"] == "no-store"
+
     def test_without_a_host_no_page_is_the_brokers(self) -> None:
         client = self.house.connect()
         client.send(BOUNDS + b"Origin: null\r\n\r\n")
