@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.rate_limits import RateLimiter
     from pubsub.broker.topics import Topic
+    from pubsub.http_api.request_turns import RequestTurns
     from pubsub.http_api.shares import Shares
     from pubsub.wire.direct_transport import StreamTransport
 
@@ -45,6 +46,7 @@ class ApiServer(Protocol):
     """The server, as its connections use it."""
 
     listener: Listener
+    request_turns: RequestTurns
 
     def body_limit(self, method: bytes, target: bytes) -> tuple[int, Shares]:
         """Return the largest size of the body of such a request, and the account of its bytes."""

@@ -2,8 +2,8 @@
 
 twisted.web limits lines and headers (16 KiB together, 500 headers), keeps 64 KiB of trailers, and
 handles all requests of a read at once. A client that does not wait for responses can have
-thousands of them in a read that ends a body. So the next request of a connection waits for a later
-tick if this one has handled enough, of all clients together.
+thousands of them in a read that ends a body, and thousands of clients one each. So a request waits
+for a later tick if this one has handled enough (``request_turns.py``).
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
     from pubsub.broker.listener import Listener
+    from pubsub.http_api.request_turns import RequestTurns
 
 # Bytes of a read outside of bodies and long chunks: it has few requests or chunks.
 _SHORT_READ_BYTES = 1024
 # Bytes of the trailers of a request, which are ignored; each takes a hundred bytes of memory.
 _TRAILER_BYTES = 1024
-# Frames that a request counts as (see ``FrameTurns``): it takes some 0.1 to 0.3 ms.
-_REQUEST_FRAMES = 10
 # Estimated bytes of memory of a header beside its text, and of the heads that a connection may have
 # without being charged for them.
 _HEADER_BYTES, _FREE_BYTES = 128, 4096
@@ -42,12 +41,15 @@ class BoundedChannel(HTTPChannel):
     _optimisticEagerReadSize = _SHORT_READ_BYTES
     # The request whose successors wait for their turn.
     _answered: Request | None = None
+    # A read that waits for its turn.
+    _postponed = b""
     # The memory of the head that has arrived last, until its request is answered.
     _head_bytes = 0
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, turns: RequestTurns) -> None:
         super().__init__()
         self.listener = listener
+        self._turns = turns
         self._input = TransportCharge(lambda reason: self.evict(reason), listener.memory, INPUT)
 
     # For subclasses
@@ -90,7 +92,7 @@ class BoundedChannel(HTTPChannel):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """See IProtocol."""
-        self._answered = None
+        self._answered, self._postponed = None, b""
         super().connectionLost(reason)
 
     # Heads
@@ -126,22 +128,37 @@ class BoundedChannel(HTTPChannel):
 
     # Turns
 
+    def postpones(self, data: bytes) -> bool:
+        """Return whether a read outside of a body is handled in a later tick."""
+        if self._postponed:
+            self._postponed += data
+            return True
+        if self.is_parsing or self._handlingRequest or self._transferDecoder:
+            return False
+        if not self._turns.are_over:
+            return False
+        self._postponed = data
+        self._networkProducer.pauseProducing()
+        self._turns.wait(self._handle_postponed)
+        return True
+
+    def _handle_postponed(self) -> None:
+        data, self._postponed = self._postponed, b""
+        if data:
+            if not self._waitingForTransport:
+                self._networkProducer.resumeProducing()
+            self.dataReceived(data)
+
     def requestDone(self, request: Request) -> None:
         """The response has been sent: handle the next requests, now or in a later tick."""
         has_next = bool(self._buffer or self._dataBuffer)
-        if self.listener.frame_turns.count(_REQUEST_FRAMES) and has_next:
+        if self._turns.count() and has_next:
             self._answered = request
-            self._wait()
+            self._turns.wait(self._handle_next)
         else:
             self.begin_next(request)
 
-    def _wait(self) -> None:
-        self.listener.clock.callLater(0, self._take_turn)
-
-    def _take_turn(self) -> None:
-        if self.listener.frame_turns.are_over:
-            self._wait()
-            return
+    def _handle_next(self) -> None:
         request, self._answered = self._answered, None
         if request is not None:
             self.begin_next(request)

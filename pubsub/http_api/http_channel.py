@@ -69,7 +69,7 @@ class Channel(BoundedChannel):
     _end_reason = _LEFT
 
     def __init__(self, server: ApiServer) -> None:
-        super().__init__(server.listener)
+        super().__init__(server.listener, server.request_turns)
         self.server = server
         self.accepted_by = server.listener
         self._times = RequestTimes(self.listener.clock.seconds)
@@ -191,6 +191,8 @@ class Channel(BoundedChannel):
             return
         if self.upgraded and self.long_response is not None:
             self.long_response.data_received(data)
+            return
+        if self.postpones(data):
             return
         if self._times.received(len(data)) and (problem := http_problem(data)):
             self.refuse(ApiError(BAD_REQUEST, "invalid-request", problem))

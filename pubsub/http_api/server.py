@@ -22,6 +22,7 @@ from pubsub.http_api.message_publishing import PROTOCOL
 from pubsub.http_api.request_origin import SETTINGS as ORIGIN_SETTINGS
 from pubsub.http_api.request_origin import RequestOrigin
 from pubsub.http_api.request_target import origin_form
+from pubsub.http_api.request_turns import RequestTurns
 from pubsub.http_api.routes import Routes, is_messages
 from pubsub.http_api.shares import Shares
 from pubsub.kept_modules import keep_modules
@@ -85,6 +86,7 @@ class HttpApiFactory(Factory):
         listener.quota.spared = _SPARED_CONNECTIONS
         self.staged_shares = Shares(lambda: listener.settings["max-staged"])
         self.body_shares = Shares(lambda: _MAX_BODIES)
+        self.request_turns = RequestTurns(listener)
         self._origin = RequestOrigin(listener.settings)
         self._routes = Routes(listener, run_in_thread)
         listener.when_open(self._restore)

@@ -104,27 +104,41 @@ class ReadTests(HouseCase):
 class TogetherTests(HouseCase):
     """Requests that arrive together"""
 
-    def requests_behind_a_body(self, number: int) -> WebClient:
-        """Return a client; one read has had the end of a body and ``number`` requests."""
+    # The largest number of calls that waited for a tick.
+    calls = 0
+
+    def client_before_a_body(self) -> WebClient:
+        """Return a client that has sent the head of a request."""
         client = self.house.connect()
         client.send(b"POST /v1/topics/t/messages HTTP/1.1\r\nContent-Length: 2\r\n\r\n")
+        return client
+
+    def requests_behind_a_body(self, number: int) -> WebClient:
+        """Return a client; one read has had the end of a body and ``number`` requests."""
+        client = self.client_before_a_body()
         client.stream.feed(b"hi" + PROBE * number)
         return client
+
+    def counts_by_tick(self, *clients: WebClient) -> list[tuple[int, ...]]:
+        """Run ticks until all have MANY responses; return how many they have after each."""
+        counts: list[tuple[int, ...]] = []
+
+        def look() -> None:
+            counts.append(tuple([len(statuses(client)) for client in clients]))
+            self.calls = max(self.calls, len(self.house.clock.getDelayedCalls()))
+            if min(counts[-1]) < MANY and len(counts) < 10 * MANY:
+                self.house.clock.callLater(0, look)
+
+        look()
+        self.house.clock.advance(0)
+        return counts
 
     def test_a_tick_handles_few_of_them(self) -> None:
         client = self.requests_behind_a_body(MANY)
         seen = len(statuses(client))
         assert seen <= 11
         assert client.stream.paused
-        counts = [seen]
-
-        def look() -> None:
-            counts.append(len(statuses(client)))
-            if counts[-1] <= MANY:
-                self.house.clock.callLater(0, look)
-
-        look()
-        self.house.clock.advance(0)
+        counts = [seen, *[count for (count,) in self.counts_by_tick(client)]]
         assert max(after - before for before, after in pairwise(counts)) <= 11
         assert statuses(client) == [b"200"] * (1 + MANY)
         assert not client.stream.paused
@@ -138,11 +152,42 @@ class TogetherTests(HouseCase):
         client.stream.feed(PROBE * 30)
         assert client.stream.paused
 
+    def test_a_tick_has_one_call_for_all_that_wait(self) -> None:
+        client = self.client_before_a_body()
+        before = len(self.house.clock.getDelayedCalls())
+        client.stream.feed(b"hi" + PROBE * MANY)
+        self.counts_by_tick(client)
+        assert self.calls <= before + 5
+
+    def test_connections_share_the_ticks(self) -> None:
+        first, second = [self.client_before_a_body() for _ in range(2)]
+        for client in (first, second):
+            client.stream.feed(b"hi" + PROBE * MANY)
+        for one, other in self.counts_by_tick(first, second):
+            assert abs(one - other) <= 12
+
     def test_others_are_served_meanwhile(self) -> None:
-        self.requests_behind_a_body(MANY)
+        client = self.requests_behind_a_body(MANY)
         other = self.house.connect()
         other.stream.feed(PROBE)
-        assert statuses(other) == [b"200"]
+        assert statuses(other) == []
+        assert other.stream.paused
+        served = [one for one, more in self.counts_by_tick(client, other) if more]
+        assert served[0] <= 30
+        assert not other.stream.paused
+
+    def test_requests_of_many_connections_take_turns(self) -> None:
+        clients = [self.house.connect() for _ in range(200)]
+        for client in clients:
+            client.stream.feed(PROBE[:9])
+            client.stream.feed(PROBE[9:])
+        assert sum(len(statuses(client)) for client in clients) <= 11
+        clients[150].stream.lose()
+        clients[160].channel.drain()
+        self.house.clock.advance(0)
+        answered = [statuses(client) == [b"200"] for client in clients]
+        assert answered == [number not in (150, 160) for number in range(200)]
+        assert clients[160].closed
 
     def test_a_client_that_closes_its_half_gets_all_responses(self) -> None:
         client = self.requests_behind_a_body(MANY)
