@@ -94,6 +94,10 @@ class BoundedChannel(HTTPChannel):
         """See IProtocol."""
         self._answered, self._postponed = None, b""
         super().connectionLost(reason)
+        # Now, not with the connection, which waits for the collector of cycles.
+        self._buffer = b""
+        self._dataBuffer.clear()
+        self.requests.clear()
 
     # Heads
 

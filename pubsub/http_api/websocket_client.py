@@ -26,7 +26,6 @@ from pubsub.http_api.parameters import invalid
 from pubsub.http_api.request_access import RequestAccess
 from pubsub.http_api.websocket_close import BAD_TOKEN, TIMEOUT, close_code, close_reason
 from pubsub.http_api.websocket_frames import (
-    BadRequest,
     frame,
     id_of,
     is_utf8,
@@ -103,6 +102,8 @@ class WebSocketClient(LiveResponse):
         self._frames.receive_data(data)
         for one in self._frames.events_received():
             self._take(one.opcode, bytes(one.data), one.fin)  # type: ignore[union-attr]
+            # The parser keeps its last frame.
+            one.data = b""  # type: ignore[union-attr]
         self._measure()
         self._work()
         if self._is_malformed and self._frames.parser_exc is None and not self._ended:
@@ -196,11 +197,8 @@ class WebSocketClient(LiveResponse):
     async def _carry_out(self, data: bytes, binary: bool) -> None:
         id: object = None
         try:
-            try:
-                members, payload = request_of(data, binary)
-                id = id_of(members)
-            except BadRequest as problem:
-                raise invalid(str(problem)) from None
+            members, payload = request_of(data, binary)
+            id = id_of(members)
             op = members.pop("op", None)
             if not self._connected and op != "connect":
                 raise ApiError(BAD_REQUEST, "not-connected", "the first request must be connect")
@@ -337,8 +335,9 @@ class WebSocketClient(LiveResponse):
             self._ended = True
             self._listener.handshakes.done(self)
             self._charge.set(0)
-            self._waiting.clear()
-            self._fragments.clear()
+            # Now, not with the connection, which waits for the collector of cycles.
+            for held in (self._waiting, self._fragments, self._frames.reader.buffer):
+                held.clear()
             self._outbox.shut("disconnected")
             self._requests.end()
             self._listener.memory.free(RESPONSE_BYTES)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pubsub.http_api.json_input import parse_json
 from pubsub.http_api.message_rows import headers_row, rows_of
+from pubsub.http_api.parameters import invalid
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
@@ -28,10 +29,6 @@ _LENGTH = struct.Struct(">I")
 # Messages and bytes of payload in a frame, at most, unless one is larger.
 _BATCH_MESSAGES, _BATCH_BYTES = 1_000, 64 * 1024
 _MEDIUM, _LONG = struct.Struct(">BBH"), struct.Struct(">BBQ")
-
-
-class BadRequest(ValueError):
-    """A frame that is not a request."""
 
 
 def frame(first: int, data: bytes) -> bytes:
@@ -72,32 +69,32 @@ def is_utf8(data: bytes) -> bool:
 def request_of(data: bytes, binary: bool) -> tuple[dict[str, Any], bytes | None]:
     """Return the object of a message, and the payload of a binary one.
 
-    Raises BadRequest, and ApiError as ``parse_json``.
+    Raises ApiError.
     """
     payload = None
     if binary:
         if len(data) < _LENGTH.size or len(data) - _LENGTH.size < _LENGTH.unpack_from(data)[0]:
-            raise BadRequest("a binary frame is shorter than its length says")
+            raise invalid("a binary frame is shorter than its length says")
         end = _LENGTH.size + _LENGTH.unpack_from(data)[0]
         data, payload = data[_LENGTH.size : end], data[end:]
     try:
         found = parse_json(data)
     except (ValueError, RecursionError):
-        raise BadRequest("expected a JSON object") from None
+        raise invalid("expected a JSON object") from None
     if not isinstance(found, dict):
-        raise BadRequest("expected a JSON object")
+        raise invalid("expected a JSON object")
     return found, payload
 
 
 def id_of(request: dict[str, Any]) -> str | float | None:
-    """Remove and return the id of a request; raises BadRequest."""
+    """Remove and return the id of a request; raises ApiError."""
     id: str | float | bool | None = request.pop("id", None)
     # A boolean is an int in Python, but not in JSON.
     if not isinstance(id, bool) and (
         id is None or isinstance(id, str | int) or (isinstance(id, float) and isfinite(id))
     ):
         return id
-    raise BadRequest("id: expected text or a number")
+    raise invalid("id: expected text or a number")
 
 
 @dataclass(frozen=True, slots=True)

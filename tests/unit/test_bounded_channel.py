@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from itertools import pairwise
 from typing import Any
 
@@ -72,6 +74,26 @@ class MemoryTests(HouseCase):
         assert self.memory.held[INPUT] > len(PROBE) * (MANY - 11) - 4096
         self.house.clock.advance(0)
         assert self.memory.held[INPUT] == 0
+
+    def test_none_is_kept_after_the_end(self) -> None:
+        gc.disable()
+        self.addCleanup(gc.enable)
+        clients = [self.house.connect() for _ in range(3)]
+        follow = b"GET /v1/topics/a/messages?follow=1 HTTP/1.1\r\n"
+        for client in clients:
+            client.send(follow + b"\r\n")
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        heads = [b"X: " + b"%d" % n * 7000 + b"\r\n\r\n" for n in range(3)]
+        for client, head in zip(clients, heads, strict=True):
+            client.stream.feed(PROBE * 10_000)
+            client.stream.lose()
+            one = self.house.connect()
+            one.send(follow + head)
+            one.stream.lose()
+        del heads, head, one
+        kept, _ = tracemalloc.get_traced_memory()
+        assert kept < 100_000
 
     def test_many_trailers_are_refused(self) -> None:
         head = b"POST /v1/topics/a/messages HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"

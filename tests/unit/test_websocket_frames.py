@@ -7,7 +7,8 @@ import json
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.http_api.websocket_frames import BadRequest, frame, id_of, request_of
+from pubsub.http_api.api_error import ApiError
+from pubsub.http_api.websocket_frames import frame, id_of, request_of
 
 
 class LengthTests(SynchronousTestCase):
@@ -34,7 +35,7 @@ class RequestTests(SynchronousTestCase):
             data = len(head).to_bytes(4, "big") + head + payload
             assert request_of(data, True) == ({"id": 1}, payload)
             for size in range(4 + len(head)):
-                with pytest.raises(BadRequest, match="shorter than its length says"):
+                with pytest.raises(ApiError, match="shorter than its length says"):
                     request_of(data[:size], True)
         assert request_of(head, False) == ({"id": 1}, None)
 
@@ -46,5 +47,5 @@ class RequestTests(SynchronousTestCase):
         assert id_of({}) is None
         wrong: list[object] = [True, False, [], {}, float("nan"), float("inf")]
         for bad in wrong:
-            with pytest.raises(BadRequest, match="id: expected text or a number"):
+            with pytest.raises(ApiError, match="id: expected text or a number"):
                 id_of({"id": bad})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import tracemalloc
 from typing import Any
@@ -152,6 +153,21 @@ class FrameTests(SynchronousTestCase):
             frames.send_continuation(b'{"id": 7, "op": "ping"}', fin=True)
             client.push()
             assert client.pull() == [{"id": 7, "ok": {}}]
+
+    def test_no_part_of_a_message_is_kept(self) -> None:
+        """Neither after the last frame, nor after the end of a connection whose frame is partial"""
+        gc.disable()
+        self.addCleanup(gc.enable)
+        house = WebHouse()
+        ended, idle = connected(house), connected(house)
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        ended.client.send(b"\x81\xff" + (10**6).to_bytes(8, "big") + b"abcd" + bytes(500_000))
+        ended.stream.lose()
+        idle.client.send(b"\x81\xff" + (500_000).to_bytes(8, "big") + b"abcd" + b"a" * 500_000)
+        assert idle.pull()[0]["error"]["code"] == "invalid-request"
+        kept, _ = tracemalloc.get_traced_memory()
+        assert kept < 50_000
 
     def test_fragments_that_do_not_arrive(self) -> None:
         self.client.frames.send_text(b"{", fin=False)
