@@ -10,7 +10,7 @@ from http.client import SWITCHING_PROTOCOLS
 from typing import TYPE_CHECKING
 
 from websockets.datastructures import Headers
-from websockets.exceptions import InvalidUpgrade
+from websockets.exceptions import InvalidHeader, InvalidUpgrade
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
@@ -53,7 +53,11 @@ def _request_of(request: ApiRequest) -> Request:
     headers = Headers()
     for raw, values in request.requestHeaders.getAllRawHeaders():
         for value in values:
-            headers[raw.decode("latin-1")] = value.decode()
+            try:
+                headers[raw.decode("latin-1")] = value.decode()
+            except InvalidHeader as problem:
+                # A control character, which twisted.web accepts.
+                raise _refusal(problem) from None
     method, version = request.method.decode("latin-1"), request.clientproto.decode("latin-1")
     return Request(request.path.decode("latin-1"), headers, method, version)
 

@@ -57,6 +57,7 @@ class HandshakeTests(SynchronousTestCase):
             ("Sec_WebSocket_Key", "short"),
             ("Sec_WebSocket_Version", "8"),
             ("Sec_WebSocket_Protocol", "other"),
+            ("Accept", "a\x1ab"),
         ):
             client = self.house.connect()
             client.ask("GET", "/v1/ws", **{**UPGRADE, name: value})
