@@ -140,6 +140,8 @@ class BoundedChannel(HTTPChannel):
         if self.is_parsing or self._handlingRequest or self._transferDecoder:
             return False
         if not self._turns.are_over:
+            # There are more if some have waited behind a request.
+            self._turns.count_bytes(min(len(data), _SHORT_READ_BYTES))
             return False
         self._postponed = data
         self._networkProducer.pauseProducing()

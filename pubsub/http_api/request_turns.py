@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
 
-# Frames that a request counts as (see ``FrameTurns``).
-_REQUEST_FRAMES = 10
+# Frames that a request counts as (see ``FrameTurns``), and bytes of heads that count as one: a
+# kilobyte of short headers takes 0.7 ms.
+_REQUEST_FRAMES, _FRAME_BYTES = 10, 128
 
 
 class RequestTurns:
@@ -32,6 +33,10 @@ class RequestTurns:
     def count(self) -> bool:
         """Count a request; return whether it was the last of the connection in this tick."""
         return self._listener.frame_turns.count(_REQUEST_FRAMES) or self._is_running
+
+    def count_bytes(self, nbytes: int) -> None:
+        """Count bytes of heads."""
+        self._listener.frame_turns.count(nbytes // _FRAME_BYTES)
 
     def wait(self, call: Callable[[], None]) -> None:
         """Call ``call``, which handles a request, in a later tick."""

@@ -198,6 +198,15 @@ class TogetherTests(HouseCase):
         assert served[0] <= 30
         assert not other.stream.paused
 
+    def test_heads_of_many_connections_take_turns(self) -> None:
+        clients = [self.house.connect() for _ in range(100)]
+        for client in clients:
+            client.stream.feed(PROBE[:-2] + b"X: y\r\n" * 160)
+        assert sum(not client.stream.paused for client in clients) <= 15
+        for client in clients:
+            client.send(b"\r\n")
+        assert [statuses(client) for client in clients] == [[b"200"]] * 100
+
     def test_requests_of_many_connections_take_turns(self) -> None:
         clients = [self.house.connect() for _ in range(200)]
         for client in clients:
