@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from pubsub.broker.batch import MAX_SENDER, message_sizes, messages_nbytes
 from pubsub.broker.gathering import MOST_BYTES
 from pubsub.broker.traffic import PublisherTally
-from pubsub.errors import HistoryUnavailable, RateLimited, SenderTooLong
+from pubsub.errors import HistoryUnavailable, NotAuthorized, RateLimited, SenderTooLong
 
 if TYPE_CHECKING:
     from pubsub.broker.access import AccessRules
@@ -120,7 +120,8 @@ class Publisher(PublisherTally):
         HistoryUnavailable, TopicUnreachable, or RateLimited if no message was accepted.
         """
         rules, connection = self._rules, self._connection
-        (self._access or self.access).check_publish(topic.name)
+        if not (self._access or self.access).may_publish(topic.name):
+            raise NotAuthorized(topic.name)
         if not topic.hosted and topic.upstream is None:
             # The first message creates the topic.
             self.access.check_create(topic.name)
@@ -170,7 +171,8 @@ class Publisher(PublisherTally):
         if not gathering.is_open and not gathering.begin(topic, protocol):
             return False
         if topic is not gathering.topic or access.known_view is not gathering.permitted:
-            access.check_publish(topic.name)
+            if not access.may_publish(topic.name):
+                raise NotAuthorized(topic.name)
             if not gathering.may_take(topic):
                 return False
             gathering.topic, gathering.permitted = topic, access.known_view

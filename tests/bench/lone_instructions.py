@@ -56,11 +56,11 @@ def _connection(reactor: Any, port: int) -> tuple[Any, Any]:
     return next(one for one in found if one.publisher is not None), clients
 
 
-def _following(router: Any, topic: Any, call: Call) -> Call:
-    """Return ``call``, made after another message of ``topic`` in its tick."""
+def _following(router: Any, call: Call) -> Call:
+    """Return ``call``, made after another message in its tick."""
 
     def following() -> None:
-        router.last_topic = topic
+        router.gathers = True
         call()
 
     return following
@@ -81,10 +81,10 @@ def steps(connection: Any) -> Mapping[str, Call]:
     together = type(columns).of(columns.payloads() * _TOGETHER)
     counts = array("I", [1] * _TOGETHER).tobytes()
     senders = (counts, (publisher.sender,) * _TOGETHER)
-    following = partial(_following, router, topic)
+    following = partial(_following, router)
 
     def first() -> None:
-        router.last_topic = None
+        router.gathers = False
         connection.dataReceived(data)
 
     def tick() -> None:
@@ -110,9 +110,9 @@ def steps(connection: Any) -> Mapping[str, Call]:
         ),
         "-- `HeadTable.scan`": lambda: heads.scan(data, 0),
         "-- `Publisher.publish_soon`": following(lambda: publisher.publish_soon(topic, columns)),
-        "--- `AccessRules.check_publish`": lambda: publisher.access.check_publish(topic.name),
+        "--- `AccessRules.may_publish`": lambda: publisher.access.may_publish(topic.name),
         f"`Dispatcher.publish_together`, of {_TOGETHER}": lambda: dispatcher.publish_together(
-            topic, together, senders, "cafe"
+            (topic,), together, senders, "cafe"
         ),
         f"{_TOGETHER} messages, and their flush": tick,
     }
