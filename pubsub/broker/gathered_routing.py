@@ -29,7 +29,8 @@ _TOPICS = 3
 # Outboxes that are taken out of their groups, at most.
 _SPLIT = 256
 Encoders = tuple["BatchEncoder", dict[int, FrameEncoder]]
-"""An encoder of some outboxes, and what writes the frames of each topic, by its index."""
+"""An encoder of some outboxes, and what writes the frames of each topic, by its index. The
+encodings of an outbox are of one class, so one encoder has the stamp for all of them."""
 ByTargets = dict[tuple[Recipient, ...], Encoders]
 
 

@@ -82,7 +82,7 @@ class BoundedChannel(HTTPChannel):
             self._input.set(0)
             return
         head = self._receivedHeaderSize + _HEADER_BYTES * self._receivedHeaderCount
-        behind = len(self._buffer) + sum(map(len, self._dataBuffer))
+        behind = len(self._buffer) + len(self._postponed) + sum(map(len, self._dataBuffer))
         self._input.set(max(max(head, self._head_bytes) + behind - _FREE_BYTES, 0))
 
     def begin_next(self, request: Request) -> None:

@@ -193,6 +193,7 @@ class Channel(BoundedChannel):
             self.long_response.data_received(data)
             return
         if self.postpones(data):
+            self._settle()
             return
         if self._times.received(len(data)) and (problem := http_problem(data)):
             self.refuse(ApiError(BAD_REQUEST, "invalid-request", problem))

@@ -4,7 +4,8 @@ A broker of cafe runs under valgrind with 50 publishers and a subscriber in its 
 function on the path of a message is called many times, with what it gets for a message of 64 bytes.
 A row includes the rows below it that are indented more. The first message of a tick is published at
 once, the others together (see ``pubsub/broker/gathering.py``). The work of the system's kernel is
-not counted. The last row is of ticks that follow ticks of several: their first message is gathered.
+not counted. The last rows are of ticks that follow ticks of several, whose first message is
+gathered.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ _TOGETHER = 25
 _PUBLISHERS = 50
 _SECONDS = 900
 _CHANNEL = 1
+# Of publishers that have a topic each.
+_OWN_CHANNELS = range(2, 2 + _TOGETHER)
 Call = Callable[[], object]
 
 
@@ -56,6 +59,34 @@ def _connection(reactor: Any, port: int) -> tuple[Any, Any]:
     return next(one for one in found if one.publisher is not None), clients
 
 
+def _devices(reactor: Any, port: int, sender: bytes) -> tuple[list[tuple[Any, bytes]], Any]:
+    """Return connections that publish to a topic each, with a message, and the client of all.
+
+    ``sender`` is that of no other connection.
+    """
+    from pubsub.wire.light_transport import LightTransport
+    from tests.bench.lockstep import Client, until
+    from tests.bench.wires.cafe import ACK_SIZE, CafeWire
+
+    wire, due = CafeWire(), ACK_SIZE
+    datas = [wire.publication(channel, 64).before + bytes(64) for channel in _OWN_CHANNELS]
+    clients = [
+        Client(port, wire.publisher_hello([channel], f"{sender.decode()}{channel:03}"))
+        for channel in _OWN_CHANNELS
+    ]
+    clients.append(Client(port, wire.subscriber_hello(list(_OWN_CHANNELS), "all")))
+    until(clients, [ACK_SIZE] * len(clients))
+    for _ in range(20):
+        for client, data in zip(clients, datas, strict=False):
+            client.send(data)
+        due += wire.delivery(_CHANNEL, 64).size * _TOGETHER
+        until(clients, [ACK_SIZE] * _TOGETHER + [due])
+    found = [one.protocol for one in reactor.getReaders() if isinstance(one, LightTransport)]
+    own = [one for one in found if one.publisher and one.publisher.sender.startswith(sender)]
+    own.sort(key=lambda one: one.publisher.sender)
+    return list(zip(own, datas, strict=True)), clients
+
+
 def _following(router: Any, call: Call) -> Call:
     """Return ``call``, made after another message in its tick."""
 
@@ -66,8 +97,22 @@ def _following(router: Any, call: Call) -> Call:
     return following
 
 
-def steps(connection: Any) -> Mapping[str, Call]:
-    """Return the calls for a lone message that ``connection`` has received, by their names."""
+def _tick(router: Any, reads: list[tuple[Any, bytes]]) -> Call:
+    """Return a call in which connections receive their ``reads``, and the router flushes."""
+
+    def tick() -> None:
+        for connection, data in reads:
+            connection.dataReceived(data)
+        router.flush()
+
+    return tick
+
+
+def steps(connection: Any, devices: list[tuple[Any, bytes]]) -> Mapping[str, Call]:
+    """Return the calls for a lone message that ``connection`` has received, by their names.
+
+    The last is for messages that ``devices`` have received, each to a topic of its own.
+    """
     from tests.bench.wires.cafe import CafeWire
 
     data = CafeWire().publication(_CHANNEL, 64).before + bytes(64)
@@ -86,11 +131,6 @@ def steps(connection: Any) -> Mapping[str, Call]:
     def first() -> None:
         router.gathers = False
         connection.dataReceived(data)
-
-    def tick() -> None:
-        for _ in range(_TOGETHER):
-            connection.dataReceived(data)
-        router.flush()
 
     return {
         "a call of nothing": lambda: None,
@@ -114,7 +154,8 @@ def steps(connection: Any) -> Mapping[str, Call]:
         f"`Dispatcher.publish_together`, of {_TOGETHER}": lambda: dispatcher.publish_together(
             (topic,), together, senders, "cafe"
         ),
-        f"{_TOGETHER} messages, and their flush": tick,
+        f"{_TOGETHER} messages, and their flush": _tick(router, [(connection, data)] * _TOGETHER),
+        f"{_TOGETHER} messages to a topic each, and their flush": _tick(router, devices),
     }
 
 
@@ -124,20 +165,24 @@ def serve() -> None:
 
     port = lockstep.start("")
     connection, clients = _connection(lockstep.reactor, port)
+    devices, others = _devices(lockstep.reactor, port, b"device")
+    subscribers = (clients[-1], others[-1])
     # As within a tick, in which the clock is read once.
     lockstep.reactor.doIteration.__self__.number = sys.maxsize
     flush = connection.publisher._rules.router.flush
-    for number, (name, call) in enumerate(steps(connection).items()):
+    for number, (name, call) in enumerate(steps(connection, devices).items()):
         for _ in range(_CALLS):
             call()
         flush()
-        clients[-1].pump()
+        for subscriber in subscribers:
+            subscriber.pump()
         os.getppid()
         for _ in range(_CALLS):
             call()
         os.getppid()
         flush()
-        clients[-1].pump()
+        for subscriber in subscribers:
+            subscriber.pump()
         print(number, name, flush=True)
 
 

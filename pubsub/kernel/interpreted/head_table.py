@@ -99,8 +99,7 @@ class HeadTable:
 
         It has a known head, and the address that this table found for the columns that a queue took
         last with ``tally``, since that was linked with its topic. Their sender and protocol are its
-        own. Otherwise, and if ``ColumnQueue.put`` returns False, this does so, and
-        does nothing.
+        own. Otherwise, and if ``ColumnQueue.put`` returns False, this does so, and does nothing.
         """
         if tally.source is None:
             return False

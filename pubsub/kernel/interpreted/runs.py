@@ -32,10 +32,10 @@ def run_record(
     """Return a run at rest (see ``pubsub.store.stored_runs``) of the messages of ``columns``.
 
     The other arguments are those of their batch; ``beside`` is the overhead of the run in bytes,
-    without that of several senders.
-    Messages of several senders, which have no headers, have a tuple as their sender: the number of
-    consecutive messages of each to one topic (u32 in this machine's byte order), and the senders.
-    Raises ValueError if these differ in number from the messages.
+    without that of several senders. Messages of several senders, which have no headers, have a
+    tuple as their sender: the number of consecutive messages of each to one topic (u32 in this
+    machine's byte order), and the senders. Raises ValueError if these differ in number from the
+    messages.
     """
     count, size = columns.count, columns.largest
     if not isinstance(sender, bytes):
