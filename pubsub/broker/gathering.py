@@ -5,14 +5,15 @@ encoded and routed on its own, most of which costs the same for any number of me
 messages are gathered, and are published at the end of the tick, as if they had arrived then.
 
 The first read of a tick is published at once, as many ticks have no other, unless several were
-gathered in the tick before. Before anything else is published, a subscription changes or a reply is
-sent, those that were gathered are: what a client does keeps its order. Messages that get a reply
-each are not gathered.
+gathered in the tick before. Then reads that come while those of the tick are handled belong to it,
+too, unless other messages wait to be sent at its end. Before anything else is published, a
+subscription changes or a reply is sent, those that were gathered are: what a client does keeps its
+order. Messages that get a reply each are not gathered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pubsub.kernel import ColumnQueue
@@ -33,6 +34,10 @@ _MOST_READS = 128
 _SEVERAL = 3
 
 
+def _look_no_more(_while_true: Callable[[], bool]) -> None:
+    pass
+
+
 class Publishing(Protocol):
     """Publishes what was gathered; implemented by ``Dispatcher``."""
 
@@ -46,12 +51,13 @@ class Gathering:
 
     ``topic`` and ``permitted`` are the last topic for which ``may_take`` was true, and the rights
     of a client that may publish to it: others with the same rights need not be checked again. They
-    are None while nothing is gathered (``is_open``).
+    are None while nothing is gathered (``is_open``). ``look_again`` has further
+    events handled before the tick ends (see ``TickEnds``).
     """
 
     __slots__ = (
-        "_dispatcher", "_durability", "_protocol", "_router", "_store", "is_open", "permitted",
-        "queue", "topic",
+        "_dispatcher", "_durability", "_protocol", "_router", "_several", "_store", "is_open",
+        "look_again", "permitted", "queue", "topic",
     )  # fmt: skip
 
     def __init__(self, dispatcher: Publishing, store: IStore, router: Router) -> None:
@@ -60,6 +66,8 @@ class Gathering:
         self._router = router
         self._protocol = ""
         self._durability: Durability | None = None
+        self._several = False
+        self.look_again: Callable[[Callable[[], bool]], object] = _look_no_more
         self.queue = ColumnQueue(MOST_BYTES, _MOST_READS)
         self.is_open = False
         self.topic: Topic | None = None
@@ -85,7 +93,13 @@ class Gathering:
         self._protocol, self._durability = protocol, topic.durability
         router.gathered = self.publish
         router.flush_soon()
+        if self._several:
+            self.look_again(self._is_alone)
         return True
+
+    def _is_alone(self) -> bool:
+        """Return whether messages are gathered and no others wait for the end of the tick."""
+        return self.is_open and not self._router.pending
 
     def may_take(self, topic: Topic) -> bool:
         """Return whether messages of ``topic`` may be put into the queue, which is open."""
@@ -106,6 +120,7 @@ class Gathering:
             return
         # The tallies that publishers are linked with are topics.
         self._dispatcher.publish_together(topics, columns, senders, self._protocol)  # type: ignore[arg-type]
-        if reads >= _SEVERAL:
+        self._several = reads >= _SEVERAL
+        if self._several:
             # Also if this is the end of the tick: the next one probably has as many.
             self._router.gathers = True

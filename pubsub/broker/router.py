@@ -61,12 +61,12 @@ class Router:
 
     # A dictionary of this many attributes would be slower.
     __slots__ = (
-        "_late_bytes", "_mixes", "_order", "_pending", "_schedule", "_scheduled", "_since",
+        "_late_bytes", "_mixes", "_order", "_schedule", "_scheduled", "_since",
         "_sliced", "_subscribing", "_timed", "_unsettled", "at_tick_end", "behind", "counters",
         "delivering", "dirty", "end", "excluding", "fall_behind", "flush_times", "forget",
         "forwarding", "gate", "gathered", "gathers", "go_live", "leave_behind", "leave_history",
-        "leave_prefix", "memory", "read_history", "read_prefix", "recheck", "recheck_all",
-        "recheck_each", "recheck_subscriber", "seconds", "slow", "subscribe", "unsubscribe",
+        "leave_prefix", "memory", "pending", "read_history", "read_prefix", "recheck",
+        "recheck_all", "recheck_each", "recheck_subscriber", "seconds", "slow", "subscribe", "unsubscribe",
         "waiting",
     )  # fmt: skip
 
@@ -89,7 +89,8 @@ class Router:
         self._since = 0.0
         self._unsettled = counters.traffic.unsettled
         self._scheduled = self.delivering = False
-        self._pending: list[Receivers] = []
+        self.pending: list[Receivers] = []
+        """The receivers of the messages that were routed in this tick."""
         # The number of the last delivery; bytes that came for an audience while the gate was shut.
         self._order = self._late_bytes = 0
         self._mixes: CombinationCache[TopicMix] = CombinationCache(memory)
@@ -144,7 +145,7 @@ class Router:
                 self.collect(group, batch, topic)
         if topic.behind:
             topic.passed += batch.count
-        if self._pending and not self._scheduled:
+        if self.pending and not self._scheduled:
             self.flush_soon()
 
     def route_mixed(self, mix: TopicMix, batch: Batch) -> None:
@@ -165,7 +166,7 @@ class Router:
             for index, count, _ in totals or batch.columns.totals():
                 if mix.topics[index].behind:
                     mix.topics[index].passed += count
-        if self._pending:
+        if self.pending:
             self.flush_soon()
 
     def collect(self, audience: Audience, batch: Batch, source: DeliverySource) -> None:
@@ -178,7 +179,7 @@ class Router:
             return
         pending = audience.pending
         if not pending:
-            self._pending.append(audience)
+            self.pending.append(audience)
         self._order = order = self._order + 1
         pending.append((order, data, count, batch.offset, source))
 
@@ -187,7 +188,7 @@ class Router:
     ) -> None:
         """Have ``receivers`` get ``count`` messages, which are encoded, at the end of the tick."""
         if not receivers.pending:
-            self._pending.append(receivers)
+            self.pending.append(receivers)
         self._order += 1
         receivers.pending.append((self._order, data, count, offset, source))
         self.flush_soon()
@@ -207,13 +208,13 @@ class Router:
         finally:
             # What was gathered is sent below: it needs no flush of its own in the next tick.
             self._scheduled = False
-        if self._pending:
+        if self.pending:
             self.delivering = True
-        if len(self._pending) == 1 and 0 < len(self._pending[0].targets) <= _WRITES:
+        if len(self.pending) == 1 and 0 < len(self.pending[0].targets) <= _WRITES:
             # Written at once: no other audience has messages.
-            (audience,) = self._pending
-            self._count_late(self._pending)
-            self._pending = []
+            (audience,) = self.pending
+            self._count_late(self.pending)
+            self.pending = []
             pending, audience.pending = audience.pending, []
             targets, is_only = audience.targets, len(pending) == 1
             for _order, data, count, offset, source in pending if is_only else joined(pending):
@@ -283,7 +284,7 @@ class Router:
         """Deliver the messages of the audiences to the outboxes, in the order of publishing."""
         if self.gathered is not None:
             self.gathered()
-        audiences, self._pending = self._pending, []
+        audiences, self.pending = self.pending, []
         if not audiences:
             return
         self._count_late(audiences)

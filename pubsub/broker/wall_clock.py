@@ -61,8 +61,8 @@ class WallClock:
     ``boot`` identifies the beginning of ``elapsed``; it contains no space, and is empty if it is
     not known. ``remember`` is called with a text for the next ``start``.
 
-    ``ticks`` are those of the reactor: what one tick reads had arrived when it began, and gets one
-    timestamp.
+    ``ticks`` are those of the reactor: what one tick reads had arrived when it began, or came while
+    it was read, and gets one timestamp.
     """
 
     def __init__(

@@ -125,6 +125,7 @@ def make_broker(
     make_dispatcher = Dispatcher if tracing is None else tracing.make_dispatcher
     broker = _compose(config, reactor, wall, tick_end, threads, make_dispatcher)
     broker.statistics.name = name
+    broker.dispatcher.gathering.look_again = ticks.look_again
     if tracing is not None:
         tracing.attach(broker)
     report_deprecated(config.access, [(one.protocol.name, one.settings) for one in entries(config)])

@@ -22,6 +22,8 @@ Call = Callable[[], None]
 _Iterate = Callable[[float | None], None]
 
 log = Logger()
+# A third look for further events brings few.
+_LOOKS = 2
 
 
 class DelayedTickEnds:
@@ -40,6 +42,9 @@ class DelayedTickEnds:
             self._clock.callLater(0, self._run)
         self._calls.append(call)
 
+    def look_again(self, while_true: Callable[[], bool]) -> None:
+        """See ``TickEnds``: without effect, as the loop of the reactor is not known."""
+
     def _run(self) -> None:
         calls, self._calls = self._calls, []
         _run_all(calls)
@@ -54,6 +59,7 @@ class TickEnds:
 
     def __init__(self, reactor: ReactorBase, plain_events: bool) -> None:
         self._calls: list[Call] = []
+        self._wanted: Callable[[], bool] | None = None
         self.number = self._ticks = 0
         plain = _plain_events_of(reactor) if plain_events else None
         self._iterate = plain or reactor.doIteration
@@ -63,14 +69,31 @@ class TickEnds:
         """Run ``call`` at the end of this tick, or of the next one while such calls run."""
         self._calls.append(call)
 
+    def look_again(self, while_true: Callable[[], bool]) -> None:
+        """Also handle events that came while those of this tick were handled, up to two times.
+
+        For a tick with calls, which follow these events. ``while_true`` is asked each time.
+        """
+        self._wanted = while_true
+
     def _tick(self, delay: float | None) -> None:
         self.number = self._ticks = self._ticks + 1
         # A timer may have added calls before the events of this tick: then do not sleep.
         self._iterate(0 if self._calls else delay)
         if self._calls:
+            if self._wanted is not None:
+                self._look(self._wanted)
             calls, self._calls = self._calls, []
             _run_all(calls)
         self.number = 0
+
+    def _look(self, wanted: Callable[[], bool]) -> None:
+        looks = _LOOKS
+        while looks and wanted():
+            looks -= 1
+            self._iterate(0)
+        # Also if the last events asked for more: the tick ends here.
+        self._wanted = None
 
 
 def _run_all(calls: list[Call]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -207,6 +209,29 @@ class GatherTests(GatheringCase):
         self.turn()
         assert self.stored()[-1] == ("t", b"a", 4, 4, [b"2"])
         assert not self.router.gathers, "there was only one"
+
+    def test_a_tick_after_one_of_several_looks_again(self) -> None:
+        self.subscriber(encoding=Lines())
+        asked: list[Callable[[], bool]] = []
+        self.broker.dispatcher.gathering.look_again = asked.append
+        self.first()
+        for _ in range(3):
+            assert self.soon(self.b, b"1")
+        assert asked == []
+        self.turn()
+        assert self.soon(self.a, b"2")
+        assert self.soon(self.b, b"3")
+        (while_true,) = asked
+        assert while_true()
+        # Messages that were not gathered wait for the end of the tick.
+        self.first()
+        assert self.soon(self.b, b"4")
+        assert not while_true()
+        self.turn()
+        assert not while_true()
+        self.first()
+        assert self.soon(self.b, b"5")
+        assert len(asked) == 1, "the tick before had one"
 
 
 class OrderTests(GatheringCase):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -117,6 +118,34 @@ class TurnEnd(TestCase):
         assert (ticks.number, calls) == (0, [])
         assert ticks_of(Clock(), TUNED).number == 0
 
+    def test_a_tick_that_looks_again(self) -> None:
+        reactor: Any = EPollReactor()
+        calls = self.made(reactor)
+        ticks = ticks_of(reactor, TUNED)
+        numbers: set[int] = set()
+
+        def wanted(answer: bool) -> bool:
+            numbers.add(ticks.number)
+            calls.append("asked")
+            # An event of the same tick asks for more.
+            ticks.look_again(lambda: wanted(answer))
+            return answer
+
+        for answer, expected in (
+            (True, ["read", "asked", "read", "asked", "read", "end"]),
+            (False, ["read", "asked", "end"]),
+        ):
+            ticks.add(lambda: calls.append("end"))
+            ticks.look_again(partial(wanted, answer))
+            reactor.doIteration(0)
+            assert calls == expected
+            # The next tick does not.
+            ticks.add(lambda: calls.append("end"))
+            reactor.doIteration(0)
+            assert calls[len(expected) :] == ["read", "end"]
+            calls.clear()
+        assert len(numbers) == 2
+
     def test_a_failing_call(self) -> None:
         reactor: Any = EPollReactor()
         calls = self.made(reactor)
@@ -172,7 +201,9 @@ class TurnEnd(TestCase):
 
     def test_delayed_calls_are_run_in_order(self) -> None:
         clock = Clock()
-        add = at_tick_end(clock, TUNED)
+        ticks = ticks_of(clock, TUNED)
+        ticks.look_again(lambda: bool(calls.append("asked")))
+        add = ticks.add
         calls: list[str] = []
 
         def first() -> None:
