@@ -116,14 +116,13 @@ def make_broker(
     name = settings["name"] or gethostname()
     _report(tuning, name, reactor)
     wall.ticks = ticks = ticks_of(reactor, tuning)
-    tick_end = ticks.add
     check_history(settings)
     threads = _BrokerThreads(
         Worker("pubsub-passwords", 1, reactor), Worker("pubsub-keys", 1, reactor)
     )
     tracing = _make_tracing(reactor) if settings["otel"] else None
     make_dispatcher = Dispatcher if tracing is None else tracing.make_dispatcher
-    broker = _compose(config, reactor, wall, tick_end, threads, make_dispatcher)
+    broker = _compose(config, reactor, wall, ticks.add, threads, make_dispatcher)
     broker.statistics.name = name
     broker.dispatcher.gathering.look_again = ticks.look_again
     if tracing is not None:
@@ -134,7 +133,7 @@ def make_broker(
     if settings["store"] is not None:
         check = HistoryCheck(settings["store"].directory)
         check.setServiceParent(broker)  # type: ignore[no-untyped-call]
-    add_backplane(broker, settings, reactor, tick_end)
+    add_backplane(broker, settings, reactor, ticks.add)
     listeners = ListenerSet(broker, reactor, tuning)
     for one in entries(config):
         prepared = listeners.prepare(one, [])
