@@ -52,8 +52,9 @@ class Router:
     """Routes batches and flushes once a reactor tick.
 
     ``at_tick_end`` runs a call after the events of the current tick; ``seconds`` is the reactor's
-    clock. ``dirty`` has the outboxes to flush at the end of the tick, ``slow`` those whose
-    subscribers are slow. ``behind`` has the topics that have subscribers behind.
+    clock. ``pending`` has the receivers of what was routed in this tick, ``dirty`` the outboxes to
+    flush at its end, ``slow`` those whose subscribers are slow. ``behind`` has the topics that have
+    subscribers behind.
 
     ``flush_times`` has the time from the first message of a tick to the flush at its end: of the
     first _TIMED ticks after each call of ``time_flushes``.
@@ -66,8 +67,8 @@ class Router:
         "delivering", "dirty", "end", "excluding", "fall_behind", "flush_times", "forget",
         "forwarding", "gate", "gathered", "gathers", "go_live", "leave_behind", "leave_history",
         "leave_prefix", "memory", "pending", "read_history", "read_prefix", "recheck",
-        "recheck_all", "recheck_each", "recheck_subscriber", "seconds", "slow", "subscribe", "unsubscribe",
-        "waiting",
+        "recheck_all", "recheck_each", "recheck_subscriber", "seconds", "slow", "subscribe",
+        "unsubscribe", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -90,7 +91,6 @@ class Router:
         self._unsettled = counters.traffic.unsettled
         self._scheduled = self.delivering = False
         self.pending: list[Receivers] = []
-        """The receivers of the messages that were routed in this tick."""
         # The number of the last delivery; bytes that came for an audience while the gate was shut.
         self._order = self._late_bytes = 0
         self._mixes: CombinationCache[TopicMix] = CombinationCache(memory)
