@@ -202,7 +202,7 @@ class TurnEnd(TestCase):
     def test_delayed_calls_are_run_in_order(self) -> None:
         clock = Clock()
         ticks = ticks_of(clock, TUNED)
-        ticks.look_again(lambda: bool(calls.append("asked")))
+        ticks.look_again(lambda: calls.append("asked") is None)
         add = ticks.add
         calls: list[str] = []
 

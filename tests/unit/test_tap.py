@@ -7,9 +7,11 @@ import io
 import sys
 from pathlib import Path
 from socket import gethostname
+from typing import Any
 
 import twisted.internet
 from twisted.internet.address import IPv4Address
+from twisted.internet.epollreactor import EPollReactor
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import TestCase
 
@@ -19,7 +21,9 @@ from pubsub.build_info import build_kind, version
 from pubsub.errors import ConfigurationError, LimitReached, StartError
 from pubsub.server import tap
 from pubsub.server.log_setup import LoggedProcess
+from pubsub.tuning import TUNED
 from pubsub.wire.connection import Connection
+from pubsub.wire.reactor_tick import ticks_of
 from tests.unit.fakes import Guest, scratch
 from tests.unit.raising import raised
 from tests.unit.streams import logged
@@ -84,6 +88,13 @@ class MakeBrokerTests(TapCase):
         assert self.make(f"--store=sqlite:{path}", "--proto=nsd").store.durable
         assert not path.exists()
         assert not self.make(MEMORY, "--proto=nsd").store.durable
+
+    def test_the_reactor_looks_again_for_messages_that_are_gathered(self) -> None:
+        parsed = tap.Options()
+        parsed.parseOptions([MEMORY, "--proto=cafe", "--port=0"])
+        reactor: Any = EPollReactor()
+        gathering = tap.make_broker(parsed.config, reactor).dispatcher.gathering
+        assert gathering.look_again == ticks_of(reactor, TUNED).look_again
 
     def test_a_store_in_memory_refuses_sync(self) -> None:
         error = self.refused(MEMORY, "--proto=nsd", "--durability=orders/*=sync")
