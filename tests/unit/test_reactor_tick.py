@@ -202,9 +202,14 @@ class TurnEnd(TestCase):
     def test_delayed_calls_are_run_in_order(self) -> None:
         clock = Clock()
         ticks = ticks_of(clock, TUNED)
-        ticks.look_again(lambda: calls.append("asked") is None)
-        add = ticks.add
         calls: list[str] = []
+
+        def asked() -> bool:
+            calls.append("asked")
+            return True
+
+        ticks.look_again(asked)
+        add = ticks.add
 
         def first() -> None:
             calls.append("first")
