@@ -299,8 +299,10 @@ class Link(ABC):
 
     def _check_silence(self, now: float) -> None:
         quiet = self._heard_at + self._timing.keepalive
-        if not self.reading or now < quiet:
-            self._until = max(quiet, now + self._timing.keepalive)
+        if not self.reading:
+            self._until = now + self._timing.keepalive
+        elif now < quiet:
+            self._until = quiet
         elif self._pinged:
             self._abort("the broker does not reply", now)
         elif self.connection is not None:

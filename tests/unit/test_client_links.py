@@ -190,14 +190,25 @@ class SubscriberTests(LinkCase):
         assert contents(self.items(subscription)) == [b"1"]
 
     def test_a_silent_broker_is_pinged_and_given_up(self) -> None:
+        """The silence counts from the last input."""
         self.subscription(self.client("spot"), "news", events=True)
         (stream,) = self.runtime.streams
-        self.runtime.advance(70)
-        assert b"PING" in stream.sent
-        assert self.notices == []
-        # From now on nothing arrives.
+        self.runtime.advance(30)
+        self.other("news", b"1")
+        pings = stream.sent.count(b"PING")
+        self.runtime.advance(55)
+        assert stream.sent.count(b"PING") == pings
+        self.runtime.advance(8)
+        assert stream.sent.count(b"PING") == pings + 1
+        # The broker replies, and from now on nothing arrives.
         stream.reading = False
-        self.runtime.advance(130)
+        self.runtime.advance(50)
+        assert stream.sent.count(b"PING") == pings + 1
+        self.runtime.advance(10)
+        assert stream.sent.count(b"PING") == pings + 2
+        self.runtime.advance(50)
+        assert self.notices == []
+        self.runtime.advance(10)
         assert Disconnected in map(type, self.notices)
 
     def test_a_topic_of_rheos_has_a_connection_of_its_own(self) -> None:
