@@ -92,6 +92,8 @@ class LinkDriver:
     def _connect(self) -> None:
         self._token = self._renew()
         self.attempt = attempt = _Attempt(self)
+        # The last transport may have ended while it did not read.
+        self.link.reading = attempt.reading
         attempt.cancel = self.runtime.connect(self._host, self._port, self._tls, attempt)
 
     def _set_timer(self) -> None:

@@ -211,6 +211,24 @@ class SubscriberTests(LinkCase):
         self.runtime.advance(10)
         assert Disconnected in map(type, self.notices)
 
+    def test_a_silent_broker_is_given_up_after_a_connection_that_was_not_read(self) -> None:
+        client = self.client("spot", feed_bytes=1)
+        reader = self.subscription(client, "news", events=True)
+        self.other("news", b"1")
+        (stream,) = self.runtime.streams
+        assert not stream.reading
+        self.runtime.down = True
+        self.snap()
+        assert b"1" in contents(self.items(reader))
+        self.runtime.down = False
+        self.runtime.advance(10)
+        stream = self.runtime.streams[-1]
+        assert stream.reading
+        stream.reading = False
+        self.notices.clear()
+        self.runtime.advance(130)
+        assert Disconnected in map(type, self.notices)
+
     def test_a_topic_of_rheos_has_a_connection_of_its_own(self) -> None:
         """A response does not name its topic."""
         client = self.client("rheos")
