@@ -1,4 +1,4 @@
-"""The queue of a subscription: notices that are not taken."""
+"""The queue of a subscription: its limit, its end, and notices that are not taken."""
 
 from __future__ import annotations
 
@@ -55,6 +55,50 @@ class EndTests(SynchronousTestCase):
         assert second.refused
 
 
+class LimitTests(SynchronousTestCase):
+    """The bytes that are queued"""
+
+    def setUp(self) -> None:
+        self.batch = MessageBatch(Messages("t", Columns.of([b"x"]), offsets=[7], timestamp=9))
+        self.feed = Feed([Interest("t"), Interest("u", prefix=True)], 2 * self.batch.held, False)
+        self.calls: list[str] = []
+        self.feed.on_change = lambda: self.calls.append("change")
+        self.feed.on_room = lambda: self.calls.append("room")
+
+    def test_full_at_the_limit_until_a_batch_is_taken(self) -> None:
+        feed, batch = self.feed, self.batch
+        feed.put(batch)
+        assert not feed.full
+        feed.put(batch)
+        assert feed.full
+        feed.put(batch)
+        assert self.calls == ["change"] * 3
+        feed.get()
+        assert feed.full
+        feed.get()
+        assert not feed.full
+        feed.get()
+        assert self.calls == ["change"] * 3 + ["room"]
+        assert feed.nbytes == 0
+
+    def test_after_clear_there_is_room(self) -> None:
+        feed, batch = self.feed, self.batch
+        for _ in range(2):
+            feed.put(batch)
+        feed.clear()
+        assert not feed.full
+        assert feed.get() is None
+        feed.put(batch)
+        assert not feed.full
+        feed.put(batch)
+        assert feed.full
+
+    def test_a_gap_has_the_position_of_the_last_message(self) -> None:
+        assert self.feed.gap("x") == Gap(("t", "u*"), "x", None, None)
+        self.feed.put(self.batch)
+        assert self.feed.gap("x") == Gap(("t", "u*"), "x", 7, 9)
+
+
 class NoticeTests(SynchronousTestCase):
     """Notices"""
 
@@ -84,7 +128,23 @@ class NoticeTests(SynchronousTestCase):
         feed.notify(Disconnected("x"))
         assert taken(feed) == []
 
-    def test_after_clear_there_is_room(self) -> None:
+    def test_a_subscription_is_woken(self) -> None:
+        calls: list[str] = []
+        self.feed.on_change = lambda: calls.append("change")
+        self.feed.notify(Disconnected("x"))
+        self.feed.end(None)
+        assert calls == ["change"] * 2
+
+    def test_after_clear_a_gap_is_kept(self) -> None:
+        for _ in range(NOTICES):
+            self.feed.notify(self.feed.gap("x"))
+        self.feed.clear()
+        for n in range(NOTICES):
+            self.feed.notify(Disconnected(str(n)))
+        self.feed.notify(self.feed.gap("x"))
+        assert type(taken(self.feed)[-1]) is Gap
+
+    def test_after_clear_there_are_no_notices(self) -> None:
         for n in range(2 * NOTICES):
             self.feed.notify(Disconnected(str(n)))
         self.feed.clear()

@@ -59,6 +59,18 @@ class FlushTests(SynchronousTestCase):
         assert "no reply within 30 s" in str(raised(OutcomeUnknown, flush.result))
         assert not self.stream.closed
 
+    def test_no_timer_is_left(self) -> None:
+        """A test of trial fails if its client leaves one behind."""
+        self.runtime = MemoryRuntime(House({"nsd": {}}))
+        client = self.runtime.client("nsd", timeout=30)
+        clock = self.runtime.house.clock
+        before = list(clock.getDelayedCalls())
+        self.runtime.run(client.publish("news", b"0"))
+        self.runtime.run(client.flush())
+        self.runtime.run(client.close())
+        left = [repr(call) for call in clock.getDelayedCalls() if call not in before]
+        assert [call for call in left if "FlushLimit" in call or "LinkDriver" in call] == []
+
 
 def replies(stream: MemoryStream) -> list[bytes]:
     """Return the lines that the broker has sent and the client has not read."""
