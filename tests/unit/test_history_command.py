@@ -491,6 +491,49 @@ class BackupTests(HistoryCase):
         self.assert_fine(self.backup)
         assert self.read(self.backup) == (numbers(range(10, 30)), [])
 
+    def test_a_copy_beside_a_broker_was_closed(self) -> None:
+        """So its next message has the next offset, also on another machine."""
+        broker = self.start_broker()
+        broker.put("a", [b"x"])
+        self.run_on("backup", str(self.backup))
+        with closing(Metadata(self.backup / "metadata.db")) as metadata:
+            rows = {(row.base, row.sequence): row for row in metadata.segments()}
+        complete = broker.catalog.segments[:-1]
+        assert list(rows) == [segment.place for segment in complete]
+        for segment in complete:
+            row = rows[segment.place]
+            assert (row.stop, row.salt) == (segment.stop, segment.head.salt)
+        with (
+            patch("pubsub.store.recovery.boot_id", lambda: b"another boot....."[:16]),
+            history(self.backup) as log,
+        ):
+            assert log.next == 31
+
+    def test_a_segment_of_which_the_metadata_have_no_row_yet(self) -> None:
+        with closing(Metadata(self.path / "metadata.db")) as metadata:
+            rows = metadata.segments()
+            metadata.replace_segments([(rows[1].base, rows[1].sequence)], [], 0)
+        self.run_on("backup", str(self.backup))
+        with closing(Metadata(self.backup / "metadata.db")) as metadata:
+            assert metadata.segments()[:2] == rows[:2]
+        self.assert_fine(self.backup)
+
+    def test_an_interrupted_copy_is_left_alone(self) -> None:
+        left = self.backup.with_name("today.new")
+        left.mkdir(parents=True)
+        (left / "metadata.db").write_bytes(b"x")
+        code, out = self.run_on("backup", str(self.backup))
+        assert code == 1
+        assert f"{left} is left from an interrupted copy; remove it first" in out
+        assert [path.name for path in left.iterdir()] == ["metadata.db"]
+
+    def test_segments_that_change_all_the_time(self) -> None:
+        with patch("os.link", side_effect=FileNotFoundError):
+            code, out = self.run_on("backup", str(self.backup))
+        assert code == 1
+        assert "so no copy was consistent; try again" in out
+        assert not list(self.backup.parent.iterdir())
+
     def test_on_another_file_system(self) -> None:
         with patch("os.link", side_effect=OSError(18, "Invalid cross-device link")):
             self.run_on("backup", str(self.backup))
