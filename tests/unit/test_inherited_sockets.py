@@ -96,7 +96,7 @@ class SocketTests(SynchronousTestCase):
         ):
             warn_of_unused(endpoints, environment)
         assert lines == []
-        warn_of_unused(["systemd:name=cafe", "tcp:7070"], environment)
+        warn_of_unused(["haproxy:systemd:name=cafe", "tcp:7070"], environment)
         assert lines[0].startswith("systemd: no listener takes the socket nsd, whose clients ")
         warn_of_unused([], {})
         assert len(lines) == 1

@@ -226,6 +226,17 @@ class ListenTests(TestCase):
             client.settimeout(5)
             assert client.recv(1) == b""
         assert refused == [("file-descriptors", name)]
+        # Many that arrive at once are refused in several ticks.
+        address = ("127.0.0.1", port.getHost().port)
+        clients = [socket.create_connection(address) for _ in range(40)]
+        lines = logged(self)
+        port.doRead()
+        assert len(refused) == 1 + 32
+        port.doRead()
+        assert len(refused) == 1 + 40
+        assert lines == []
+        for client in clients:
+            client.close()
 
     def test_descriptors_that_connections_may_take(self) -> None:
         infinity = resource.RLIM_INFINITY
