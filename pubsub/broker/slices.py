@@ -35,6 +35,8 @@ class Slices:
         self._at_tick_end = at_tick_end
         self._begun: deque[SlicedWork] = deque()
         self._left = STEPS
+        # Whether `_go_on` runs, or is going to. Two of them would take twice the steps of a tick.
+        self._goes_on = False
 
     def __len__(self) -> int:
         """The number of pieces of work that are begun and not finished."""
@@ -71,7 +73,8 @@ class Slices:
 
     def run_later(self, work: Work, then: Callable[[], None] | None = None) -> SlicedWork:
         """Do ``work`` in the ticks after this one; see ``run``."""
-        if not self._begun:
+        if not self._goes_on:
+            self._goes_on = True
             self._at_tick_end(self._go_on)
         sliced = SlicedWork(work, then)
         self._begun.append(sliced)
@@ -83,14 +86,17 @@ class Slices:
     def _go_on(self) -> None:
         """Do one slice of the work that was begun, a step of each in turn."""
         begun = self._begun
-        for _ in range(STEPS):
-            if not begun:
-                return
-            sliced = begun.popleft()
-            if sliced.step():
-                begun.append(sliced)
-        if begun:
-            self._at_tick_end(self._go_on)
+        try:
+            for _ in range(STEPS):
+                if not begun:
+                    return
+                sliced = begun.popleft()
+                if sliced.step():
+                    begun.append(sliced)
+        finally:
+            self._goes_on = bool(begun)
+            if begun:
+                self._at_tick_end(self._go_on)
 
 
 class SlicedWork:

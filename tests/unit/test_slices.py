@@ -49,6 +49,16 @@ class SlicesTests(SynchronousTestCase):
         assert self.turn() == []
         assert not self.ticks.waiting
 
+    def test_work_that_begins_when_the_only_other_ends_takes_no_more_of_a_tick(self) -> None:
+        def begin_next() -> None:
+            self.slices.run_later(self.work(range(3 * STEPS)), begin_next)
+
+        begin_next()
+        for _ in range(100):
+            # Each piece of work has a last step, which finds that there is no further one.
+            assert len(self.turn()) <= STEPS + 1
+            assert len(self.ticks.waiting) == 1
+
     def test_all_work_shares_a_tick(self) -> None:
         for name in "abc":
             self.slices.run(self.work(name * STEPS))
