@@ -168,6 +168,9 @@ class ApiRequest(Request):
 
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
         """See ``Request``; also of targets in absolute form."""
+        if self.channel.refused:
+            # Also because the disk has not taken the body, which would be an error again.
+            return
         path, host = origin_form(path)
         if host is not None:
             self.requestHeaders.setRawHeaders(b"host", [host])
@@ -191,9 +194,8 @@ class ApiRequest(Request):
 
     def process(self) -> None:
         """Handle the request, which has arrived completely."""
-        if not self.channel.refused:
-            self.notifyFinish().addErrback(self._lost)
-            ensureDeferred(self.channel.server.handle(self))
+        self.notifyFinish().addErrback(self._lost)
+        ensureDeferred(self.channel.server.handle(self))
 
     def _lost(self, failure: Failure) -> None:
         self.client_left = True

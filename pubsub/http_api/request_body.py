@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Hashable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pubsub.errors import MemoryExhausted
@@ -47,6 +48,8 @@ class Body(tempfile.SpooledTemporaryFile[bytes]):
         self._charge(nbytes if nbytes <= _IN_MEMORY else 0)
         try:
             self.write(data)
+            # Now, as the request is not refused when it is handled.
+            self.flush()
         except OSError as error:
             message = f"cannot store the request body: {error.strerror}"
             raise ApiError(FULL, "staged", message) from None
@@ -63,4 +66,6 @@ class Body(tempfile.SpooledTemporaryFile[bytes]):
         if not self.closed:
             self._shares.free(self._client, self.nbytes)
             self._charge(0)
-        super().close()
+        # Closed all the same. It writes again what the disk has not taken.
+        with suppress(OSError):
+            super().close()

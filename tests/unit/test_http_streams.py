@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -283,6 +284,23 @@ class WireTests(SynchronousTestCase):
         assert self.house.connect().get("/").status == 200
         self.client.stream.lose()
         assert self.house.body_bytes == 0
+
+    def test_a_disk_that_is_full_with_the_last_bytes(self) -> None:
+        size = 100_000
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size - 500, limits[1]))
+        try:
+            # What is less than a buffer is written with what follows, or at the end.
+            head = f"POST /v1/topics/a/messages HTTP/1.1\r\nContent-Length: {size}\r\n\r\n"
+            self.client.send(head.encode() + b"x" * (size - 1000))
+            self.client.send(b"x" * 1000)
+            answer = self.client.answer("POST")
+            self.client.stream.lose()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert answer.error == (507, "staged")
+        assert self.house.body_bytes == 0
+        assert self.house.broker.counters.connections == 0
 
     def test_without_descriptors_the_cause_is_told(self) -> None:
         def none_left(*arguments: object, **options: object) -> int:
