@@ -28,7 +28,7 @@ def all_stored(store: IStore) -> Deferred[bool]:
 
 
 async def wait_for_backpressure(listener: Listener, topics: Iterable[Topic]) -> None:
-    """Wait while a topic, the memory bound or the history holds publishers.
+    """Wait while a topic, the memory bound, the history or the backplane holds publishers.
 
     Raises RateLimited after WAIT_SECONDS.
     """
@@ -45,6 +45,9 @@ async def wait_for_backpressure(listener: Listener, topics: Iterable[Topic]) -> 
             gate.wait(waiter)
         if listener.router.gate.shut:
             listener.router.gate.wait(waiter)
+        forwarding = listener.router.forwarding
+        if forwarding is not None and forwarding.gate.shut:
+            forwarding.gate.wait(waiter)
         released = waiter.released()
         if released.called:
             return
@@ -52,8 +55,9 @@ async def wait_for_backpressure(listener: Listener, topics: Iterable[Topic]) -> 
         try:
             await released
         except Exception:
-            message = "a slow subscriber, the memory bound or the history holds publishers"
-            raise RateLimited(message) from None
+            raise RateLimited(
+                "a slow subscriber, the memory bound, the history or the backplane holds publishers"
+            ) from None
         finally:
             if timeout.active():
                 timeout.cancel()

@@ -8,6 +8,8 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.backplane.fanout import Fanout
+from pubsub.backplane.memory import MemoryBackplane, MemoryEngine
 from pubsub.broker.durability import Durability
 from pubsub.http_api.flow_control import WAIT_SECONDS
 from pubsub.http_api.message_body import MAX_MESSAGES
@@ -482,6 +484,19 @@ class WaitTests(SynchronousTestCase):
         topic.unblock(blocker)
         house.clock.advance(0)
         assert client.answer("POST").status == 200
+
+    def test_a_slow_backplane_holds_the_request(self) -> None:
+        house = WebHouse()
+        backplane = MemoryBackplane(MemoryEngine(), lambda call: house.clock.callLater(0, call))
+        Fanout(house.broker, backplane)
+        client = house.connect()
+        backplane.gate.close()
+        client.ask("POST", PATH, b"x")
+        assert house.store.next_offset == 0
+        backplane.gate.open()
+        house.clock.advance(0)
+        assert client.answer("POST").status == 200
+        assert house.store.next_offset == 1
 
     def test_it_is_refused_after_a_time(self) -> None:
         house = WebHouse()
