@@ -13,6 +13,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
 from pubsub.http_api.endpoints import ENDPOINTS
 from pubsub.plugin import ADMIN, installed_protocols
+from pubsub.protocols.cafe.codec import ErrorCode as CafeCode
+from pubsub.protocols.fast.codec import ErrorCode as FastCode
 from pubsub.server.access_settings import ACCESS_KEYS
 from pubsub.server.broker_settings import BROKER_SETTINGS
 from pubsub.server.configuration import flag
@@ -301,3 +303,17 @@ class TableTests(SynchronousTestCase):
             page = (ROOT / "docs" / "protocols" / f"{name}.md").read_text()
             for kind in ("settings", "frames"):
                 assert f"<!-- generated: {kind} {name} -->" in page, f"{name}: {kind}"
+
+    def test_every_answer_to_a_fault_is_on_the_page_of_its_protocol(self) -> None:
+        pages = {
+            "cafe": [f"{code.name} (0x{code:02x})" for code in CafeCode],
+            "fast": [f"{code.name} (0x{code:02x})" for code in FastCode],
+            "nsd": ["INVALID REQUEST: [<line>]", "TOO MANY CONNECTIONS", "REQUEST TIMEOUT"],
+        }
+        for name, answers in pages.items():
+            page = (ROOT / "docs" / "protocols" / f"{name}.md").read_text()
+            assert [one for one in answers if one not in page] == []
+
+    def test_every_specification_has_the_time_of_a_frame(self) -> None:
+        for name in installed_protocols():
+            assert "`frame-seconds`" in (ROOT / "seeds" / f"{name}.md").read_text(), name
