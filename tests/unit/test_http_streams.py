@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
-import resource
 import tempfile
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
@@ -17,6 +17,24 @@ from pubsub.store.memory_store import MemoryStore
 from pubsub.wire.departure import LINGER
 from tests.unit.big_house import ALL, BIG, Threads, big_house
 from tests.unit.web import WebClient, WebHouse
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
+
+
+class SmallDisk(io.FileIO):
+    """A file on a disk with ``room`` bytes."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__(os.memfd_create("small-disk"), "r+")
+        self._room = room
+
+    def write(self, data: Buffer, /) -> int:
+        written = memoryview(data)[: self._room]
+        if not written:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self._room -= len(written)
+        return super().write(written)
 
 
 class SlowTests(SynchronousTestCase):
@@ -287,17 +305,17 @@ class WireTests(SynchronousTestCase):
 
     def test_a_disk_that_is_full_with_the_last_bytes(self) -> None:
         size = 100_000
-        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size - 500, limits[1]))
-        try:
-            # What is less than a buffer is written with what follows, or at the end.
-            head = f"POST /v1/topics/a/messages HTTP/1.1\r\nContent-Length: {size}\r\n\r\n"
-            self.client.send(head.encode() + b"x" * (size - 1000))
-            self.client.send(b"x" * 1000)
-            answer = self.client.answer("POST")
-            self.client.stream.lose()
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        self.patch(  # type: ignore[no-untyped-call]
+            tempfile,
+            "TemporaryFile",
+            lambda **options: io.BufferedRandom(SmallDisk(size - 500)),
+        )
+        # What is less than a buffer is written with what follows, or at the end.
+        head = f"POST /v1/topics/a/messages HTTP/1.1\r\nContent-Length: {size}\r\n\r\n"
+        self.client.send(head.encode() + b"x" * (size - 1000))
+        self.client.send(b"x" * 1000)
+        answer = self.client.answer("POST")
+        self.client.stream.lose()
         assert answer.error == (507, "staged")
         assert self.house.body_bytes == 0
         assert self.house.broker.counters.connections == 0
