@@ -92,18 +92,25 @@ def test_nothing_that_was_acknowledged_is_missing(
     http = RecordedApi(broker, make_token(secret, "--expires=1h").decode())
     _, lines = http.ask(f"/v1/history?start=0&format=jsonl&epoch={epoch}")
     rows = [json.loads(line) for line in lines.splitlines()]
+    end = len(MESSAGES)
+    if "damaged" in rows[-1]:
+        # On the machine that wrote the log, nothing that was read can have been lost since. On
+        # any other, the offsets that may have been are passed. 0.1.0 did not know the machine.
+        assert store.startswith("--store=log:")
+        start_of_lost, end = rows.pop()["damaged"]
+        assert (start_of_lost, end) == (len(MESSAGES), 16_384)
     assert [(r["topic"], r["value"], r["protocol"], r["key"]) for r in rows] == MESSAGES
     assert [row["offset"] for row in rows] == list(range(len(MESSAGES)))
 
     (reader,) = http.json("/v1/readers", token=False)["items"]
     assert (reader["name"], reader["offset"], reader["epoch"]) == ("daily", 3, epoch)
     assert commit(http, 5) == {"first": 4, "next": 5, "messages": 1, "duplicate": True}
-    assert commit(http, 6)["first"] == len(MESSAGES)
+    assert commit(http, 6)["first"] == end
 
     with Nsd.to(broker) as client:
         found = client.ask("Get", "bob", after=0)
     bodies = [(message["when"], message["body"]) for message in found["messages"]]
-    assert bodies == [(1, "hello"), (2, "again"), (3, "hi"), (5, "once"), (7, "once")]
+    assert bodies == [(1, "hello"), (2, "again"), (3, "hi"), (5, "once"), (end + 1, "once")]
 
     assert http.ask("/v1/topics/closed/messages", b"x", token=False)[0] == 403
     assert http.ask("/v1/topics/closed/messages", b"x")[0] == 200
