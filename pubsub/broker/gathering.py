@@ -51,8 +51,8 @@ class Gathering:
 
     ``topic`` and ``permitted`` are the last topic for which ``may_take`` was true, and the rights
     of a client that may publish to it: others with the same rights need not be checked again. They
-    are None while nothing is gathered (``is_open``). ``look_again`` has further
-    events handled before the tick ends (see ``TickEnds``).
+    are None while nothing is gathered (``is_open``). ``look_again`` has further events handled
+    before the tick ends (see ``TickEnds``).
     """
 
     __slots__ = (

@@ -62,8 +62,8 @@ class Router:
 
     # A dictionary of this many attributes would be slower.
     __slots__ = (
-        "_late_bytes", "_mixes", "_order", "_schedule", "_scheduled", "_since",
-        "_sliced", "_subscribing", "_timed", "_unsettled", "at_tick_end", "behind", "counters",
+        "_late_bytes", "_mixes", "_order", "_schedule", "_scheduled", "_since", "_sliced",
+        "_subscribing", "_timed", "_unsettled", "at_tick_end", "behind", "counters",
         "delivering", "dirty", "end", "excluding", "fall_behind", "flush_times", "forget",
         "forwarding", "gate", "gathered", "gathers", "go_live", "leave_behind", "leave_history",
         "leave_prefix", "memory", "pending", "read_history", "read_prefix", "recheck",
