@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from pubsub.backplane.missing_messages import MissingMessages
 from pubsub.backplane.shared_position import (
@@ -20,6 +20,10 @@ from pubsub.backplane.shared_position import (
     SharedPosition,
     pruned,
 )
+from pubsub.store.block_columns import HAS_HEADERS, RUN
+
+if TYPE_CHECKING:
+    from pubsub.store.block import Block
 
 POINTS = "shared-positions"
 """The table of the metadata with the checkpoints by offset."""
@@ -30,6 +34,10 @@ _APPENDS, _STRETCHES, _MESSAGES, _BYTES = 4096, 2048, 65_536, 16 * 1024**2
 _PAIR, _KNOWN = struct.Struct("<QQ"), struct.Struct("<QQ")
 ListedRuns = dict[int, int]
 """The next message of each run that a position at some place has to list."""
+
+
+OriginMessages = tuple[int, int, int, int, int]
+"""Offset, run, sequence, number and bytes of consecutive messages."""
 
 
 class OffsetStretch(NamedTuple):
@@ -277,3 +285,23 @@ class PositionIndex:
             if leading:
                 return one.offset + leading
         return self._offsets[-1]
+
+
+def messages_of(block: Block, start: int, stop: int) -> Iterator[OriginMessages]:
+    """Yield the messages of ``block`` from the offset ``start`` to before ``stop``.
+
+    A block whose offsets and sequences are consecutive is one piece.
+    """
+    words = memoryview(block.runs)
+    first, last = RUN.unpack_from(words), RUN.unpack_from(words, len(words) - RUN.size)
+    count = last[0] + (last[1] & ~HAS_HEADERS) - first[0]
+    is_whole = start <= block.base + first[0] and block.base + first[0] + count <= stop
+    if is_whole and last[7] - first[7] == last[0] - first[0]:
+        yield block.base + first[0], block.run, first[7], count, len(block.payloads)
+        return
+    for at, flagged, _, _, _, _, _, sequence in RUN.iter_unpack(words):
+        offset, number = block.base + at, flagged & ~HAS_HEADERS
+        skipped = max(start - offset, 0)
+        number = min(number, stop - offset) - skipped
+        if number > 0:
+            yield offset + skipped, block.run, sequence + skipped, number, 0

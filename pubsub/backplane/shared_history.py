@@ -170,6 +170,7 @@ class SharedHistory:
         self.positions.joined_stream(self._stream.identity)
         while True:
             if self._sender is None and not self._is_broken and self._progress.sequence >= last:
+                await self._wait(ensureDeferred(self.positions.begin_sending()))
                 self._begin_term()
             if self._is_broken:
                 raise StreamAway(self._failure)
@@ -201,7 +202,6 @@ class SharedHistory:
                 since = self._clock.seconds()
 
     def _begin_term(self) -> None:
-        self.positions.recovered_all()
         own = self._progress.reached[self.origin]
         self._sender = ReplicaSender(
             self._store,

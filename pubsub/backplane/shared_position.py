@@ -13,7 +13,7 @@ messages before the position that others can have.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 _LIMIT = 2**62
@@ -234,7 +234,7 @@ class Extent:
 
 
 def pruned(
-    state: Mapping[int, int], runs: KnownRuns, at: int, kept: Iterable[int] = ()
+    state: Mapping[int, int], runs: KnownRuns, at: int, kept: Collection[int] = ()
 ) -> dict[int, int]:
     """Return the runs of ``state`` that a position at the offset ``at`` has to list.
 
@@ -248,11 +248,9 @@ def pruned(
         if before is None or runs[before].order < known.order:
             newest[known.origin] = run
     listed = {run: state[run] for run in newest.values()}
-    for run in kept:
-        if run in state:
-            listed[run] = state[run]
     for run, known in runs.runs.items():
         last = newest.get(known.origin)
-        if known.recovered > at and last is not None and known.order < runs[last].order:
+        is_behind = known.recovered > at or run in kept
+        if is_behind and last is not None and known.order < runs[last].order:
             listed[run] = state.get(run, 0)
     return listed

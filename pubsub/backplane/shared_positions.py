@@ -6,7 +6,7 @@ between them. The log of a broker that had none is read once, in the background.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted.internet.defer import CancelledError, Deferred, ensureDeferred, succeed
@@ -14,28 +14,31 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pubsub.backplane.missing_messages import MISSING, MissingBefore, MissingMessages
-from pubsub.backplane.position_index import KNOWN, POINTS, PositionIndex, Range
-from pubsub.broker.history_reads import require_written
+from pubsub.backplane.position_index import (
+    KNOWN,
+    POINTS,
+    OriginMessages,
+    PositionIndex,
+    Range,
+    messages_of,
+)
+from pubsub.broker.history_reads import all_on_disk, require_written
 from pubsub.errors import BackplaneAway, HistoryUnavailable
-from pubsub.store.block_columns import HAS_HEADERS, RUN
 
 if TYPE_CHECKING:
     from pubsub.backplane.shared_batches import SharedBatches
     from pubsub.backplane.shared_position import SharedPosition
     from pubsub.broker.batch import Batch
-    from pubsub.store.block import Block
     from pubsub.store.shared_store import SharedStore
 
 log = Logger()
 STREAM = "shared-stream"
-"""The table of the metadata with the identity of the stream."""
+"""The table of the metadata with the identity of the stream, and the last run that sent to it."""
 # Bytes that one read of the log takes. Its blocks, which may have one message each, are looked at
 # in the reactor thread.
 _PAGE = 64 * 1024
 # Estimated bytes of a checkpoint in memory.
 _POINT_BYTES = 256
-_OriginMessages = tuple[int, int, int, int, int]
-"""Offset, run, sequence, number and bytes of consecutive messages."""
 
 
 class ReaderSharing(Protocol):
@@ -80,13 +83,14 @@ class SharedPositions:
         self.batches: SharedBatches | None = None
         """The batches that are committed exactly once, if brokers have a shared state."""
         # Messages that are appended before the index is ready.
-        self._early: list[_OriginMessages] = []
+        self._early: list[OriginMessages] = []
         # Fires when the index is ready, or with the reason why it will not be; None once it is.
         self._ready: Deferred[str] | None = Deferred()
         self._opened = -1
         self._waiting: dict[Deferred[bool], tuple[SharedPosition, Any]] = {}
         self._points = 0
         self._ended = self._recovered = False
+        self._sent = b""
         store.positions = self
 
     # The log
@@ -121,7 +125,8 @@ class SharedPositions:
         store, index = self._store, self._index
         self.origin = origin
         self.missing.restore(store.items(MISSING))
-        self.identity = dict(store.items(STREAM)).get("identity", b"").decode()
+        stored = dict(store.items(STREAM))
+        self.identity, self._sent = stored.get("identity", b"").decode(), stored.get("run", b"")
         if self._opened < 0:
             self._opened = store.next_offset
         begin = index.restore(store.items(KNOWN), store.items(POINTS), self._opened)
@@ -150,15 +155,14 @@ class SharedPositions:
             if parcel.stop <= at:
                 break
             for block, _ in parcel.blocks:
-                for messages in _messages_of(block, at, self._opened):
+                for messages in messages_of(block, at, self._opened):
                     index.learn(self.origin, messages[1])
                     index.add(*messages)
             at = parcel.stop
         if self._ended:
             return
         if not self._recovered:
-            former = [run for run in index.runs.of(self.origin) if run in index.state]
-            index.kept = tuple(former[:1])
+            index.kept = self._former_senders()
         index.learn(self.origin, self._run)
         for messages in self._early:
             index.add(*messages)
@@ -167,6 +171,16 @@ class SharedPositions:
         ready, self._ready = self._ready, None
         assert ready is not None
         ready.callback("")
+
+    def _former_senders(self) -> tuple[int, ...]:
+        """Return the former run of which the stream may have messages that this log has lost."""
+        runs = self._index.runs
+        if self._sent:
+            sent = int(self._sent, 16)
+            self._index.learn(self.origin, sent)
+            return (sent,)
+        # Version 0.1.0 did not keep which run has sent.
+        return tuple([run for run in runs.of(self.origin) if run in self._index.state][:1])
 
     def close(self) -> None:
         """End all that waits."""
@@ -209,10 +223,20 @@ class SharedPositions:
         index.learn_former(run, self._run)
         index.recovered(run, end)
 
-    def recovered_all(self) -> None:
-        """The log has everything of former runs that the stream has."""
+    async def begin_sending(self) -> None:
+        """The log has everything of former runs that the stream has, and this run sends now.
+
+        Returns when the disk has that. A later run that did not know of this one would say that
+        all of its messages lie before a position. Raises HistoryUnavailable.
+        """
         self._recovered = True
         self._index.kept = ()
+        sent = f"{self._run:015x}".encode()
+        if sent != self._sent:
+            self._store.put(STREAM, "run", sent)
+            if not await all_on_disk(self._store):
+                raise HistoryUnavailable(str(self._store.trouble))
+            self._sent = sent
 
     # Positions
 
@@ -241,7 +265,7 @@ class SharedPositions:
                 if parcel.stop <= at:
                     break
                 for block, _ in parcel.blocks:
-                    for _, run, sequence, count, _ in _messages_of(block, at, offset):
+                    for _, run, sequence, count, _ in messages_of(block, at, offset):
                         state[run] = sequence + count
                 at = parcel.stop
         found = index.position(state, offset, self.reading()[0])
@@ -318,23 +342,3 @@ class SharedPositions:
         _, timer = self._waiting.pop(done)
         if timer.active():
             timer.cancel()
-
-
-def _messages_of(block: Block, start: int, stop: int) -> Iterator[_OriginMessages]:
-    """Yield the messages of ``block`` from the offset ``start`` to before ``stop``.
-
-    A block whose offsets and sequences are consecutive is one piece.
-    """
-    words = memoryview(block.runs)
-    first, last = RUN.unpack_from(words), RUN.unpack_from(words, len(words) - RUN.size)
-    count = last[0] + (last[1] & ~HAS_HEADERS) - first[0]
-    is_whole = start <= block.base + first[0] and block.base + first[0] + count <= stop
-    if is_whole and last[7] - first[7] == last[0] - first[0]:
-        yield block.base + first[0], block.run, first[7], count, len(block.payloads)
-        return
-    for at, flagged, _, _, _, _, _, sequence in RUN.iter_unpack(words):
-        offset, number = block.base + at, flagged & ~HAS_HEADERS
-        skipped = max(start - offset, 0)
-        number = min(number, stop - offset) - skipped
-        if number > 0:
-            yield offset + skipped, block.run, sequence + skipped, number, 0

@@ -281,6 +281,8 @@ class LogTests(ReplicaCase):
         here, there = self.node(), self.node()
         here.publish("t", b"1")
         await self.settled(here, there)
+        # Other brokers may have a message before it is in the file.
+        await self.written(here)
         path = here.crashed(here.path.with_name("before"))
         here.publish("t", b"2", b"3")
         await self.settled(here, there)
@@ -296,6 +298,32 @@ class LogTests(ReplicaCase):
         self.log.come_back()
         await self.settled(again, there)
         assert await again.payloads() == [b"1", b"4", b"2", b"3"]
+        for offset in range(5):
+            position = await positions.at(offset)
+            missing = (await again.payloads())[offset:]
+            assert await self.read(again, position) == missing
+            assert sorted(await self.read(there, position)) == sorted(missing)
+
+    async def test_all_messages_of_a_run_are_lost(self) -> None:
+        here, there = self.node(), self.node()
+        await self.settled(here, there)
+        path = here.crashed(here.path.with_name("before"))
+        here.publish("t", b"1", b"2")
+        await self.settled(here, there)
+        await here.stop()
+        self.log.leave()
+        # One that has nothing to send, and one that has.
+        between = self.node(path)
+        between.publish("t", b"3")
+        await self.written(between)
+        again = await self.again(between)
+        again.publish("t", b"4")
+        positions = again.history.positions
+        for offset in range(again.store.next_offset + 1):
+            assert await self.read(there, await positions.at(offset)) == [b"1", b"2"]
+        self.log.come_back()
+        await self.settled(again, there)
+        assert await again.payloads() == [b"3", b"4", b"1", b"2"]
         for offset in range(5):
             position = await positions.at(offset)
             missing = (await again.payloads())[offset:]

@@ -91,6 +91,7 @@ class CafeTests(SessionCase):
         client.stream.lose()
         await self.settled(here, there)
         await self.pass_time(2)
+        await self.written(here)
         copy = here.crashed(scratch(self) / "copy")
         here.publish("a", b"1")
         await self.settled(here, there)
