@@ -55,9 +55,9 @@ class Publisher(PublisherTally):
     """Publishes for one connection, as ``sender``, by the listener's ``rules``.
 
     ``connection`` is held while a topic that it publishes to is blocked by a slow subscriber, while
-    the process is at its memory bound, or while the history is behind. With None (the sender of a
-    datagram cannot be held) such messages are refused as RateLimited instead. It is also held while
-    messages are being written to very many subscribers (see ``Router.gate``).
+    the process is at its memory bound, or while the history or the backplane is behind. With None
+    (the sender of a datagram cannot be held) such messages are refused as RateLimited instead. It
+    is also held while messages are being written to very many subscribers (see ``Router.gate``).
     ``messages`` and ``nbytes`` count accepted messages and the bytes of their payloads. ``access``
     is that of the connection. It is requested with the first message, because a handshake may prove
     the client's identity.
@@ -129,10 +129,10 @@ class Publisher(PublisherTally):
             sender = self.sender
         if len(sender) > MAX_SENDER:
             raise SenderTooLong(len(sender))
-        if connection is None and (
-            topic.blockers or rules.memory.full or (topic.durability and rules.store.gate.shut)
-        ):
-            raise RateLimited("a subscriber, the memory bound or the history holds this topic")
+        if connection is None and self._is_held(topic):
+            raise RateLimited(
+                "a subscriber, the memory bound, the history or the backplane holds this topic"
+            )
         if self._limiters:
             admitted = self._admit(columns, sender, headers)
             if admitted < columns.count:
@@ -154,6 +154,16 @@ class Publisher(PublisherTally):
             if forwarding is not None and forwarding.gate.shut:
                 forwarding.gate.wait(connection)
         return batch
+
+    def _is_held(self, topic: Topic) -> bool:
+        """Return whether publishers to ``topic`` that can be held are."""
+        rules, forwarding = self._rules, self._rules.router.forwarding
+        return bool(
+            topic.blockers
+            or rules.memory.full
+            or (topic.durability and rules.store.gate.shut)
+            or (forwarding is not None and forwarding.gate.shut)
+        )
 
     def publish_soon(self, topic: Topic, columns: Columns, sender: bytes | None = None) -> bool:
         """Publish messages of one topic at the end of the tick, with those of others.

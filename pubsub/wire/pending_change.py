@@ -37,17 +37,21 @@ class PendingChange:
         self._connection = connection
         self._refuse = refuse
         self._held = False
-        done.addErrback(self._failed).addBoth(self._ended)
+        done.addErrback(self._refused).addErrback(self._failed).addCallback(self._ended)
         if self.pending:
             self._held = True
             connection.hold(self)
 
-    def _failed(self, failure: Failure) -> None:
-        if not isinstance(failure.value, Refused):
-            log.failure("a change that takes several ticks failed", failure)
-            self._connection.abort("internal-error")
+    def _refused(self, failure: Failure) -> None:
+        refused = failure.value
+        if not isinstance(refused, Refused):
+            failure.raiseException()
         elif not self._connection.closing:
-            self._refuse(failure.value)
+            self._refuse(refused)
+
+    def _failed(self, failure: Failure) -> None:
+        log.failure("a change that takes several ticks failed", failure)
+        self._connection.abort("internal-error")
 
     def _ended(self, result: object) -> None:
         self.pending = False

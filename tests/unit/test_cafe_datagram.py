@@ -9,6 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.backplane.fanout import Fanout
+from pubsub.backplane.memory import MemoryBackplane, MemoryEngine
 from tests.unit import cafe_wire as wire
 from tests.unit.cafe_udp import ALICE, BOB, CAROL, Udp, joined
 from tests.unit.cafe_wire import DISCONNECT, GAP, PING, PONG, Cafe
@@ -350,6 +352,16 @@ class LimitTests(SynchronousTestCase):
         assert udp.send(ALICE, wire.publish(2, b"a")) == []
         slow.stream.read()
         assert udp.send(ALICE, wire.publish(1, b"a")) == []
+
+    def test_datagrams_are_refused_while_the_backplane_is_slow(self) -> None:
+        udp = joined()
+        backplane = MemoryBackplane(MemoryEngine(), lambda call: udp.clock.callLater(0, call))
+        Fanout(udp.broker, backplane)
+        backplane.gate.close()
+        assert udp.send(ALICE, wire.publish(1, b"a")) == [wire.error(0x04)]
+        backplane.gate.open()
+        assert udp.send(ALICE, wire.publish(1, b"b")) == []
+        assert udp.take(BOB) == [wire.message(1, b"b", at=MOMENT)]
 
     def test_shutdown_sends_the_goodbye_and_closes_the_port(self) -> None:
         udp = joined()
