@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pubsub.broker.combination_cache import MAX_COMBINATION, CombinationCache
+from pubsub.broker.combination_cache import (
+    MAX_COMBINATION,
+    CombinationCache,
+    PastCombinations,
+)
+from pubsub.broker.passing_mix import PassingMix, passing_mix
 from pubsub.errors import Refused
 
 if TYPE_CHECKING:
@@ -15,19 +20,25 @@ if TYPE_CHECKING:
     from pubsub.kernel import Columns
 
 
+# Topics of addresses that are remembered; the tables of heads have as many addresses, and fewer.
+_MAX_TOPICS = 16_384
+
+
 class AddressMixes:
     """The mixes of the topics of one listener's addresses.
 
     ``resolve`` returns the topic of an address or raises Refused. A mix is remembered until one of
-    its topics is no longer hosted here.
+    its topics is no longer hosted here, but not one whose combination comes for the first time.
     """
 
     def __init__(self, router: Router, resolve: Callable[[Any], Topic]) -> None:
         self._router = router
         self._resolve = resolve
         self._known: CombinationCache[tuple[TopicMix, list[int]]] = CombinationCache(router.memory)
+        self._past = PastCombinations(router.memory)
+        self._topics: dict[Any, Topic] = {}
 
-    def find(self, columns: Columns) -> tuple[TopicMix, Columns] | None:
+    def find(self, columns: Columns) -> tuple[TopicMix | PassingMix, Columns] | None:
         """Return the mix of the messages' topics, and the messages with its indexes.
 
         None if an address has no topic, if a topic is not hosted by this broker, or if there are
@@ -38,10 +49,13 @@ class AddressMixes:
             return None
         known = self._known.get(key)
         if known is None:
-            try:
-                topics = [self._resolve(address) for address in key]
-            except Refused:
+            topics = self._topics_of(key)
+            if topics is None:
                 return None
+            if not self._past.note(key):
+                passing = passing_mix(self._router, topics)
+                if passing is not None:
+                    return passing, columns
             mix = self._router.mix(set(topics))
             places = {topic: index for index, topic in enumerate(mix.topics)}
             known = mix, [places[topic] for topic in topics]
@@ -53,6 +67,25 @@ class AddressMixes:
                 return None
         return mix, columns.remap(indexes)
 
+    def _topics_of(self, addresses: tuple[Any, ...]) -> list[Topic] | None:
+        """Return the topic of each address; None if one has none, or one that is not hosted."""
+        known = self._topics
+        topics = list(map(known.get, addresses))
+        for place, topic in enumerate(topics):
+            if topic is None or not topic.hosted:
+                address = addresses[place]
+                try:
+                    topics[place] = topic = self._resolve(address)
+                except Refused:
+                    return None
+                if not topic.hosted:
+                    return None
+                if len(known) >= _MAX_TOPICS:
+                    known.clear()
+                known[address] = topic
+        return topics  # type: ignore[return-value]
+
     def clear(self) -> None:
         """Forget all mixes, and with them the addresses."""
         self._known.clear()
+        self._topics.clear()

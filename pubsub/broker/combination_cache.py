@@ -1,4 +1,4 @@
-"""A cache whose keys are combinations: tuples of topics, addresses or names."""
+"""Caches by combination: tuples of topics, addresses or names."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ _MAX_ITEMS = 65_536
 # themselves are counted elsewhere.
 KEY_BYTES = 400
 ITEM_BYTES = 32
+# Combinations that are known to have come, at most, and the estimated bytes of each.
+_MAX_PAST, _HASH_BYTES = 1024, 100
 
 
 class CombinationCache(Generic[_Value]):
@@ -67,3 +69,30 @@ class CombinationCache(Generic[_Value]):
     def _charge(self, nbytes: int) -> None:
         if self._account is not None:
             self._account.charge(nbytes)
+
+
+class PastCombinations:
+    """Tells combinations that have come before, if a ``CombinationCache`` would still have them."""
+
+    __slots__ = ("_account", "_hashes", "_items")
+
+    def __init__(self, memory: MemoryBudget) -> None:
+        self._hashes: set[int] = set()
+        self._items = 0
+        self._account = memory.cache(_MAX_PAST * _HASH_BYTES, self._forget)
+
+    def note(self, key: tuple[Any, ...]) -> bool:
+        """Return whether ``key`` has come before; from now on it has."""
+        number = hash(key)
+        if number in self._hashes:
+            return True
+        if self._items + len(key) > _MAX_ITEMS:
+            self._account.clear()
+        self._hashes.add(number)
+        self._items += len(key)
+        self._account.charge(_HASH_BYTES)
+        return False
+
+    def _forget(self) -> None:
+        self._hashes.clear()
+        self._items = 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from pubsub.broker.batch import Batch, Headers
 from pubsub.broker.gathered_routing import route_gathered
 from pubsub.broker.gathering import Gathering
+from pubsub.broker.passing_mix import PassingMix
 from pubsub.errors import HistoryUnavailable
 from pubsub.kernel import Columns, Senders, add_to_each
 
@@ -94,7 +95,7 @@ class Dispatcher:
 
     def publish_mixed(
         self,
-        mix: TopicMix,
+        mix: TopicMix | PassingMix,
         columns: Columns,
         sender: bytes,
         protocol: str,
@@ -117,10 +118,13 @@ class Dispatcher:
             self._store.append(batch)
         else:
             batch.offset = self._store.next_offset
-        self._router.route_mixed(mix, batch)
-        if not mix.last_timestamp:
-            self._begin_count(mix)
-        mix.count(columns, batch.timestamp)
+        if isinstance(mix, PassingMix):
+            mix.publish(self._router, batch)
+        else:
+            self._router.route_mixed(mix, batch)
+            if not mix.last_timestamp:
+                self._begin_count(mix)
+            mix.count(columns, batch.timestamp)
         if self._router.forwarding is not None:
             self._router.forwarding.published(mix.topics, batch)
         self._sequence += columns.count

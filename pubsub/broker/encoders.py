@@ -20,10 +20,12 @@ class BatchEncoder(Protocol):
     """Writes batches whose topics have the encodings it was made for.
 
     ``limit`` is the largest payload that all of them carry, ``limits`` has that of each index.
-    ``frames`` writes the frames if nothing in them but ``stamp`` differs between batches, and that
-    is the same for batches with the same timestamp; otherwise it is None.
+    ``writer`` writes the frames if nothing in them but ``stamp`` differs between batches, otherwise
+    it is None. ``frames`` is the same, but None if ``stamp`` differs between batches with the same
+    timestamp.
     """
 
+    writer: FrameEncoder | None
     frames: FrameEncoder | None
 
     @property
@@ -77,9 +79,10 @@ def _heads_of(encoding: HeadEncoding) -> tuple[Head, ...]:
 class _Encoder:
     """The base of encoders: the limits of the ``given`` encodings of ``number`` topics."""
 
-    __slots__ = ("_given", "_number", "frames", "limit")
+    __slots__ = ("_given", "_number", "frames", "limit", "writer")
 
     def __init__(self, given: Mapping[int, Encoding], number: int) -> None:
+        self.writer: FrameEncoder | None = None
         self.frames: FrameEncoder | None = None
         self._given = given
         self._number = number
@@ -108,6 +111,7 @@ class _HeadEncoder(_Encoder):
             heads[index] = _heads_of(encoding)  # type: ignore[arg-type]
         one = next(iter(given.values()))
         self._frames = FrameEncoder(heads, one.variable_at, one.variable_size)
+        self.writer = self._frames
         self._variable = one.variable if one.variable_size else None
         if one.by_timestamp:
             self.frames = self._frames

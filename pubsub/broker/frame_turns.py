@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 
 FRAMES = 100
 """Frames that are handled one by one in a tick."""
-_STEP = 4
-"""Frames in a step of the rest."""
+_TOGETHER, _STEP = 20, 4
+"""Frames of the rest that are handled together, and for how many of them a step is counted.
+
+Messages between frames that are not known yet are published together: with fewer, much of the work
+would be for the batch."""
 
 
 class FrameTurns:
@@ -47,7 +50,7 @@ class FrameTurns:
 
     def _steps(self, parse: Callable[[], object]) -> Work:
         while True:
-            left, self._left = self._left, _STEP
+            left, self._left = self._left, _TOGETHER
             try:
                 parse()
                 over = self.are_over
@@ -55,7 +58,8 @@ class FrameTurns:
                 self._left = left
             if not over:
                 return
-            yield
+            for _ in range(_TOGETHER // _STEP):
+                yield
 
     def _begin_tick(self) -> None:
         self._left = FRAMES

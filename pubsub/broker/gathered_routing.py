@@ -1,9 +1,9 @@
-"""The routing of gathered messages (see ``gathering.py``): of several topics and senders.
+"""The routing of gathered messages (see ``gathering.py``), and of those of a ``PassingMix``.
 
-The topics are those of one tick, and other ones in the next. So there is no ``TopicMix`` for them,
-whose audiences are made once and pay with many batches. The subscribers of each topic are grouped
-here by the topics that they have, for one batch: in most cases, a few subscribers have all topics,
-or each topic has a subscriber of its own.
+The topics are those of one tick or read, and other ones in the next. So there is no ``TopicMix``
+for them, whose audiences are made once and pay with many batches. The subscribers of each topic are
+grouped here by the topics that they have, for one batch: in most cases, a few subscribers have all
+topics, or each topic has a subscriber of its own.
 """
 
 from __future__ import annotations
@@ -44,8 +44,13 @@ class GatheredAudience(Targets[Recipient]):
         self.pending: list[QueuedDelivery] = []
 
 
-def route_gathered(router: Router, topics: Sequence[Topic], batch: Batch, senders: Senders) -> None:
-    """Route ``batch``, whose messages are of ``senders``, to the subscribers of its ``topics``."""
+def route_gathered(
+    router: Router, topics: Sequence[Topic], batch: Batch, senders: Senders | None = None
+) -> None:
+    """Route ``batch`` to the subscribers of its ``topics``.
+
+    Its messages are of ``senders``; None if the batch has one sender.
+    """
     if len(topics) == 1:
         (topic,) = topics
         for group in topic.groups.values():
@@ -56,9 +61,11 @@ def route_gathered(router: Router, topics: Sequence[Topic], batch: Batch, sender
             if topic.groups or topic.behind:
                 router.route(topic, batch)
             return
-    together = None if router.waiting else _by_targets(topics, batch.columns.largest)
+    together = None
+    if not router.waiting:
+        together = _by_targets(topics, batch.columns.largest, senders is None)
     if together is None:
-        for part in batch.by_sender(senders):
+        for part in (batch,) if senders is None else batch.by_sender(senders):
             for index, one in part.runs():
                 if topics[index].groups or topics[index].behind:
                     router.route(topics[index], one)
@@ -84,20 +91,20 @@ def _route_runs(router: Router, topics: Sequence[Topic], batch: Batch) -> None:
     for index, columns in batch.columns.runs():
         topic, count = topics[index], columns.count
         for group in topic.groups.values():
-            frames = group.encoder.frames
-            assert frames is not None
-            data, _ = frames.encode(columns, group.encoder.stamp(batch))
+            writer = group.encoder.writer
+            assert writer is not None
+            data, _ = writer.encode(columns, group.encoder.stamp(batch))
             router.add(group, data, count, offset, topic)
         if topic.behind:
             topic.passed += count
         offset += count
 
 
-def _by_targets(topics: Sequence[Topic], largest: int) -> ByTargets | None:
+def _by_targets(topics: Sequence[Topic], largest: int, one_sender: bool) -> ByTargets | None:
     """Return the encoders of the subscribers of ``topics`` by their outboxes.
 
-    None if their frames depend on more than the time, or do not take messages as large as
-    ``largest``.
+    None if their frames depend on more than the time, and the sender if there is only one, or do
+    not take messages as large as ``largest``.
     """
     together: ByTargets = {}
     last: tuple[Recipient, ...] = ()
@@ -105,7 +112,7 @@ def _by_targets(topics: Sequence[Topic], largest: int) -> ByTargets | None:
     for index, topic in enumerate(topics):
         for group in topic.groups.values():
             encoder, targets = group.encoder, group.targets
-            frames = encoder.frames
+            frames = encoder.writer if one_sender else encoder.frames
             if frames is None or largest > encoder.limit:
                 return None
             if targets != last:

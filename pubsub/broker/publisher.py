@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pubsub.broker.batch import Batch, Headers
     from pubsub.broker.dispatcher import Dispatcher
     from pubsub.broker.memory_budget import MemoryBudget
+    from pubsub.broker.passing_mix import PassingMix
     from pubsub.broker.rate_limits import RateLimiter
     from pubsub.broker.router import Router
     from pubsub.broker.topic_mix import TopicMix
@@ -211,7 +212,7 @@ class Publisher(PublisherTally):
         return heads.put_alike(data, gathering.queue, self)
 
     def publish_mixed(
-        self, mix: TopicMix, columns: Columns, sender: bytes | None = None
+        self, mix: TopicMix | PassingMix, columns: Columns, sender: bytes | None = None
     ) -> Batch | None:
         """Publish messages of several topics at once if nothing requires to look at each of them.
 

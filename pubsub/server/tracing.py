@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
 
     from pubsub.broker.batch import Batch
+    from pubsub.broker.passing_mix import PassingMix
     from pubsub.broker.router import Router
     from pubsub.broker.service import BrokerService
     from pubsub.broker.topic_mix import TopicMix
@@ -114,7 +115,7 @@ class TracedDispatcher(Dispatcher):
 
     def publish_mixed(
         self,
-        mix: TopicMix,
+        mix: TopicMix | PassingMix,
         columns: Columns,
         sender: bytes,
         protocol: str,

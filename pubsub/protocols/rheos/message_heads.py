@@ -6,6 +6,7 @@ checks and removes it.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 from zlib import crc32
 
@@ -18,7 +19,10 @@ from pubsub.protocols.rheos.codec import (
     NIL,
     RESPONSE_SIZE,
     Codec,
+    Layout,
     Opcode,
+    OriginalHeader,
+    SpecHeader,
 )
 from pubsub.wire.fields import decode_fields
 
@@ -46,7 +50,7 @@ def learn_publish(data: bytes, at: int, codec: Codec) -> tuple[Head, Source] | N
     width = HEADER_SIZE + 2 + name_length + data_length
     if len(data) - at < width or name_length > _MAX_NAME:
         return None
-    header = decode_fields(codec.layout.header, data[at + 1 : at + HEADER_SIZE])
+    header = _header_with(codec.layout, data[at + 5 : at + HEADER_SIZE])
     if header.opcode != Opcode.PUBLISH or header.client_id == NIL:
         return None
     seal = CHECKSUM_SIZE * codec.checksum
@@ -62,6 +66,12 @@ def learn_publish(data: bytes, at: int, codec: Codec) -> tuple[Head, Source] | N
         seal,
     )
     return head, Source(header.client_id, data[name : name + name_length])
+
+
+@lru_cache(maxsize=1024)
+def _header_with(layout: Layout, behind_length: bytes) -> SpecHeader | OriginalHeader:
+    """Return a header with these bytes behind its length, which publishers repeat."""
+    return decode_fields(layout.header, bytes(4) + behind_length)
 
 
 def request_bytes(source: Source, columns: Columns, codec: Codec) -> int:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from math import lcm
 from pathlib import Path
+from random import Random
 
 from tests.bench import BenchError
 from tests.bench.batches import build_batches
@@ -41,13 +42,15 @@ FREE = ("--durability=*=none",)
 
 
 class ManyTopics(Load):
-    """One rheos publisher that publishes to all topics in turn, and one subscriber of them all.
+    """One rheos publisher that publishes to all topics, and one subscriber of them all.
 
-    The messages of all topics together must arrive in the order of publishing.
+    Each round of all topics is in turn, or ``shuffled``: in an order of its own. The messages of
+    all topics together must arrive in the order of publishing.
     """
 
-    def __init__(self, broker: Broker, topics: int) -> None:
+    def __init__(self, broker: Broker, topics: int, shuffled: bool) -> None:
         self._names = [f"bench/{number:06}" for number in range(topics)]
+        self._shuffled = shuffled
         wire = WIRES["rheos"]
         plan = replace(make_plan(wire, Topology(1, 1), SIZE), per_batch=_PER_BATCH)
         # A cycle has a whole number of rounds, enough of them to detect misplaced messages.
@@ -69,6 +72,13 @@ class ManyTopics(Load):
             sock.setblocking(False)
         heads = [request(PUBLISH, PUBLISHER, name, bytes(SIZE))[:-SIZE] for name in self._names]
         frame = replace(rheos.publication(0, SIZE), before=heads[0], fixed=0)
+        if self._shuffled:
+            chance, number = Random(0), plan.per_batch * plan.cycle
+            heads = [
+                one
+                for _ in range(0, number, len(heads))
+                for one in chance.sample(heads, len(heads))
+            ]
         batches = build_batches(frame, 0, plan, heads)
         self.publishers.append(Publisher(publisher, plan, batches, frame.answer))
         stream = Stream(plan.per_batch * plan.cycle)
@@ -87,11 +97,11 @@ def _acknowledged(sock: socket.socket, count: int) -> None:
         raise BenchError("the broker refused a topic or a subscription")
 
 
-def measure_topics(twistd: Path, topics: int, seconds: float) -> float:
+def measure_topics(twistd: Path, topics: int, shuffled: bool, seconds: float) -> float:
     """Return deliveries per CPU second. Raises BenchError."""
     limits = [f"--max-topics={topics + 1000}", f"--rheos-max-subscriptions={topics}"]
     with twistd_broker(twistd, WIRES["rheos"], [*FREE, *limits], BROKER_CORE) as broker:
-        load = ManyTopics(broker, topics)
+        load = ManyTopics(broker, topics, shuffled)
         with contextlib.closing(load), no_collection():
             load.run(WARM_UP_SECONDS)
             meter = Meter(broker, load)
@@ -111,6 +121,10 @@ def _measure(twistd: Path, topology: Topology, size: int, seconds: float) -> Thr
     if not result.accounting.clean:
         raise BenchError(f"not all arrived: {result.accounting}")
     return result
+
+
+def _in_order(order: str) -> list[str]:
+    return [f"{order}, million messages / CPU s", "ns a message"]
 
 
 def section(contenders: Sequence[Contender], options: argparse.Namespace) -> tuple[str, list[str]]:
@@ -134,14 +148,18 @@ def section(contenders: Sequence[Contender], options: argparse.Namespace) -> tup
         each = 1e9 / tried("subscribers", count, partial(rate, Topology(1, count), SIZE))
         subscribers.append([f"{count:,}", f"{each * count:,.0f}", f"{each:,.1f}"])
     for count in TOPICS:
-        found = tried("topics", count, partial(measure_topics, twistd, count, seconds))
-        topics.append([f"{count:,}", millions(found), f"{1e9 / found:,.0f}"])
+        row = [f"{count:,}"]
+        for shuffled in (False, True):
+            measure = partial(measure_topics, twistd, count, shuffled, seconds)
+            found = tried("topics", count, measure)
+            row += [millions(found), f"{1e9 / found:,.0f}"]
+        topics.append(row)
     for size in SIZES:
         each = 1e9 / tried("bytes", size, partial(rate, Topology(1, 1), size))
         sizes.append([size_label(size), f"{each:,.0f}", f"{each / size:,.2f}"])
     tables = (
         table(["subscribers (cafe, 64 B)", "ns a message", "ns a delivery"], subscribers),
-        table(["topics in turn (rheos, 64 B)", "million messages / CPU s", "ns a message"], topics),
+        table(["topics (rheos, 64 B)", *_in_order("in turn"), *_in_order("shuffled")], topics),
         table(["size (cafe, 1 to 1)", "ns a message", "ns a byte"], sizes),
     )
     return "\n\n".join(tables), failures

@@ -1,0 +1,49 @@
+"""``PassingMix``: topics of which messages arrive in one read, and probably in no other.
+
+A publisher for many topics, such as a gateway of devices, sends each read to another combination of
+them. The audiences of a ``TopicMix`` would be made for one batch, which takes far more than to
+route it. So a combination that has not come before is routed as gathered messages are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pubsub.broker.gathered_routing import route_gathered
+
+if TYPE_CHECKING:
+    from pubsub.broker.batch import Batch
+    from pubsub.broker.router import Router
+    from pubsub.broker.topics import Topic
+
+# Subscriptions to the topics, at most: all of them are looked at in one tick.
+_SUBSCRIPTIONS = 10_000
+
+
+class PassingMix:
+    """Distinct ``topics`` and their ``names``, in the order of a read's indexes."""
+
+    __slots__ = ("names", "topics")
+
+    def __init__(self, topics: Sequence[Topic]) -> None:
+        self.topics = tuple(topics)
+        self.names = tuple([topic.name for topic in topics])
+
+    def publish(self, router: Router, batch: Batch) -> None:
+        """Count and route the messages of ``batch``."""
+        topics, timestamp = self.topics, batch.timestamp
+        for index, count, nbytes in batch.columns.totals():
+            topics[index].count(count, nbytes, timestamp)
+        route_gathered(router, topics, batch)
+
+
+def passing_mix(router: Router, topics: Sequence[Topic]) -> PassingMix | None:
+    """Return the mix of ``topics``; None if it has to be a ``TopicMix``.
+
+    That is so if a topic is there twice, or if the work has to be done in slices.
+    """
+    if router.waiting or len(set(topics)) < len(topics):
+        return None
+    subscriptions = sum([len(group) for topic in topics for group in topic.groups.values()])
+    return None if subscriptions > _SUBSCRIPTIONS else PassingMix(topics)

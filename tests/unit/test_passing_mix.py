@@ -1,0 +1,214 @@
+"""Combinations of topics that come once: they are delivered as those that come often."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+from unittest.mock import patch
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker import combination_cache, passing_mix
+from pubsub.broker.combination_cache import PastCombinations
+from pubsub.broker.memory_budget import MemoryBudget
+from pubsub.broker.topic_mix import TopicMix
+from pubsub.broker.topics import Recipient
+from pubsub.kernel import Columns
+from tests.profiles import examples
+from tests.unit import cafe_wire, rheos_wire
+from tests.unit.cafe_wire import Cafe
+from tests.unit.rheos_wire import ALICE, Rheos
+from tests.unit.streams import Client, House
+
+NUMBERS = range(1, 6)
+Step = tuple[str, Any]
+"""A read of messages by number of the topic, or the subscriptions of a reader that change."""
+READS = st.lists(st.tuples(st.sampled_from(NUMBERS), st.binary(max_size=3)), min_size=2, max_size=8)
+WANTED = st.lists(st.sets(st.sampled_from(NUMBERS)), min_size=1, max_size=4)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("read"), READS),
+        st.tuples(st.just("join"), st.tuples(st.integers(0, 3), st.sampled_from(NUMBERS))),
+    ),
+    max_size=8,
+)
+
+
+class CafeWire:
+    """Topics are channels."""
+
+    def __init__(self) -> None:
+        self.house = Cafe()
+        self.publisher = self.house.publisher()
+
+    def reader(self, wanted: set[int]) -> Client:
+        return self.house.subscriber(bytes(sorted(wanted)))
+
+    def join(self, reader: Client, number: int) -> None:
+        reader.send(cafe_wire.subscribe(number))
+
+    def publish(self, number: int, payload: bytes) -> bytes:
+        return cafe_wire.publish(number, payload)
+
+    def name(self, number: int) -> str:
+        return f"cafe/{number}"
+
+
+class RheosWire:
+    """The sender is in each response."""
+
+    def __init__(self) -> None:
+        self.house = Rheos()
+        for number in NUMBERS:
+            self.house.broker.topics.create(self.name(number))
+        self.publisher = self.house.connect("rheos")
+        self._ids: dict[Client, bytes] = {}
+
+    def reader(self, wanted: set[int]) -> Client:
+        own = bytes(15) + bytes([100 + len(self._ids)])
+        reader = self.house.reader(own, *map(self.name, sorted(wanted)))
+        self._ids[reader] = own
+        return reader
+
+    def join(self, reader: Client, number: int) -> None:
+        reader.send(rheos_wire.subscribe(self._ids[reader], self.name(number).encode()))
+
+    def publish(self, number: int, payload: bytes) -> bytes:
+        return rheos_wire.publish(ALICE, payload, name=self.name(number).encode())
+
+    def name(self, number: int) -> str:
+        return f"t{number}"
+
+
+Wire = CafeWire | RheosWire
+
+
+def outcome(make: Callable[[], Wire], wanted: list[set[int]], steps: list[Step]) -> object:
+    """Return all that clients receive, and the figures of the topics."""
+    wire = make()
+    publisher = wire.publisher
+    for number in NUMBERS:
+        publisher.send(wire.publish(number, b"first"))
+    readers = [wire.reader(each) for each in wanted]
+    for kind, value in steps:
+        if kind == "read":
+            publisher.send(b"".join([wire.publish(*one) for one in value]))
+        elif value[0] < len(readers):
+            wire.join(readers[value[0]], value[1])
+    wire.house.broker.dispatcher.settle()
+    topics = [wire.house.broker.topics.named(wire.name(number)) for number in NUMBERS]
+    return (
+        [client.take() for client in (publisher, *readers)],
+        [(one.messages, one.nbytes, one.last_timestamp) for one in topics],
+        wire.house.store.next_offset,
+    )
+
+
+class SameTests(SynchronousTestCase):
+    """Nothing but the work is different"""
+
+    @examples(1)
+    @given(st.sampled_from((CafeWire, RheosWire)), WANTED, STEPS)
+    def test_clients_receive_the_same(
+        self, make: Callable[[], Wire], wanted: list[set[int]], steps: list[Step]
+    ) -> None:
+        found = []
+        for is_past in (False, True):
+            with patch.object(PastCombinations, "note", lambda past, key, is_past=is_past: is_past):
+                found.append(outcome(make, wanted, steps))
+        assert found[0] == found[1]
+
+
+class ChoiceTests(SynchronousTestCase):
+    """Which combinations get audiences of their own"""
+
+    def setUp(self) -> None:
+        self.house = House({"cafe": {}})
+        self.topics = [self.house.broker.topics.create(name) for name in "abc"]
+
+    def test_those_that_come_again(self) -> None:
+        wire = CafeWire()
+        reader = wire.reader({1, 2})
+        for number in (1, 2):
+            wire.publisher.send(wire.publish(number, b"first"))
+        reader.take()
+        read = wire.publish(1, b"x") + wire.publish(2, b"y")
+        mixes: list[TopicMix] = []
+        real = TopicMix.audiences
+
+        def audiences(mix: TopicMix) -> Any:
+            mixes.append(mix)
+            return real(mix)
+
+        with patch.object(TopicMix, "audiences", audiences):
+            for expected in (0, 1):
+                wire.publisher.send(read)
+                assert len(mixes) == expected
+        assert len(cafe_wire.frames(reader.take())) == 4
+
+    def test_a_topic_with_two_addresses(self) -> None:
+        a, b, _ = self.topics
+        assert passing_mix.passing_mix(self.house.broker.router, [a, b, a]) is None
+
+    def test_topics_with_very_many_subscribers(self) -> None:
+        """They are looked at in slices."""
+        wire = CafeWire()
+        for _ in range(2):
+            wire.reader({1, 2})
+        router = wire.house.broker.router
+        topics = [wire.house.broker.topics.named(wire.name(number)) for number in (1, 2)]
+        assert passing_mix.passing_mix(router, topics) is not None
+        self.patch(passing_mix, "_SUBSCRIPTIONS", 3)  # type: ignore[no-untyped-call]
+        assert passing_mix.passing_mix(router, topics) is None
+
+    def test_messages_behind_those_that_are_routed_in_slices(self) -> None:
+        router = self.house.broker.router
+        assert passing_mix.passing_mix(router, self.topics) is not None
+        router.waiting = 1  # type: ignore[assignment]
+        assert passing_mix.passing_mix(router, self.topics) is None
+
+    def test_subscribers_that_are_behind_learn_what_has_passed(self) -> None:
+        a, b, c = self.topics
+        mix = passing_mix.passing_mix(self.house.broker.router, (a, b, c))
+        assert mix is not None
+        a.behind, c.behind = {cast("Recipient", object())}, {cast("Recipient", object())}
+        columns = Columns.of([b"1", b"2", b"3"], [0, 1, 0], list("abc"))
+        self.house.broker.dispatcher.publish_mixed(mix, columns, b"me", "cafe")
+        assert (a.passed, b.passed, c.passed) == (2, 0, 0)
+        assert (a.messages, b.messages, c.messages) == (2, 1, 0)
+
+
+class PastTests(SynchronousTestCase):
+    """``PastCombinations``"""
+
+    def test_it_knows_those_that_have_come(self) -> None:
+        past = PastCombinations(MemoryBudget(0))
+        assert [past.note(key) for key in ((1, 2), (2, 1), (1, 2), (2, 1), (1,))] == [
+            False, False, True, True, False,
+        ]  # fmt: skip
+
+    def test_it_forgets_what_the_cache_has_no_room_for(self) -> None:
+        self.patch(combination_cache, "_MAX_ITEMS", 10)  # type: ignore[no-untyped-call]
+        past = PastCombinations(MemoryBudget(0))
+        keys = [tuple(range(n, n + 4)) for n in range(4)]
+        for _ in range(3):
+            assert not any(past.note(key) for key in keys)
+        assert not any(past.note(key) for key in keys[:2])
+        assert all(past.note(key) for key in keys[:2])
+
+    def test_their_memory_is_counted_and_bounded(self) -> None:
+        memory = MemoryBudget(10**6)
+        past = PastCombinations(memory)
+        past.note((1,))
+        one = memory.used
+        assert one > 0
+        past.note((1,))
+        assert memory.used == one
+        for number in range(10_000):
+            past.note((number, 2))
+        assert memory.used <= 1025 * one
+        memory.add(10**6)
+        assert memory.used == 10**6
+        assert not past.note((1,))
