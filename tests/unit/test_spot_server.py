@@ -56,6 +56,19 @@ class TimeTests(SynchronousTestCase):
         assert home.broker.counters.refusals == {("spot", "heartbeat"): 1}
 
 
+class IdleTests(SynchronousTestCase):
+    """What an idle connection takes"""
+
+    def test_it_gets_no_attributes_later(self) -> None:
+        """The attributes of its class would no longer share their names."""
+        place = house()
+        join(place, b"DEALER", subscribe(b"a"))
+        (connection,) = place.broker.clients
+        before = set(vars(connection))
+        connection.sweep(place.clock.seconds())
+        assert set(vars(connection)) == before
+
+
 class RefusalTests(SynchronousTestCase):
     """Refusals are counted by reason"""
 

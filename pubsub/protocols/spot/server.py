@@ -96,11 +96,9 @@ SETTINGS: tuple[Setting, ...] = (
 class SpotConnection(ZmtpConnection):
     """A socket that has connected to a listener."""
 
-    _ticks_since_ping = 0
     _password_check: PasswordCheck | None = None
     # No input is handled before the session is here.
     _waits = False
-    _ticks_since_share = 0
     _reports_refusals = False
     # The keys by which the client was admitted.
     _keys: Mapping[str, str] | None = None
@@ -108,6 +106,8 @@ class SpotConnection(ZmtpConnection):
     def __init__(self, factory: SpotFactory) -> None:
         super().__init__(factory.listener, factory.limits, factory.mechanisms)
         self._factory = factory
+        # Not on the class: a connection that got more attributes later would take 700 bytes more.
+        self._ticks_since_ping = self._ticks_since_share = 0
 
     def connectionMade(self) -> None:
         """See ``Connection``."""
