@@ -142,6 +142,8 @@ class TopicMix:
             self._join(self._encodings_of(recipient), (recipient,))
             yield _MAKING
         self._is_preparing = False
+        for recipient in [one for one in self._changed if self._has_left(one)]:
+            self._forget(recipient)
         if not self._changed:
             self.current = self.prepared()
 
@@ -160,14 +162,27 @@ class TopicMix:
         The router has handed over the messages that the audiences had for it.
         """
         self.current = None
-        if not recipient.subscriptions:
-            # It may not come back, and must not stay in memory until the next messages.
-            self._changed.pop(recipient, None)
-            self._leave(recipient)
+        if not recipient.subscriptions or (not self._is_preparing and self._has_left(recipient)):
+            self._forget(recipient)
             return
         self._changed[recipient] = None
         if len(self._changed) > max(_NOTED, len(self._audience_of)) and not self._is_preparing:
             self._release()
+
+    def _has_left(self, recipient: Recipient) -> bool:
+        """Return whether ``recipient`` is subscribed to none of the topics.
+
+        The end of its other subscriptions is not reported here.
+        """
+        return self._places.keys().isdisjoint(recipient.subscriptions.keys())
+
+    def _forget(self, recipient: Recipient) -> None:
+        """Remove a recipient that may not come back.
+
+        It must not stay in memory until the next messages.
+        """
+        self._changed.pop(recipient, None)
+        self._leave(recipient)
 
     def _release(self) -> None:
         self._by_encodings = self.current = None

@@ -185,6 +185,35 @@ class MixTests(MixCase):
         assert mix._audience_of == {}
         assert self.found(mix) == {}
 
+    def test_a_subscriber_of_other_topics_is_not_kept_either(self) -> None:
+        """The mix does not learn that its other subscription ends."""
+        gone = self.outbox("abc")
+        mix = TopicMix(self.topics[:2])
+        assert len(self.found(mix)) == 1
+        self.bench.router.forget(gone)
+        assert (mix._audience_of, mix._changed) == ({}, {})
+
+    def test_a_subscriber_that_came_after_the_last_messages_is_not_kept(self) -> None:
+        mix = TopicMix(self.topics[:2])
+        mix.audiences()
+        gone = self.outbox("abc")
+        assert list(mix._changed) == [gone]
+        self.bench.router.unsubscribe(gone, self.topics[0])
+        assert list(mix._changed) == [gone]
+        self.bench.router.unsubscribe(gone, self.topics[1])
+        assert mix._changed == {}
+
+    def test_a_subscriber_that_leaves_while_audiences_are_made_is_not_kept(self) -> None:
+        leaving = self.outbox("abc")
+        mix = TopicMix(self.topics[:2])
+        steps = mix.prepare()
+        next(steps)
+        for topic in self.topics[:2]:
+            self.bench.router.unsubscribe(leaving, topic)
+        assert list(steps)
+        assert (mix._audience_of, mix._changed) == ({}, {})
+        assert mix.audiences() == ()
+
     def test_a_change_moves_its_subscriber_only(self) -> None:
         outboxes = [self.outbox("ab") for _ in range(300)]
         mix = TopicMix(self.topics)
