@@ -105,6 +105,18 @@ class Catalog:
             for topic in [name for name, offset in self.ended.items() if offset <= low]:
                 del self.ended[topic]
 
+    def ended_by(self, offset: int) -> dict[str, int]:
+        """Return the topics that ended at ``offset`` or before, with their offsets."""
+        with self._lock:
+            return {name: at for name, at in self.ended.items() if at <= offset}
+
+    def forget_ended_topics(self, topics: Mapping[str, int]) -> None:
+        """Forget that ``topics`` ended at these offsets, as no segment has messages of theirs."""
+        with self._lock:
+            for name, offset in topics.items():
+                if self.ended.get(name) == offset:
+                    del self.ended[name]
+
     def horizon_of(self, topic: str) -> Horizon | None:
         """Return the horizon that applies to ``topic``."""
         try:

@@ -86,7 +86,7 @@ class Metadata:
 
     def __init__(self, path: Path, read_only: bool = False, damaged: bool = False) -> None:
         mode = "ro" if read_only else "rw"
-        if read_only and not (os.access(path.parent, os.W_OK) or _has_wal(path)):
+        if read_only and not (os.access(path.parent, os.W_OK) or Path(f"{path}-wal").exists()):
             # SQLite could not make the files that it shares with a writer; there is none.
             mode += "&immutable=1"
         self._connection = sqlite3.connect(
@@ -321,9 +321,12 @@ class Metadata:
         with self._transaction() as connection:
             connection.execute("DELETE FROM ended WHERE offset <= ?", (before,))
 
-
-def _has_wal(path: Path) -> bool:
-    return Path(f"{path}-wal").exists()
+    def forget_ended(self, ended: Mapping[str, int]) -> None:
+        """Remove topics that ended at these offsets."""
+        with self._transaction() as connection:
+            connection.executemany(
+                "DELETE FROM ended WHERE (topic, offset) = (?, ?)", ended.items()
+            )
 
 
 def _apply(connection: sqlite3.Connection, base: int, operation: Operation) -> None:

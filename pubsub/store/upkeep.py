@@ -17,6 +17,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pubsub.store.catalog import Catalog, FoundOrGap, set_horizons
+from pubsub.store.ended_topics import EndedTopics
 from pubsub.store.expired_messages import ExpiredMessages, grain_of, horizons_of
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_writer import LogWriter
@@ -66,6 +67,7 @@ class Upkeep:
         self._grain = grain
         self._compress = compress
         self._plan = RewritePlan(catalog, compress)
+        self._ended = EndedTopics(catalog, metadata, writer)
         self._check_steps = self._check(check_before)
         self._low = False
         self.usage = directory.usage()
@@ -103,8 +105,9 @@ class Upkeep:
         freed = self._free_space()
         removed = self._remove_expired()
         rewriting = not expiring and self._rewrite_step()
+        forgetting = not expiring and self._ended.step()
         checking = next(self._check_steps, None) is not None
-        return expiring or freed or removed or rewriting or checking
+        return expiring or freed or removed or rewriting or forgetting or checking
 
     def _measure(self, now: int) -> None:
         # Either direction: the clock may have been set back.
