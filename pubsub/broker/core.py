@@ -72,7 +72,7 @@ class BrokerCore:
         self.topics = TopicRegistry(limits.max_topics, self.memory)
         self.router = Router(self.counters, self.memory, clock.seconds, at_tick_end, self.slices)
         self.cursors = Cursors(clock, store, self.topics, self.router)
-        self.tokens = TokenVerifier(ring)
+        self.tokens = TokenVerifier(ring, self.memory)
         self.issuer_key_refresh = IssuerKeyRefresh(
             clock, self.tokens, fetch_keys, self.recheck_all, audit.record
         )

@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jwt
 
 from pubsub.broker.master_secrets import HMACS, PUBLIC_ALGORITHMS, MasterSecret, SecretRing
 from pubsub.errors import BadToken
 
+if TYPE_CHECKING:
+    from pubsub.broker.memory_budget import MemoryBudget
+
 CACHED = 10_000
+# Bytes of all tokens in the cache: an issuer may sign tokens of many KiB.
+_MAX_BYTES = 32 * 1024**2
+# Estimated bytes of a token with its entry, beside its text, and of a permission or audience.
+_TOKEN_BYTES, _ITEM_BYTES = 1024, 100
 TOKEN_START = b"eyJ"
 """The first bytes of every JSON Web Token: an object in JSON, in base64."""
 ALL, ADMIN = "*", "admin"
@@ -50,12 +57,16 @@ class Token:
 
 
 class TokenVerifier:
-    """Verifies tokens; ``hits`` and ``misses`` count look-ups in the cache."""
+    """Verifies tokens; ``hits`` and ``misses`` count look-ups in the cache.
 
-    def __init__(self, ring: SecretRing) -> None:
+    With ``memory`` the cache is charged there, and emptied when that is full.
+    """
+
+    def __init__(self, ring: SecretRing, memory: MemoryBudget | None = None) -> None:
         self._ring = ring
         self._signatures = _signatures()
         self._verified: dict[bytes, Token] = {}
+        self._account = None if memory is None else memory.cache(_MAX_BYTES, self._verified.clear)
         self.version = 0
         """Changes when the secrets do."""
         self.key_missing: Callable[[], object] = lambda: None
@@ -72,7 +83,7 @@ class TokenVerifier:
         """Replace the secrets and clear the cache."""
         self._ring = ring
         self.version += 1
-        self._verified.clear()
+        self._forget(tuple(self._verified))
 
     def __len__(self) -> int:
         return len(self._verified)
@@ -112,9 +123,7 @@ class TokenVerifier:
 
     def forget_key(self, queue_key: bytes) -> None:
         """Remove tokens with a queue key that is no longer used from the cache."""
-        stale = [raw for raw, token in self._verified.items() if token.queue_key == queue_key]
-        for raw in stale:
-            del self._verified[raw]
+        self._forget([raw for raw, token in self._verified.items() if token.queue_key == queue_key])
 
     def _check_time(self, token: Token, now: float) -> None:
         if now >= self.end(token):
@@ -124,8 +133,16 @@ class TokenVerifier:
 
     def _remember(self, raw: bytes, token: Token) -> None:
         if len(self._verified) >= CACHED:
-            del self._verified[next(iter(self._verified))]
+            self._forget([next(iter(self._verified))])
         self._verified[raw] = token
+        if self._account is not None:
+            self._account.charge(_nbytes_of(raw, token))
+
+    def _forget(self, stale: Sequence[bytes]) -> None:
+        """Remove tokens from the cache. Its account is last: it can release publishers."""
+        nbytes = sum([_nbytes_of(raw, self._verified.pop(raw)) for raw in stale])
+        if self._account is not None:
+            self._account.charge(-nbytes)
 
     def _verify(self, raw: bytes, now: float) -> Token:
         if not _is_canonical(raw):
@@ -146,6 +163,11 @@ class TokenVerifier:
                 continue
             return _token(_claims(signed), secret)
         raise BadToken("no secret verifies the token")
+
+
+def _nbytes_of(raw: bytes, token: Token) -> int:
+    items = len(token.permissions) + len(token.audience)
+    return _TOKEN_BYTES + 2 * len(raw) + _ITEM_BYTES * items
 
 
 def _signatures() -> jwt.PyJWS:

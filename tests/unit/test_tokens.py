@@ -15,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker import tokens as tokens_module
 from pubsub.broker.master_secrets import DenyList, SecretRing
+from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.broker.tokens import Token, TokenVerifier
 from pubsub.errors import BadToken
 from tests.unit.fakes import START
@@ -310,6 +311,39 @@ class CacheTests(TokenCase):
             self.check(raw)
         self.tokens.forget_key(b"old")
         assert [self.tokens.known(raw) for raw in stale + fresh] == [False] * 3 + [True] * 2
+
+    def test_it_is_counted(self) -> None:
+        memory = MemoryBudget(0)
+        self.tokens = TokenVerifier(SecretRing([hmac_secret()]), memory)
+        made = [token({"queue_key": "q", "permissions": ["x" * n, "y"]}) for n in range(2, 9)]
+        with patch.object(tokens_module, "CACHED", 5):
+            for raw in made:
+                self.check(raw)
+                assert memory.used == memory.cached > 0
+        assert memory.used > sum(map(len, made[2:]))
+        self.tokens.forget_key(b"q")
+        assert memory.used == 0
+        self.check(made[0])
+        self.tokens.replace(self.tokens.ring)
+        assert (memory.used, len(self.tokens)) == (0, 0)
+
+    def test_long_tokens_are_bounded_by_their_bytes(self) -> None:
+        memory = MemoryBudget(0)
+        with patch.object(tokens_module, "_MAX_BYTES", 100_000):
+            self.tokens = TokenVerifier(SecretRing([hmac_secret()]), memory)
+            for n in range(21):
+                self.check(token({"sub": "x" * 10_000, "n": n}))
+                assert memory.used <= 100_000
+        assert 0 < len(self.tokens) < 10
+
+    def test_it_is_emptied_when_the_memory_is_full(self) -> None:
+        memory = MemoryBudget(50_000)
+        self.tokens = TokenVerifier(SecretRing([hmac_secret()]), memory)
+        raw = token({"sub": "ada"})
+        self.check(raw)
+        memory.add(50_000)
+        assert (memory.used, self.tokens.known(raw)) == (50_000, False)
+        assert self.check(raw).subject == "ada"
 
 
 class NonsenseTests(TokenCase):
