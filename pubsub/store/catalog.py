@@ -20,6 +20,8 @@ from pubsub.store.segment_index import IndexEntry
 # Segments whose index is in memory, and bytes of records that are.
 _SEGMENTS = 64
 _CACHED_BYTES = 16 * 1024**2
+# Topics whose horizon is remembered: clients make up their names.
+_TOPICS = 20_000
 CACHE_BYTES = _CACHED_BYTES
 """Memory of the process that readers take."""
 
@@ -125,7 +127,7 @@ class Catalog:
             # In this order: results for horizons that are replaced meanwhile are discarded.
             cache, horizons = self._horizon_of, self.horizons
             found = next((one for one in horizons if one.matches(topic)), None)
-            if len(cache) > 200_000:
+            if len(cache) >= _TOPICS:
                 cache.clear()
             cache[topic] = found
             return found

@@ -48,6 +48,14 @@ class HiddenTests(SynchronousTestCase):
         catalog = Catalog(horizons=horizons(("a*", 100), ("b", 0)))
         assert catalog.visible(["a1", "b"], 50) == {"b"}
 
+    def test_horizons_of_few_topics_are_remembered(self) -> None:
+        self.patch(module, "_TOPICS", 10)  # type: ignore[no-untyped-call]
+        catalog = Catalog(horizons=horizons(("a*", 100), ("*", 5)))
+        for number in range(100):
+            assert catalog.hidden_before(f"a{number}") == 100
+            assert catalog.hidden_before(f"b{number}") == 5
+            assert 0 < len(catalog._horizon_of) <= 10
+
     def test_new_patterns_hide_what_none_kept(self) -> None:
         catalog = Catalog(low=10, horizons=horizons(("a", 40), ("*", 20)))
         assert catalog.first == 20
