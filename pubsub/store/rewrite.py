@@ -65,6 +65,7 @@ class RewritePlan:
 
     def next(self, before: tuple[int, int]) -> list[Segment]:
         """Return neighbours to be rewritten together, of the segments whose place is before."""
+        self._damaged &= {one.head.sequence for one in self._catalog.segments}
         sealed = [
             one
             for one in self._catalog.segments[:-1]

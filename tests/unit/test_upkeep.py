@@ -571,6 +571,18 @@ class RewritingTests(LogCase):
         assert log.read() == [(10, "b", b"1"), (11, "a", b"new")]
         assert sum(path.stat().st_size for path in self.path.glob("*.log")) < 5000
 
+    def test_damaged_segments_that_are_removed_are_not_remembered(self) -> None:
+        log = self.open()
+        for number in range(4):
+            log.put(("a", b"%d" % number))
+            log.seal()
+        plan = rewrite.RewritePlan(log.catalog)
+        gone, left = log.catalog.segments[:2]
+        plan.leave([gone, left])
+        log.catalog.replace([gone], [])
+        plan.next(log.writer.unapplied)
+        assert plan._damaged == {left.head.sequence}
+
     def test_damaged_segments_are_left_alone(self) -> None:
         log = self.open()
         for number in range(200):
