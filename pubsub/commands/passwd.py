@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -88,6 +89,9 @@ def _read(path: Path, missing_ok: bool) -> tuple[list[str], dict[str, str]]:
     from pubsub.broker.password_file import parse_password_file
 
     try:
+        # Opening a pipe would wait, and a device that is replaced is lost to all other programs.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ConfigurationError(f"{path}: it is no regular file; name another one")
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         if missing_ok:
@@ -96,7 +100,8 @@ def _read(path: Path, missing_ok: bool) -> tuple[list[str], dict[str, str]]:
     except UnicodeDecodeError:
         raise ConfigurationError(f"{path}: the file is not UTF-8") from None
     users = parse_password_file(text, str(path))
-    return text.splitlines(), users
+    # Not splitlines, which also divides a comment at a form feed.
+    return text.removesuffix("\n").split("\n") if text else [], users
 
 
 @contextmanager

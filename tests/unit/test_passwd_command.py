@@ -64,6 +64,21 @@ class PasswdTests(CommandCase):
         assert "line 1 has no Argon2id hash" in self.one_line("passwd", path, "bob")
         assert self.read() == "precious: data\n"
 
+    def test_a_pipe_or_a_device_is_not_replaced(self) -> None:
+        os.mkfifo(self.path)
+        for arguments in (("bob",), ("--delete", "bob"), ("--list",)):
+            line = self.one_line("passwd", self.path, *arguments)
+            assert "it is no regular file" in line
+        assert stat.S_ISFIFO(os.stat(self.path).st_mode)
+
+    def test_comments_with_other_line_separators_stay(self) -> None:
+        comments = "# section\x0cone\n# two\u2028three\n\n"
+        self.file("users", comments.encode())
+        self.set("bob", "sesame")
+        self.set("ann", "other")
+        assert self.read().startswith(comments)
+        assert list(read_password_file(self.path)) == ["bob", "ann"]
+
     def test_bad_names_and_passwords_are_refused(self) -> None:
         for user in ("a:b", "#bob", "", " bob", "b\nb"):
             assert "a user's name has" in self.one_line("passwd", self.path, user)
