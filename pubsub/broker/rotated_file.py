@@ -33,6 +33,9 @@ class RotatedFile(LogFile):
         """
         directory, name = os.path.split(os.path.abspath(path))
         length = _DEFAULT_BYTES if size is None else size or None
+        if os.path.exists(path) and not os.path.isfile(path):
+            # A device such as /dev/null, which belongs to other programs too.
+            length = mode = None
         super().__init__(name, directory, length, mode, kept)  # type: ignore[no-untyped-call]
 
     @property
@@ -75,7 +78,7 @@ class RotatedFile(LogFile):
         if self.is_moved:
             self._file.close()
             self._openFile()
-        else:
+        elif os.path.isfile(self.path):
             self.rotate()  # type: ignore[no-untyped-call]
 
     def _begin(self) -> None:

@@ -86,6 +86,21 @@ class RotatedFileTests(SynchronousTestCase):
         self.file._file.close()
         return Tearing(self.path, "rb+")
 
+    def test_a_device_is_not_renamed_and_keeps_its_mode(self) -> None:
+        # A link, so that a test that fails does no harm to the device itself.
+        link = self.path.with_name("device")
+        link.symlink_to("/dev/zero")
+        with patch("os.chmod") as changed:
+            file = RotatedFile(str(link), 6, 10, 0o600)
+            self.addCleanup(file.close)
+            for _ in range(4):
+                file.write("abc\n")
+            file.begin_new()
+        modes = [call.args[1] & 0o777 for call in changed.call_args_list]
+        assert 0o600 not in modes
+        assert [one.name for one in self.path.parent.glob("device*")] == ["device"]
+        assert link.is_symlink()
+
     def test_it_has_no_hole_after_another_program_has_truncated_it(self) -> None:
         self.write("a")
         os.truncate(self.path, 0)
