@@ -89,9 +89,9 @@ class ApiError(Exception):
         return cls(INTERNAL, "internal", "internal error; the broker's log has details")
 
     @classmethod
-    def from_refusal(cls, refused: Refused) -> ApiError:
-        """Return the response to a refusal of the broker."""
-        status = _STATUS.get(type(refused), BAD_REQUEST)
+    def from_refusal(cls, refused: Refused, status: int = 0) -> ApiError:
+        """Return the response to a refusal of the broker, by default with the status of its class."""
+        status = status or _STATUS.get(type(refused), BAD_REQUEST)
         sentence = _SENTENCES.get(type(refused), "{}").format(*refused.args or [""])
         return cls(status, refused.reason, sentence or refused.reason)
 

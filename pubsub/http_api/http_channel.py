@@ -127,7 +127,7 @@ class Channel(BoundedChannel):
 
     def not_admitted(self, refused: Refused) -> None:
         """See ``Admissible``."""
-        self.refuse(ApiError(UNAVAILABLE, refused.reason, str(refused)))
+        self.refuse(ApiError.from_refusal(refused, UNAVAILABLE))
 
     def handshakeCompleted(self) -> None:
         """See IHandshakeListener: that of TLS, or the header of a proxy."""

@@ -304,7 +304,8 @@ class BrokerTests(SynchronousTestCase):
         first = HttpPair(self.house, make(Role.PUBLISHER))
         assert first.take() == [Opened()]
         second = HttpPair(self.house, make(Role.PUBLISHER))
-        assert second.take() == [Rejected("HTTP 503: connections", permanent=False)]
+        reason = "HTTP 503: the broker has no room for more connections"
+        assert second.take() == [Rejected(reason, permanent=False)]
 
     def test_pings_of_both_sides(self) -> None:
         reader = self.reader()

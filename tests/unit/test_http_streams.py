@@ -279,7 +279,9 @@ class WireTests(SynchronousTestCase):
     def test_connections_are_counted(self) -> None:
         house = WebHouse(max_connections_per_address=1)
         first, second = house.connect(), house.connect()
-        assert second.answer().error == (503, "limit-reached")
+        refused = second.answer()
+        assert refused.error == (503, "limit-reached")
+        assert refused.json["detail"].startswith("the broker has no room for more connections")
         assert second.closed
         assert first.get("/").status == 200
         first.stream.lose()
