@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
-from hypothesis import given
-from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -15,24 +13,25 @@ from pubsub.protocols.spot.broker_commands import (
     EPOCH,
     HistoryPage,
     Read,
-    decode_broker_command,
-    encode_broker_command,
 )
-from pubsub.protocols.spot.commands import SpotError
 from pubsub.protocols.spot.history_pages import HistoryPages
 from pubsub.protocols.spot.peer_connection import PeerConnection
 from pubsub.protocols.spot.topic_copies import COPIES
-from pubsub.protocols.spot.zmtp import FrameLimits, Unit, decode
 from pubsub.store.memory_store import MemoryStore
 from tests.unit import nsd_lines
-from tests.unit.brokers import World, message, publish, subscribe
+from tests.unit.brokers import World, publish, subscribe
 from tests.unit.nsd_lines import NOTHING, SUCCESS, bodies
-from tests.unit.raising import raised
 from tests.unit.streams import Client
 
 
 def names(first: int, stop: int) -> list[str]:
     return [str(number) for number in range(first, stop)]
+
+
+def long_publish(topic: bytes, size: int) -> bytes:
+    """Return PUBLISH with a long frame."""
+    head = publish(topic, b"")[:-2]
+    return head + b"\x02" + size.to_bytes(8, "big") + b"." * size
 
 
 class CopyCase(SynchronousTestCase):
@@ -290,42 +289,36 @@ class RestartTests(CopyCase):
         self.cable = self.world.cables[-1]
         assert self.get(client) == names(0, 7)
 
+    def test_of_a_host_that_has_lost_the_topic(self) -> None:
+        client = self.subscribe()
+        assert self.get(client) == names(0, 5)
+        self.world.crash("b")
+        self.b = self.world.restart("b")
+        self.b.store.epoch = "another"
+        # Twice, as the subscription of this broker makes the other one host the topic again.
+        for _ in range(2):
+            self.world.advance(15)
+            assert self.get(client) == names(0, 5)
+        self.host = self.world.client(self.b, b"DEALER")
+        self.publish(2)
+        assert self.get(client) == names(0, 7)
+        assert len(list(self.a.store.items(COPIES))) == 1
 
-def long_publish(topic: bytes, size: int) -> bytes:
-    """Return PUBLISH with a long frame."""
-    head = publish(topic, b"")[:-2]
-    return head + b"\x02" + size.to_bytes(8, "big") + b"." * size
+    def test_of_a_host_with_an_older_state_of_its_history(self) -> None:
+        client = self.subscribe()
+        before = self.b.store.epoch
+        assert self.get(client) == names(0, 5)
+        self.cable.snap()
+        # The last two messages are others than those that were copied.
+        parting = 6
+        self.b.store.epoch = "another"
+        self.publish(2)
 
+        def continuation(_store: MemoryStore, epoch: str, offset: int) -> int:
+            return min(offset, parting) if epoch == before else offset
 
-class CodecTests(SynchronousTestCase):
-    """The commands"""
-
-    @given(
-        st.builds(Read, st.binary(min_size=1), st.binary(), st.integers(0, 2**64 - 1))
-        | st.lists(st.tuples(st.integers(0, 2**64 - 1), st.binary())).map(
-            lambda rows: HistoryPage(
-                b"t", b"e", 1, 2, 3, [a for a, _ in rows], [p for _, p in rows]
-            )
-        )
-    )
-    def test_encoded_commands_are_decoded(self, command: Read | HistoryPage) -> None:
-        unit = decode(encode_broker_command(command), 0, FrameLimits(frame=2**20, frames=10_000))
-        assert isinstance(unit, Unit)
-        assert decode_broker_command(unit.frames) == command
-
-    def test_malformed_commands(self) -> None:
-        for frames in (
-            [b"\x08", b"t", b"e"],
-            [b"\x08", b"t", b"e", bytes(7)],
-            [b"\x09", b"t", b"e", bytes(24)],
-            [b"\x09", b"t", b"e", bytes(24), bytes(8)],
-            [b"\x09", b"t", b"e", bytes(23), b""],
-        ):
-            raised(SpotError, decode_broker_command, [b"", *frames])
-
-    def test_they_are_for_brokers_only(self) -> None:
-        world = World()
-        house = world.house("b")
-        read = message(b"", b"\x08", b"t", b"", bytes(8))
-        assert world.client(house, b"DEALER", read).take() == b""
-        assert house.broker.counters.refusals == {("spot", "eproto"): 1}
+        with patch.object(MemoryStore, "continuation", continuation):
+            self.reconnect()
+            assert self.get(client) == [*names(0, 5), *names(3, 7)]
+            self.publish(1)
+            assert self.get(client) == [*names(0, 5), *names(3, 8)]

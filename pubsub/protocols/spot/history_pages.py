@@ -107,8 +107,8 @@ class HistoryPages:
         if end > store.committed:
             await written(store)
             end = min(end, store.committed)
-        since = request.offset
-        if not store.continues(request.epoch.decode(errors="replace"), since):
+        since = store.continuation(request.epoch.decode(errors="replace"), request.offset)
+        if since is None:
             since = store.first_offset
         epoch = store.epoch.encode()
         if since >= end:

@@ -66,6 +66,8 @@ class TopicCopies:
         self._beginning: set[str] = set()
         # Topics that the host has no history of, as it said when it was asked the last time.
         self._kept: set[str] = set()
+        # Copied topics of which the host has delivered messages since its last page.
+        self._delivered: set[str] = set()
         # The calls that wait for the present update of a topic, and for the one after it.
         self._updates: dict[Topic, tuple[list[Deferred[bool]], list[Deferred[bool]]]] = {}
         listener.when_open(self._restore)
@@ -95,6 +97,7 @@ class TopicCopies:
     def drop(self, topic: Topic) -> None:
         """Another broker hosts the topic, or its host does not store it."""
         self._kept.discard(topic.name)
+        self._delivered.discard(topic.name)
         if self._copies.pop(topic.name, None) is not None:
             self._listener.store.delete(COPIES, self._key(topic.name))
 
@@ -111,7 +114,8 @@ class TopicCopies:
         return done
 
     def notify(self, topic: Topic, reader: PageReader) -> None:
-        """There are new messages at the host: copy them, unless an update is about to begin."""
+        """The host has delivered messages: copy them, unless an update is about to begin."""
+        self._delivered.add(topic.name)
         present = self._updates.get(topic)
         if present is None or not present[1]:
             self.update(topic, reader)
@@ -143,8 +147,12 @@ class TopicCopies:
         while copy is not None and (end is None or copy.offset < end):
             page = await reader.read(topic.name, copy.epoch, copy.offset)
             if not page.epoch:
-                self.keep(topic)
+                # A host that has lost the topic delivers nothing. A copy that ended would begin
+                # again later, and then hide the messages that are nowhere else.
+                if topic.name in self._delivered:
+                    self.keep(topic)
                 return
+            self._delivered.discard(topic.name)
             if page.next <= page.since < page.end:
                 raise ReadFailed(f"its page of offset {page.since} goes no further")
             if end is None:
@@ -175,9 +183,10 @@ class TopicCopies:
         """Store and deliver a page; raises HistoryUnavailable."""
         if page.since != copy.offset:
             log.warn(
-                "topic {topic!r} of {node}: the history was replaced; it is read from its start",
+                "topic {topic!r} of {node}: the history was replaced; it is read from offset {offset}",
                 topic=topic.name,
                 node=self._endpoint,
+                offset=page.since,
             )
         live_from = copy.live_from if page.since == copy.offset else page.since
         old = [p for at, p in zip(page.offsets, page.payloads, strict=True) if at < live_from]
