@@ -349,6 +349,20 @@ class HostTests(SynchronousTestCase):
         self.world.advance(31)
         assert len([line for line in lines if "it is hosted here too" in line]) == 2
 
+    def test_two_addresses_of_one_broker_are_no_two_hosts(self) -> None:
+        lines = logged(self)
+        self.world.houses["also-b"] = b = self.world.house("b")
+        a = self.world.house("a", "b", "also-b")
+        subscriber = self.world.client(a, b"DEALER", subscribe(b"t"))
+        self.world.client(b, b"DEALER", publish(b"t", b"x"), publish(b"u", b"x"))
+        self.world.advance(31)
+        assert not [line for line in lines if "delete it at one" in line]
+        assert len([line for line in lines if "is the same broker as" in line]) == 1
+        publisher = self.world.client(a, b"DEALER")
+        publisher.send(publish(b"t", b"y"))
+        self.world.settle()
+        assert subscriber.take() == publish(b"t", b"y")
+
     def test_the_first_to_host_it_keeps_it(self) -> None:
         for name in ("b", "c"):
             house = self.world.house(name)

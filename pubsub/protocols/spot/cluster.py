@@ -75,6 +75,8 @@ class Cluster(Service):
         self._owners: dict[Topic, Node] = {}
         # The endpoints of the brokers that were warned about, by topic; as long as there is one.
         self._warned: dict[Topic, set[str]] = {}
+        # Those of brokers that have another endpoint too.
+        self._doubles: set[str] = set()
         listener.topics.claim_checks.append(self._check_claim)
         listener.topics.watch_removal(self._removed)
         self.setServiceParent(listener.services)  # type: ignore[no-untyped-call]
@@ -136,6 +138,8 @@ class Cluster(Service):
             self._warn(node, topic, f"it is hosted here too; {_DELETE}")
         elif owner is None or owner.no_longer_hosts(topic):
             self._assign(node, topic)
+        elif owner.is_broker_of(node):
+            self._warn_of_double(node, owner)
         elif owner is not node:
             self._warn(node, topic, f"it is hosted by {owner.endpoint} too; {_DELETE}")
 
@@ -146,6 +150,15 @@ class Cluster(Service):
         self._owners[topic] = node
         topic.upstream = node
         node.add_topic(topic)
+
+    def _warn_of_double(self, node: Node, owner: Node) -> None:
+        if owner is not node and node.endpoint not in self._doubles:
+            self._doubles.add(node.endpoint)
+            log.warn(
+                "{node} is the same broker as {other}; name it once in peers",
+                node=node.endpoint,
+                other=owner.endpoint,
+            )
 
     def _removed(self, topic: Topic) -> None:
         self._warned.pop(topic, None)

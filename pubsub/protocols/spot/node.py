@@ -241,6 +241,12 @@ class Node:
         connected = self._connection is not None and self._listed is not None
         return connected and topic.name not in (self._listed or ())
 
+    def is_broker_of(self, other: Node) -> bool:
+        """Return whether both are connected to one broker, which has two addresses then."""
+        if self._connection is None or other._connection is None:
+            return False
+        return self._connection.run_id == other._connection.run_id != b""
+
     def publish(self, topic: Topic, batch: Batch) -> None:
         """See ``Upstream``."""
         if self._connection is None or not self._connection.is_open:

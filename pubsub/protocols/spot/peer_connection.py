@@ -90,7 +90,7 @@ class PeerConnection(OutgoingConnection):
     def handshake_done(self) -> SocketRole:
         """See ``ZmtpConnection``."""
         self.encrypt()
-        if self.handshake.metadata.get(NODE.lower()) == self._node_id:
+        if self.run_id == self._node_id:
             self._node.connected_to_itself()
             raise ZmtpError("itself")
         if self._is_publisher:
@@ -106,6 +106,11 @@ class PeerConnection(OutgoingConnection):
         self._node.opened(self)
         self.query()
         return self
+
+    @property
+    def run_id(self) -> bytes:
+        """The X-Node of the other broker; empty if it has none."""
+        return self.handshake.metadata.get(NODE.lower(), b"")
 
     # Requests
 
