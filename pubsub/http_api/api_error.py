@@ -90,7 +90,7 @@ class ApiError(Exception):
 
     @classmethod
     def from_refusal(cls, refused: Refused, status: int = 0) -> ApiError:
-        """Return the response to a refusal of the broker, by default with the status of its class."""
+        """Return the response to a refusal of the broker; ``status`` replaces that of its class."""
         status = status or _STATUS.get(type(refused), BAD_REQUEST)
         sentence = _SENTENCES.get(type(refused), "{}").format(*refused.args or [""])
         return cls(status, refused.reason, sentence or refused.reason)

@@ -180,6 +180,8 @@ class ReaderPositions:
         parameters = Parameters.of_body(request, "offset", "epoch", "quiet_from", "quiet_topics")
         offset = parameters.number("offset")
         epoch = parameters.text("epoch", self._store.epoch)
+        # First, as the end of this history says nothing to a reader of another one.
+        self.check(offset, epoch)
         if offset > self._store.committed:
             message = f"the history ends at offset {self._store.committed}"
             raise ApiError(NOT_SATISFIABLE, "beyond-end", message, next=self._store.committed)
@@ -194,9 +196,7 @@ class ReaderPositions:
         MemoryExhausted.
         """
         store = self._store
-        if not store.continues(epoch, offset):
-            message = f"offset {offset} of epoch {epoch} is not part of this history"
-            raise ApiError(CONFLICT, "epoch", message, epoch=store.epoch)
+        self.check(offset, epoch)
         place = _ListPlace.of(reader)
         if place not in self._known:
             self._make_room(reader[0])
@@ -205,6 +205,13 @@ class ReaderPositions:
         self._known[place] = row
         store.put(*_key(reader), json.dumps(row).encode())
         self._share(reader, offset)
+
+    def check(self, offset: int, epoch: str) -> None:
+        """Raise ApiError unless the position belongs to this history, perhaps behind its end."""
+        store = self._store
+        if not store.continues(epoch, offset):
+            message = f"offset {offset} of epoch {epoch} is not part of this history"
+            raise ApiError(CONFLICT, "epoch", message, epoch=store.epoch)
 
     def _share(self, reader: ReaderKey, offset: int | None) -> None:
         positions = shared_positions(self._store)

@@ -242,10 +242,11 @@ class WebSocketRequests:
         given = Parameters(members, ("reader", "offset", "epoch"))
         store = self._listener.store
         reader, position = given.text("reader"), given.number("offset") + 1
+        epoch = given.text("epoch", store.epoch)
+        self._context.positions.check(position, epoch)
         if position > store.next_offset:
             message = f"the history ends at offset {store.next_offset}"
             raise ApiError(NOT_SATISFIABLE, "beyond-end", message, next=store.next_offset)
-        epoch = given.text("epoch", store.epoch)
         self.access.require_readers()
         self._context.positions.report((self.access.owner, reader), position, epoch)
         return {"reader": reader, "position": f"{epoch}:{position}"}

@@ -106,6 +106,8 @@ class ReaderTests(SynchronousTestCase):
     def test_invalid_positions(self) -> None:
         assert self.put("a", offset=4).error == (416, "beyond-end")
         assert self.put("a", offset=0, epoch="other").error == (409, "epoch")
+        # After a restore of a backup, the position of a reader is also beyond the end.
+        assert self.put("a", offset=4, epoch="other").error == (409, "epoch")
         for body in ({}, {"offset": -1}, {"offset": "x"}, {"offset": 1, "more": 2}):
             assert self.put("a", **body).error == (400, "invalid-request")
         for name in ("", "%ff", "x" * 256):

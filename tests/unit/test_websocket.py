@@ -260,6 +260,7 @@ class RequestTests(SynchronousTestCase):
             ("publish", {"topic": "a", "value": "a", "sender": 1}, "invalid-request"),
             ("acknowledge", {"reader": "r"}, "invalid-request"),
             ("acknowledge", {"reader": "r", "offset": 0}, "beyond-end"),
+            ("acknowledge", {"reader": "r", "offset": 0, "epoch": "x"}, "epoch"),
             ("connect", {"sender": "x" * 256}, "invalid-request"),
         ):
             assert self.client.refused(op, **members) == code, (op, members)

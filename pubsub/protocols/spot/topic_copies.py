@@ -183,7 +183,8 @@ class TopicCopies:
         """Store and deliver a page; raises HistoryUnavailable."""
         if page.since != copy.offset:
             log.warn(
-                "topic {topic!r} of {node}: the history was replaced; it is read from offset {offset}",
+                "topic {topic!r} of {node}: the history was replaced; "
+                "it is read from offset {offset}",
                 topic=topic.name,
                 node=self._endpoint,
                 offset=page.since,
