@@ -26,7 +26,7 @@ BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, NOT_ALLOWED = 400, 401, 403, 40
 TIMEOUT, CONFLICT, GONE, TOO_LARGE, UNSUPPORTED, NOT_SATISFIABLE = 408, 409, 410, 413, 415, 416
 UPGRADE_REQUIRED, HEAD_TOO_LARGE = 426, 431
 TOO_MANY, INTERNAL, NOT_IMPLEMENTED, UNAVAILABLE, VERSION, FULL = 429, 500, 501, 503, 505, 507
-_STATUS: dict[type[Refused], int] = {
+STATUS: dict[type[Refused], int] = {
     AuthenticationRequired: UNAUTHORIZED,
     BadToken: UNAUTHORIZED,
     NotAuthorized: FORBIDDEN,
@@ -40,6 +40,7 @@ _STATUS: dict[type[Refused], int] = {
     WrongKey: CONFLICT,
     BackplaneAway: UNAVAILABLE,
 }
+"""The statuses of refusals of the broker; of others it is 400."""
 # What a refusal of these classes is about, in a sentence; others have one.
 _SENTENCES: dict[type[Refused], str] = {
     # The reason, which may name a path, is for operators: in the log, and in /v1/store.
@@ -91,7 +92,7 @@ class ApiError(Exception):
     @classmethod
     def from_refusal(cls, refused: Refused, status: int = 0) -> ApiError:
         """Return the response to a refusal of the broker; ``status`` replaces that of its class."""
-        status = status or _STATUS.get(type(refused), BAD_REQUEST)
+        status = status or STATUS.get(type(refused), BAD_REQUEST)
         sentence = _SENTENCES.get(type(refused), "{}").format(*refused.args or [""])
         return cls(status, refused.reason, sentence or refused.reason)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
+from pubsub.http_api.api_error import STATUS as REFUSALS
 from pubsub.http_api.endpoints import ENDPOINTS
 from pubsub.plugin import ADMIN, installed_protocols
 from pubsub.protocols.cafe.codec import ErrorCode as CafeCode
@@ -313,6 +314,12 @@ class TableTests(SynchronousTestCase):
         for name, answers in pages.items():
             page = (ROOT / "docs" / "protocols" / f"{name}.md").read_text()
             assert [one for one in answers if one not in page] == []
+
+    def test_every_refusal_over_http_is_on_its_page(self) -> None:
+        page = (ROOT / "docs" / "http.md").read_text()
+        errors = page[page.index("\n## Errors") : page.index("\n## Tokens")]
+        missing = {refused.reason for refused in REFUSALS if f"`{refused.reason}`" not in errors}
+        assert not missing, missing
 
     def test_every_specification_has_the_time_of_a_frame(self) -> None:
         for name in installed_protocols():
