@@ -168,12 +168,13 @@ class ReplicaCase(TestCase):
         assert sorted(await node.payloads()) == sorted(payloads)
 
     async def settled(self, *nodes: Node) -> None:
-        """Wait until everything is shared and everybody has read it."""
-        for node in nodes:
-            await self.until(
-                lambda node=node: (  # type: ignore[misc]
-                    node.figure("connected") == 1
-                    and node.figure("unreplicated") == 0
-                    and node.history._progress.sequence == self.log.last
-                )
+        """Wait until everything is shared and everybody has read it, at the same time."""
+
+        def is_settled(node: Node) -> bool:
+            return (
+                node.figure("connected") == 1
+                and node.figure("unreplicated") == 0
+                and node.history._progress.sequence == self.log.last
             )
+
+        await self.until(lambda: all(map(is_settled, nodes)))
