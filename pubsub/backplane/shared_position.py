@@ -150,12 +150,14 @@ class KnownRuns:
         """Return the extent before ``position``; raises UnknownPosition if it is ``strict``.
 
         Otherwise a run that this broker has no message of is taken as newer than those it has.
+        One without messages before the position tells nothing beside others: it is a former run
+        that may have sent nothing, and then no other broker knows it.
         """
         floors = {}
         for origin, runs in position.origins.items():
-            known = [self.runs[run].order for run in runs if run in self.runs]
-            floors[origin] = max(known, default=0)
-            if len(known) < len(runs) and origin in self._newest:
+            floors[origin] = max(map(self.order, runs))
+            telling = [run for run, number in runs.items() if number] or runs
+            if origin in self._newest and any(run not in self.runs for run in telling):
                 if strict:
                     raise UnknownPosition("this broker lacks the messages of a run of the position")
                 floors[origin] = self._order + 1

@@ -330,6 +330,25 @@ class LogTests(ReplicaCase):
             assert await self.read(again, position) == missing
             assert sorted(await self.read(there, position)) == sorted(missing)
 
+    async def test_a_run_that_has_sent_nothing_is_listed(self) -> None:
+        here, there = self.node(), self.node()
+        await self.settled(here, there)
+        self.log.leave()
+        here = await self.again(here)
+        here.publish("t", b"1")
+        # The stream may have messages of the first run, as far as this one knows.
+        position = await here.history.positions.at(here.store.next_offset)
+        (runs,) = position.origins.values()
+        assert sorted(runs.values()) == [0, 1]
+        await self.written(here)
+        here = await self.again(here)
+        self.log.come_back()
+        here.publish("t", b"2")
+        await self.settled(here, there)
+        for node in (here, there):
+            assert await self.read(node, position) == [b"2"]
+            assert not node.history.positions.lacks(position, None)
+
     async def test_positions_that_are_not_reached_yet(self) -> None:
         here, there = self.node(), self.node()
         await self.settled(here, there)
