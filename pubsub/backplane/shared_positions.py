@@ -149,6 +149,10 @@ class SharedPositions:
         if begin is None:
             begin = self._store.first_offset
             index.begin(begin)
+        if self._sent:
+            # The checkpoints that are made from now on need the run, too.
+            index.learn(self.origin, int(self._sent, 16))
+            index.kept = (int(self._sent, 16),)
         at = begin
         while at < self._opened and not self._ended:
             parcel = await self._store.read_parcel(at, self._opened, None, _PAGE)
@@ -156,13 +160,15 @@ class SharedPositions:
                 break
             for block, _ in parcel.blocks:
                 for messages in messages_of(block, at, self._opened):
-                    index.learn(self.origin, messages[1])
+                    self._learn_stored(messages[1])
                     index.add(*messages)
             at = parcel.stop
         if self._ended:
             return
-        if not self._recovered:
-            index.kept = self._former_senders()
+        if not self._recovered and not self._sent:
+            # Version 0.1.0 did not keep which run has sent.
+            known = index.runs.of(self.origin)
+            index.kept = tuple([run for run in known if run in index.state][:1])
         index.learn(self.origin, self._run)
         for messages in self._early:
             index.add(*messages)
@@ -172,15 +178,12 @@ class SharedPositions:
         assert ready is not None
         ready.callback("")
 
-    def _former_senders(self) -> tuple[int, ...]:
-        """Return the former run of which the stream may have messages that this log has lost."""
-        runs = self._index.runs
-        if self._sent:
-            sent = int(self._sent, 16)
-            self._index.learn(self.origin, sent)
-            return (sent,)
-        # Version 0.1.0 did not keep which run has sent.
-        return tuple([run for run in runs.of(self.origin) if run in self._index.state][:1])
+    def _learn_stored(self, run: int) -> None:
+        """The log has messages of ``run``, which may have ended before its index was ready."""
+        if self._run in self._index.runs:
+            self._index.learn_former(run, self._run)
+        else:
+            self._index.learn(self.origin, run)
 
     def close(self) -> None:
         """End all that waits."""

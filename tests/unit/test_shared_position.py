@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -19,6 +20,7 @@ from pubsub.backplane.shared_position import (
     UnknownPosition,
     decode,
 )
+from pubsub.store.shared_store import SharedStore
 from tests.profiles import examples
 from tests.unit.replicas import Node, ReplicaCase
 
@@ -348,6 +350,58 @@ class LogTests(ReplicaCase):
         for node in (here, there):
             assert await self.read(node, position) == [b"2"]
             assert not node.history.positions.lacks(position, None)
+
+    async def test_checkpoints_of_a_log_that_is_read_again(self) -> None:
+        here, there = self.node(), self.node()
+        await self.settled(here, there)
+        self.log.leave()
+        for payload in (b"1", b"2"):
+            here.publish("t", payload)
+            await self.written(here)
+            here = await self.again(here)
+        self.patch(position_index, "_APPENDS", 1)
+        # It makes checkpoints while it reads the log.
+        here = await self.again(await self.again(here))
+        position = await here.history.positions.at(here.store.next_offset)
+        self.log.come_back()
+        await self.settled(here, there)
+        assert await self.read(there, position) == []
+
+    async def test_the_log_is_read_after_messages_were_recovered(self) -> None:
+        here, there = await self.two_with_a_message()
+        first = here.crashed(here.path.with_name("first"))
+        here.publish("t", b"1")
+        await self.settled(here, there)
+        await here.stop()
+        self.log.leave()
+        with mock.patch.object(SharedStore, "read_parcel", return_value=Deferred()):
+            # The index of a run that has a message is not ready when the broker is killed.
+            between = self.node(first)
+            between.publish("t", b"2")
+            await self.written(between)
+            second = between.crashed(here.path.with_name("second"))
+            await between.stop()
+        reads: list[Deferred[None]] = []
+
+        def read_late(store: SharedStore, *given: Any) -> Deferred[Any]:
+            reads.append(Deferred())
+            return reads[-1].addCallback(lambda _: read_parcel(store, *given))
+
+        read_parcel = SharedStore.read_parcel
+        with mock.patch.object(SharedStore, "read_parcel", read_late):
+            again = self.node(second)
+            self.log.come_back()
+            await self.settled(again, there)
+            assert again.figure("recovered") == 1
+        for read in reads:
+            read.callback(None)
+        again.publish("t", b"3")
+        await self.settled(again, there)
+        for offset in range(5):
+            position = await again.history.positions.at(offset)
+            missing = (await again.payloads())[offset:]
+            assert await self.read(again, position) == missing
+            assert sorted(await self.read(there, position)) == sorted(missing)
 
     async def test_positions_that_are_not_reached_yet(self) -> None:
         here, there = self.node(), self.node()
