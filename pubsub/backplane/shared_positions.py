@@ -177,6 +177,7 @@ class SharedPositions:
         ready, self._ready = self._ready, None
         assert ready is not None
         ready.callback("")
+        self.advanced()
 
     def _learn_stored(self, run: int) -> None:
         """The log has messages of ``run``, which may have ended before its index was ready."""
@@ -331,7 +332,7 @@ class SharedPositions:
         return done
 
     def advanced(self) -> None:
-        """More of the stream has been read."""
+        """More of the stream has been read, or the index is ready."""
         for done, (position, _) in list(self._waiting.items()):
             if self.reached(position):
                 self._decide(done, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -217,6 +218,18 @@ class TextTests(SynchronousTestCase):
         assert log.index.find(SharedPosition(0, {"zz": {9: 4}})).start == 0
 
 
+def reads_that_wait() -> tuple[list[Deferred[None]], Callable[..., Deferred[Any]]]:
+    """Return what each read of a log waits for, and the method that reads."""
+    reads: list[Deferred[None]] = []
+    read_parcel = SharedStore.read_parcel
+
+    def read_late(store: SharedStore, *given: Any) -> Deferred[Any]:
+        reads.append(Deferred())
+        return reads[-1].addCallback(lambda _: read_parcel(store, *given))
+
+    return reads, read_late
+
+
 class LogTests(ReplicaCase):
     """The positions of real logs"""
 
@@ -381,13 +394,7 @@ class LogTests(ReplicaCase):
             await self.written(between)
             second = between.crashed(here.path.with_name("second"))
             await between.stop()
-        reads: list[Deferred[None]] = []
-
-        def read_late(store: SharedStore, *given: Any) -> Deferred[Any]:
-            reads.append(Deferred())
-            return reads[-1].addCallback(lambda _: read_parcel(store, *given))
-
-        read_parcel = SharedStore.read_parcel
+        reads, read_late = reads_that_wait()
         with mock.patch.object(SharedStore, "read_parcel", read_late):
             again = self.node(second)
             self.log.come_back()
@@ -419,3 +426,18 @@ class LogTests(ReplicaCase):
         assert await waiting
         assert await self.read(there, position) == []
         assert positions.covers(position)
+
+    async def test_positions_that_are_waited_for_while_the_log_is_read(self) -> None:
+        here, there = await self.two_with_a_message()
+        position = await there.history.positions.at(1)
+        await here.stop()
+        reads, read_late = reads_that_wait()
+        with mock.patch.object(SharedStore, "read_parcel", read_late):
+            here = self.node(here.path)
+            await self.settled(here, there)
+            waiting = here.history.positions.when_reached(position, 60)
+        assert not waiting.called
+        for read in reads:
+            read.callback(None)
+        # Nothing more arrives from the stream.
+        assert await waiting
