@@ -236,6 +236,38 @@ class PartitionTests(LeaseCase):
         assert here.names() == ["news"]
         assert here.figure("leases_lost") == 0
 
+    def test_a_broker_that_reaches_the_engine_later_than_another(self) -> None:
+        here, there = self.two()
+        self.own(here)
+        for broker in (here, there):
+            broker.state.leave()
+        self.after(5 * LEASE)
+        there.state.come_back()
+        # It measures from now on, so the other one has all of its time.
+        self.after(LEASE * 0.6)
+        assert not self.lease(here).asked
+        self.after(LEASE * 0.3)
+        assert self.lease(here).asked
+        here.state.come_back()
+        self.after(LEASE)
+        assert not self.lease(here).ended
+        assert self.own(there) == TAKEN
+
+    def test_an_end_that_is_reported_late(self) -> None:
+        here, there = self.two()
+        self.own(here)
+        former, lease = here.leases.id, self.lease(here)
+        self.bucket.states.remove(here.state)
+        self.bucket.write("b." + former, lease._replace(ended=True).encode())
+        self.after(LEASE * 0.5)
+        # Its own change has shown it: it does not begin the lease again.
+        assert here.leases.id != former
+        assert here.figure("leases_lost") == 1
+        found = decode_lease(self.bucket.entries["b." + former].value)
+        assert found is not None
+        assert found.ended
+        assert self.own(there, raw=OTHER) == b""
+
     def test_the_engine_takes_no_changes(self) -> None:
         """As JetStream without a quorum: connections stay, and each change fails."""
         here, there = self.two()

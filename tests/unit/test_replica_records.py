@@ -142,6 +142,28 @@ class ProgressTests(SynchronousTestCase):
         self.progress.rewind()
         assert self.progress.sequence == self.at
 
+    def test_the_connection_ends_within_a_record(self) -> None:
+        assert self.take(1, 1)
+        assert not self.take(1, 2, place=0, parts=2)
+        self.progress.rewind()
+        assert self.progress.held == 0
+        # The next one begins after the last whole record.
+        self.at = self.progress.sequence
+        assert not self.take(1, 2, place=0, parts=2)
+        assert self.take(1, 3, place=1, parts=2)
+        assert self.record == b"1.2 1.3 "
+
+    def test_another_stream_is_read_from_its_beginning(self) -> None:
+        assert self.take(1, 1)
+        assert self.take(1, 1, "b")
+        assert [one.resume for one in self.progress.restart().values()] == [0, 0]
+        assert self.progress.sequence == 0
+        self.at = 0
+        assert self.take(2, 1)
+        # Another connection does not begin at a place of the former stream.
+        self.progress.rewind()
+        assert self.progress.sequence == 1
+
     def test_a_gap_is_accepted_once(self) -> None:
         assert self.take(1, 1)
         self.at = 10

@@ -15,7 +15,7 @@ from pubsub.backplane import shared_batches, spool
 from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.shared_batches import BegunElsewhere, CommittedElsewhere
 from pubsub.broker.durability import Durability
-from pubsub.errors import BackplaneAway
+from pubsub.errors import BackplaneAway, HistoryUnavailable
 from pubsub.store import unsynced_commits
 from pubsub.store.stored_runs import topic_of
 from pubsub.store.write_group import WriteGroup
@@ -233,6 +233,30 @@ class BatchTests(BatchCase):
         await self.until(lambda: b'"done":true' in self.bucket.entries[key].value)
         assert await self.commit(there, 0, await self.stage(there, 0, b"1")) == (200, True)
         await self.has(there, [b"1"])
+
+    async def test_a_batch_is_published_for_others_once_it_is_stored(self) -> None:
+        node = self.writing()
+        batches, key = self.batches[node], shared_batches._state_key(QUERY)
+        await batches.reserve(QUERY, 0)
+        waiting: list[Callable[[bool], None]] = []
+        self.patch(node.store, "when_stored", waiting.append)
+        batches.published(QUERY, 0)
+        waiting.pop()(False)
+        await self.until(lambda: bool(waiting))
+        assert b'"done":false' in self.bucket.entries[key].value
+        assert batches._settled.last(QUERY) == -1
+        waiting.pop()(True)
+        await self.until(lambda: b'"done":true' in self.bucket.entries[key].value)
+        assert not waiting
+
+    async def test_nothing_is_reserved_that_is_not_on_disk(self) -> None:
+        node = self.writing()
+        key = shared_batches._state_key(QUERY)
+        self.patch(node.store, "when_synced", lambda call: call(False))
+        with pytest.raises(HistoryUnavailable):
+            await self.batches[node].reserve(QUERY, 0)
+        await self.until(lambda: not self.batches[node]._unsettled)
+        assert b'"broker":""' in self.bucket.entries[key].value
 
     async def test_one_of_two_brokers_wins(self) -> None:
         here, there = (self.batches[self.writing()] for _ in range(2))

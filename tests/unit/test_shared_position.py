@@ -14,15 +14,18 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.backplane import position_index
-from pubsub.backplane.position_index import KNOWN, POINTS, PositionIndex
+from pubsub.backplane.position_index import KNOWN, POINTS, PositionIndex, messages_of
 from pubsub.backplane.shared_position import (
     MalformedPosition,
     SharedPosition,
     UnknownPosition,
     decode,
 )
+from pubsub.store.block import encode_block
 from pubsub.store.shared_store import SharedStore
+from pubsub.store.stored_runs import record_of
 from tests.profiles import examples
+from tests.unit.fakes import batch_of
 from tests.unit.replicas import Node, ReplicaCase
 
 ORIGINS = ("aa", "bb", "cc")
@@ -218,6 +221,31 @@ class TextTests(SynchronousTestCase):
         assert log.index.find(SharedPosition(0, {"zz": {9: 4}})).start == 0
 
 
+class MessagesOfBlockTests(SynchronousTestCase):
+    """The messages of a block of the log"""
+
+    def test_sequences_with_a_gap(self) -> None:
+        first, second = batch_of([b"0", b"1"]), batch_of([b"2", b"3"])
+        first.offset, first.sequence, second.offset, second.sequence = 10, 4, 12, 9
+        block = encode_block([record_of(first), record_of(second)], 7, 10, 14)
+        pieces = [(10, 7, 4, 2), (12, 7, 9, 2)]
+        assert [one[:4] for one in messages_of(block, 0, 99)] == pieces
+        assert [one[:4] for one in messages_of(block, 11, 13)] == [(11, 7, 5, 1), (12, 7, 9, 1)]
+
+    def test_consecutive_messages_are_one_piece(self) -> None:
+        first, second = batch_of([b"0", b"1"]), batch_of([b"22", b"3"])
+        first.offset, first.sequence, second.offset, second.sequence = 10, 4, 12, 6
+        block = encode_block([record_of(first), record_of(second)], 7, 10, 14)
+        assert list(messages_of(block, 10, 14)) == [(10, 7, 4, 4, 5)]
+        for start, stop in ((11, 14), (10, 13), (12, 13)):
+            found = [
+                (at, first, count) for at, _, first, count, _ in messages_of(block, start, stop)
+            ]
+            assert [at - 6 for at, _, _ in found] == [first for _, first, _ in found]
+            assert sum(count for _, _, count in found) == stop - start
+            assert found[0][0] == start
+
+
 def reads_that_wait() -> tuple[list[Deferred[None]], Callable[..., Deferred[Any]]]:
     """Return what each read of a log waits for, and the method that reads."""
     reads: list[Deferred[None]] = []
@@ -313,11 +341,14 @@ class LogTests(ReplicaCase):
         self.log.come_back()
         await self.settled(again, there)
         assert await again.payloads() == [b"1", b"4", b"2", b"3"]
-        for offset in range(5):
-            position = await positions.at(offset)
-            missing = (await again.payloads())[offset:]
-            assert await self.read(again, position) == missing
-            assert sorted(await self.read(there, position)) == sorted(missing)
+        for _ in range(2):
+            for offset in range(5):
+                position = await again.history.positions.at(offset)
+                missing = (await again.payloads())[offset:]
+                assert await self.read(again, position) == missing
+                assert sorted(await self.read(there, position)) == sorted(missing)
+            again = await self.again(again)
+            await self.settled(again, there)
 
     async def test_all_messages_of_a_run_are_lost(self) -> None:
         here, there = self.node(), self.node()
@@ -404,11 +435,30 @@ class LogTests(ReplicaCase):
             read.callback(None)
         again.publish("t", b"3")
         await self.settled(again, there)
-        for offset in range(5):
-            position = await again.history.positions.at(offset)
-            missing = (await again.payloads())[offset:]
-            assert await self.read(again, position) == missing
-            assert sorted(await self.read(there, position)) == sorted(missing)
+        for _ in range(2):
+            for offset in range(5):
+                position = await again.history.positions.at(offset)
+                missing = (await again.payloads())[offset:]
+                assert await self.read(again, position) == missing
+                assert sorted(await self.read(there, position)) == sorted(missing)
+            again = await self.again(again)
+            await self.settled(again, there)
+
+    async def test_a_run_that_is_not_on_disk_sends_nothing(self) -> None:
+        asked: list[object] = []
+
+        def fail(store: SharedStore, call: Callable[[bool], None]) -> None:
+            asked.append(store)
+            call(False)
+
+        with mock.patch.object(SharedStore, "when_synced", fail):
+            node = self.node()
+            node.publish("t", b"1")
+            # It tries again.
+            await self.until(lambda: len(asked) > 1)
+            assert not self.log.messages
+        await self.settled(node)
+        assert self.log.messages
 
     async def test_positions_that_are_not_reached_yet(self) -> None:
         here, there = self.node(), self.node()
