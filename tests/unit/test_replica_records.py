@@ -117,8 +117,8 @@ class ProgressTests(SynchronousTestCase):
         assert [self.take(*one) for one in taken] == [1, 1, 0, 0, 1, 0, 1, 0]
 
     def test_a_term_ends_those_before(self) -> None:
-        taken = [(1, 1), (1, 2), (3, 2), (3, 1), (1, 3), (2, 1), (3, 2), (4, 1)]
-        assert [self.take(*one) for one in taken] == [1, 1, 0, 1, 0, 0, 1, 1]
+        taken = [(1, 1), (1, 2), (3, 2), (3, 1), (1, 3), (2, 1), (2, 2), (3, 2), (4, 1)]
+        assert [self.take(*one) for one in taken] == [1, 1, 0, 1, 0, 0, 0, 1, 1]
 
     def test_origins_are_apart(self) -> None:
         assert self.take(1, 1)
@@ -167,6 +167,8 @@ class ProgressTests(SynchronousTestCase):
     def test_a_gap_is_accepted_once(self) -> None:
         assert self.take(1, 1)
         self.at = 10
+        # It was taken before the gap.
+        assert not self.take(1, 1)
         assert self.take(1, 7)
         assert self.progress.gaps == 1
         assert not self.take(1, 9)
