@@ -162,6 +162,7 @@ class Rewrite:
     ) -> None:
         self.sources = sources
         self._catalog = catalog
+        self._made: tuple[Segment, SealedSegment] | None = None
         head = sources[0].head
         self._builder = SegmentBuilder(
             directory, head.log_id, head.base, sequence, head.created, grain, compress
@@ -189,8 +190,14 @@ class Rewrite:
             raise
 
     def finish(self) -> tuple[Segment, SealedSegment]:
-        """Put the new segment in its place; the sources are still to be removed."""
-        return self._builder.finish()
+        """Put the new segment in its place, once; the sources are still to be removed."""
+        if self._made is None:
+            self._made = self._builder.finish()
+        return self._made
+
+    def discard(self) -> None:
+        """Remove the new segment, which the metadata do not list."""
+        self._builder.discard()
 
     def _add(self, source: Segment, entry: IndexEntry, contents: TopicCounts) -> None:
         names = self._catalog.visible(contents, entry.stop)

@@ -13,7 +13,7 @@ from pubsub.store.metadata import SealedSegment
 from pubsub.store.parcel import TopicCounts
 from pubsub.store.record import COMPRESSED, REWRITTEN, SEALED, Record, encode, record_of_block
 from pubsub.store.record import LOST as LOST_FLAG
-from pubsub.store.segment import SEGMENT_HEAD_BYTES, Segment, SegmentHead
+from pubsub.store.segment import SEGMENT_HEAD_BYTES, Segment, SegmentHead, index_name
 from pubsub.store.segment_index import DEFAULT_GRAIN, LOST, Grain, SegmentIndex
 
 # Limits of a record that is made: runs, and its time span in µs.
@@ -121,11 +121,17 @@ class SegmentBuilder:
         os.fdatasync(self._file)
 
     def finish(self) -> tuple[Segment, SealedSegment]:
-        """Give the file its name; return the segment, and its row for the metadata."""
-        os.close(self._file)
-        self._file = -1
-        self._directory.rename(self._name, self._segment.name)
-        self._directory.sync()
+        """Give the file its name; return the segment, and its row for the metadata.
+
+        The file is removed if that fails.
+        """
+        try:
+            self._close()
+            self._directory.rename(self._name, self._segment.name)
+            self._directory.sync()
+        except BaseException:
+            self.discard()
+            raise
         write_index(self._directory, self._segment, self._index)
         self._segment.seal()
         index, head = self._index, self._head
@@ -136,8 +142,13 @@ class SegmentBuilder:
         return self._segment, row
 
     def discard(self) -> None:
-        """Remove the file."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-            self._directory.remove(self._name)
+        """Remove the file, which the metadata do not list."""
+        self._close()
+        name = self._segment.name
+        for one in (self._name, index_name(name), name):
+            self._directory.remove(one)
+
+    def _close(self) -> None:
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)

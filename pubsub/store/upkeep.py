@@ -21,7 +21,7 @@ from pubsub.store.ended_topics import EndedTopics
 from pubsub.store.expired_messages import ExpiredMessages, grain_of, horizons_of
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_writer import LogWriter
-from pubsub.store.metadata import Metadata, SealedSegment
+from pubsub.store.metadata import Metadata
 from pubsub.store.record import Found
 from pubsub.store.retention_limits import RetentionLimits
 from pubsub.store.rewrite import Damaged, Rewrite, RewritePlan
@@ -145,19 +145,20 @@ class Upkeep:
             expired.append(segment)
         if empty or expired:
             low = max([catalog.low, *[one.stop for one in expired]])
-            self._replace([*empty, *expired], None, None, low)
+            self._remove([*empty, *expired], low)
             self._metadata.remove_ended(low)
             catalog.forget_ended(low)
         return bool(expired)
 
-    def _replace(
-        self, removed: Sequence[Segment], added: Segment | None, row: SealedSegment | None, low: int
-    ) -> None:
-        """Replace segments in the metadata, in the catalog and on disk."""
-        keys = [one.place for one in removed]
-        self._metadata.replace_segments(keys, [] if row is None else [row], low)
+    def _remove(self, removed: Sequence[Segment], low: int) -> None:
+        """Remove segments from the metadata, from the catalog and from the disk."""
+        self._metadata.replace_segments([one.place for one in removed], [], low)
         self._catalog.low = low
-        self._catalog.replace(removed, [] if added is None else [added])
+        self._replace(removed, [])
+
+    def _replace(self, removed: Sequence[Segment], added: Sequence[Segment]) -> None:
+        """Replace segments, as the metadata have it, in the catalog and on disk."""
+        self._catalog.replace(removed, added)
         for segment in removed:
             self._directory.remove(segment.name)
             self._directory.remove(index_name(segment.name))
@@ -180,6 +181,7 @@ class Upkeep:
                 mark=mark,
             )
             self._low = True
+            self._abandon_rewrite()
         removable = [one for one in self._removable() if one.stop > one.base]
         if not removable:
             # The reserve is kept for the next start.
@@ -193,17 +195,20 @@ class Upkeep:
             last=oldest.stop - 1,
         )
         self._expiry.drop(oldest)
-        self._replace([oldest], None, None, oldest.stop)
+        self._remove([oldest], oldest.stop)
         self._directory.keep_reserve()
         return True
 
     # Rewriting
 
-    def _rewrite_step(self) -> bool:
-        if self._low and self._rewrite is not None:
-            # The new file would take space, and bring back what has just been removed.
+    def _abandon_rewrite(self) -> None:
+        """Remove the new file: it takes space, and would bring back what is removed."""
+        if self._rewrite is not None:
             self._rewrite_steps.close()
+            self._rewrite.discard()
             self._rewrite = None
+
+    def _rewrite_step(self) -> bool:
         if self._rewrite is None:
             sources = [] if self._low else self._plan.next(self._writer.unapplied)
             if not sources:
@@ -217,6 +222,7 @@ class Upkeep:
         try:
             for _ in self._rewrite_steps:
                 return True
+            segment, row = rewrite.finish()
         except Damaged:
             self._plan.leave(rewrite.sources)
             self._rewrite = None
@@ -224,10 +230,13 @@ class Upkeep:
         except BaseException:
             self._rewrite = None
             raise
-        self._rewrite = None
-        segment, row = rewrite.finish()
         self._plan.keep(segment)
-        self._replace(rewrite.sources, segment, row, self._catalog.low)
+        # While the metadata cannot be written, the next steps repeat this: to rewrite again would
+        # leave one more file each time.
+        places = [one.place for one in rewrite.sources]
+        self._metadata.replace_segments(places, [row], self._catalog.low)
+        self._rewrite = None
+        self._replace(rewrite.sources, [segment])
         return True
 
     # The check

@@ -1,0 +1,90 @@
+"""Upkeep of the log while the metadata or the disk cannot be written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from collections.abc import Callable
+from unittest import mock
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.store.log_directory import METADATA, LogDirectory
+from pubsub.store.retention_limits import RetentionLimits
+from tests.unit.fakes import scratch
+from tests.unit.raising import raised
+from tests.unit.upkeep_log import NOW, Log
+
+
+class FailureCase(SynchronousTestCase):
+    """A log of segments of 100 messages."""
+
+    def setUp(self) -> None:
+        self.path = scratch(self) / "history"
+        # The disk of the machine that runs the tests may be nearly full.
+        self.free = self.total = 2**40
+        self.patch(LogDirectory, "free_bytes", lambda _: (self.free, self.total))  # type: ignore[no-untyped-call]
+
+    def fill(self, segments: int, *limits: RetentionLimits) -> Log:
+        """Return the log, with so many segments that are complete."""
+        log = Log(self.path, *limits)
+        self.addCleanup(log.close)
+        for _ in range(100 * segments):
+            log.put(("a", b"%d" % log.next), age=1000)
+            if not log.next % 100:
+                log.seal()
+        return log
+
+
+class RewriteTests(FailureCase):
+    """A rewritten segment that cannot be put in its place"""
+
+    def lock(self, log: Log) -> Callable[[], object]:
+        """Lock the metadata as another program does; return the end of that."""
+        log.metadata.wait_for_locks(0)
+        other = sqlite3.connect(self.path / METADATA, isolation_level=None)
+        self.addCleanup(other.close)
+        other.execute("BEGIN IMMEDIATE")
+        return lambda: other.execute("ROLLBACK")
+
+    def test_locked_metadata_leave_one_file(self) -> None:
+        log = self.fill(1)
+        end = self.lock(log)
+        before = log.messages()
+        for _ in range(5):
+            raised(sqlite3.OperationalError, log.rest)
+        sources = log.catalog.segments[:1]
+        new = set(log.directory.segments()) - {one.name for one in log.catalog.segments}
+        assert len(new) == 1
+        end()
+        log.rest()
+        assert log.files() == 2
+        assert {log.catalog.segments[0].name} == new
+        assert not {one.name for one in sources} & set(log.directory.segments())
+        assert log.messages() == before
+
+    def test_it_is_removed_if_the_disk_becomes_full(self) -> None:
+        log = self.fill(2)
+        end = self.lock(log)
+        raised(sqlite3.OperationalError, log.rest)
+        self.free = 2**27
+        end()
+        assert log.upkeep.step(NOW)
+        self.free = self.total
+        log.rest()
+        assert log.files() == 2
+        assert list(log.messages()) == [*range(100, 200)]
+
+    def test_names_that_cannot_be_synced(self) -> None:
+        log = self.fill(1)
+        before, names = log.messages(), set(os.listdir(self.path))
+        broken = OSError(errno.EIO, os.strerror(errno.EIO))
+        for name in ("rename", "sync"):
+            with mock.patch.object(LogDirectory, name, side_effect=broken):
+                for _ in range(2):
+                    assert raised(OSError, log.rest) is broken
+            assert set(os.listdir(self.path)) <= names | {"reserve"}
+        log.rest()
+        assert log.files() == 2
+        assert log.messages() == before
