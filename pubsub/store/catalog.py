@@ -43,7 +43,8 @@ class Catalog:
 
     ``ended`` has the offset at which each topic that ended did. ``end`` is the offset after the
     last message if that is known otherwise than from the segments, as the last ones are missing.
-    ``damage`` has the damage that readers and checks found so far.
+    ``damage`` has the damage that readers and checks found so far. ``is_written`` is True in the
+    process that writes the log: no other one may remove its files.
 
     The first of ``horizons`` that matches a topic applies.
     """
@@ -54,6 +55,7 @@ class Catalog:
     horizons: Sequence[Horizon] = ()
     end: int = 0
     damage: Damage = field(default_factory=Damage)
+    is_written: bool = False
 
     def __post_init__(self) -> None:
         self._used: OrderedDict[Segment, None] = OrderedDict()
@@ -141,6 +143,10 @@ class Catalog:
         if not self.ended and all(one.offset < before for one in self.horizons):
             return frozenset(topics)
         return frozenset([name for name in topics if self.hidden_before(name) < before])
+
+    def is_lost(self, segment: Segment) -> bool:
+        """Return whether the file of ``segment``, which is not there, is lost for good."""
+        return self.is_written and not segment.removed
 
     def use(self, segment: Segment) -> None:
         """Keep the index of ``segment`` in memory, and release one that was not read for long."""

@@ -156,7 +156,7 @@ class ExpiredMessages:
             if segment.base >= stop:
                 return
             catalog.use(segment)
-            index = segment.index
+            index = segment.index_or_damage()
             closed = len(index) if segment.sealed else index.closed_entries
             for number in range(index.entry_at(start), closed):
                 entry = index.entry(number)

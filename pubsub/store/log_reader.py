@@ -53,7 +53,12 @@ class _Walk:
             if self._examined >= SCAN:
                 return
             self._catalog.use(segment)
-            yield from self._items_of(segment)
+            try:
+                yield from self._items_of(segment)
+            except FileNotFoundError:
+                if not self._catalog.is_lost(segment):
+                    raise
+                yield self._damaged(self.offset, min(segment.stop, self.stop))
             if self._examined > SCAN:
                 return
             self.offset = max(self.offset, min(segment.stop, self.stop))
@@ -187,20 +192,32 @@ def offset_at(catalog: Catalog, timestamp: int) -> int:
         if segment.last_timestamp < timestamp:
             continue
         catalog.use(segment)
-        index = segment.index
-        for number in range(index.entry_at(first), len(index)):
-            entry = index.entry(number)
-            if entry.last < timestamp or entry.stop <= first:
-                continue
-            for item in catalog.records(segment, entry):
-                if not isinstance(item, Found):
-                    # A reader that continues from there gets the damage reported.
-                    return max(item[0], first)
-                for start, _, _, _, _, _, stamp, _ in RUN.iter_unpack(item.block().runs):
-                    offset: int = item.head.base + start
-                    if stamp >= timestamp and offset >= first:
-                        return offset
+        try:
+            found = _offset_in(catalog, segment, timestamp, first)
+        except FileNotFoundError:
+            if not catalog.is_lost(segment):
+                raise
+            found = max(segment.base, first)
+        if found is not None:
+            return found
     return catalog.stop
+
+
+def _offset_in(catalog: Catalog, segment: Segment, timestamp: int, first: int) -> int | None:
+    index = segment.index
+    for number in range(index.entry_at(first), len(index)):
+        entry = index.entry(number)
+        if entry.last < timestamp or entry.stop <= first:
+            continue
+        for item in catalog.records(segment, entry):
+            if not isinstance(item, Found):
+                # A reader that continues from there gets the damage reported.
+                return max(item[0], first)
+            for start, _, _, _, _, _, stamp, _ in RUN.iter_unpack(item.block().runs):
+                offset: int = item.head.base + start
+                if stamp >= timestamp and offset >= first:
+                    return offset
+    return None
 
 
 def topics_in(catalog: Catalog, start: int, stop: int) -> TopicCounts:
@@ -211,7 +228,7 @@ def topics_in(catalog: Catalog, start: int, stop: int) -> TopicCounts:
         if segment.base >= stop:
             break
         catalog.use(segment)
-        index = segment.index
+        index = segment.index_or_damage() if catalog.is_lost(segment) else segment.index
         for number in range(index.entry_at(start), len(index)):
             entry = index.entry(number)
             if entry.base >= stop:

@@ -147,7 +147,8 @@ class _Recovery:
         segments = self._without_leftovers(
             [one for name in self._names if (one := self._open(name))]
         )
-        catalog = Catalog(tuple(segments), low=self._state.first, damage=self._damage)
+        first = self._state.first
+        catalog = Catalog(tuple(segments), low=first, damage=self._damage, is_written=True)
         scanned = self._scan_all(segments)
         self._report_holes(segments)
         end = segments[-1].stop if segments else self._state.stop

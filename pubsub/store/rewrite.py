@@ -18,7 +18,7 @@ from pubsub.store.metadata import SealedSegment
 from pubsub.store.parcel import TopicCounts
 from pubsub.store.record import LOST as LOST_FLAG
 from pubsub.store.record import Found
-from pubsub.store.segment import Segment
+from pubsub.store.segment import UNREADABLE, Segment
 from pubsub.store.segment_builder import SegmentBuilder
 from pubsub.store.segment_index import LOST, Grain, IndexEntry, SegmentIndex
 
@@ -53,6 +53,7 @@ class RewritePlan:
         self._sizes: dict[int, tuple[int, int, bool]] = {}
         self._kept: set[int] = set()
         self._damaged: set[int] = set()
+        self._unreadable: list[Segment] = []
         self._cursor = 0
 
     def keep(self, segment: Segment) -> None:
@@ -62,6 +63,11 @@ class RewritePlan:
     def leave(self, segments: Sequence[Segment]) -> None:
         """Note segments that have damage."""
         self._damaged |= {one.head.sequence for one in segments}
+
+    def take_unreadable(self) -> list[Segment]:
+        """Return segments that ``next`` has found to be unreadable, each once."""
+        found, self._unreadable = self._unreadable, []
+        return found
 
     def next(self, before: tuple[int, int]) -> list[Segment]:
         """Return neighbours to be rewritten together, of the segments whose place is before."""
@@ -79,10 +85,18 @@ class RewritePlan:
         self._sizes = {key: size for key, size in self._sizes.items() if key in present}
         new = [one for one in sealed if one.head.sequence not in self._sizes]
         for segment in new[:_EXAMINED]:
-            self._catalog.use(segment)
-            index = segment.index
-            size = (index.records, index.end, segment.compressed)
+            try:
+                self._catalog.use(segment)
+                index = segment.index
+                size = (index.records, index.end, segment.compressed)
+            except OSError as error:
+                if error.errno not in UNREADABLE:
+                    raise
+                self.leave([segment])
+                self._unreadable.append(segment)
+                continue
             self._sizes[segment.head.sequence] = size
+        sealed = [one for one in sealed if one.head.sequence not in self._damaged]
         return (
             self._small_records(sealed)
             or self._small_segments(sealed)
@@ -128,7 +142,8 @@ class RewritePlan:
         for segment in after[:_EXAMINED]:
             self._cursor = segment.stop
             self._catalog.use(segment)
-            if _dead_part(self._catalog, segment, segment.index) > 0.5:
+            index = segment.index_or_damage()
+            if _dead_part(self._catalog, segment, index) > 0.5:
                 return [segment]
         if len(after) <= _EXAMINED:
             self._cursor = 0
@@ -176,7 +191,7 @@ class Rewrite:
         try:
             read = 0
             for source in self.sources:
-                index = source.index
+                index = source.index_or_damage()
                 for number in range(len(index)):
                     entry = index.entry(number)
                     self._add(source, entry, index.contents(number))

@@ -10,6 +10,7 @@ otherwise end the process with a signal.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from zlib import crc32
 from pubsub.errors import NewerVersion
 from pubsub.store.record import COMPRESSED, HEAD_BYTES, Found, decode_head, is_intact
 from pubsub.store.record import START as RECORD_START
-from pubsub.store.segment_index import IndexEntry, SegmentIndex
+from pubsub.store.segment_index import LOST, IndexEntry, SegmentIndex
 from pubsub.store.segment_scan import add_damage, survey
 
 SUFFIX, INDEX_SUFFIX = ".log", ".index"
@@ -31,6 +32,8 @@ _CRC = struct.Struct("<II")
 # Offsets and numbers are below this: SQLite has no larger ones.
 _NUMBERS = 2**63
 SEGMENT_HEAD_BYTES = _HEAD.size + _CRC.size
+UNREADABLE = errno.EIO, errno.ENOENT
+"""Errors of a disk that does not have a file any more; others, as of too many open files, pass."""
 
 
 class NotASegment(Exception):
@@ -170,10 +173,25 @@ class Segment:
                 self._index = self._read_index()
             return self._index
 
+    def index_or_damage(self) -> SegmentIndex:
+        """Return the index, or one of a damaged range if the disk has the files no more."""
+        try:
+            return self.index
+        except OSError as error:
+            if error.errno not in UNREADABLE or self._last is None:
+                raise
+        index = SegmentIndex(self.base, SEGMENT_HEAD_BYTES)
+        lost = {LOST: (self._stop - self.base, 0)}
+        index.add(self.base, self._stop, 1, self._last, self._last, lost)
+        index.close_entry()
+        return index
+
     def release(self) -> None:
         """Release the index and the descriptor of a segment that was not read for a while."""
         with self._lock:
             if self.sealed:
+                if self._index is not None and self._last is None:
+                    self._last = self._index.last_timestamp
                 self._index = None
                 if self._file >= 0:
                     os.close(self._file)

@@ -137,8 +137,8 @@ class Upkeep:
             if segment.base == segment.stop:
                 continue
             if segment.stop > catalog.low:
-                topics = segment.index.topics
                 catalog.use(segment)
+                topics = segment.index_or_damage().topics
                 if any(catalog.hidden_before(name) < segment.stop for name in topics):
                     break
             # Otherwise a crash has left the file.
@@ -211,6 +211,8 @@ class Upkeep:
     def _rewrite_step(self) -> bool:
         if self._rewrite is None:
             sources = [] if self._low else self._plan.next(self._writer.unapplied)
+            for one in self._plan.take_unreadable():
+                self._report_damaged(one.base, one.stop)
             if not sources:
                 return False
             number = self._writer.take_sequence()
@@ -251,7 +253,7 @@ class Upkeep:
                 break
             try:
                 self._catalog.use(segment)
-                index = segment.index
+                index = segment.index_or_damage()
                 for number in range(len(index)):
                     for item in _verified(segment, index.entry(number)):
                         if not isinstance(item, Found):

@@ -1,4 +1,4 @@
-"""Upkeep of the log while the metadata or the disk cannot be written."""
+"""Upkeep of the log while files are missing, or the metadata or the disk cannot be written."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.store import segment
 from pubsub.store.log_directory import METADATA, LogDirectory
-from pubsub.store.retention_limits import RetentionLimits
+from pubsub.store.retention_limits import MICROSECONDS, RetentionLimits
+from pubsub.store.segment import Segment
 from tests.unit.fakes import scratch
 from tests.unit.raising import raised
+from tests.unit.streams import logged
 from tests.unit.upkeep_log import NOW, Log
 
 
@@ -87,4 +90,68 @@ class RewriteTests(FailureCase):
             assert set(os.listdir(self.path)) <= names | {"reserve"}
         log.rest()
         assert log.files() == 2
+        assert log.messages() == before
+
+
+class UnreadableTests(FailureCase):
+    """A segment that cannot be read, with its index, does not stop the upkeep of the others"""
+
+    def check(self, log: Log) -> None:
+        """Check the upkeep of a log without its second segment, whose messages expire."""
+        begin, stop = 100, 200
+        lines = logged(self)
+        for _ in range(3):
+            log.rest()
+        reports = [one for one in lines if "damaged" in one]
+        assert reports == [f"history: offsets {begin} to {stop - 1} are damaged"]
+        assert log.catalog.damage.ranges(0) == [(begin, stop)]
+        first, second, *_ = log.catalog.segments
+        assert (first.base, second.base) == (0, begin)
+        # The others are rewritten.
+        assert first.index.records < 10
+        log.rest(NOW + 10_000 * MICROSECONDS)
+        assert log.files() == 1
+        assert log.catalog.first == 400
+
+    def test_files_that_were_removed(self) -> None:
+        log = self.fill(4, RetentionLimits("*", seconds=5000))
+        for one in log.catalog.segments[:-1]:
+            one.release()
+        name = log.catalog.segments[1].name
+        for suffix in (".log", ".index"):
+            (self.path / name).with_suffix(suffix).unlink()
+        self.check(log)
+
+    def test_a_broken_part_of_the_disk(self) -> None:
+        log = self.fill(4, RetentionLimits("*", seconds=5000))
+        for one in log.catalog.segments[:-1]:
+            one.release()
+        self.fail_to_open(log.catalog.segments[1], errno.EIO)
+        self.check(log)
+
+    def fail_to_open(self, broken: Segment, number: int) -> None:
+        """Let the files of a segment fail to open with this error."""
+        opened = segment._open
+        stem = broken.name.removesuffix(".log")
+
+        def fail(directory: int, name: str) -> int:
+            if name.startswith(stem):
+                raise OSError(number, os.strerror(number))
+            return opened(directory, name)
+
+        self.patch(segment, "_open", fail)  # type: ignore[no-untyped-call]
+
+    def test_an_error_that_passes_is_no_damage(self) -> None:
+        log = self.fill(2, RetentionLimits("*", seconds=5000))
+        before = log.messages()
+        for one in log.catalog.segments[:-1]:
+            one.release()
+        with mock.patch.object(
+            segment, "_open", side_effect=OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        ):
+            assert raised(OSError, log.rest).errno == errno.EMFILE
+        log.rest()
+        assert not log.catalog.damage.ranges(0)
+        assert log.files() == 3
+        assert all(one.index.records < 10 for one in log.catalog.segments)
         assert log.messages() == before
