@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from typing import Any, cast
+from unittest.mock import patch
 
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.queue_keys import QueueKeys
 from pubsub.errors import NotAuthorized, Refused
 from pubsub.wire.connection import Connection
 from pubsub.wire.pending_change import PendingChange
+from tests.unit import fast_wire as wire
+from tests.unit.fast_wire import OWNER, FastCase
 from tests.unit.streams import logged
 
 
@@ -86,3 +91,44 @@ class PendingChangeTests(SynchronousTestCase):
             errors = self.flushLoggedErrors(ZeroDivisionError)  # type: ignore[no-untyped-call]
             assert len(errors) == 1
         assert lines == ["a change that takes several ticks failed"] * 2
+
+
+class RotationTests(FastCase):
+    """A rotation of fast that another party ends"""
+
+    def setUp(self) -> None:
+        self.fast = self.house()
+        self.owner = self.fast.owner()
+        self.done: Deferred[None] = Deferred()
+        with patch.object(QueueKeys, "rotate", lambda *_: self.done):
+            # The packet behind it comes with the same read.
+            self.owner.send(wire.rotate(OWNER, b"k2") + wire.create(OWNER, "first"))
+
+    def created(self) -> list[bool]:
+        """Return whether the topics of the packets behind it were created."""
+        return [name in self.fast.broker.topics for name in ("first", "second")]
+
+    def settle(self) -> None:
+        """End some ticks."""
+        for _ in range(3):
+            self.fast.turn()
+
+    def test_the_client_is_not_read_meanwhile(self) -> None:
+        """Or it could make the broker keep any number of packets."""
+        assert self.owner.stream.paused
+        self.owner.stream.feed(wire.create(OWNER, "second"))
+        self.settle()
+        assert self.created() == [False, False]
+        self.done.callback(None)
+        assert not self.owner.stream.paused
+        self.settle()
+        assert self.created() == [True, True]
+
+    def test_a_failure_ends_the_connection(self) -> None:
+        """What the client sent behind it is not done: it may depend on the change."""
+        self.done.errback(Failure(RuntimeError("a defect")))
+        self.settle()
+        assert self.owner.stream.aborted
+        assert self.owner.take() == b""
+        assert self.created() == [False, False]
+        assert len(self.flushLoggedErrors(RuntimeError)) == 1  # type: ignore[no-untyped-call]

@@ -155,3 +155,52 @@ class UnreadableTests(FailureCase):
         assert log.files() == 3
         assert all(one.index.records < 10 for one in log.catalog.segments)
         assert log.messages() == before
+
+
+class PaceTests(FailureCase):
+    """What the next steps need"""
+
+    def test_segments_expire_early_one_after_another(self) -> None:
+        """Not one in each second: messages may come faster than that."""
+        log = self.fill(3)
+        self.free = 2**27
+        assert [log.upkeep.step(NOW) for _ in range(4)] == [True, True, True, False]
+        assert log.catalog.first == 300
+
+    def test_new_limits_are_kept_in_the_next_segments_too(self) -> None:
+        log = self.fill(0)
+        log.put(("a", b"x"))
+        log.upkeep.reconfigure([RetentionLimits("a", messages=8)], False)
+        log.upkeep.step(NOW)
+        log.seal()
+        for _ in range(50):
+            log.put(("a", b"x"))
+        log.rest()
+        assert len(log.read("a")) == 8
+
+
+class CheckTests(FailureCase):
+    """The check after a crash, while upkeep removes segments"""
+
+    def test_it_goes_on_behind_a_segment_that_was_removed(self) -> None:
+        limits = RetentionLimits("*", seconds=5000)
+        log = Log(self.path, limits)
+        for number, age in enumerate((1000, 1000, 0)):
+            log.put(("a", b"message %d" % number), age=age)
+            log.seal()
+        for one in (log.metadata, log.directory):
+            one.close()
+        third = sorted(self.path.glob("*.log"))[2]
+        third.write_bytes(third.read_bytes().replace(b"message 2", b"message x"))
+        log = Log(self.path, limits)
+        self.addCleanup(log.close)
+        lines = logged(self)
+        # The check begins with three segments, of which the first two expire at once.
+        log.upkeep.step(NOW)
+        for one in log.catalog.segments[:3]:
+            one.release()
+        for _ in range(10):
+            log.upkeep.step(NOW + 4500 * MICROSECONDS)
+        assert log.catalog.low == 2
+        assert "history: offsets 2 to 2 are damaged" in lines
+        assert "history: the check is complete; 1 records are damaged" in lines
