@@ -15,10 +15,13 @@ from pubsub.store.log_directory import METADATA, LogDirectory
 from pubsub.store.log_files import write_index
 from pubsub.store.metadata import LogPlace, Metadata, SealedSegment
 from pubsub.store.open_segment import OpenSegment, WrittenRecords
+from pubsub.store.record import End, Operation, Put
 
 log = Logger()
 # Acknowledgments wait meanwhile, of records that are on disk; a change that fails is tried again.
 _LOCKED_SECONDS = 0.5
+# Changes that wait, from which on those that later ones replace are removed.
+_MOST = 1000
 
 
 class MetadataCopy:
@@ -30,6 +33,7 @@ class MetadataCopy:
         metadata.wait_for_locks(_LOCKED_SECONDS)
         self.waiting: tuple[WrittenRecords, ...] = ()
         """Synced records with operations that are not applied, and the last synced ones."""
+        self._changes, self._most = 0, _MOST
         self.failing: str | None = None
         """The reason why the metadata cannot be written; None while it can."""
 
@@ -40,6 +44,31 @@ class MetadataCopy:
             # Only its place was needed. They would add up while SQLite cannot write.
             before = before[:-1]
         self.waiting = (*before, *[one for one in written[:-1] if one.operations], *written[-1:])
+        self._changes += sum([len(one.operations) for one in written])
+        if self._changes > self._most:
+            self._remove_replaced()
+
+    def _remove_replaced(self) -> None:
+        """Keep the last change of each value: they would add up while SQLite cannot write.
+
+        All of them are applied at once, so that the others have no effect.
+        """
+        seen: set[tuple[str, ...]] = set()
+        self._changes = 0
+        for one in reversed(self.waiting):
+            kept: list[Operation] = []
+            for operation in reversed(one.operations):
+                key = _row_of(operation)
+                if key is None or key not in seen:
+                    kept.append(operation)
+                if key is not None:
+                    seen.add(key)
+            one.operations = kept[::-1]
+            self._changes += len(kept)
+        *before, last = self.waiting
+        self.waiting = (*[one for one in before if one.operations], last)
+        # Each change is looked at a few times, however many rows there are.
+        self._most = max(2 * self._changes, _MOST)
 
     def apply(self, to_seal: Sequence[OpenSegment], stop: int, final: bool) -> bool:
         """Apply waiting changes; return whether the segments ``to_seal`` are recorded as sealed.
@@ -60,6 +89,7 @@ class MetadataCopy:
             self._report(str(error))
             return False
         self.waiting = ()
+        self._changes, self._most = 0, _MOST
         self._report(None)
         return True
 
@@ -84,3 +114,10 @@ class MetadataCopy:
             )
         elif problem is None and before is not None:
             log.info("history: {file} can be written again", file=file)
+
+
+def _row_of(operation: Operation) -> tuple[str, ...] | None:
+    """Return what the operation changes; None if no other one changes that."""
+    if isinstance(operation, Put):
+        return operation.table, operation.key
+    return (operation.topic,) if isinstance(operation, End) else None
