@@ -274,6 +274,8 @@ class ListenTests(TestCase):
             transport = cast(LightTransport, server.transport)
             assert type(transport) is LightTransport
             assert transport.getTcpNoDelay()
+            # A peer that has vanished is noticed.
+            assert transport.getTcpKeepAlive()
             transport.write(b"hello")
             assert client.recv(10) == b"hello"
             transport.connectionLost(Failure(ConnectionDone()))

@@ -1,13 +1,16 @@
-"""New segments: their names are on disk before their messages are acknowledged."""
+"""New segments are on disk, with their names, before anything depends on that."""
 
 from __future__ import annotations
 
 import errno
 import os
+from typing import Any
 
 from pubsub.store import log_writer
+from pubsub.store.log_directory import LogDirectory
 from tests.unit.logs import LogCase, numbered
 from tests.unit.raising import raised
+from tests.unit.upkeep_log import Log
 
 
 class NameTests(LogCase):
@@ -64,3 +67,41 @@ class SizeTests(LogCase):
         found, damaged = log.read()
         assert [one.offset for one in found] == [*range(25)]
         assert not damaged
+
+
+class RewriteTests(LogCase):
+    """A rewritten segment takes the place of others"""
+
+    def test_the_others_are_removed_when_it_is_on_disk(self) -> None:
+        self.patch(LogDirectory, "free_bytes", lambda _: (2**40, 2**40))
+        log = Log(self.path)
+        self.addCleanup(log.close)
+        for number in range(100):
+            log.put(("a", b"%d" % number))
+        log.seal()
+        calls: list[tuple[str, str]] = []
+
+        def record(owner: Any, name: str) -> None:
+            real = getattr(owner, name)
+
+            def call(first: Any, *given: Any, **named: Any) -> Any:
+                about = os.readlink(f"/proc/self/fd/{first}") if isinstance(first, int) else first
+                calls.append((name, os.path.basename(about)))
+                return real(first, *given, **named)
+
+            self.patch(owner, name, call)
+
+        for name in ("pwritev", "fdatasync", "rename", "fsync", "unlink"):
+            record(os, name)
+        old, _ = log.directory.segments()
+        log.rest()
+        new, _ = log.directory.segments()
+        assert new != old
+        calls = [one for one in calls if "index" not in one[1] and one[1] != "reserve"]
+        written = [number for number, one in enumerate(calls) if one == ("pwritev", new + ".new")]
+        assert calls[written[-1] + 1 :] == [
+            ("fdatasync", new + ".new"),
+            ("rename", new + ".new"),
+            ("fsync", self.path.name),
+            ("unlink", old),
+        ]

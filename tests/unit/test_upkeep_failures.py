@@ -188,8 +188,8 @@ class CheckTests(FailureCase):
         for number, age in enumerate((1000, 1000, 0)):
             log.put(("a", b"message %d" % number), age=age)
             log.seal()
-        for one in (log.metadata, log.directory):
-            one.close()
+        log.metadata.close()
+        log.directory.close()
         third = sorted(self.path.glob("*.log"))[2]
         third.write_bytes(third.read_bytes().replace(b"message 2", b"message x"))
         log = Log(self.path, limits)
