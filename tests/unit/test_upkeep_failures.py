@@ -10,7 +10,7 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.store import segment
+from pubsub.store import rewrite, segment
 from pubsub.store.log_directory import METADATA, LogDirectory
 from pubsub.store.retention_limits import MICROSECONDS, RetentionLimits
 from pubsub.store.segment import Segment
@@ -204,3 +204,25 @@ class CheckTests(FailureCase):
         assert log.catalog.low == 2
         assert "history: offsets 2 to 2 are damaged" in lines
         assert "history: the check is complete; 1 records are damaged" in lines
+
+
+class DeadTests(FailureCase):
+    """Segments of which most has expired, among many"""
+
+    def test_all_of_them_are_looked_at_again_and_again(self) -> None:
+        self.patch(rewrite, "_EXAMINED", 2)  # type: ignore[no-untyped-call]
+        self.patch(rewrite, "_SMALL_SEGMENT", 0)  # type: ignore[no-untyped-call]
+        log = Log(self.path)
+        self.addCleanup(log.close)
+        for number in range(7):
+            log.put((f"topic {number}", bytes(10_000)), ("kept", b"%d" % number))
+            log.seal()
+        log.rest()
+        # In an order in which each is found only by another pass.
+        for number in (6, 1, 4):
+            log.end(f"topic {number}")
+            log.rest()
+            for _ in range(5):
+                log.upkeep.step(NOW)
+            assert log.catalog.segments[number].index.end < 1000
+        assert [payload for _, _, payload in log.read("kept")] == [b"%d" % n for n in range(7)]
