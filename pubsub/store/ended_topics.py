@@ -13,7 +13,7 @@ from itertools import takewhile
 from pubsub.store.catalog import Catalog
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.metadata import Metadata
-from pubsub.store.segment import Segment
+from pubsub.store.segment import UNREADABLE, Segment
 
 # Topics that have ended from which on the log is searched for their messages.
 _MANY = 10_000
@@ -73,6 +73,14 @@ class EndedTopics:
         if segment.base == segment.stop:
             return
         self._catalog.use(segment)
-        for name in segment.index.topics:
+        try:
+            topics = segment.index.topics
+        except OSError as error:
+            if error.errno not in UNREADABLE:
+                raise
+            # Nothing is forgotten: it may have messages that can be read later.
+            unseen.clear()
+            return
+        for name in topics:
             if unseen.get(name, 0) > segment.base:
                 del unseen[name]

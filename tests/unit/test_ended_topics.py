@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+from unittest.mock import patch
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.store import ended_topics
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.retention_limits import RetentionLimits
+from pubsub.store.segment import Segment
 from tests.unit.fakes import scratch
 from tests.unit.upkeep_log import Log
 
@@ -122,6 +126,25 @@ class EndedTopicTests(SynchronousTestCase):
         self.log.seal()
         self.log.rest()
         assert sorted(self.known()) == names
+
+    def test_a_segment_that_cannot_be_read_now(self) -> None:
+        """It may have messages that are hidden."""
+        self.log.put(("a", b""), *[("other", b"x" * 100)] * 10)
+        self.log.end("a")
+        self.end_empty(MANY)
+        self.log.seal()
+        error = OSError(errno.EIO, "Input/output error")
+        search = ended_topics.EndedTopics(self.log.catalog, self.log.metadata, self.log.writer)
+        self.log.catalog.segments[0].release()
+        with patch.object(Segment, "_read_index", side_effect=error):
+            while search.step():
+                pass
+        assert len(self.known()) == MANY + 1
+        self.log.end("empty-9")
+        self.log.rest()
+        self.log.seal()
+        self.log.rest()
+        assert set(self.known()) <= {"a", "empty-9"}
 
     def test_a_restart(self) -> None:
         self.log.put(("a", b""), *[("other", b"x" * 100)] * 10)
