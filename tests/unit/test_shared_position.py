@@ -275,6 +275,18 @@ class LogTests(ReplicaCase):
             assert not leading or batch.offset < found.stop
         return payloads
 
+    async def assert_known_positions(self, node: Node, there: Node) -> None:
+        """Assert that each position of ``node`` is the same at both, also after its restart."""
+        for _ in range(2):
+            payloads = await node.payloads()
+            for offset in range(len(payloads) + 1):
+                position = await node.history.positions.at(offset)
+                missing = payloads[offset:]
+                assert await self.read(node, position) == missing
+                assert sorted(await self.read(there, position)) == sorted(missing)
+            node = await self.again(node)
+            await self.settled(node, there)
+
     async def test_a_reader_that_goes_on_at_another_broker(self) -> None:
         here, there = self.node(), self.node()
         for number in range(20):
@@ -341,14 +353,7 @@ class LogTests(ReplicaCase):
         self.log.come_back()
         await self.settled(again, there)
         assert await again.payloads() == [b"1", b"4", b"2", b"3"]
-        for _ in range(2):
-            for offset in range(5):
-                position = await again.history.positions.at(offset)
-                missing = (await again.payloads())[offset:]
-                assert await self.read(again, position) == missing
-                assert sorted(await self.read(there, position)) == sorted(missing)
-            again = await self.again(again)
-            await self.settled(again, there)
+        await self.assert_known_positions(again, there)
 
     async def test_all_messages_of_a_run_are_lost(self) -> None:
         here, there = self.node(), self.node()
@@ -370,11 +375,7 @@ class LogTests(ReplicaCase):
         self.log.come_back()
         await self.settled(again, there)
         assert await again.payloads() == [b"3", b"4", b"1", b"2"]
-        for offset in range(5):
-            position = await positions.at(offset)
-            missing = (await again.payloads())[offset:]
-            assert await self.read(again, position) == missing
-            assert sorted(await self.read(there, position)) == sorted(missing)
+        await self.assert_known_positions(again, there)
 
     async def test_a_run_that_has_sent_nothing_is_listed(self) -> None:
         here, there = self.node(), self.node()
@@ -435,14 +436,7 @@ class LogTests(ReplicaCase):
             read.callback(None)
         again.publish("t", b"3")
         await self.settled(again, there)
-        for _ in range(2):
-            for offset in range(5):
-                position = await again.history.positions.at(offset)
-                missing = (await again.payloads())[offset:]
-                assert await self.read(again, position) == missing
-                assert sorted(await self.read(there, position)) == sorted(missing)
-            again = await self.again(again)
-            await self.settled(again, there)
+        await self.assert_known_positions(again, there)
 
     async def test_a_run_that_is_not_on_disk_sends_nothing(self) -> None:
         asked: list[object] = []
