@@ -30,9 +30,9 @@ _OF_TOPICS = (
         "",
     ),
     (
-        """        if not mix.last_timestamp:
-            self._begin_count(mix)
-        mix.count(columns, batch.timestamp)
+        """            if not mix.last_timestamp:
+                self._begin_count(mix)
+            mix.count(columns, batch.timestamp)
         if self._router.forwarding is not None:
             self._router.forwarding.published(mix.topics, batch)
 """,
