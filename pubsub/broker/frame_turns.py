@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 FRAMES = 100
 """Frames that are handled one by one in a tick."""
 _TOGETHER, _STEP = 20, 4
-"""Frames of the rest that are handled together, and for how many of them a step is counted.
+"""Frames of the rest that are handled together if nobody else has any, and those of a step.
 
 Messages between frames that are not known yet are published together: with fewer, much of the work
-would be for the batch."""
+would be for the batch. With several clients, each handles fewer, as all begin in the same tick.
+"""
 
 
 class FrameTurns:
@@ -50,7 +51,9 @@ class FrameTurns:
 
     def _steps(self, parse: Callable[[], object]) -> Work:
         while True:
-            left, self._left = self._left, _TOGETHER
+            # The work that this is a step of is not counted among the others.
+            steps = max(_TOGETHER // _STEP // (len(self._slices) + 1), 1)
+            left, self._left = self._left, steps * _STEP
             try:
                 parse()
                 over = self.are_over
@@ -58,7 +61,7 @@ class FrameTurns:
                 self._left = left
             if not over:
                 return
-            for _ in range(_TOGETHER // _STEP):
+            for _ in range(steps):
                 yield
 
     def _begin_tick(self) -> None:

@@ -157,7 +157,7 @@ class Publisher(PublisherTally):
         return batch
 
     def _is_held(self, topic: Topic) -> bool:
-        """Return whether publishers to ``topic`` that can be held are."""
+        """Return whether a publisher of ``topic`` would be held, if it can be."""
         rules, forwarding = self._rules, self._rules.router.forwarding
         return bool(
             topic.blockers
