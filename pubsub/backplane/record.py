@@ -100,7 +100,7 @@ def _head_of(
     if positions is not None:
         head += _little_endian(array("I", positions))
     if not size:
-        head += _little_endian(array("I", columns.pack_sizes()))
+        head += _little_endian(array("I", columns.words()))
     if headers is not None:
         packed = b"".join(map(_encode_headers, headers))
         head += _U32.pack(len(packed)) + packed
@@ -113,7 +113,7 @@ def joined(columns: Sequence[Columns]) -> Columns:
     size = columns[0].largest
     if all(one.smallest == one.largest == size for one in columns):
         return Columns.equal(data, size, sum([one.count for one in columns]))
-    return Columns.unpack(data, b"".join([one.pack_sizes() for one in columns]), b"")
+    return Columns.unpack(data, b"".join([one.words() for one in columns]), b"")
 
 
 def _encode_headers(headers: Headers) -> bytes:

@@ -129,20 +129,26 @@ class AccessRules:
             (name in self._closed or _SIGN in name) and self._locked(name, publish)
         )
 
-    def may_publish_all(self, names: tuple[str, ...]) -> bool:
+    def may_publish_all(self, names: tuple[str, ...], remember: bool = True) -> bool:
         """True if the client may publish to all these topics and none of them has a queue key.
 
-        False does not mean that it may not: ``check_publish`` decides for each topic.
+        False does not mean that it may not: ``check_publish`` decides for each topic. The answer is
+        remembered, unless these names will probably not come together again.
         """
         view = self.view
         allowed = view.combinations.get(names)
         if allowed is None:
-            allowed = all(
-                view.publish.allows(name) and not name.startswith(RESERVED) for name in names
-            )
-            view.combinations.put(names, allowed)
+            allowed = self._allows_each(names)
+            if remember:
+                view.combinations.put(names, allowed)
         closed = self._closed
-        return allowed and not (closed and any(name in closed for name in names))
+        return allowed and not (closed and any(map(closed.__contains__, names)))
+
+    def _allows_each(self, names: tuple[str, ...]) -> bool:
+        publish = self.view.publish
+        if _SIGN in "".join(names) and any(name.startswith(RESERVED) for name in names):
+            return False
+        return publish.open or all(map(publish.allows, names))
 
     def may_subscribe(self, name: str) -> bool:
         """Return whether the client may subscribe to the topic ``name``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from pubsub.broker.combination_cache import (
     MAX_COMBINATION,
@@ -11,51 +11,60 @@ from pubsub.broker.combination_cache import (
     PastCombinations,
 )
 from pubsub.broker.passing_mix import PassingMix, passing_mix
+from pubsub.broker.wide_mix import WideMix, WideRead
 from pubsub.errors import Refused
 
 if TYPE_CHECKING:
     from pubsub.broker.router import Router
+    from pubsub.broker.slices import Slices
     from pubsub.broker.topic_mix import TopicMix
     from pubsub.broker.topics import Topic
     from pubsub.kernel import Columns
 
-
+ReadMix: TypeAlias = "TopicMix | PassingMix | WideRead"
+"""What the topics of a read are published through."""
 # Topics of addresses that are remembered; the tables of heads have as many addresses, and fewer.
 _MAX_TOPICS = 16_384
 
 
+class RoutedListener(Protocol):
+    """The listener, as its mixes use it."""
+
+    router: Router
+    slices: Slices
+
+
 class AddressMixes:
-    """The mixes of the topics of one listener's addresses.
+    """The mixes of the topics of the addresses of one ``listener``.
 
     ``resolve`` returns the topic of an address or raises Refused. A mix is remembered until one of
     its topics is no longer hosted here, but not one whose combination comes for the first time.
     """
 
-    def __init__(self, router: Router, resolve: Callable[[Any], Topic]) -> None:
-        self._router = router
+    def __init__(self, listener: RoutedListener, resolve: Callable[[Any], Topic]) -> None:
+        self._router = router = listener.router
         self._resolve = resolve
+        self._wide = WideMix(router, listener.slices)
         self._known: CombinationCache[tuple[TopicMix, list[int]]] = CombinationCache(router.memory)
         self._past = PastCombinations(router.memory)
         self._topics: dict[Any, Topic] = {}
 
-    def find(self, columns: Columns) -> tuple[TopicMix | PassingMix, Columns] | None:
+    def find(self, columns: Columns) -> tuple[ReadMix, Columns] | None:
         """Return the mix of the messages' topics, and the messages with its indexes.
 
         None if an address has no topic, if a topic is not hosted by this broker, or if there are
-        more than ``MAX_COMBINATION`` addresses.
+        too many addresses to route their messages in one tick.
         """
         key = tuple(columns.addresses)
-        if len(key) > MAX_COMBINATION:
-            return None
         known = self._known.get(key)
         if known is None:
-            topics = self._topics_of(key)
+            if len(key) > MAX_COMBINATION or not self._past.note(key):
+                once = self._wide.read_of(key) or self._passing(key)
+                if once is not None:
+                    return once, columns
+            topics = None if len(key) > MAX_COMBINATION else self._topics_of(key)
             if topics is None:
                 return None
-            if not self._past.note(key):
-                passing = passing_mix(self._router, topics)
-                if passing is not None:
-                    return passing, columns
             mix = self._router.mix(set(topics))
             places = {topic: index for index, topic in enumerate(mix.topics)}
             known = mix, [places[topic] for topic in topics]
@@ -67,6 +76,13 @@ class AddressMixes:
                 return None
         return mix, columns.remap(indexes)
 
+    def _passing(self, addresses: tuple[Any, ...]) -> PassingMix | None:
+        topics = self._topics_of(addresses)
+        if topics is None:
+            return None
+        self._wide.note_other(len(topics), self._topics)
+        return passing_mix(self._router, topics)
+
     def _topics_of(self, addresses: tuple[Any, ...]) -> list[Topic] | None:
         """Return the topic of each address; None if one has none, or one that is not hosted."""
         known = self._topics
@@ -74,6 +90,7 @@ class AddressMixes:
         for place, topic in enumerate(topics):
             if topic is None or not topic.hosted:
                 address = addresses[place]
+                self._wide.discard(address)
                 try:
                     topics[place] = topic = self._resolve(address)
                 except Refused:
@@ -82,6 +99,7 @@ class AddressMixes:
                     return None
                 if len(known) >= _MAX_TOPICS:
                     known.clear()
+                    self._wide.clear()
                 known[address] = topic
         return topics  # type: ignore[return-value]
 
@@ -89,3 +107,4 @@ class AddressMixes:
         """Forget all mixes, and with them the addresses."""
         self._known.clear()
         self._topics.clear()
+        self._wide.clear()

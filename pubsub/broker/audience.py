@@ -28,20 +28,23 @@ WRITE_BYTES = 256 * 1024
 class Share:
     """The messages of several topics in a delivery.
 
-    ``totals`` is as from ``Columns.totals``, ``wanted`` has the indexes that are delivered.
+    ``indexes`` has the index of each message, as ``Columns.words``, and ``wanted`` those that are
+    delivered, except for ``lost`` messages of each. They are counted only if that is needed.
     """
 
-    __slots__ = ("_topics", "_totals", "_wanted")
+    __slots__ = ("_indexes", "_lost", "_topics", "_wanted")
 
     def __init__(
         self,
         topics: Sequence[Topic],
-        totals: Sequence[tuple[int, int, int]],
+        indexes: bytes,
         wanted: frozenset[int],
+        lost: Mapping[int, int] | None = None,
     ) -> None:
         self._topics = topics
-        self._totals = totals
+        self._indexes = indexes
         self._wanted = wanted
+        self._lost = lost or {}
 
     @property
     def topics(self) -> Iterable[Topic]:
@@ -50,20 +53,17 @@ class Share:
 
     def counts(self, count: int) -> Iterable[tuple[Topic, int]]:
         """See ``DeliverySource``."""
+        numbers = Counter(memoryview(self._indexes).cast("I"))
+        numbers.subtract(self._lost)
         return [
             (self._topics[index], number)
-            for index, number, _ in self._totals
-            if index in self._wanted
+            for index, number in numbers.items()
+            if index in self._wanted and number
         ]
 
     def without(self, lost: Mapping[int, int]) -> Share:
         """Return the share without ``lost`` messages of each index."""
-        totals = [
-            (index, left, 0)
-            for index, number, _ in self._totals
-            if (left := number - lost.get(index, 0))
-        ]
-        return Share(self._topics, totals, self._wanted)
+        return Share(self._topics, self._indexes, self._wanted, lost)
 
 
 class DeliveryShares:

@@ -247,10 +247,10 @@ class Cursor:
             self._enqueue(left, self._encoder((topic,)), topic)
 
     def _enqueue_mixed(self, batch: Batch, topics: tuple[Topic, ...]) -> None:
-        totals = batch.columns.totals()
-        for index, number, _ in totals:
+        for index, number, _ in batch.columns.totals():
             self._positions.of(topics[index]).pending -= number
-        share = Share(topics, totals, frozenset(range(len(topics))))
+        indexes = batch.columns.words(of_indexes=True)
+        share = Share(topics, indexes, frozenset(range(len(topics))))
         self._enqueue(batch, self._encoder(topics), share)
 
     def _encoding(self, topic: Topic) -> Encoding | None:

@@ -9,10 +9,12 @@ from pubsub.broker.batch import Batch, Headers
 from pubsub.broker.gathered_routing import route_gathered
 from pubsub.broker.gathering import Gathering
 from pubsub.broker.passing_mix import PassingMix
+from pubsub.broker.wide_mix import WideRead
 from pubsub.errors import HistoryUnavailable
 from pubsub.kernel import Columns, Senders, add_to_each
 
 if TYPE_CHECKING:
+    from pubsub.broker.address_mixes import ReadMix
     from pubsub.broker.router import Router
     from pubsub.broker.topic_mix import TopicMix
     from pubsub.broker.topic_registry import TopicRegistry
@@ -95,7 +97,7 @@ class Dispatcher:
 
     def publish_mixed(
         self,
-        mix: TopicMix | PassingMix,
+        mix: ReadMix,
         columns: Columns,
         sender: bytes,
         protocol: str,
@@ -121,10 +123,7 @@ class Dispatcher:
         if isinstance(mix, PassingMix):
             mix.publish(self._router, batch)
         else:
-            self._router.route_mixed(mix, batch)
-            if not mix.last_timestamp:
-                self._begin_count(mix)
-            mix.count(columns, batch.timestamp)
+            self._route_mixed(mix, batch)
         if self._router.forwarding is not None:
             self._router.forwarding.published(mix.topics, batch)
         self._sequence += columns.count
@@ -227,10 +226,17 @@ class Dispatcher:
         self._sequence += batch.count
         for topic in mix.topics:
             topic.idle_since = None
+        self._route_mixed(mix, batch)
+
+    def _route_mixed(self, mix: TopicMix | WideRead, batch: Batch) -> None:
+        """Route messages of several topics, and count them for their topics."""
+        if isinstance(mix, WideRead):
+            batch = mix.widened(batch)
+            mix = mix.mix
+        self._router.route_mixed(mix, batch)
         if not mix.last_timestamp:
             self._begin_count(mix)
-        mix.count(columns, batch.timestamp)
-        self._router.route_mixed(mix, batch)
+        mix.count(batch.columns, batch.timestamp)
 
     def _receive(self, topic: Topic, batch: Batch, is_behind: bool = False) -> None:
         """Store and route messages of one topic for which no client waits for a reply.

@@ -75,14 +75,15 @@ def route_gathered(
     if together is None:
         _route_runs(router, topics, batch)
         return
-    totals = batch.columns.totals()
+    indexes = batch.columns.words(of_indexes=True)
     for targets, (encoder, frames) in together.items():
         data, count = FrameEncoder.encode_each(frames, batch.columns, encoder.stamp(batch))
-        share = Share(topics, totals, frozenset(frames))
+        share = Share(topics, indexes, frozenset(frames))
         router.add(GatheredAudience(targets), data, count, batch.offset, share)
-    for index, count, _ in totals:
-        if topics[index].behind:
-            topics[index].passed += count
+    if router.behind:
+        for index, count, _ in batch.columns.totals():
+            if topics[index].behind:
+                topics[index].passed += count
 
 
 def _route_runs(router: Router, topics: Sequence[Topic], batch: Batch) -> None:

@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from pubsub.broker.router import Router
     from pubsub.broker.topics import Topic
 
-# Subscriptions to the topics, at most: all of them are looked at in one tick.
-_SUBSCRIPTIONS = 10_000
+# Topics, and subscriptions to them, at most: all of them are looked at in one tick.
+_TOPICS, _SUBSCRIPTIONS = 3_000, 10_000
 
 
 class PassingMix:
     """Distinct ``topics`` and their ``names``, in the order of a read's indexes."""
 
     __slots__ = ("names", "topics")
+    lasts = False
 
     def __init__(self, topics: Sequence[Topic]) -> None:
         self.topics = tuple(topics)
@@ -43,7 +44,7 @@ def passing_mix(router: Router, topics: Sequence[Topic]) -> PassingMix | None:
 
     That is so if a topic is there twice, or if the work has to be done in slices.
     """
-    if router.waiting or len(set(topics)) < len(topics):
+    if router.waiting or len(topics) > _TOPICS or len(set(topics)) < len(topics):
         return None
     subscriptions = sum([len(group) for topic in topics for group in topic.groups.values()])
     return None if subscriptions > _SUBSCRIPTIONS else PassingMix(topics)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 from pubsub.broker.batch import MAX_SENDER, message_sizes, messages_nbytes
@@ -12,17 +13,19 @@ from pubsub.errors import HistoryUnavailable, NotAuthorized, RateLimited, Sender
 
 if TYPE_CHECKING:
     from pubsub.broker.access import AccessRules
+    from pubsub.broker.address_mixes import ReadMix
     from pubsub.broker.batch import Batch, Headers
     from pubsub.broker.dispatcher import Dispatcher
     from pubsub.broker.memory_budget import MemoryBudget
-    from pubsub.broker.passing_mix import PassingMix
     from pubsub.broker.rate_limits import RateLimiter
     from pubsub.broker.router import Router
-    from pubsub.broker.topic_mix import TopicMix
     from pubsub.broker.topics import Topic
     from pubsub.broker.traffic import Traffic
     from pubsub.interfaces import IStore
     from pubsub.kernel import Columns, HeadTable
+
+_durability_of: Callable[[Topic], object] = attrgetter("durability")
+_blockers_of: Callable[[Topic], object] = attrgetter("blockers")
 
 
 class PublishingRules(Protocol):
@@ -212,7 +215,7 @@ class Publisher(PublisherTally):
         return heads.put_alike(data, gathering.queue, self)
 
     def publish_mixed(
-        self, mix: TopicMix | PassingMix, columns: Columns, sender: bytes | None = None
+        self, mix: ReadMix, columns: Columns, sender: bytes | None = None
     ) -> Batch | None:
         """Publish messages of several topics at once if nothing requires to look at each of them.
 
@@ -221,17 +224,16 @@ class Publisher(PublisherTally):
         published one topic after another, in their order. This broker hosts all of the topics.
         """
         rules, connection = self._rules, self._connection
-        if connection is None or not self.access.may_publish_all(mix.names):
+        if connection is None or not self.access.may_publish_all(mix.names, mix.lasts):
             return None
         if sender is None:
             sender = self.sender
         if len(sender) > MAX_SENDER:
             return None
         topics = mix.topics
-        stored = topics[0].durability > 0
-        for topic in topics:
-            if (topic.durability > 0) is not stored:
-                return None
+        stored = all(map(_durability_of, topics))
+        if not stored and any(map(_durability_of, topics)):
+            return None
         for limiter in self._limiters:
             if limiter.admissible(columns, sender) < columns.count:
                 return None
@@ -243,9 +245,10 @@ class Publisher(PublisherTally):
             return None
         for limiter in self._limiters:
             limiter.take(columns.count, messages_nbytes(columns, sender, None))
-        for topic in topics:
-            if topic.blockers:
-                topic.wait(connection)
+        if any(map(_blockers_of, topics)):
+            for topic in topics:
+                if topic.blockers:
+                    topic.wait(connection)
         if rules.memory.full:
             rules.memory.wait(connection)
         if stored and rules.store.gate.shut:

@@ -150,7 +150,7 @@ class Router:
 
     def route_mixed(self, mix: TopicMix, batch: Batch) -> None:
         """Encode ``batch`` for the audiences of the topics of ``mix``."""
-        totals: Sequence[tuple[int, int, int]] | None = None
+        indexes: bytes | None = None
         audiences = mix.current
         if self.waiting or (
             (audiences is None or len(audiences) > _FEW_AUDIENCES)
@@ -159,11 +159,11 @@ class Router:
             self._sliced.put(batch, mix=mix)
             audiences = ()
         for audience in mix.audiences() if audiences is None else audiences:
-            if totals is None:
-                totals = batch.columns.totals()
-            self.collect(audience, batch, Share(mix.topics, totals, audience.wanted))
+            if indexes is None:
+                indexes = batch.columns.words(of_indexes=True)
+            self.collect(audience, batch, Share(mix.topics, indexes, audience.wanted))
         if self.behind and not self.behind.isdisjoint(mix.topics):
-            for index, count, _ in totals or batch.columns.totals():
+            for index, count, _ in batch.columns.totals():
                 if mix.topics[index].behind:
                     mix.topics[index].passed += count
         if self.pending:

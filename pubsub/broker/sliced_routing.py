@@ -74,7 +74,8 @@ class _WaitingBatch:
         audience = self.mix.wanted_by(recipient)
         if audience is None:
             return None
-        return audience, Share(self.mix.topics, self.batch.columns.totals(), audience.wanted)
+        indexes = self.batch.columns.words(of_indexes=True)
+        return audience, Share(self.mix.topics, indexes, audience.wanted)
 
 
 class _Changing:
@@ -264,9 +265,9 @@ class SlicedRouting:
             # The messages of the audiences are not for the subscribers that join them.
             self._router.hand_over()
             yield from mix.prepare()
-        totals = batch.columns.totals()
+        indexes = batch.columns.words(of_indexes=True)
         for audience in mix.prepared():
-            self._collect(one, audience, Share(mix.topics, totals, audience.wanted))
+            self._collect(one, audience, Share(mix.topics, indexes, audience.wanted))
             yield units
 
     def _collect(self, one: _WaitingBatch, audience: Audience, source: DeliverySource) -> None:

@@ -76,6 +76,8 @@ class TopicMix:
         "names",
         "topics",
     )
+    lasts = True
+    """Whether its topics probably come together again."""
 
     def __init__(self, topics: tuple[Topic, ...]) -> None:
         self.topics = topics

@@ -926,11 +926,8 @@ cdef class Columns:
         """See ``interpreted.Columns.pack``."""
         return Columns.joined([self]), self.words(False), self.words(True)
 
-    def pack_sizes(self):
-        """See ``interpreted.Columns.pack_sizes``."""
-        return self.words(False)
-
-    cdef bytes words(self, bint of_indexes):
+    def words(self, bint of_indexes=False):
+        """See ``interpreted.Columns.words``."""
         cdef bytes out = PyBytes_FromStringAndSize(NULL, 4 * self.count)
         cdef uint32_t *o = <uint32_t *>PyBytes_AsString(out)
         cdef Py_ssize_t i

@@ -40,11 +40,10 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
 
+    from pubsub.broker.address_mixes import ReadMix
     from pubsub.broker.batch import Batch
-    from pubsub.broker.passing_mix import PassingMix
     from pubsub.broker.router import Router
     from pubsub.broker.service import BrokerService
-    from pubsub.broker.topic_mix import TopicMix
     from pubsub.broker.topic_registry import TopicRegistry
     from pubsub.broker.topics import Topic
     from pubsub.broker.traffic import PublisherTally
@@ -115,7 +114,7 @@ class TracedDispatcher(Dispatcher):
 
     def publish_mixed(
         self,
-        mix: TopicMix | PassingMix,
+        mix: ReadMix,
         columns: Columns,
         sender: bytes,
         protocol: str,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -24,6 +26,11 @@ def counts(source: DeliverySource, count: int = 0) -> dict[str, int]:
     return {topic.name: number for topic, number in source.counts(count)}
 
 
+def indexes(*numbers: int) -> bytes:
+    """Return the indexes of as many messages of each topic."""
+    return array("I", [n for n, count in enumerate(numbers) for _ in range(count)]).tobytes()
+
+
 def topics(source: DeliverySource) -> set[str]:
     return {topic.name for topic in source.topics}
 
@@ -32,7 +39,7 @@ class SourceTests(SynchronousTestCase):
     """The messages of each topic in a delivery"""
 
     def setUp(self) -> None:
-        self.share = Share((A, B, C), [(0, 2, 20), (1, 3, 30), (2, 4, 40)], frozenset({0, 2}))
+        self.share = Share((A, B, C), indexes(2, 3, 4), frozenset({0, 2}))
 
     def test_a_topic_is_the_source_of_its_own_messages(self) -> None:
         assert (topics(A), counts(A, 5)) == ({"a"}, {"a": 5})
@@ -42,7 +49,7 @@ class SourceTests(SynchronousTestCase):
         assert counts(self.share) == {"a": 2, "c": 4}
 
     def test_a_topic_without_messages_has_no_share(self) -> None:
-        share = Share((A, B, C), [(2, 4, 40)], frozenset({0, 2}))
+        share = Share((A, B, C), indexes(0, 0, 4), frozenset({0, 2}))
         assert (topics(share), counts(share)) == ({"c"}, {"c": 4})
 
     def test_a_share_without_some_messages(self) -> None:
@@ -55,7 +62,7 @@ class SourceTests(SynchronousTestCase):
         assert (topics(left), counts(left)) == ({"c"}, {"c": 4})
 
     def test_shares_are_added(self) -> None:
-        other = Share((B, C), [(0, 5, 0), (1, 6, 0)], frozenset({0, 1}))
+        other = Share((B, C), indexes(5, 6), frozenset({0, 1}))
         shares = DeliveryShares([self.share, other, self.share])
         assert topics(shares) == {"a", "b", "c"}
         assert counts(shares) == {"a": 4, "b": 5, "c": 14}
@@ -77,8 +84,8 @@ class JoinTests(SynchronousTestCase):
         assert list(joined(pending)) == [(1, b"xyz", 3, 7, A)]
 
     def test_the_topics_of_neighbours_are_added(self) -> None:
-        one = Share((A, B), [(0, 1, 0), (1, 1, 0)], frozenset({0, 1}))
-        other = Share((A, B), [(0, 2, 0)], frozenset({0, 1}))
+        one = Share((A, B), indexes(1, 1), frozenset({0, 1}))
+        other = Share((A, B), indexes(2, 0), frozenset({0, 1}))
         ((order, data, count, offset, source),) = joined(
             [(1, b"x", 2, 7, one), (2, b"y", 2, 9, other)]
         )

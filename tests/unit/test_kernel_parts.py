@@ -62,7 +62,7 @@ class TestParts:
         assert kernel.Columns.joined([]) == kernel.Columns.joined([b""]) == b""
         # They are not changed by that.
         assert scattered.payloads() == [b"x", b"", b"yz"]
-        assert scattered.pack_sizes() == array("I", [1, 0, 2]).tobytes()
+        assert scattered.words() == array("I", [1, 0, 2]).tobytes()
         for wrong in ("text", None, 1, [b"a"]):
             with pytest.raises(TypeError):
                 kernel.Columns.joined([b"a", wrong])

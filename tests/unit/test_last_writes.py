@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,7 +52,7 @@ class EstimateTests(SynchronousTestCase):
 
     def test_each_topic_has_its_share(self) -> None:
         topics = [Topic("a"), Topic("b")]
-        share = Share(topics, [(0, 30, 300), (1, 10, 100)], frozenset({0, 1}))
+        share = Share(topics, array("I", [0] * 30 + [1] * 10).tobytes(), frozenset({0, 1}))
         self.writes.add(400, 40, share)
         assert self.writes.messages_in(200) == {topics[0]: 15, topics[1]: 5}
 

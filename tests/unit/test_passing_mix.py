@@ -17,93 +17,9 @@ from pubsub.broker.topic_mix import TopicMix
 from pubsub.broker.topics import Recipient
 from pubsub.kernel import Columns
 from tests.profiles import examples
-from tests.unit import cafe_wire, rheos_wire
-from tests.unit.cafe_wire import Cafe
-from tests.unit.rheos_wire import ALICE, Rheos
-from tests.unit.streams import Client, House
-
-NUMBERS = range(1, 6)
-Step = tuple[str, Any]
-"""A read of messages by number of the topic, or the subscriptions of a reader that change."""
-READS = st.lists(st.tuples(st.sampled_from(NUMBERS), st.binary(max_size=3)), min_size=2, max_size=8)
-WANTED = st.lists(st.sets(st.sampled_from(NUMBERS)), min_size=1, max_size=4)
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("read"), READS),
-        st.tuples(st.just("join"), st.tuples(st.integers(0, 3), st.sampled_from(NUMBERS))),
-    ),
-    max_size=8,
-)
-
-
-class CafeWire:
-    """Topics are channels."""
-
-    def __init__(self) -> None:
-        self.house = Cafe()
-        self.publisher = self.house.publisher()
-
-    def reader(self, wanted: set[int]) -> Client:
-        return self.house.subscriber(bytes(sorted(wanted)))
-
-    def join(self, reader: Client, number: int) -> None:
-        reader.send(cafe_wire.subscribe(number))
-
-    def publish(self, number: int, payload: bytes) -> bytes:
-        return cafe_wire.publish(number, payload)
-
-    def name(self, number: int) -> str:
-        return f"cafe/{number}"
-
-
-class RheosWire:
-    """The sender is in each response."""
-
-    def __init__(self) -> None:
-        self.house = Rheos()
-        for number in NUMBERS:
-            self.house.broker.topics.create(self.name(number))
-        self.publisher = self.house.connect("rheos")
-        self._ids: dict[Client, bytes] = {}
-
-    def reader(self, wanted: set[int]) -> Client:
-        own = bytes(15) + bytes([100 + len(self._ids)])
-        reader = self.house.reader(own, *map(self.name, sorted(wanted)))
-        self._ids[reader] = own
-        return reader
-
-    def join(self, reader: Client, number: int) -> None:
-        reader.send(rheos_wire.subscribe(self._ids[reader], self.name(number).encode()))
-
-    def publish(self, number: int, payload: bytes) -> bytes:
-        return rheos_wire.publish(ALICE, payload, name=self.name(number).encode())
-
-    def name(self, number: int) -> str:
-        return f"t{number}"
-
-
-Wire = CafeWire | RheosWire
-
-
-def outcome(make: Callable[[], Wire], wanted: list[set[int]], steps: list[Step]) -> object:
-    """Return all that clients receive, and the figures of the topics."""
-    wire = make()
-    publisher = wire.publisher
-    for number in NUMBERS:
-        publisher.send(wire.publish(number, b"first"))
-    readers = [wire.reader(each) for each in wanted]
-    for kind, value in steps:
-        if kind == "read":
-            publisher.send(b"".join([wire.publish(*one) for one in value]))
-        elif value[0] < len(readers):
-            wire.join(readers[value[0]], value[1])
-    wire.house.broker.dispatcher.settle()
-    topics = [wire.house.broker.topics.named(wire.name(number)) for number in NUMBERS]
-    return (
-        [client.take() for client in (publisher, *readers)],
-        [(one.messages, one.nbytes, one.last_timestamp) for one in topics],
-        wire.house.store.next_offset,
-    )
+from tests.unit import cafe_wire
+from tests.unit.mixed_wires import STEPS, WANTED, CafeWire, RheosWire, Step, Wire, outcome
+from tests.unit.streams import House
 
 
 class SameTests(SynchronousTestCase):
@@ -174,6 +90,7 @@ class ChoiceTests(SynchronousTestCase):
         mix = passing_mix.passing_mix(self.house.broker.router, (a, b, c))
         assert mix is not None
         a.behind, c.behind = {cast("Recipient", object())}, {cast("Recipient", object())}
+        self.house.broker.router.behind.update((a, c))
         columns = Columns.of([b"1", b"2", b"3"], [0, 1, 0], list("abc"))
         self.house.broker.dispatcher.publish_mixed(mix, columns, b"me", "cafe")
         assert (a.passed, b.passed, c.passed) == (2, 0, 0)

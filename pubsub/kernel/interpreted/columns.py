@@ -234,11 +234,12 @@ class Columns:
 
     def pack(self) -> tuple[bytes, bytes, bytes]:
         """Return all payloads joined, their lengths and the indexes (u32, native byte order)."""
-        indexes = array("I", self._indexes).tobytes()
-        return b"".join(self._payloads), self.pack_sizes(), indexes
+        return b"".join(self._payloads), self.words(), self.words(of_indexes=True)
 
-    def pack_sizes(self) -> bytes:
-        """Return the lengths of the payloads (u32, native byte order)."""
+    def words(self, of_indexes: bool = False) -> bytes:
+        """Return the lengths of the payloads, or the indexes (u32, native byte order)."""
+        if of_indexes:
+            return array("I", self._indexes).tobytes()
         if self.smallest == self.largest:
             return (array("I", [self.largest]) * self.count).tobytes()
         return array("I", self.sizes()).tobytes()

@@ -74,7 +74,7 @@ class Conversations:
         self._topics = channels.topics
         self._router = listener.router
         self._handshakes = CafeHandshakes(listener, channels)
-        self._mixes = AddressMixes(listener.router, channels.topic)
+        self._mixes = AddressMixes(listener, channels.topic)
         self.heads = HeadTable(learn_publish)
         """Those of PUBLISH: at most 256, one for each channel."""
 

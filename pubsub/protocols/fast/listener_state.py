@@ -31,7 +31,7 @@ class ListenerState:
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self.max_payload: int = listener.settings["max-payload"]
-        self.mixes = AddressMixes(listener.router, self._topic_of)
+        self.mixes = AddressMixes(listener, self._topic_of)
         self.proofs = Proofs(listener)
         self.heads = KnownHeads(
             self._learn,

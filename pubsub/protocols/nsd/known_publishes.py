@@ -23,7 +23,7 @@ class KnownPublishes:
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._learner = PublishLearner()
-        self.mixes = AddressMixes(listener.router, self._topic_of)
+        self.mixes = AddressMixes(listener, self._topic_of)
         self._heads = KnownHeads(
             self._learner.learn,
             listener.memory,

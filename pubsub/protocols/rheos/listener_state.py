@@ -31,7 +31,7 @@ class ListenerState:
         self._listener = listener
         settings = listener.settings
         self.codec = Codec(settings["layout"], settings["checksum"] == "crc32")
-        self.mixes = AddressMixes(listener.router, self._topic_of)
+        self.mixes = AddressMixes(listener, self._topic_of)
         self._heads = KnownHeads(
             self._learn,
             listener.memory,

@@ -23,7 +23,7 @@ class ProgramConnection(OutgoingConnection):
 
     def __init__(self, listener: Listener, node: PeerEvents) -> None:
         super().__init__(listener, node)
-        self._mixes = AddressMixes(listener.router, self._topic_of)
+        self._mixes = AddressMixes(listener, self._topic_of)
 
     def _topic_of(self, publication: Publication) -> Topic:
         return self.listener.topics.named(publication.topic)

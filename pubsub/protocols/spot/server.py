@@ -263,7 +263,7 @@ class SpotFactory(ConnectionFactory):
         self._settings: Mapping[str, Any] = {}
         self._mechanisms: Mechanisms = {}
         # By our socket type: a ROUTER and an XSUB read the same bytes differently.
-        self.mixes = AddressMixes(listener.router, self._topic_of)
+        self.mixes = AddressMixes(listener, self._topic_of)
         self.known: Mapping[bytes, KnownPublications] = {
             ours: KnownPublications(
                 self.limits.frame,
