@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from pubsub.broker.batch import Batch, Page
     from pubsub.broker.histogram import Histogram
     from pubsub.kernel import Head, Senders
-    from pubsub.store.parcel import Parcel, TopicCounts
+    from pubsub.store.parcel import Parcel
+from pubsub.store.topic_counts import TopicCounts
 
 
 class IDatagramSource(Interface):

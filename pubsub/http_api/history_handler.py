@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pubsub.http_api.api_request import ApiRequest
     from pubsub.http_api.follow_formats import FollowEncoding
     from pubsub.http_api.follow_start import FollowStart
-    from pubsub.store.parcel import TopicCounts
+    from pubsub.store.topic_counts import TopicCounts
 
 # Names that one step of the list of topics looks at.
 _NAMES = 8

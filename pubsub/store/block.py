@@ -35,6 +35,7 @@ from pubsub.store.block_columns import (
 )
 from pubsub.store.run_encoding import encode_runs
 from pubsub.store.stored_runs import RunRecord, StoredRun, overhead_of
+from pubsub.store.topic_counts import TopicCounts, add_counts
 
 
 @dataclass(slots=True)
@@ -74,7 +75,7 @@ class Block:
         indexes.update(*decode_lists(self.lists))
         return indexes
 
-    def totals(self) -> dict[str, tuple[int, int]]:
+    def totals(self) -> TopicCounts:
         """Return the messages of each topic and their bytes (see ``messages_nbytes``).
 
         The block must have been checked.
@@ -82,7 +83,7 @@ class Block:
         raw_names = decode_names(self.names)
         names = [name.decode(errors="replace") for name in raw_names]
         headers = {at: headers_nbytes(own) for at, own in decode_headers(self.headers)}
-        found: dict[str, tuple[int, int]] = {}
+        found: TopicCounts = {}
         lists = iter(decode_lists(self.lists))
         lengths, picks = numbers("I", self.lengths), numbers("I", self.picks)
         length_at = pick_at = 0
@@ -98,13 +99,18 @@ class Block:
                 own = [each + headers.get(start + i, 0) for i, each in enumerate(sizes)]
             if topic != SEVERAL:
                 nbytes = sum(own) if own else size * count
-                _count(found, names[topic], count, nbytes + beside * count)
+                add_counts(found, [(names[topic], (count, nbytes + beside * count))])
                 continue
             listed = next(lists)
             chosen = picks[pick_at : pick_at + count]
             pick_at += count
-            for pick, number, nbytes in _by_pick(chosen, own, size):
-                _count(found, names[listed[pick]], number, nbytes + beside * number)
+            add_counts(
+                found,
+                [
+                    (names[listed[pick]], (number, nbytes + beside * number))
+                    for pick, number, nbytes in _by_pick(chosen, own, size)
+                ],
+            )
         return found
 
 
@@ -118,11 +124,6 @@ def _by_pick(
         nbytes[pick] += each
     for pick, number in counted.items():
         yield pick, number, nbytes[pick] if sizes else number * size
-
-
-def _count(totals: dict[str, tuple[int, int]], name: str, count: int, nbytes: int) -> None:
-    before = totals.get(name, (0, 0))
-    totals[name] = (before[0] + count, before[1] + nbytes)
 
 
 def encode_block(records: Sequence[RunRecord], run: int, base: int, stop: int) -> Block:

@@ -7,17 +7,17 @@ So one offset for each pattern, its horizon, is the end of its expired messages.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
 from pubsub.settings import matcher
 from pubsub.store.catalog import Catalog, Horizon
-from pubsub.store.parcel import TopicCounts
 from pubsub.store.retention_limits import MICROSECONDS, RetentionLimits
 from pubsub.store.segment import Segment
 from pubsub.store.segment_index import ENTRY_BYTES, Grain, IndexEntry
+from pubsub.store.topic_counts import TopicCounts, add_counts
 
 # Entries that one step examines, which takes some milliseconds.
 _STEP = 256
@@ -107,21 +107,21 @@ class ExpiredMessages:
             if counted == _STEP:
                 return True
             self._note_ended(entry.base)
-            for name in self._catalog.visible(contents, entry.stop):
-                self._add(name, *contents[name])
+            self._add(contents, self._catalog.visible(contents, entry.stop))
             self._counted_to = entry.stop
         self._note_ended(self._counted_to)
         return False
 
-    def _add(self, name: str, messages: int, nbytes: int) -> None:
-        horizon = self._catalog.horizon_of(name)
-        if horizon is None:
-            return
-        before = self._totals.get(name, (0, 0))
-        self._totals[name] = (before[0] + messages, before[1] + nbytes)
-        rule = self._rule_of[id(horizon)]
-        rule.messages += messages
-        rule.nbytes += nbytes
+    def _add(self, contents: TopicCounts, names: Iterable[str]) -> None:
+        by_horizon: dict[int, list[tuple[str, tuple[int, int]]]] = {}
+        for name, horizon in zip(names, map(self._catalog.horizon_of, names), strict=True):
+            if horizon is not None:
+                by_horizon.setdefault(id(horizon), []).append((name, contents[name]))
+        for number, counts in by_horizon.items():
+            rule = self._rule_of[number]
+            rule.messages += sum([messages for _, (messages, _) in counts])
+            rule.nbytes += sum([nbytes for _, (_, nbytes) in counts])
+            add_counts(self._totals, counts)
 
     def _subtract(self, name: str, messages: int, nbytes: int) -> None:
         before = self._totals.get(name, (0, 0))

@@ -12,12 +12,13 @@ from pubsub.broker.batch import Batch, Page
 from pubsub.store.block import Block, decode_block
 from pubsub.store.block_columns import RUN
 from pubsub.store.catalog import Catalog
-from pubsub.store.parcel import Parcel, Piece, TopicCounts, add_counts
+from pubsub.store.parcel import Parcel, Piece
 from pubsub.store.record import LOST as LOST_FLAG
 from pubsub.store.record import Found
 from pubsub.store.segment import Segment
 from pubsub.store.segment_index import LOST, IndexEntry
 from pubsub.store.stored_runs import StoredRun
+from pubsub.store.topic_counts import TopicCounts, add_counts
 
 # Bytes of columns that a message takes beside its payload, so that empty messages count.
 _MESSAGE_BYTES = 16

@@ -37,13 +37,14 @@ from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_options import LogOptions, options_of
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.memory_store import parcel_of
-from pubsub.store.parcel import Parcel, TopicCounts
+from pubsub.store.parcel import Parcel
 from pubsub.store.reader_threads import ReaderThreads
 from pubsub.store.record import Begin
 from pubsub.store.recovery import boot_id, recover
 from pubsub.store.retention_limits import MICROSECONDS
 from pubsub.store.run_log import RECENT, RunLog
 from pubsub.store.sqlite_migration import migrate_missing
+from pubsub.store.topic_counts import TopicCounts
 from pubsub.store.upkeep import Rounds, Upkeep
 
 log = Logger()

@@ -25,7 +25,6 @@ from pubsub.store.log_files import SALT_BYTES, write_all, write_note, write_padd
 from pubsub.store.metadata import Metadata
 from pubsub.store.metadata_copy import MetadataCopy
 from pubsub.store.open_segment import OpenSegment, WrittenRecords
-from pubsub.store.parcel import TopicCounts
 from pubsub.store.record import (
     CLOSED,
     SEALED,
@@ -41,6 +40,7 @@ from pubsub.store.record import (
 from pubsub.store.segment import SEGMENT_HEAD_BYTES, Segment, SegmentHead
 from pubsub.store.segment_index import DEFAULT_GRAIN, LOST, Grain, SegmentIndex
 from pubsub.store.stored_runs import RunRecord, last_offset_of, run_of, topics_of
+from pubsub.store.topic_counts import TopicCounts
 from pubsub.store.uncached_writes import RecordWriter
 from pubsub.store.write_group import WriteGroup
 

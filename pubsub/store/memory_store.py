@@ -16,9 +16,10 @@ from pubsub.broker.publisher_gates import Gate
 from pubsub.interfaces import CommitWatcher, IStore, Value
 from pubsub.kernel import Senders
 from pubsub.store.block import encode_block
-from pubsub.store.parcel import Parcel, TopicCounts
+from pubsub.store.parcel import Parcel
 from pubsub.store.run_log import RunLog
 from pubsub.store.stored_runs import topics_of
+from pubsub.store.topic_counts import TopicCounts
 
 
 def parcel_of(

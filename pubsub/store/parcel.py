@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pubsub.store.block import Block
-
-TopicCounts = dict[str, tuple[int, int]]
-"""The number of messages of each topic and their bytes (see ``messages_nbytes``), by name."""
 
 Piece = tuple[Block, frozenset[str]]
 """A block, and the topics of which its messages are to be read."""
@@ -33,11 +30,3 @@ class Parcel:
         """Return the parcel with only the topics for which ``wanted`` returns True."""
         kept = [(block, frozenset(filter(wanted, names))) for block, names in self.blocks]
         return replace(self, blocks=tuple([piece for piece in kept if piece[1]]))
-
-
-def add_counts(totals: TopicCounts, more: Iterable[tuple[str, tuple[int, int]]]) -> TopicCounts:
-    """Add ``more`` to ``totals`` and return it."""
-    for name, (count, nbytes) in more:
-        messages, size = totals.get(name, (0, 0))
-        totals[name] = (messages + count, size + nbytes)
-    return totals

@@ -12,7 +12,8 @@ from twisted.logger import Logger
 from pubsub.broker.batch import Page
 from pubsub.store import log_reader
 from pubsub.store.catalog import Catalog
-from pubsub.store.parcel import Parcel, TopicCounts
+from pubsub.store.parcel import Parcel
+from pubsub.store.topic_counts import TopicCounts
 from pubsub.store.worker import READERS, Worker
 
 log = Logger()

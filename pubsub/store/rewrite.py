@@ -15,12 +15,12 @@ from pubsub.store.catalog import Catalog
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_writer import SEGMENT_BYTES
 from pubsub.store.metadata import SealedSegment
-from pubsub.store.parcel import TopicCounts
 from pubsub.store.record import LOST as LOST_FLAG
 from pubsub.store.record import Found
 from pubsub.store.segment import UNREADABLE, Segment
 from pubsub.store.segment_builder import SegmentBuilder
 from pubsub.store.segment_index import LOST, Grain, IndexEntry, SegmentIndex
+from pubsub.store.topic_counts import TopicCounts
 
 # A segment is rewritten if it has more records than this, and they are smaller on average.
 _RECORDS = 64

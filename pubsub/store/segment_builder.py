@@ -10,11 +10,11 @@ from pubsub.store.block_columns import RUN
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_files import SALT_BYTES, write_all, write_index
 from pubsub.store.metadata import SealedSegment
-from pubsub.store.parcel import TopicCounts
 from pubsub.store.record import COMPRESSED, REWRITTEN, SEALED, Record, encode, record_of_block
 from pubsub.store.record import LOST as LOST_FLAG
 from pubsub.store.segment import SEGMENT_HEAD_BYTES, Segment, SegmentHead, index_name
 from pubsub.store.segment_index import DEFAULT_GRAIN, LOST, Grain, SegmentIndex
+from pubsub.store.topic_counts import TopicCounts
 
 # Limits of a record that is made: runs, and its time span in µs.
 _RUNS = 512

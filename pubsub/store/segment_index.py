@@ -18,7 +18,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from pubsub.store.block_columns import decode_names, encode_name, little_endian, numbers
-from pubsub.store.parcel import TopicCounts
+from pubsub.store.topic_counts import TopicCounts, add_counts
 
 LOST = "\0" * 256 + "lost"
 """The topic of lost messages of any topics; no other name is as long."""
@@ -30,6 +30,7 @@ MAGIC = b"PUBSUBIX"
 VERSION = 1
 _HEAD = struct.Struct("<8sII8sQQQIIQ")
 _CRC = struct.Struct("<I")
+_MAX_COUNT = 2**32 - 1
 # Topics that are looked up one by one; for more, every entry is taken.
 _LOOKED_UP = 64
 
@@ -123,10 +124,10 @@ class SegmentIndex:
             elif topics:
                 self._firsts[-1] = min(first, self._firsts[-1]) if self._newest else first
                 self._lasts[-1] = max(last, self._lasts[-1])
-            newest = self._newest
-            for name, (count, nbytes) in topics.items():
-                before = newest.get(name, (0, 0))
-                newest[name] = (before[0] + count, before[1] + nbytes)
+            if self._newest:
+                add_counts(self._newest, topics.items())
+            else:
+                self._newest.update(topics)
             self.records += 1
             self._tail = (stop, self.end + length)
 
@@ -144,11 +145,12 @@ class SegmentIndex:
     def _close_entry(self) -> None:
         if self._closed:
             return
-        for name, (count, nbytes) in self._newest.items():
-            self._topics.append(self._names.setdefault(name, len(self._names)))
-            # A range that is lost may be longer.
-            self._counts.append(min(count, 2**32 - 1))
-            self._bytes.append(nbytes)
+        # By columns: a publisher for many topics makes as many rows with each read.
+        names, newest = self._names, self._newest
+        self._topics.extend([names.setdefault(name, len(names)) for name in newest])
+        # A range that is lost may be longer than a count can be.
+        self._counts.extend([min(count, _MAX_COUNT) for count, _ in newest.values()])
+        self._bytes.extend([nbytes for _, nbytes in newest.values()])
         self._closed = True
         self._row_ends.append(len(self._topics))
         self._newest = {}
@@ -231,9 +233,7 @@ class SegmentIndex:
         """Return the messages of the entries from ``start`` to before ``stop`` by topic."""
         found: TopicCounts = {}
         for number in range(start, len(self) if stop is None else stop):
-            for name, (count, nbytes) in self.contents(number).items():
-                before = found.get(name, (0, 0))
-                found[name] = (before[0] + count, before[1] + nbytes)
+            add_counts(found, self.contents(number).items())
         return found
 
     @property

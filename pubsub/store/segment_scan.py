@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from pubsub.store.parcel import TopicCounts
 from pubsub.store.record import (
     HEAD_BYTES,
     SEALED,
@@ -20,6 +19,7 @@ from pubsub.store.record import (
 from pubsub.store.record import LOST as LOST_FLAG
 from pubsub.store.record import START as RECORD_START
 from pubsub.store.segment_index import LOST, SegmentIndex
+from pubsub.store.topic_counts import TopicCounts
 
 # Bytes that a scan reads at a time.
 _CHUNK = 1024**2

@@ -23,6 +23,7 @@ from pubsub.broker.batch import (
 )
 from pubsub.broker.packed_headers import PackedHeaders
 from pubsub.kernel import Columns, Senders, run_record, total_plain_runs
+from pubsub.store.topic_counts import TopicCounts, add_counts
 
 RUN_BYTES = 320
 """Estimated bytes that a run takes beside its payloads."""
@@ -171,9 +172,9 @@ def some_of(records: Sequence[RunRecord]) -> Iterable[Sequence[RunRecord]]:
     return (records[at : at + _AT_ONCE] for at in range(0, len(records), _AT_ONCE))
 
 
-def topics_of(records: Sequence[RunRecord]) -> dict[str, tuple[int, int]]:
+def topics_of(records: Sequence[RunRecord]) -> TopicCounts:
     """Return the number of messages of each topic and their bytes (see ``messages_nbytes``)."""
-    totals: dict[str, tuple[int, int]] = {}
+    totals: TopicCounts = {}
     others = [one for some in some_of(records) for one in total_plain_runs(some, totals)]
     if not others:
         return totals
@@ -185,7 +186,8 @@ def topics_of(records: Sequence[RunRecord]) -> dict[str, tuple[int, int]]:
         if record[_HEADERS] is not None:
             for run in split(record):
                 headers = all_headers_nbytes(run[_HEADERS] or ())
-                _count(totals, run[_TOPIC], run[_COUNT], len(run[_DATA]) + headers, sender)
+                nbytes = len(run[_DATA]) + headers + run[_COUNT] * sender
+                add_counts(totals, [(run[_TOPIC], (run[_COUNT], nbytes))])
             continue
         assert mix is not None
         lengths = record[_LENGTHS]
@@ -195,17 +197,12 @@ def topics_of(records: Sequence[RunRecord]) -> dict[str, tuple[int, int]]:
         sizes.append(lengths)
         indexes.append(mix[1])
     for (_, sender), (topics, sizes, indexes) in mixed.items():
-        for index, count, nbytes in Columns.count_each(b"".join(sizes), b"".join(indexes)):
-            _count(totals, topics[index], count, nbytes, sender)
+        counted = Columns.count_each(b"".join(sizes), b"".join(indexes))
+        add_counts(
+            totals,
+            [(topics[index], (count, nbytes + count * sender)) for index, count, nbytes in counted],
+        )
     return totals
-
-
-def _count(
-    totals: dict[str, tuple[int, int]], topic: str, count: int, nbytes: int, sender: int
-) -> None:
-    """Count messages with ``nbytes`` bytes, and with a sender of ``sender`` bytes each."""
-    before = totals.get(topic, (0, 0))
-    totals[topic] = (before[0] + count, before[1] + nbytes + count * sender)
 
 
 @dataclass(slots=True, eq=False)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.store import segment_index
-from pubsub.store.parcel import TopicCounts
 from pubsub.store.segment_index import ENTRY_BYTES, LOST, SegmentIndex
+from pubsub.store.topic_counts import TopicCounts
 from tests.profiles import examples
 
 SALT = b"saltsalt"
