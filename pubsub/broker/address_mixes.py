@@ -11,7 +11,7 @@ from pubsub.broker.combination_cache import (
     PastCombinations,
 )
 from pubsub.broker.passing_mix import PassingMix, passing_mix
-from pubsub.broker.wide_mix import WideMix, WideRead
+from pubsub.broker.wide_mix import WideMix, WideRead, is_hosted
 from pubsub.errors import Refused
 
 if TYPE_CHECKING:
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 ReadMix: TypeAlias = "TopicMix | PassingMix | WideRead"
 """What the topics of a read are published through."""
-# Topics of addresses that are remembered; the tables of heads have as many addresses, and fewer.
-_MAX_TOPICS = 16_384
+# Topics of addresses that are remembered, as many as a table of heads has, and the estimated bytes
+# of each, for the memory budget. Address and topic are counted elsewhere.
+_MAX_TOPICS, _TOPIC_BYTES = 131_072, 120
 
 
 class RoutedListener(Protocol):
@@ -48,6 +49,7 @@ class AddressMixes:
         self._known: CombinationCache[tuple[TopicMix, list[int]]] = CombinationCache(router.memory)
         self._past = PastCombinations(router.memory)
         self._topics: dict[Any, Topic] = {}
+        self._account = router.memory.cache(_MAX_TOPICS * _TOPIC_BYTES, self._forget_topics)
 
     def find(self, columns: Columns) -> tuple[ReadMix, Columns] | None:
         """Return the mix of the messages' topics, and the messages with its indexes.
@@ -70,10 +72,9 @@ class AddressMixes:
             known = mix, [places[topic] for topic in topics]
             self._known.put(key, known)
         mix, indexes = known
-        for topic in mix.topics:
-            if not topic.hosted:
-                self._known.discard(key)
-                return None
+        if not all(map(is_hosted, mix.topics)):
+            self._known.discard(key)
+            return None
         return mix, columns.remap(indexes)
 
     def _passing(self, addresses: tuple[Any, ...]) -> PassingMix | None:
@@ -97,14 +98,18 @@ class AddressMixes:
                     return None
                 if not topic.hosted:
                     return None
-                if len(known) >= _MAX_TOPICS:
-                    known.clear()
-                    self._wide.clear()
+                is_new = address not in known
                 known[address] = topic
+                if is_new:
+                    self._account.charge(_TOPIC_BYTES)
         return topics  # type: ignore[return-value]
 
     def clear(self) -> None:
         """Forget all mixes, and with them the addresses."""
         self._known.clear()
+        self._account.clear()
+        self._forget_topics()
+
+    def _forget_topics(self) -> None:
         self._topics.clear()
         self._wide.clear()

@@ -27,7 +27,7 @@ class FrameTurns:
     """Counts frames; ``slices`` do what is left of a read, ``at_tick_end`` is as there."""
 
     def __init__(self, slices: Slices, at_tick_end: Callable[[Callable[[], None]], object]) -> None:
-        self._slices = slices
+        self.slices = slices
         self._at_tick_end = at_tick_end
         self._left = FRAMES
         self._begun = False
@@ -47,12 +47,12 @@ class FrameTurns:
 
     def run_later(self, parse: Callable[[], object], then: Callable[[], None]) -> None:
         """Call ``parse``, which counts frames, until it handles few, then ``then``."""
-        self._slices.run_later(self._steps(parse), then)
+        self.slices.run_later(self._steps(parse), then)
 
     def _steps(self, parse: Callable[[], object]) -> Work:
         while True:
             # The work that this is a step of is not counted among the others.
-            steps = max(_TOGETHER // _STEP // (len(self._slices) + 1), 1)
+            steps = max(_TOGETHER // _STEP // (len(self.slices) + 1), 1)
             left, self._left = self._left, steps * _STEP
             try:
                 parse()

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 log = Logger()
+# Objects that are freed in a step.
+_FREED = 20
 STEPS = 50
 """Steps in a tick of all work that begins in it, and of all that was begun before."""
 
@@ -80,6 +82,11 @@ class Slices:
         self._begun.append(sliced)
         return sliced
 
+    def release(self, objects: list[Any]) -> None:
+        """Give up ``objects``, some in each tick: to free very many takes milliseconds."""
+        if objects:
+            self.run_later(_released(objects))
+
     def _begin_tick(self) -> None:
         self._left = STEPS
 
@@ -97,6 +104,12 @@ class Slices:
             self._goes_on = bool(begun)
             if begun:
                 self._at_tick_end(self._go_on)
+
+
+def _released(objects: list[Any]) -> Work:
+    while objects:
+        del objects[-_FREED:]
+        yield
 
 
 class SlicedWork:

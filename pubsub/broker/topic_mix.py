@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 # Changed subscribers that are noted before the next messages arrive, unless there are more
 # subscribers: a mix that is not used is released, so that it costs subscribers nothing.
 _NOTED = 64
-# Units (see ``sliced_routing.py``) for an audience that is made or changed; subscribers that are
-# looked at in one unit, and that are compared in one.
-_MAKING, _PIECE, _COMPARED = 5, 20, 200
+MAKING = 5
+"""Units (see ``sliced_routing.py``) for an audience that is made or changed."""
+# Subscribers that are looked at in one unit, and that are compared in one.
+_PIECE, _COMPARED = 20, 200
 # Roughly the relative costs of a subscription that is looked at by itself and in `map`.
 _SLOW, _FAST = 3, 1
 
@@ -128,7 +129,7 @@ class TopicMix:
         """Return at most the units of work of a batch that takes ``units`` for an audience."""
         if self._by_encodings is None:
             return sum([len(group) for topic in self.topics for group in topic.groups.values()])
-        return len(self._changed) * _MAKING + len(self._by_encodings) * units
+        return len(self._changed) * MAKING + len(self._by_encodings) * units
 
     def prepare(self) -> Iterator[int]:
         """Make or change the audiences, in steps; yields the units of work of each.
@@ -142,7 +143,7 @@ class TopicMix:
         for recipient in changed:
             self._leave(recipient)
             self._join(self._encodings_of(recipient), (recipient,))
-            yield _MAKING
+            yield MAKING
         self._is_preparing = False
         for recipient in [one for one in self._changed if self._has_left(one)]:
             self._forget(recipient)
@@ -281,7 +282,7 @@ class TopicMix:
             found = [groups[place] for place in places]
             encodings = {index: group.encoding for index, group in found}
             self._join(encodings, _still_there(recipients))
-            yield _MAKING + len(recipients) // _PIECE
+            yield MAKING + len(recipients) // _PIECE
 
 
 def _pieces(recipients: Sequence[Recipient]) -> Iterator[Sequence[Recipient]]:

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pubsub.broker.batch import Batch
-from pubsub.broker.topic_mix import TopicMix
+from pubsub.broker.topic_mix import MAKING, TopicMix
 
 if TYPE_CHECKING:
     from pubsub.broker.router import Router
@@ -31,8 +31,8 @@ _PATIENCE = 16
 _STEP = 50
 # Estimated bytes of a topic with its address, and of a topic in an audience, for the memory budget.
 _TOPIC_BYTES, _PLACE_BYTES = 500, 250
-_MAX_BYTES = 16 * 1024 * 1024
-_is_hosted: Callable[[Topic], bool] = attrgetter("hosted")
+_MAX_BYTES = 12 * 1024 * 1024
+is_hosted: Callable[[Topic], bool] = attrgetter("hosted")
 
 
 class WideRead:
@@ -88,7 +88,7 @@ class WideMix:
         except KeyError:
             return None
         topics = tuple(map(mix.topics.__getitem__, places))
-        if len(set(places)) < len(places) or not all(map(_is_hosted, topics)):
+        if len(set(places)) < len(places) or not all(map(is_hosted, topics)):
             return None
         return WideRead(mix, topics, places)
 
@@ -135,8 +135,8 @@ class WideMix:
             # The messages of the audiences are not for the subscribers that join them.
             self._router.hand_over()
             for units in mix.prepare():
-                # Some of the work is for each topic.
-                for _ in range(1 + len(mix.topics) // _STEP if units else 1):
+                # An audience is made of as many topics.
+                for _ in range(1 if units < MAKING else 1 + len(mix.topics) // _STEP):
                     yield
             audiences = mix.prepared()
             if len(audiences) <= _AUDIENCES:

@@ -43,7 +43,7 @@ cdef enum:
     MESSAGE_BYTES = 64
     SENDER_BYTES = 48
 cdef Py_ssize_t MAX_DATA = 0x7FFFFFFF
-cdef int MAX_HEADS = 16384
+cdef int MAX_HEADS = 131072
 # Where plain bytes begin in their object, so that a large list of them takes no call for each.
 cdef bytes _SOME_BYTES = b"some"
 cdef Py_ssize_t BYTES_AT = PyBytes_AsString(_SOME_BYTES) - <char *><PyObject *>_SOME_BYTES
@@ -940,9 +940,9 @@ cdef class HeadTable:
     """See ``interpreted.HeadTable``."""
 
     cdef object learn
-    cdef list heads
+    cdef readonly list heads
     # The addresses there are, and their places in that list.
-    cdef list addresses
+    cdef readonly list addresses
     cdef dict numbers
     cdef Entry *entries
     cdef int count

@@ -19,11 +19,18 @@ if TYPE_CHECKING:
 Learn: TypeAlias = Callable[[bytes, int], "tuple[Any, Hashable] | None"]
 HEAD_BYTES = 1200
 """Estimated bytes of a head with its address, for the memory budget."""
-_MAX_BYTES = 16 * 1024 * 1024
+# The part of the memory bound that the heads of a listener may take, and its bounds.
+_PART, _LEAST, _MOST = 8, 16 * 1024 * 1024, 128 * 1024 * 1024
 
 
 class Table(Protocol):
     """A ``HeadTable`` or a ``TextTable``."""
+
+    @property
+    def heads(self) -> list[Any]: ...
+
+    @property
+    def addresses(self) -> list[Any]: ...
 
     def scan(self, data: bytes, at: int = 0) -> Columns: ...
 
@@ -31,6 +38,14 @@ class Table(Protocol):
 
 
 T = TypeVar("T", bound=Table)
+
+
+def cache_bytes(memory: MemoryBudget) -> int:
+    """Return the bytes that a listener may keep of what its clients' frames begin with.
+
+    They are for 110,000 heads with the default bound: a device has a topic, and thus a head.
+    """
+    return max(_LEAST, min(memory.limit // _PART or _MOST, _MOST))
 
 
 class KnownHeads(Generic[T]):
@@ -56,7 +71,7 @@ class KnownHeads(Generic[T]):
         self._turns = turns
         self._at_tick_end = at_tick_end
         self._forgotten = forgotten
-        self._account = memory.cache(_MAX_BYTES, self._forget)
+        self._account = memory.cache(cache_bytes(memory), self._forget)
         self._scheduled = False
         self._begin()
 
@@ -85,9 +100,15 @@ class KnownHeads(Generic[T]):
 
     def clear(self) -> None:
         """Forget all heads."""
-        self._begin()
+        self._begin_again()
         self._account.clear()
 
     def _forget(self) -> None:
-        self._begin()
+        self._begin_again()
         self._forgotten()
+
+    def _begin_again(self) -> None:
+        old = self.table
+        self._begin()
+        for part in (old.heads, old.addresses):
+            self._turns.slices.release(part)

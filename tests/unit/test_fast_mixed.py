@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 from pubsub.broker import combination_cache
 from pubsub.broker.publisher import Publisher
+from pubsub.protocols.fast import read_proofs
 from pubsub.protocols.fast.message_heads import Source
 from pubsub.protocols.fast.read_proofs import Proofs
 from tests.unit import fast_wire as wire
@@ -259,3 +260,28 @@ class ProofTests(MixedCase):
             sources = [SOURCES[number >> bit & 1] for bit in range(11)]
             assert subject(proofs, sources) == "eve"
         assert len(proofs._proofs) <= 10
+
+    def test_another_combination_needs_no_further_checks(self) -> None:
+        fast, _ = self.start()
+        proofs = self.proofs(fast)
+        assert subject(proofs, SOURCES) == "eve"
+        with patch.object(proofs, "_prove_one", side_effect=AssertionError):
+            assert subject(proofs, SOURCES[::-1]) == "eve"
+
+    def test_more_sources_than_a_remembered_combination_has(self) -> None:
+        self.patch(read_proofs, "MAX_COMBINATION", 1)  # type: ignore[no-untyped-call]
+        fast, _ = self.start()
+        proofs = self.proofs(fast)
+        before = len(proofs._proofs)
+        assert subject(proofs, SOURCES) == "eve"
+        assert len(proofs._proofs) == before
+
+    def test_proofs_of_sources_are_counted(self) -> None:
+        fast, _ = self.start()
+        proofs = self.proofs(fast)
+        proofs.clear()
+        used = fast.broker.memory.used
+        proofs.find(SOURCES)
+        assert fast.broker.memory.used > used + 2 * read_proofs._PROOF_BYTES
+        proofs.clear()
+        assert fast.broker.memory.used == used

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pubsub.kernel import Head, LengthField
+from pubsub.kernel.interpreted import MAX_HEADS
 from tests.unit.kernel_forms import FORMS, both_forms, described, each_form
 
 PAYLOADS = st.lists(st.binary(max_size=70) | st.binary(min_size=255, max_size=300), max_size=6)
@@ -182,9 +183,9 @@ class TestParts:
 
     def test_a_table_that_has_begun_again(self, kernel: Any) -> None:
         table, queue, tally, _ = alike(kernel)
-        for number in range(16_384):
-            table.scan(b"long" + number.to_bytes(2, "big") + b"\0")
-        assert len(table) < 16_384
+        for number in range(MAX_HEADS):
+            table.scan(b"long" + number.to_bytes(3, "big") + b"\0")
+        assert len(table) < MAX_HEADS
         assert table.scan(frame(1, b"")).addresses == ["a"]
         assert not table.put_alike(frame(1, b"ab"), queue, tally)
 
@@ -203,7 +204,7 @@ def alike(kernel: Any) -> tuple[Any, Any, Any, Any]:
 
     def learn(data: bytes, at: int) -> tuple[Head, Any] | None:
         if data[at:].startswith(b"long"):
-            return Head(data[at : at + 6] + b"\0", (LengthField(6, 1),), 9), data[at : at + 6]
+            return Head(data[at : at + 7] + b"\0", (LengthField(7, 1),), 9), data[at : at + 7]
         if data[at] not in addresses:
             return None
         return Head(data[at : at + 1] + b"\0", (LengthField(1, 1),), 99), addresses[data[at]]

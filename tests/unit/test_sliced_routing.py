@@ -169,7 +169,7 @@ class ChangeTests(SlicedCase):
     def test_one_who_joins_an_audience_gets_nothing_that_it_has_from_before(self) -> None:
         self.made()
         self.patch(sliced_routing, "_UNITS", 9)  # type: ignore[no-untyped-call]
-        self.patch(topic_mix, "_MAKING", 0)  # type: ignore[no-untyped-call]
+        self.patch(topic_mix, "MAKING", 0)  # type: ignore[no-untyped-call]
         self.publish()
         joining = [self.subscriber(names) for names in PAIRS]
         self.publish()

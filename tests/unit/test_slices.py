@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
@@ -106,3 +107,17 @@ class SlicesTests(SynchronousTestCase):
         with pytest.raises(ValueError, match="not now"):
             self.slices.run(work())
         assert len(self.slices) == 0
+
+    def test_objects_are_given_up_a_little_in_each_tick(self) -> None:
+        objects = list(range(10_000))
+        self.slices.release(objects)
+        left = [len(objects)]
+        while self.ticks.waiting:
+            self.ticks.turn()
+            left.append(len(objects))
+        assert left[-1] == 0
+        assert 0 < max(before - after for before, after in pairwise(left)) <= 1_000
+
+    def test_no_objects_to_give_up(self) -> None:
+        self.slices.release([])
+        assert not self.ticks.waiting

@@ -169,8 +169,8 @@ class TestScan:
         assert scan(table, data) == (len(data), [("t", b"a"), ("u", b"b"), ("t", b"c")])
 
     def test_known_publications_are_bounded(self, kernel: Any) -> None:
-        with patch("pubsub.protocols.spot.message_heads.HeadTable", kernel.HeadTable):
-            table = known(kernel, 100, publications(*[b"%d" % n for n in range(4096)]))
+        with patch("pubsub.protocols.spot.message_heads.cache_bytes", lambda _memory: 1200 * 100):
+            table = known(kernel, 100, publications(*[b"%d" % n for n in range(100)]))
             assert scan(table, message(b"a", b"0"))[1] == [("0", b"a")]
             table.add(*publications(b"one more"))
             for name in (b"0", b"one more"):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _Shape = tuple[int, tuple[LengthField, ...]]
 Learn = Callable[[bytes, int], "tuple[Head, Address] | None"]
-MAX_HEADS = 16_384
+MAX_HEADS = 131_072
 
 
 class HeadTable:
@@ -25,7 +25,8 @@ class HeadTable:
 
     ``learn(data, at)`` is called for a frame whose head is not known. It returns the head and its
     address, a hashable object of the caller's, or None if the frame is not a message or its head
-    is not complete. At most ``MAX_HEADS`` heads are known; then the table begins again.
+    is not complete. At most ``MAX_HEADS`` heads are known; then the table begins again. Whoever
+    keeps the lists ``heads`` and ``addresses`` beyond the table can free it a little at a time.
     """
 
     def __init__(self, learn: Learn) -> None:
@@ -34,6 +35,8 @@ class HeadTable:
 
     def _clear(self) -> None:
         self._count = 0
+        self.heads: list[object] = []
+        self.addresses: list[Address] = []
         # Another object after each `_clear`, before which addresses may have had another meaning.
         self._generation = object()
         # From the bytes of a head, its length included, to the address and the payload's size.
@@ -155,6 +158,8 @@ class HeadTable:
         self._count += 1
         heads = self._heads.setdefault((len(head.data), head.fields), {})
         heads.setdefault(head.data, []).append((head, address))
+        self.heads.append(head)
+        self.addresses.append(address)
         if len(head.data) not in self._widths:
             self._widths.append(len(head.data))
         return self._find(data, at)

@@ -28,6 +28,8 @@ class TextTable:
 
     def _clear(self) -> None:
         self._count = 0
+        self.heads: list[object] = []
+        self.addresses: list[Address] = []
         self._known: dict[bytes, list[_KnownText]] = {}
         self._widths: list[int] = []
 
@@ -86,6 +88,8 @@ class TextTable:
             self._clear()
         self._count += 1
         self._known.setdefault(head.before, []).append(learnt)
+        self.heads.append(head)
+        self.addresses.append(learnt[1])
         if len(head.before) not in self._widths:
             self._widths.append(len(head.before))
         return learnt, size

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from pubsub.protocols.fast.message_heads import Source
 
 
+# Estimated bytes of the proof of one source, and of all of them, for the memory budget.
+_PROOF_BYTES, _MAX_BYTES = 300, 16 * 1024 * 1024
+
+
 class Proof(NamedTuple):
     """``token`` and those like it hold from ``begins`` to before ``ends``, for these versions."""
 
@@ -39,6 +43,10 @@ class Proofs:
         self._topics = listener.topics
         self._seconds = listener.wall.system
         self._proofs: CombinationCache[Proof] = CombinationCache(listener.memory)
+        # Those of single sources, for the versions of tokens and keys at the time.
+        self._by_source: dict[Source, Proof] = {}
+        self._versions = (-1, -1)
+        self._account = listener.memory.cache(_MAX_BYTES, self._by_source.clear)
 
     def holds(self, proof: Proof) -> bool:
         """Return whether ``proof`` holds now."""
@@ -55,36 +63,54 @@ class Proofs:
         there are several subjects.
         """
         key = tuple(sources)
-        if len(key) > MAX_COMBINATION:
-            return None
         proof = self._proofs.get(key)
         if proof is None or not self.holds(proof):
             self._proofs.discard(key)
-            proof = self._prove(key, self._seconds())
-            if proof is not None:
+            proof = self._prove(key)
+            if proof is not None and len(key) <= MAX_COMBINATION:
                 self._proofs.put(key, proof)
         return proof
 
     def clear(self) -> None:
         """Forget all proofs, and with them the sources."""
         self._proofs.clear()
+        self._account.clear()
 
-    def _prove(self, sources: Sequence[Source], now: float) -> Proof | None:
-        tokens: dict[str, Token] = {}
-        ends = float("inf")
+    def _prove(self, sources: Sequence[Source]) -> Proof | None:
+        now, versions = self._seconds(), (self._tokens.version, self._keys.version)
+        if versions != self._versions:
+            self._account.clear()
+            self._versions = versions
+        found: Token | None = None
+        last = float("inf")
         for source in sources:
-            if not self._tokens.known(source.token):
+            each = self._by_source.get(source)
+            if each is None or not each.begins <= now < each.ends:
+                each = self._prove_one(source, now)
+                if each is None:
+                    return None
+            if found is None:
+                found = each.token
+            elif each.token.subject != found.subject:
                 return None
-            try:
-                token = self._tokens.check(source.token, now)
-                topic = self._topics.by_id(source.topic_id)
-            except Refused:
-                return None
-            if not token.permits("publish") or not self._keys.matches(topic, token.queue_key):
-                return None
-            tokens.setdefault(token.subject, token)
-            ends = min(ends, self._tokens.end(token))
-        if len(tokens) != 1:
+            if each.ends < last:
+                last = each.ends
+        return None if found is None else Proof(found, now, last, *versions)
+
+    def _prove_one(self, source: Source, now: float) -> Proof | None:
+        """Return the proof of one source, which is remembered: a read may bring any sources."""
+        if not self._tokens.known(source.token):
             return None
-        (token,) = tokens.values()
-        return Proof(token, now, ends, self._tokens.version, self._keys.version)
+        try:
+            token = self._tokens.check(source.token, now)
+            topic = self._topics.by_id(source.topic_id)
+        except Refused:
+            return None
+        if not token.permits("publish") or not self._keys.matches(topic, token.queue_key):
+            return None
+        proof = Proof(token, now, self._tokens.end(token), *self._versions)
+        is_new = source not in self._by_source
+        self._by_source[source] = proof
+        if is_new:
+            self._account.charge(_PROOF_BYTES)
+        return proof

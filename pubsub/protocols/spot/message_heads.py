@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pubsub.kernel import Columns, Head, HeadTable, LengthField
 from pubsub.protocols.spot.zmtp import LONG, MORE, frame_head
-from pubsub.wire.known_heads import KnownHeads
+from pubsub.wire.known_heads import KnownHeads, cache_bytes
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 # Publications that are remembered, the longest prefix of one in bytes, and its estimated bytes, for
 # the memory budget. Only with several routing ids is a prefix longer.
-_MAX_KNOWN = 4096
 _MAX_PREFIX = 640
 _PUBLICATION_BYTES = 1200
 # The most a frame can hold (RFC 37), and a short one.
@@ -111,9 +110,10 @@ class KnownPublications:
         forgotten: Callable[[], None] = lambda: None,
     ) -> None:
         self._limit = limit
+        self._turns = turns
         self._forgotten = forgotten
         self._known: dict[bytes, Publication] = {}
-        self._account = memory.cache(_MAX_KNOWN * _PUBLICATION_BYTES, self._forget)
+        self._account = memory.cache(cache_bytes(memory), self._forget)
         self._heads = KnownHeads(self.learn, memory, turns, at_tick_end, forgotten, HeadTable)
 
     def at(self, data: bytes, at: int) -> Publication | None:
@@ -130,7 +130,8 @@ class KnownPublications:
             self._account.charge(_PUBLICATION_BYTES)
 
     def _forget(self) -> None:
-        self._known.clear()
+        self._turns.slices.release(list(self._known.values()))
+        self._known = {}
         self._heads.clear()
         self._forgotten()
 
