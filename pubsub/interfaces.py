@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pubsub.broker.histogram import Histogram
     from pubsub.kernel import Head, Senders
     from pubsub.store.parcel import Parcel
-from pubsub.store.topic_counts import TopicCounts
 
 
 class IDatagramSource(Interface):
@@ -187,7 +186,7 @@ class IStore(Interface):
         such message.
         """
 
-    def topics_in(start: int, stop: int) -> Deferred[TopicCounts]:
+    def topics_in(start: int, stop: int) -> Deferred[dict[str, tuple[int, int]]]:
         """Return the topics that have committed messages from ``start`` to before ``stop``."""
 
     def continues(epoch: str, offset: int) -> bool:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pubsub.kernel import Columns
 
 ReadMix: TypeAlias = "TopicMix | PassingMix | WideRead"
-"""What the topics of a read are published through."""
+"""The mixes through which a read is published."""
 # Topics of addresses that are remembered, as many as a table of heads has, and the estimated bytes
 # of each, for the memory budget. Address and topic are counted elsewhere.
 _MAX_TOPICS, _TOPIC_BYTES = 131_072, 120
