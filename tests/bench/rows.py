@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from tests.bench.plan import KIB, MIB
 
 LIVE_BATCH = 1000
+# Batches of topics in random order, so that no read has the topics of one before.
+PARTS = 64
 # Messages in a batch of stored messages, as a client that does not wait for each acknowledgment
 # sends them, and the least: a large message is not sent alone either.
 STORED_BATCH, LEAST_STORED_BATCH = 200, 4
@@ -32,15 +34,16 @@ Messages = list[tuple[int, int]]
 class Row:
     """The batch of each publisher, and for each subscriber its publisher and its topics.
 
-    With ``lone`` messages, each batch is one message, which all publishers send to the first
-    subscriber, and this many are in flight of each publisher. They are of one topic, or each
-    publisher has a topic of its own.
+    A batch is sent in as many ``parts``, one after another. With ``lone`` messages, each batch is
+    one message, which all publishers send to the first subscriber, and this many are in flight of
+    each publisher. They are of one topic, or each publisher has a topic of its own.
     """
 
     name: str
     batches: Sequence[Messages]
     subscribers: Sequence[tuple[int, frozenset[int]]] = ()
     lone: int = 0
+    parts: int = 1
 
     def __str__(self) -> str:
         return self.name
@@ -74,6 +77,9 @@ def live_rows() -> Iterator[Row]:
     yield Row("10 pairs, 16 to 256 B", pairs, [(n, frozenset({n})) for n in range(10)])
     yield Row("10 topics in turn, 64 B", [batch(10, 64, 64)], [(0, ten)])
     yield Row("200 topics in turn, 16 to 256 B", [batch(200, 16, 256)], [(0, all_of_200)])
+    mixed = random.Random(2)
+    drawn = [(mixed.randrange(200), mixed.randint(16, 256)) for _ in range(PARTS * LIVE_BATCH)]
+    yield Row("200 topics at random, 16 to 256 B", [drawn], [(0, all_of_200)], parts=PARTS)
     five = frozenset(range(5))
     yield Row("50 subscribers of 5 of 10 topics, 64 B", [batch(10, 64, 64)], [(0, five)] * 50)
     sets = [frozenset(chance.random.sample(range(10), 5)) for _ in range(50)]

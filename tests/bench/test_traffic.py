@@ -30,6 +30,7 @@ TWISTD = Path(sys.executable).with_name("twistd")
 MESSAGES = [(0, 20), (1, 30), (0, 16), (2, 17)]
 BOTH, ALL_THREE = frozenset({0, 1}), frozenset({0, 1, 2})
 IN_TURN = Row("test", [MESSAGES], [(0, BOTH), (0, ALL_THREE), (0, frozenset({2}))])
+IN_PARTS = Row("parts", [MESSAGES * 2], [(0, ALL_THREE), (0, frozenset({0}))], parts=4)
 PAIRS = Row("pairs", [MESSAGES[:1], [(1, 40)]], [(0, frozenset({0})), (1, frozenset({1}))])
 LONE = Row("lone", [[(0, 64)]] * 3, [(0, frozenset({0}))], lone=2)
 
@@ -47,7 +48,7 @@ def test_messages_of_several_topics_arrive_in_order(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["cafe", "rheos", "nsd"])
-@pytest.mark.parametrize("row", [PAIRS, LONE], ids=str)
+@pytest.mark.parametrize("row", [PAIRS, LONE, IN_PARTS], ids=str)
 def test_several_publishers(name: str, row: Row) -> None:
     with twistd_broker(TWISTD, WIRES[name], (), 0) as broker:
         assert measure(broker, WIRES[name], row, seconds=0.2).deliveries > 0
@@ -74,6 +75,19 @@ class TestReceiver:
         broker.sendall(cycle[:8] + b"12345678" + cycle[16:])
         receiver.poll()
         assert receiver.received == len(cycle)
+
+    def test_parts_of_a_batch(self) -> None:
+        broker, sock = socket.socketpair()
+        sock.setblocking(False)
+        receiver = Receiver(sock, WIRES["cafe"], MESSAGES, frozenset({0, 2}), 0, parts=2)
+        cycle = receiver.cycle_bytes()
+        first = WIRES["cafe"].delivery(0, 20).size
+        expected = [(first // 2, 0.5), (first, 1), (len(cycle), 2), (len(cycle) + first, 3)]
+        for end, parts in expected:
+            broker.sendall((cycle * 2)[receiver.received : end])
+            receiver.poll()
+            assert receiver.parts == parts
+        assert receiver.messages == 1.5
 
     @pytest.mark.parametrize("place", [0, 7, 16, 35, 36, 60])
     def test_a_changed_byte_is_an_error(self, place: int) -> None:
@@ -111,7 +125,7 @@ class TestListReceiver:
         receiver.poll()
         receiver.poll(behind=False)
         assert broker.recv(100) == b"after 0\n"
-        assert receiver.batches == 1
+        assert receiver.parts == 1
         receiver.poll()
         assert broker.recv(100) == b"after 115\n"
 

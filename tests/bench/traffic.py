@@ -35,9 +35,9 @@ WINDOW = 4
 
 
 class Run:
-    """The clients of a row, connected to ``broker``. A publisher has ``window`` batches in flight.
+    """The clients of a row, connected to ``broker``. A publisher has ``window`` parts in flight.
 
-    A batch is in flight until all subscribers have it and, if the protocol has acknowledgments, it
+    A part is in flight until all subscribers have it and, if the protocol has acknowledgments, it
     is acknowledged.
     """
 
@@ -75,7 +75,7 @@ class Run:
         client = f"bench-sub-{number}"
         sock = self._open(address, self._wire.subscriber_hello(sorted(topics), client), len(topics))
         poll_request = traits_of(self._wire).poll_request
-        expected = self._wire, row.batches[publisher], topics, publisher
+        expected = self._wire, row.batches[publisher], topics, publisher, row.parts
         if poll_request is None:
             return Receiver(sock, *expected)
         receiver = ListReceiver(sock, *expected)
@@ -86,7 +86,7 @@ class Run:
         topics = row.topics(number)
         hello = self._wire.publisher_hello(topics, f"bench-pub-{number}")
         sock = self._open(address, hello, len(topics))
-        return Sender(sock, self._wire, row.batches[number], number)
+        return Sender(sock, self._wire, row.batches[number], number, row.parts)
 
     def __enter__(self) -> Run:
         return self
@@ -97,7 +97,7 @@ class Run:
     @property
     def delivered(self) -> int:
         """Messages received by all subscribers."""
-        return int(sum(one.batches * one.messages for one in self.receivers))
+        return int(sum(one.parts * one.messages for one in self.receivers))
 
     @property
     def acknowledged(self) -> int:
@@ -126,8 +126,8 @@ class Run:
                 sender.check_answers()
 
     def _done(self, number: int) -> float:
-        """Return the batches of a publisher that are no longer in flight."""
-        slowest = min([one.batches for one in self._readers[number]])
+        """Return the parts of a publisher that are no longer in flight."""
+        slowest = min([one.parts for one in self._readers[number]])
         return min(slowest, self.senders[number].acknowledged)
 
     def _sweep(self, window: int) -> None:
@@ -135,7 +135,7 @@ class Run:
             for number, sender in enumerate(self.senders):
                 sender.pump(sender.sent - self._done(number) < window)
             for receiver in self.receivers:
-                receiver.poll(receiver.batches < self.senders[receiver.publisher].sent)
+                receiver.poll(receiver.parts < self.senders[receiver.publisher].sent)
         except OSError as error:
             raise BenchError(f"the broker dropped a connection: {error}") from error
 

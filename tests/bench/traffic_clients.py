@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -20,28 +21,34 @@ _RECEIVE = 256 * KIB
 
 
 class Sender:
-    """A publisher: sends its batch again and again."""
+    """A publisher: sends its batch again and again, in ``parts`` parts."""
 
-    def __init__(self, sock: socket.socket, wire: Wire, messages: Messages, number: int) -> None:
+    def __init__(
+        self, sock: socket.socket, wire: Wire, messages: Messages, number: int, parts: int = 1
+    ) -> None:
         frames = [wire.publication(topic, size) for topic, size in messages]
         self.sent = 0
-        """Batches, the last of them perhaps partially."""
-        self.messages = len(messages)
+        """Parts, the last of them perhaps partially."""
+        self.messages = len(messages) // parts
         answer = frames[0].answer
         self.acks = None if answer is None else Acknowledgments(sock, answer)
-        self._batch = memoryview(b"".join(_wholes(frames, number)))
-        self._left = self._batch[:0]
+        wholes = list(_wholes(frames, number))
+        self._parts = [
+            memoryview(b"".join(wholes[start : start + self.messages]))
+            for start in range(0, len(wholes), self.messages)
+        ]
+        self._left = self._parts[0][:0]
         self._socket = sock
 
     @property
     def acknowledged(self) -> float:
-        """Batches that are acknowledged; without acknowledgments, those sent."""
+        """Parts that are acknowledged; without acknowledgments, those sent."""
         return self.sent if self.acks is None else self.acks.count / self.messages
 
     def pump(self, may_begin: bool) -> None:
-        """Send the rest of a batch, or begin another, and read acknowledgments."""
+        """Send the rest of a part, or begin another, and read acknowledgments."""
         if not self._left and may_begin:
-            self._left = self._batch
+            self._left = self._parts[self.sent % len(self._parts)]
             self.sent += 1
         with contextlib.suppress(BlockingIOError):
             if self._left:
@@ -68,13 +75,19 @@ class Receiver:
         messages: Messages,
         topics: frozenset[int],
         publisher: int,
+        parts: int = 1,
     ) -> None:
         self.publisher = publisher
         self.received = 0
         """Bytes."""
         places = [place for place, (topic, _) in enumerate(messages) if topic in topics]
-        self.messages = len(places)
+        self.messages = len(places) / parts
+        """Messages of a part, on average."""
         frames = [wire.delivery(*messages[place]) for place in places]
+        numbers = [place * parts // len(messages) for place in places]
+        sizes = np.bincount(numbers, [frame.size for frame in frames], parts)
+        # The bytes of the parts up to each of them.
+        self._ends = [int(end) for end in np.cumsum(sizes)]
         expected = b"".join(_wholes(frames, publisher, places))
         self.cycle = len(expected)
         repeats = 2 + _RECEIVE // self.cycle
@@ -86,9 +99,13 @@ class Receiver:
         self._socket = sock
 
     @property
-    def batches(self) -> float:
-        """The batches received."""
-        return self.received / self.cycle
+    def parts(self) -> float:
+        """The parts received."""
+        cycles, rest = divmod(self.received, self.cycle)
+        part = bisect_right(self._ends, rest)
+        start = self._ends[part - 1] if part else 0
+        whole = cycles * len(self._ends) + part
+        return whole + (rest - start) / (self._ends[part] - start)
 
     def cycle_bytes(self) -> bytes:
         """Return the bytes that arrive for one batch, with the wire's own where brokers differ."""

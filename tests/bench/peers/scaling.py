@@ -35,8 +35,11 @@ SIZES = (16, 64, 256, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB)
 SIZE = 64
 # Requests sent before their acknowledgments are read.
 _AT_ONCE = 500
-# Messages that are sent together, to topics in turn, and rounds of all topics in a cycle.
-_PER_BATCH, _ROUNDS = 500, 3
+# Messages that are sent together, and rounds of all topics and batches in a cycle, at least: with
+# fewer, reads would have the same topics in the same order as others before.
+_PER_BATCH, _ROUNDS, _BATCHES = 500, 3, 1500
+# Topics with which the warm-up takes a second more, as the broker first has to learn them.
+_LEARNT = 4000
 _READER = bytes(15) + b"\x07"
 FREE = ("--durability=*=none",)
 
@@ -54,7 +57,8 @@ class ManyTopics(Load):
         wire = WIRES["rheos"]
         plan = replace(make_plan(wire, Topology(1, 1), SIZE), per_batch=_PER_BATCH)
         # A cycle has a whole number of rounds, enough of them to detect misplaced messages.
-        rounds = max(_ROUNDS, -(-plan.cycle * _PER_BATCH // topics))
+        batches = max(plan.cycle, _BATCHES) if shuffled else plan.cycle
+        rounds = max(_ROUNDS, -(-batches * _PER_BATCH // topics))
         cycle = lcm(rounds * topics, _PER_BATCH) // _PER_BATCH
         super().__init__(broker.address, wire, replace(plan, least_cycle=cycle))
 
@@ -103,7 +107,7 @@ def measure_topics(twistd: Path, topics: int, shuffled: bool, seconds: float) ->
     with twistd_broker(twistd, WIRES["rheos"], [*FREE, *limits], BROKER_CORE) as broker:
         load = ManyTopics(broker, topics, shuffled)
         with contextlib.closing(load), no_collection():
-            load.run(WARM_UP_SECONDS)
+            load.run(WARM_UP_SECONDS + topics / _LEARNT)
             meter = Meter(broker, load)
             load.run(seconds)
             usage = meter.stop()
