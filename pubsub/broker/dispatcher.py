@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pubsub.broker.batch import Batch, Headers
+from pubsub.broker.combination_cache import PastCombinations
 from pubsub.broker.gathered_routing import route_gathered
 from pubsub.broker.gathering import Gathering
-from pubsub.broker.passing_mix import PassingMix
+from pubsub.broker.passing_mix import PassingMix, passing_mix
 from pubsub.broker.wide_mix import WideRead
 from pubsub.errors import HistoryUnavailable
 from pubsub.kernel import Columns, Senders, add_to_each
@@ -50,6 +51,8 @@ class Dispatcher:
         self._timestamp = timestamp
         self._sequence = 0
         self._unsettled: list[TopicMix] = []
+        # Combinations of topics that other brokers have sent.
+        self._past = PastCombinations(router.memory)
         self.gathering = Gathering(self, store, router)
 
     def publish(
@@ -120,10 +123,7 @@ class Dispatcher:
             self._store.append(batch)
         else:
             batch.offset = self._store.next_offset
-        if isinstance(mix, PassingMix):
-            mix.publish(self._router, batch)
-        else:
-            self._route_mixed(mix, batch)
+        self._route_mixed(mix, batch)
         if self._router.forwarding is not None:
             self._router.forwarding.published(mix.topics, batch)
         self._sequence += columns.count
@@ -208,9 +208,7 @@ class Dispatcher:
             batch = self._batch((topics[0].name,), columns, sender, protocol, headers)
             self._receive(topics[0], batch, self._store.gate.shut)
             return
-        mix = self._router.mix(topics)
-        places = {topic: index for index, topic in enumerate(mix.topics)}
-        columns = columns.remap([places[topic] for topic in topics])
+        mix, columns = self._mix_of(topics, columns)
         batch = self._batch(mix.names, columns, sender, protocol, headers)
         stored = mix.topics[0].durability > 0
         if any((topic.durability > 0) is not stored for topic in mix.topics) or (
@@ -228,8 +226,23 @@ class Dispatcher:
             topic.idle_since = None
         self._route_mixed(mix, batch)
 
-    def _route_mixed(self, mix: TopicMix | WideRead, batch: Batch) -> None:
+    def _mix_of(
+        self, topics: Sequence[Topic], columns: Columns
+    ) -> tuple[TopicMix | PassingMix, Columns]:
+        """Return the mix of ``topics``, and the messages with its indexes."""
+        if not self._past.note(tuple(topics)):
+            passing = passing_mix(self._router, topics)
+            if passing is not None:
+                return passing, columns
+        mix = self._router.mix(topics)
+        places = {topic: index for index, topic in enumerate(mix.topics)}
+        return mix, columns.remap([places[topic] for topic in topics])
+
+    def _route_mixed(self, mix: ReadMix, batch: Batch) -> None:
         """Route messages of several topics, and count them for their topics."""
+        if isinstance(mix, PassingMix):
+            mix.publish(self._router, batch)
+            return
         if isinstance(mix, WideRead):
             batch = mix.widened(batch)
             mix = mix.mix

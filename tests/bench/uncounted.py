@@ -30,15 +30,11 @@ _OF_TOPICS = (
         "",
     ),
     (
-        """            if not mix.last_timestamp:
-                self._begin_count(mix)
-            mix.count(columns, batch.timestamp)
-        if self._router.forwarding is not None:
-            self._router.forwarding.published(mix.topics, batch)
+        """        if not mix.last_timestamp:
+            self._begin_count(mix)
+        mix.count(batch.columns, batch.timestamp)
 """,
-        """        if self._router.forwarding is not None:
-            self._router.forwarding.published(mix.topics, batch)
-""",
+        "",
     ),
 )
 
