@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from pubsub.broker.durability import Durability
@@ -27,7 +28,7 @@ from pubsub.wire.connection import Connection
 from pubsub.wire.replies import all_of, confirmed_by_host, stored_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from pubsub.broker.batch import Batch
     from pubsub.broker.listener import Listener
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 _TURN_BYTES = 4096
 # Runs of messages of one source that count as a frame.
 _RUNS = 4
+_client_id_of: Callable[[Source], bytes] = attrgetter("client_id")
+_durability_of: Callable[[Topic], Durability] = attrgetter("durability")
 
 
 class RheosConnection(Connection):
@@ -75,11 +78,12 @@ class RheosConnection(Connection):
             before = at
             stop = at + _TURN_BYTES if self.takes_turns else len(data)
             columns, at = self._shared.scan(data[:stop], at)
-            if columns.count and self._look_up([one.client_id for one in columns.addresses]):
+            ids = set(map(_client_id_of, columns.addresses))
+            if ids and self._look_up(ids):
                 at = before
                 break
             if len(columns.addresses) > 1:
-                done = self._publish_mixed(columns, replies)
+                done = self._publish_mixed(columns, ids, replies)
                 if done is not None:
                     at = before + done
                     break
@@ -217,13 +221,13 @@ class RheosConnection(Connection):
         listener.store.put(PARENTS, name, client.id)
         return topic
 
-    def _publish_mixed(self, columns: Columns, replies: Acks) -> int | None:
-        """Publish messages of several sources in their order.
+    def _publish_mixed(self, columns: Columns, ids: set[bytes], replies: Acks) -> int | None:
+        """Publish messages of several sources, which have these client ids, in their order.
 
         Returns the bytes of the requests that were handled if others are to be served before the
         rest, and None if all were.
         """
-        if self._publish_at_once(columns, replies):
+        if len(ids) == 1 and self._publish_at_once(columns, next(iter(ids)), replies):
             return None
         done = 0
         for number, (_index, run) in enumerate(columns.runs(), 1):
@@ -234,11 +238,10 @@ class RheosConnection(Connection):
                 return done
         return None
 
-    def _publish_at_once(self, columns: Columns, replies: Acks) -> bool:
+    def _publish_at_once(self, columns: Columns, client_id: bytes, replies: Acks) -> bool:
         """Publish messages of one client to several topics; False if that is not possible."""
-        ids = {source.client_id for source in columns.addresses}
-        mixed = self._shared.mixes.find(columns) if len(ids) == 1 else None
-        client = None if mixed is None else self._destination.clients.get(ids.pop())
+        mixed = self._shared.mixes.find(columns)
+        client = None if mixed is None else self._destination.clients.get(client_id)
         if mixed is None or client is None or self._publisher is None:
             return False
         mix = mixed[0]
@@ -249,9 +252,8 @@ class RheosConnection(Connection):
         if batch is None:
             return False
         self._latest = client.id
-        replies.accepted(
-            batch.sequence, batch.count, max([topic.durability for topic in mix.topics])
-        )
+        durability = max(map(_durability_of, mix.topics))
+        replies.accepted(batch.sequence, batch.count, durability)
         return True
 
     def _publish(self, source: Source, columns: Columns, replies: Acks) -> None:
