@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pubsub.broker.router import Router
     from pubsub.broker.slices import Slices
     from pubsub.broker.topic_mix import TopicMix
+    from pubsub.broker.topic_registry import TopicRegistry
     from pubsub.broker.topics import Topic
     from pubsub.kernel import Columns
 
@@ -26,6 +27,8 @@ ReadMix: TypeAlias = "TopicMix | PassingMix | WideRead"
 # Topics of addresses that are remembered, as many as a table of heads has, and the estimated bytes
 # of each, for the memory budget. Address and topic are counted elsewhere.
 _MAX_TOPICS, _TOPIC_BYTES = 131_072, 120
+# Topics that may have ended meanwhile.
+_REMOVED = 1000
 
 
 class RoutedListener(Protocol):
@@ -33,6 +36,7 @@ class RoutedListener(Protocol):
 
     router: Router
     slices: Slices
+    topics: TopicRegistry
 
 
 class AddressMixes:
@@ -50,6 +54,8 @@ class AddressMixes:
         self._past = PastCombinations(router.memory)
         self._topics: dict[Any, Topic] = {}
         self._account = router.memory.cache(_MAX_TOPICS * _TOPIC_BYTES, self._forget_topics)
+        self._removed = 0
+        listener.topics.watch_removal(self._note_removed)
 
     def find(self, columns: Columns) -> tuple[ReadMix, Columns] | None:
         """Return the mix of the messages' topics, and the messages with its indexes.
@@ -110,6 +116,13 @@ class AddressMixes:
         self._account.clear()
         self._forget_topics()
 
+    def _note_removed(self, _topic: Topic) -> None:
+        """Forget all topics when many have ended: nothing else would let go of these."""
+        self._removed += 1
+        if self._removed > max(_REMOVED, len(self._topics) // 8):
+            self._account.clear()
+
     def _forget_topics(self) -> None:
+        self._removed = 0
         self._topics.clear()
         self._wide.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
@@ -260,6 +261,26 @@ class MemoryTests(WideCase):
         assert not self.is_wide("a", "b")
         self.work()
         assert self.is_wide("a", "b")
+
+    def test_topics_that_have_ended_do_not_stay_in_memory(self) -> None:
+        self.patch(address_mixes, "_REMOVED", 2)  # type: ignore[no-untyped-call]
+        self.patch(self.mixes, "_resolve", self.broker.topics.named)  # type: ignore[no-untyped-call]
+        names = [f"short-lived/{number}" for number in range(3)]
+        for name in names:
+            self.broker.topics.create(name)
+        self.read("a", "b", *names)
+        self.work()
+        assert self.is_wide("a", "b")
+        self.work()
+        for name in names:
+            self.broker.topics.remove(self.broker.topics.named(name))
+        self.broker.dispatcher.settle()
+        gc.collect()
+        alive = {one.name for one in gc.get_objects() if type(one) is Topic}
+        assert "a" in alive
+        assert alive.isdisjoint(names)
+        while not self.is_wide("a", "b"):
+            self.work()
 
     def test_work_under_way_ends_with_it(self) -> None:
         self.read("a", "b")

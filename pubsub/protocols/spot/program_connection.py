@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pubsub.broker.address_mixes import AddressMixes
@@ -23,10 +24,7 @@ class ProgramConnection(OutgoingConnection):
 
     def __init__(self, listener: Listener, node: PeerEvents) -> None:
         super().__init__(listener, node)
-        self._mixes = AddressMixes(listener, self._topic_of)
-
-    def _topic_of(self, publication: Publication) -> Topic:
-        return self.listener.topics.named(publication.topic)
+        self._mixes = listener.shared("spot-program-mixes", partial(_make_mixes, listener))
 
     def handshake_done(self) -> SocketRole:
         """See ``ZmtpConnection``."""
@@ -47,3 +45,10 @@ class ProgramConnection(OutgoingConnection):
     def send_ping(self) -> None:
         """See ``OutgoingConnection``."""
         self.reply(ping(b""))
+
+
+def _make_mixes(listener: Listener) -> AddressMixes:
+    def topic_of(publication: Publication) -> Topic:
+        return listener.topics.named(publication.topic)
+
+    return AddressMixes(listener, topic_of)
