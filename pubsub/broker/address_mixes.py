@@ -120,7 +120,7 @@ class AddressMixes:
         """Forget all topics when many have ended: nothing else would let go of these."""
         self._removed += 1
         if self._removed > max(_REMOVED, len(self._topics) // 8):
-            self._account.clear()
+            self.clear()
 
     def _forget_topics(self) -> None:
         self._removed = 0
