@@ -17,12 +17,13 @@ Step = tuple[str, Any]
 """A read of messages by number of the topic, or the subscriptions of a reader that change."""
 READS = st.lists(st.tuples(st.sampled_from(NUMBERS), st.binary(max_size=3)), min_size=2, max_size=8)
 WANTED = st.lists(st.sets(st.sampled_from(NUMBERS)), min_size=1, max_size=4)
+CHANGES = st.tuples(st.integers(0, 3), st.sampled_from(NUMBERS))
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("read"), READS),
-        st.tuples(st.just("join"), st.tuples(st.integers(0, 3), st.sampled_from(NUMBERS))),
+        st.tuples(st.sampled_from(("join", "leave")), CHANGES),
     ),
-    max_size=8,
+    max_size=10,
 )
 
 
@@ -38,6 +39,9 @@ class CafeWire:
 
     def join(self, reader: Client, number: int) -> None:
         reader.send(cafe_wire.subscribe(number))
+
+    def leave(self, reader: Client, number: int) -> None:
+        reader.send(cafe_wire.unsubscribe(number))
 
     def publish(self, number: int, payload: bytes) -> bytes:
         return cafe_wire.publish(number, payload)
@@ -65,6 +69,10 @@ class RheosWire:
     def join(self, reader: Client, number: int) -> None:
         reader.send(rheos_wire.subscribe(self._ids[reader], self.name(number).encode()))
 
+    def leave(self, reader: Client, number: int) -> None:
+        """The topic makes no difference: rheos has no request for it."""
+        reader.stream.lose()
+
     def publish(self, number: int, payload: bytes) -> bytes:
         return rheos_wire.publish(ALICE, payload, name=self.name(number).encode())
 
@@ -85,8 +93,9 @@ def outcome(make: Callable[[], Wire], wanted: list[set[int]], steps: list[Step])
     for kind, value in steps:
         if kind == "read":
             publisher.send(b"".join([wire.publish(*one) for one in value]))
-        elif value[0] < len(readers):
-            wire.join(readers[value[0]], value[1])
+        elif value[0] < len(readers) and not readers[value[0]].stream.lost:
+            change = wire.join if kind == "join" else wire.leave
+            change(readers[value[0]], value[1])
     wire.house.broker.dispatcher.settle()
     topics = [wire.house.broker.topics.named(wire.name(number)) for number in NUMBERS]
     return (
