@@ -225,9 +225,9 @@ class Listener:
 
     # Connections
 
-    def admit(self, address: str) -> None:
-        """Count a new connection; raises LimitReached or MemoryExhausted."""
-        count = self.memory.add if self.quota.spares_next else self.memory.reserve
+    def admit(self, address: str, spared: bool = False) -> None:
+        """Count a new connection; raises LimitReached or, unless ``spared``, MemoryExhausted."""
+        count = self.memory.add if spared or self.quota.spares_next else self.memory.reserve
         count(CONNECTION_BYTES)
         try:
             self.quota.admit(address)

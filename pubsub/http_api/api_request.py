@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.rate_limits import RateLimiter
     from pubsub.broker.topics import Topic
+    from pubsub.http_api.operator_places import OperatorPlaces
     from pubsub.http_api.request_turns import RequestTurns
     from pubsub.http_api.shares import Shares
     from pubsub.wire.direct_transport import StreamTransport
@@ -47,6 +48,7 @@ class ApiServer(Protocol):
 
     listener: Listener
     request_turns: RequestTurns
+    operator_places: OperatorPlaces
 
     def body_limit(self, method: bytes, target: bytes) -> tuple[int, Shares]:
         """Return the largest size of the body of such a request, and the account of its bytes."""

@@ -14,7 +14,9 @@ from twisted.internet.protocol import connectionDone
 from twisted.web.http import HTTPChannel, Request, _ChunkedTransferDecoder
 
 from pubsub.broker.memory_budget import INPUT
-from pubsub.http_api.api_error import BAD_REQUEST, HEAD_TOO_LARGE, ApiError
+from pubsub.errors import MemoryExhausted
+from pubsub.http_api.api_error import BAD_REQUEST, HEAD_TOO_LARGE, UNAVAILABLE, ApiError
+from pubsub.http_api.operator_places import PLACE_SECONDS
 from pubsub.wire.direct_transport import READ_BYTES
 from pubsub.wire.unsent_bytes import TransportCharge
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
     from pubsub.broker.listener import Listener
+    from pubsub.http_api.operator_places import OperatorPlaces
     from pubsub.http_api.request_turns import RequestTurns
 
 # Bytes of a read outside of bodies and long chunks: it has few requests or chunks.
@@ -46,10 +49,11 @@ class BoundedChannel(HTTPChannel):
     # The memory of the head that has arrived last, until its request is answered.
     _head_bytes = 0
 
-    def __init__(self, listener: Listener, turns: RequestTurns) -> None:
+    def __init__(self, listener: Listener, turns: RequestTurns, places: OperatorPlaces) -> None:
         super().__init__()
         self.listener = listener
         self._turns = turns
+        self._places = places
         self._input = TransportCharge(lambda reason: self.evict(reason), listener.memory, INPUT)
 
     # For subclasses
@@ -93,6 +97,7 @@ class BoundedChannel(HTTPChannel):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """See IProtocol."""
         self._answered, self._postponed = None, b""
+        self._places.give_back(self)
         super().connectionLost(reason)
         # Now, not with the connection, which waits for the collector of cycles.
         self._buffer = b""
@@ -106,6 +111,8 @@ class BoundedChannel(HTTPChannel):
         self._head_bytes = self._receivedHeaderSize + _HEADER_BYTES * self._receivedHeaderCount
         if isinstance(self._transferDecoder, _ChunkedTransferDecoder):
             self._transferDecoder._maxTrailerHeadersSize = _TRAILER_BYTES
+        if self._has_place:
+            self._check_place()
         super().allHeadersReceived()
 
     def headerReceived(self, line: bytes) -> bool:
@@ -129,6 +136,39 @@ class BoundedChannel(HTTPChannel):
         # Without this, twisted.web answers with the status alone, and nothing is counted.
         message = "the request is malformed, or has too long a head (16 KiB) or trailers (1 KiB)"
         self.refuse(ApiError(BAD_REQUEST, "invalid-request", message))
+
+    # At the memory bound
+
+    @property
+    def _has_place(self) -> bool:
+        return self._places.is_taken_by(self)
+
+    def _check_place(self) -> None:
+        """Refuse a request that is not one of an operator, unless there is memory again."""
+        try:
+            self.listener.memory.check()
+        except MemoryExhausted as refused:
+            if not self._places.serves(self._path):
+                self.refuse(ApiError.from_refusal(refused, UNAVAILABLE))
+        else:
+            self._places.give_back(self)
+
+    def checkPersistence(self, request: Request, version: bytes) -> bool:
+        """See ``HTTPChannel``: a place is for one request."""
+        if self._has_place:
+            request.responseHeaders.setRawHeaders(b"connection", [b"close"])
+            return False
+        return bool(super().checkPersistence(request, version))
+
+    @property
+    def idle_seconds(self) -> float:
+        """The seconds that the connection may be without a request; zero stands for a minute."""
+        return PLACE_SECONDS if self._has_place else self.listener.idle_timeout
+
+    @property
+    def arrival_seconds(self) -> float:
+        """The seconds in which a request must arrive unless it is fast; zero: no limit."""
+        return PLACE_SECONDS if self._has_place else self.listener.frame_seconds
 
     # Turns
 

@@ -69,7 +69,7 @@ class Channel(BoundedChannel):
     _end_reason = _LEFT
 
     def __init__(self, server: ApiServer) -> None:
-        super().__init__(server.listener, server.request_turns)
+        super().__init__(server.listener, server.request_turns, server.operator_places)
         self.server = server
         self.accepted_by = server.listener
         self._times = RequestTimes(self.listener.clock.seconds)
@@ -123,7 +123,7 @@ class Channel(BoundedChannel):
         """Count the connection, or refuse it."""
         super().connectionMade()
         self.stream.bufferSize = self.next_read
-        self._admitted_host = admit(self.listener, self)
+        self._admitted_host = admit(self.listener, self, self._places.take(self))
 
     def not_admitted(self, refused: Refused) -> None:
         """See ``Admissible``."""
@@ -297,9 +297,9 @@ class Channel(BoundedChannel):
         if self._times.is_answering:
             if self.long_response is not None:
                 self.long_response.sweep(now)
-        elif self._times.is_slow(now, self.listener.frame_seconds):
+        elif self._times.is_slow(now, self.arrival_seconds):
             self.refuse(ApiError(TIMEOUT, "timeout", "the request took too long to arrive"))
-        elif self._times.is_idle(now, self.listener.idle_timeout):
+        elif self._times.is_idle(now, self.idle_seconds):
             self._end_reason = "idle"
             self.loseConnection()
 

@@ -37,6 +37,8 @@ Handler = Callable[[ApiRequest], Awaitable[None]]
 
 # Paths that end with a name.
 _WITH_NAME = (PREFIX, LEASES, TOPICS, IDENTITIES, SESSIONS, DASHBOARD)
+# Lists beside those of the broker's state.
+_LISTS = (b"/v1/topics", b"/v1/readers")
 # As `curl -d` sends it for a message.
 _TO_TOPIC = (TOPICS, b"POST")
 _PUBLISH = "; messages are published with POST to /v1/topics/NAME/messages"
@@ -54,10 +56,10 @@ class Routes:
         self._positions = ReaderPositions(listener)
         self._staging = StagingHandler(listener, run_in_thread)
         self._history = HistoryHandler(listener, run_in_thread)
+        operators = {**self._pages(), **self._state(), **self._operation()}
+        self._operator_routes = frozenset((*operators, *_LISTS))
         self.table: dict[bytes, dict[bytes, Handler]] = {
-            **self._pages(),
-            **self._state(),
-            **self._operation(),
+            **operators,
             **self._topics(),
             **self._reading(),
             **self._batches(),
@@ -142,6 +144,10 @@ class Routes:
             b"/v1/commit": {b"POST": staging.commit},
             b"/v1/abort": {b"POST": staging.abort},
         }
+
+    def is_for_operators(self, path: bytes) -> bool:
+        """Return whether operators need this endpoint while the memory bound is reached."""
+        return route_of(path) in self._operator_routes
 
     def handler(self, request: ApiRequest) -> Handler:
         """Return the handler of a request; raises ApiError if there is none."""

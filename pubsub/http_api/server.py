@@ -19,6 +19,7 @@ from pubsub.http_api.forwarded_requests import proved_identity
 from pubsub.http_api.history_response import RunInThread
 from pubsub.http_api.http_channel import Channel
 from pubsub.http_api.message_publishing import PROTOCOL
+from pubsub.http_api.operator_places import OperatorPlaces
 from pubsub.http_api.request_origin import SETTINGS as ORIGIN_SETTINGS
 from pubsub.http_api.request_origin import RequestOrigin
 from pubsub.http_api.request_target import origin_form
@@ -89,6 +90,7 @@ class HttpApiFactory(Factory):
         self.request_turns = RequestTurns(listener)
         self._origin = RequestOrigin(listener.settings)
         self._routes = Routes(listener, run_in_thread)
+        self.operator_places = OperatorPlaces(listener, self._routes.is_for_operators)
         listener.when_open(self._restore)
 
     def _restore(self) -> None:

@@ -38,15 +38,16 @@ class Admissible(ConnectedClient, Shaking, Marked, Protocol):
         """Count and answer the refusal, and close."""
 
 
-def admit(listener: Listener, client: Admissible) -> str | None:
+def admit(listener: Listener, client: Admissible, spared: bool = False) -> str | None:
     """Admit ``client``; return the host that it is counted for, or None if it is not admitted.
 
-    The host is UNKNOWN if the header of a proxy has still to name it (see ``locate``).
+    ``spared`` admits it at the memory bound too. The host is UNKNOWN if the header of a proxy has
+    still to name it (see ``locate``).
     """
     host = UNKNOWN if awaits_header(client.stream) else host_of(client.stream.getPeer())
     client.mark = next(listener.marks)
     try:
-        listener.admit(host)
+        listener.admit(host, spared)
     except Refused as refused:
         client.not_admitted(refused)
         return None

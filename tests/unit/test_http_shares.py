@@ -181,9 +181,11 @@ class MemoryTests(WritingCase):
         self.memory.limit = 1
         served = [self.house.connect() for _ in range(16)]
         assert all(client.get("/healthz").status == 200 for client in served)
-        assert self.house.get("/healthz").error == (503, "memory")
+        refused = self.house.connect()
+        assert refused.get("/none").error == (503, "memory")
+        refused.stream.lose()
         served[0].stream.lose()
-        assert self.house.get("/healthz").status == 200
+        assert self.house.get("/none").status == 404
 
     def test_a_staged_part_is_charged_with_its_topics(self) -> None:
         names = ["x" * 200 + str(number) for number in range(100)]
