@@ -474,10 +474,15 @@ class HostTests(SynchronousTestCase):
         self.world.settle()
         client = self.world.client(a, b"DEALER", publish(b"t", b"x"))
         assert refusals(a) == {UNREACHABLE: 1}
-        # The time for a handshake, and for closing.
-        self.world.advance(13)
+        # Longer than query-timeout, and less than the time for a handshake.
+        self.world.advance(3)
         client.send(publish(b"t", b"x"))
         assert a.broker.topics.named("t").hosted
+        # Nor for the next connections.
+        for number in range(20):
+            self.world.advance(2)
+            client.send(publish(b"%d" % number, b"x"))
+        assert refusals(a)[UNREACHABLE] == 1
 
     def test_subscribing_does_not_host(self) -> None:
         b = self.world.house("b")

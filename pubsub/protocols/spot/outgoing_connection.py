@@ -48,7 +48,7 @@ class PeerEvents(Protocol):
         """The other broker hosts the topics of these names, which may be many."""
 
     def query_timed_out(self) -> None:
-        """The other broker has not answered a query in time."""
+        """The other broker has not done its handshake, or not answered a query, in time."""
 
     def connected_to_itself(self) -> None:
         """The other end turned out to be this very broker."""
@@ -71,6 +71,7 @@ class OutgoingConnection(ZmtpConnection):
     trouble = ""
     """The reason for which TLS ended the connection, if it did."""
     _ticks_since_ping = 0
+    _began = 0.0
 
     def __init__(self, listener: Listener, node: PeerEvents) -> None:
         run = b"%015x" % listener.dispatcher.run_id
@@ -100,6 +101,7 @@ class OutgoingConnection(ZmtpConnection):
         """Not counted among the listener's clients, as it is an outgoing connection."""
         self.mark = next(self.listener.marks)
         self.listener.clients.add(self)
+        self._began = self.listener.clock.seconds()
         transport = self.transport
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
@@ -119,6 +121,9 @@ class OutgoingConnection(ZmtpConnection):
     def sweep(self, now: float) -> None:
         """See ``ConnectedClient``: heartbeats that are due."""
         super().sweep(now)
+        if not self.is_open and now - self._began > self.listener.settings["query-timeout"]:
+            # The handshake may take longer, but clients do not wait for it to create a topic.
+            self._node.query_timed_out()
         if self.closing or not self.is_open:
             return
         heartbeat = self.listener.settings["heartbeat"]
