@@ -145,11 +145,10 @@ class Cluster(Service):
 
     def _assign(self, node: Node, topic: Topic) -> None:
         owner = self._owners.get(topic)
-        if owner is not None:
-            owner.remove_topic(topic)
+        earlier = None if owner is None else owner.remove_topic(topic)
         self._owners[topic] = node
         topic.upstream = node
-        node.add_topic(topic)
+        node.add_topic(topic, earlier)
 
     def _warn_of_double(self, node: Node, owner: Node) -> None:
         if owner is not node and node.endpoint not in self._doubles:

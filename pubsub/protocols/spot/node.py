@@ -18,7 +18,7 @@ from pubsub.protocols.spot.outgoing_connection import OutgoingConnection
 from pubsub.protocols.spot.peer_connection import PeerConnection
 from pubsub.protocols.spot.peer_url import parse_peer
 from pubsub.protocols.spot.program_connection import ProgramConnection
-from pubsub.protocols.spot.topic_copies import PageReader, TopicCopies
+from pubsub.protocols.spot.topic_copies import PageReader, TopicCopies, TopicCopy
 from pubsub.wire.outgoing_tls import ClientFiles, TlsEndpoint
 
 if TYPE_CHECKING:
@@ -224,17 +224,18 @@ class Node:
 
     # Topics
 
-    def add_topic(self, topic: Topic) -> None:
-        """``topic`` is hosted by this node."""
+    def add_topic(self, topic: Topic, earlier: TopicCopy | None) -> None:
+        """``topic`` is hosted by this node; ``earlier`` is the copy from the one before."""
         self._topics.add(topic)
+        self._copies.follow(topic, earlier)
         if topic.has_readers:
             self.want(topic)
 
-    def remove_topic(self, topic: Topic) -> None:
-        """``topic`` is no longer hosted by this node."""
+    def remove_topic(self, topic: Topic) -> TopicCopy | None:
+        """``topic`` is no longer hosted by this node; return its copy, if there is one."""
         self._topics.discard(topic)
-        self._copies.drop(topic)
         self.unwant(topic)
+        return self._copies.drop(topic)
 
     def no_longer_hosts(self, topic: Topic) -> bool:
         """Return whether the broker is connected and has listed its topics without ``topic``."""
@@ -283,10 +284,13 @@ class Node:
     def received(self, topic: Topic, columns: Columns, reader: PageReader) -> None:
         """See ``PeerEvents``."""
         dispatcher, sender = self._listener.dispatcher, self.endpoint.encode()
-        if topic in self._copies:
-            self._copies.notify(topic, reader)
-        elif self._copies.is_beginning(topic):
+        copies = self._copies
+        if copies.is_beginning(topic) or copies.is_due(topic):
             dispatcher.relay_unstored(topic, columns, sender, self._listener.protocol)
+            if not copies.is_beginning(topic):
+                copies.notify(topic, reader)
+        elif copies.has_begun(topic):
+            copies.notify(topic, reader)
         else:
             dispatcher.relay(topic, columns, sender, self._listener.protocol)
 

@@ -48,12 +48,18 @@ class TopicCopy:
     """The progress of the copy of a topic, in the offsets of its host.
 
     Messages before ``live_from`` were published before the copy began. They are only stored, as
-    subscribers have received them, or have subscribed later.
+    subscribers have received them, or have subscribed later. If ``live_from`` is negative, the copy
+    has not begun, and ``epoch`` and ``offset`` are those of a copy from an earlier host.
     """
 
     epoch: str
     offset: int
     live_from: int
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether messages of this host were copied."""
+        return self.live_from >= 0
 
 
 class TopicCopies:
@@ -66,6 +72,8 @@ class TopicCopies:
         self._beginning: set[str] = set()
         # Topics that the host has no history of, as it said when it was asked the last time.
         self._kept: set[str] = set()
+        # The copies from other hosts at the start.
+        self._of_others: dict[str, TopicCopy] = {}
         # Copied topics of which the host has delivered messages since its last page.
         self._delivered: set[str] = set()
         # The calls that wait for the present update of a topic, and for the one after it.
@@ -75,8 +83,8 @@ class TopicCopies:
     def _restore(self) -> None:
         for key, row in self._listener.store.items(COPIES):
             endpoint, name = json.loads(key)
-            if endpoint == self._endpoint:
-                self._copies[name] = read_row(TopicCopy, row)
+            copies = self._copies if endpoint == self._endpoint else self._of_others
+            copies[name] = read_row(TopicCopy, row)
 
     def __contains__(self, topic: Topic) -> bool:
         return topic.name in self._copies
@@ -85,21 +93,46 @@ class TopicCopies:
         """Return whether the messages that arrive now are going to be copied from the host."""
         return topic.name in self._beginning
 
+    def has_begun(self, topic: Topic) -> bool:
+        """Return whether the messages that arrive are copied from the host, and not stored."""
+        copy = self._copies.get(topic.name)
+        return copy is not None and copy.has_begun
+
+    def is_due(self, topic: Topic) -> bool:
+        """Return whether the messages that arrive have to be copied, and the copy has not begun."""
+        copy = self._copies.get(topic.name)
+        return copy is not None and not copy.has_begun and topic.name not in self._kept
+
     def is_settled(self, topic: Topic) -> bool:
         """Return whether the messages that are stored here are not going to be copied again."""
         return topic.name in self._copies or topic.name in self._kept
 
     def keep(self, topic: Topic) -> None:
         """The host has no history of the topic: the messages that arrive are stored here."""
-        self.drop(topic)
+        copy = self._copies.get(topic.name)
+        if copy is None or copy.has_begun:
+            self.drop(topic)
         self._kept.add(topic.name)
 
-    def drop(self, topic: Topic) -> None:
-        """Another broker hosts the topic, or its host does not store it."""
+    def follow(self, topic: Topic, earlier: TopicCopy | None) -> None:
+        """The broker hosts ``topic`` now; ``earlier`` is the copy from the one before.
+
+        What was copied from it stays, so no message of this one is stored before its copy: those
+        could not be told apart.
+        """
+        earlier = earlier or self._of_others.get(topic.name)
+        if earlier is not None and topic.name not in self._copies:
+            self._copies[topic.name] = due = TopicCopy(earlier.epoch, earlier.offset, -1)
+            self._save(topic, due)
+
+    def drop(self, topic: Topic) -> TopicCopy | None:
+        """Another broker hosts the topic, or its host does not store it; return the copy."""
         self._kept.discard(topic.name)
         self._delivered.discard(topic.name)
-        if self._copies.pop(topic.name, None) is not None:
+        copy = self._copies.pop(topic.name, None)
+        if copy is not None:
             self._listener.store.delete(COPIES, self._key(topic.name))
+        return copy
 
     def update(self, topic: Topic, reader: PageReader) -> Deferred[bool]:
         """Copy the present messages of the host. The Deferred fires with ``is_settled``."""
@@ -142,10 +175,15 @@ class TopicCopies:
                 return
 
     async def _copy(self, topic: Topic, reader: PageReader) -> None:
-        copy = self._copies.get(topic.name) or await self._begin(topic, reader)
+        copy = self._copies.get(topic.name)
+        if copy is None or not copy.has_begun:
+            copy = await self._begin(topic, reader, copy)
         end = None
         while copy is not None and (end is None or copy.offset < end):
             page = await reader.read(topic.name, copy.epoch, copy.offset)
+            if self._copies.get(topic.name) is not copy:
+                # Another broker has become the host meanwhile.
+                return
             if not page.epoch:
                 # A host that has lost the topic delivers nothing. A copy that ended would begin
                 # again later, and then hide the messages that are nowhere else.
@@ -161,23 +199,35 @@ class TopicCopies:
             reader.delivered(topic)
             await written(self._listener.store)
 
-    async def _begin(self, topic: Topic, reader: PageReader) -> TopicCopy | None:
+    async def _begin(
+        self, topic: Topic, reader: PageReader, due: TopicCopy | None
+    ) -> TopicCopy | None:
         self._beginning.add(topic.name)
         try:
+            is_known = due is not None and await self._is_known(topic, reader, due)
             page = await reader.read(topic.name, "", 0)
         finally:
             self._beginning.discard(topic.name)
+        if self._copies.get(topic.name) is not due:
+            return None
         if not page.epoch:
             self.keep(topic)
             return None
-        # The messages that were stored here as they arrived are copied again.
-        store = self._listener.store
-        store.forget(topic.name)
         copy = TopicCopy(page.epoch.decode(errors="replace"), page.next, page.end)
+        if due is None:
+            # The messages that were stored here as they arrived are copied again.
+            self._listener.store.forget(topic.name)
+        elif is_known:
+            copy.epoch, copy.offset = due.epoch, due.offset
         self._kept.discard(topic.name)
         self._copies[topic.name] = copy
         self._save(topic, copy)
         return copy
+
+    async def _is_known(self, topic: Topic, reader: PageReader, due: TopicCopy) -> bool:
+        """Return whether the earlier copy is one of this host, under another address."""
+        page = await reader.read(topic.name, due.epoch, due.offset)
+        return bool(page.epoch) and page.since == due.offset
 
     def _add(self, topic: Topic, copy: TopicCopy, page: HistoryPage) -> None:
         """Store and deliver a page; raises HistoryUnavailable."""
