@@ -116,6 +116,7 @@ class World:
         self.cables: list[Cable] = []
         self.down: set[str] = set()
         self.attempts: list[float] = []
+        self._started = 0
 
     def house(
         self,
@@ -125,9 +126,9 @@ class World:
         **listen: Mapping[str, object],
     ) -> House:
         """Return a broker with spot at ``tcp://name:7073`` and the listeners in ``listen``."""
-        number = len(self.houses) + 1
+        self._started += 1
         listeners = {"spot": {}, **listen}
-        house = House(listeners, draw=drawing(number), clock=self.clock, store=store)
+        house = House(listeners, draw=drawing(self._started), clock=self.clock, store=store)
         self.houses[name] = house
         if peers:
             cluster = Cluster(house.listeners["spot"], lambda: 0.0, self.reach)

@@ -1,8 +1,9 @@
 """The brokers that share topics with this one, and which of them hosts each topic (spot §7).
 
 A topic is LOCAL if it is hosted here, and REMOTE if another broker hosts it and this one does not.
-A REMOTE topic has its ``Node`` as ``upstream``. It keeps that node even while the broker is away.
-The node changes only if the broker returns without the topic and another broker hosts it.
+A REMOTE topic has its ``Node`` as ``upstream``. It keeps that node even while the broker is away,
+and after a restart of this one, which must not host the topic then. The node changes only if the
+broker returns without the topic and another broker hosts it.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from pubsub.broker.topics import Topic
 
 log = Logger()
+REMOTE = "spot-remote"
+"""The table of the store's metadata with the endpoint of the broker that hosts each topic."""
 # The remedy where two brokers host a topic.
 _DELETE = "their messages are not shared: delete it at one of the two"
 
@@ -94,6 +97,7 @@ class Cluster(Service):
     def startService(self) -> None:
         """Connect to all of them."""
         super().startService()  # type: ignore[no-untyped-call]
+        self._restore()
         for node in self._nodes.values():
             node.connect()
 
@@ -103,6 +107,22 @@ class Cluster(Service):
         for node in self._nodes.values():
             node.stop()
         return None
+
+    def _restore(self) -> None:
+        """Restore the hosts of REMOTE topics, except of brokers that are no peers any more."""
+        for name, endpoint in list(self._listener.store.items(REMOTE)):
+            node = self._nodes.get(endpoint.decode())
+            topic = None if node is None else self._known(node, name)
+            if node is not None and topic is not None and not topic.hosted:
+                self._assign(node, topic)
+
+    def _known(self, node: Node, name: bytes | str) -> Topic | None:
+        """Return the topic of this name, which ``node`` hosts; None if it is refused."""
+        try:
+            return self._listener.topics.create(name, hosted=False)
+        except Refused as refused:
+            self._listener.refuse(refused.reason, node.endpoint)
+            return None
 
     def _check_claim(self, name: str) -> None:
         """Raise TopicUnreachable until all other brokers have been asked for their topics once.
@@ -121,11 +141,8 @@ class Cluster(Service):
             if raw.startswith(RESERVED.encode()):
                 # Each broker hosts its own reserved topics.
                 continue
-            try:
-                topic = self._listener.topics.create(raw, hosted=False)
-            except Refused as refused:
-                self._listener.refuse(refused.reason, node.endpoint)
-            else:
+            topic = self._known(node, raw)
+            if topic is not None:
                 is_new = topic not in self._owners
                 self._add(node, topic)
                 found += is_new and topic in self._owners
@@ -138,6 +155,7 @@ class Cluster(Service):
             self._warn(node, topic, f"it is hosted here too; {_DELETE}")
         elif owner is None or owner.no_longer_hosts(topic):
             self._assign(node, topic)
+            self._listener.store.put(REMOTE, topic.name, node.endpoint.encode())
         elif owner.is_broker_of(node):
             self._warn_of_double(node, owner)
         elif owner is not node:
@@ -161,6 +179,9 @@ class Cluster(Service):
 
     def _removed(self, topic: Topic) -> None:
         self._warned.pop(topic, None)
+        if topic in self._owners and not topic.configured:
+            self._owners.pop(topic).forget(topic)
+            self._listener.store.delete(REMOTE, topic.name)
 
     def _warn(self, node: Node, topic: Topic, problem: str) -> None:
         warned = self._warned.setdefault(topic, set())

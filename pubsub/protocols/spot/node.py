@@ -237,6 +237,10 @@ class Node:
         self.unwant(topic)
         return self._copies.drop(topic)
 
+    def forget(self, topic: Topic) -> None:
+        """``topic`` has ended here; if the node still hosts it, it is added again."""
+        self._topics.discard(topic)
+
     def no_longer_hosts(self, topic: Topic) -> bool:
         """Return whether the broker is connected and has listed its topics without ``topic``."""
         connected = self._connection is not None and self._listed is not None
