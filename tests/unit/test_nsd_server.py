@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from typing import Any
 
 from twisted.internet.defer import Deferred, fail
@@ -252,6 +253,24 @@ class HistoryTests(SynchronousTestCase):
         (response,) = nsd.ask(wire.get("ada", 3))
         assert [message["body"] for message in response["messages"]] == texts[7:]
         assert [message["when"] for message in response["messages"]] == [8, 9, 10, 11, 12]
+
+    def test_the_position_of_a_client_that_continues(self) -> None:
+        nsd = Nsd()
+        nsd.store.open(1)
+        nsd.write_history(3, 1)
+
+        def position(after: int, epoch: str = nsd.store.epoch) -> tuple[int, bool]:
+            known = {"position": True, "epoch": epoch, "after": after}
+            request = {"_class": "SubscribeRequest", "identity": "ada", "channel": "ada", **known}
+            (found,) = nsd.ask(json.dumps(request).encode() + b"\n")
+            return found["when"], found["continues"]
+
+        assert position(2) == (2, True)
+        assert position(3) == (3, True)
+        # With a larger one a Get would have nothing until there are so many messages.
+        assert position(4) == (3, True)
+        assert position(2**62) == (3, True)
+        assert position(2, "another") == (3, False)
 
     def test_without_a_history_nothing_is_returned_and_when_still_increases(self) -> None:
         nsd = Nsd(top={"history": "0"})

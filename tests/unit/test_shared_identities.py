@@ -354,6 +354,8 @@ class MoveTests(IdentityCase):
         assert body == "1"
         again = await position(self.there, position=True, epoch=moved["epoch"], after=after)
         assert (again["when"], again["continues"]) == (after, True)
+        beyond = await position(self.there, position=True, epoch=moved["epoch"], after=after + 9)
+        assert (beyond["when"], beyond["continues"]) == (after, True)
         back = await position(self.here, position=True)
         assert back["when"] > after
         assert back["continues"] is False

@@ -302,7 +302,7 @@ class IdentityMoves:
                 return max(after, 0), True
             found = self._store.continuation(request.epoch, after - moved.shift)
             if found is not None:
-                return found + moved.shift, True
+                return min(found, self._store.next_offset) + moved.shift, True
         return self._end + moved.shift, False
 
     def when_written(self, request: Request, call: Callable[[str | None], None]) -> None:

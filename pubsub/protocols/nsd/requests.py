@@ -148,7 +148,8 @@ class Requests:
         after = store.continuation(request.epoch, request.after) if request.epoch else None
         if after is None:
             return success_at(store.next_offset, store.epoch, False)
-        return success_at(after, store.epoch, True)
+        # Beyond the end, a Get would have nothing until the history has grown so far.
+        return success_at(min(after, store.next_offset), store.epoch, True)
 
 
 def topic_of(request: Request) -> str:
