@@ -60,9 +60,16 @@ class AtomicCommits:
         self.gate.open()
 
     def finish(self) -> None:
-        """Have the commit that has begun end in this tick, and any that begins then."""
-        while self._finish is not None:
-            self._finish()
+        """Have the commit that has begun end in this tick, and any that begins then.
+
+        Within a step of the commit that is impossible: RuntimeError.
+        """
+        while (finish := self._finish) is not None:
+            if self.is_continuing:
+                raise RuntimeError("a commit cannot be ended by one of its own steps")
+            finish()
+            if self._finish is finish:
+                raise RuntimeError("a commit has not ended, although it had to")
 
     def close(self) -> None:
         """Have the commit that has begun end in this tick; no other one begins after that."""

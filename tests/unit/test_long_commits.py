@@ -61,6 +61,23 @@ class LongCommitTests(StoreCase):
         found, _ = await self.after(self.crashed())
         assert [one.payload for one in found] == [b"before", *[b"%d" % n for n in range(9)]]
 
+    async def test_a_step_cannot_end_it(self) -> None:
+        self.begin()
+        commits = self.store.atomic_commits
+        with pytest.raises(RuntimeError, match="its own steps"), self.store.continuing():
+            commits.finish()
+        assert self.store.next_offset == 0
+        commits.finish()
+        assert await self.stored()
+        assert self.store.next_offset == 1
+
+    async def test_it_is_not_waited_for_if_it_cannot_end(self) -> None:
+        self.store.begin_commit(lambda: None)
+        with pytest.raises(RuntimeError, match="has not ended"):
+            self.store.atomic_commits.finish()
+        self.end()
+        assert await self.stored()
+
     async def test_all_is_in_one_record(self) -> None:
         written: list[int] = []
         write = LogWriter._write_piece
