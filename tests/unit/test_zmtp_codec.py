@@ -181,6 +181,14 @@ class CommandTests(SynchronousTestCase):
         found = zmtp.parse_metadata(unit.commands[0].data)
         assert found == {b"socket-type": b"SUB", **properties}
 
+    def test_a_property_has_one_value(self) -> None:
+        dealer = b"\x0bSocket-Type\0\0\0\x06DEALER"
+        assert zmtp.parse_metadata(dealer * 2) == {b"socket-type": b"DEALER"}
+        for other in (b"\x0bSocket-Type\0\0\0\x03SUB", b"\x0bsocket-type\0\0\0\0"):
+            with pytest.raises(zmtp.ZmtpError) as problem:
+                zmtp.parse_metadata(dealer + other)
+            assert problem.value.reason == "malformed-metadata"
+
     @given(st.binary())
     def test_any_metadata_is_parsed_or_refused(self, data: bytes) -> None:
         try:

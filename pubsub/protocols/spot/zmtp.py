@@ -212,14 +212,18 @@ def ping_seconds(command: Command) -> float:
 
 
 def parse_metadata(data: bytes) -> dict[bytes, bytes]:
-    """Return the properties of a READY by lower-case name; raises ZmtpError."""
+    """Return the properties of a READY by lower-case name; raises ZmtpError.
+
+    A property with two values is refused: libzmq takes the first of some and the last of others.
+    """
     found: dict[bytes, bytes] = {}
     at = 0
     while at < len(data):
         name = data[at + 1 : at + 1 + data[at]]
         start = at + 1 + data[at] + 4
         at = start + int.from_bytes(data[start - 4 : start], "big")
-        if not name or at > len(data) or start > len(data):
+        is_complete = name and start <= len(data) and at <= len(data)
+        value = data[start:at]
+        if not is_complete or found.setdefault(name.lower(), value) != value:
             raise ZmtpError("malformed-metadata", error(MALFORMED_METADATA))
-        found[name.lower()] = data[start:at]
     return found
