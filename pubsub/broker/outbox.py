@@ -241,6 +241,12 @@ class Outbox(OutboxQueue):
 
     # The end
 
+    def write_published(self) -> None:
+        """Write what was published before now, unless the transport is full."""
+        if not self._router.waiting:
+            self._router.hand_over()
+        self.flush()
+
     def shut(self, reason: str | None) -> dict[Topic, int]:
         """End all subscriptions and release all resources.
 

@@ -230,6 +230,8 @@ class StreamClient(Identified, Protocol):
         """Send pending output and ``last``, then close. Further input is discarded."""
         if self.closing:
             return
+        for outbox in self.outboxes():
+            outbox.write_published()
         departure = self._leave()
         if departure.last is None:
             departure.last = lambda: last

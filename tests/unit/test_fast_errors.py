@@ -111,6 +111,15 @@ class ErrorTests(FastCase):
         }
         assert {int(code) for code in CODES.values()} == {1, 2, 3, 4, 5, 6, 7, 8, 10}
 
+    def test_messages_come_before_the_error_that_closes(self) -> None:
+        for settings in ({}, {"errors": "off"}):
+            fast = self.house(**settings)
+            client = fast.client(wire.create(OWNER) + wire.subscribe(OWNER))
+            client.send(wire.publish(OWNER, b"a") + wire.publish(OWNER, b"b") + b"\x99")
+            error = b"" if settings else wire.error(0x99, INVALID, 0)
+            assert client.take() == wire.message(b"a") + wire.message(b"b") + error
+            assert fast.broker.counters.dropped == 0
+
     def test_questions_are_no_refusals(self) -> None:
         # Whether all was handled, and whether a topic exists.
         fast = self.house()
