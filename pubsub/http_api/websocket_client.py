@@ -25,15 +25,7 @@ from pubsub.http_api.live_response import HEARTBEAT_SECONDS, RESPONSE_BYTES, Liv
 from pubsub.http_api.parameters import invalid
 from pubsub.http_api.request_access import RequestAccess
 from pubsub.http_api.websocket_close import BAD_TOKEN, TIMEOUT, close_code, close_reason
-from pubsub.http_api.websocket_frames import (
-    frame,
-    id_of,
-    is_utf8,
-    refusal,
-    reply,
-    request_of,
-    text,
-)
+from pubsub.http_api.websocket_frames import frame, id_of, is_utf8, refusal, reply, request_of, text
 from pubsub.http_api.websocket_requests import WebSocketRequests
 from pubsub.wire.read_buffer import arrival_seconds
 from pubsub.wire.unsent_bytes import TransportCharge
@@ -53,6 +45,8 @@ _PING = frame(0x89, b"")
 _MAX_CONFIRMING = 256
 # Bytes of a read: one of tiny frames takes milliseconds. A longer frame is read in larger pieces.
 _READ_BYTES, _LONG_READ = 4 * 1024, 16 * 1024
+# Bytes of a message that may have arrived while there is no connect: a token, and a read behind it.
+_CONNECT_BYTES = 32 * 1024
 # Frames that a request counts as (see ``FrameTurns``), and its messages that count as another one.
 _REQUEST_FRAMES, _FRAME_MESSAGES = 4, 40
 
@@ -109,6 +103,9 @@ class WebSocketClient(LiveResponse):
         if self._is_malformed and self._frames.parser_exc is None and not self._ended:
             self.channel.count_refusal("malformed")
             self.close(CloseCode.INVALID_DATA, "a text message is not UTF-8")
+        elif self._charge.held > _CONNECT_BYTES and not (self._connected or self._is_working):
+            self.channel.count_refusal("too-large")
+            self.close(CloseCode.MESSAGE_TOO_BIG, "the first request must be connect")
         self._send_control()
 
     def _take(self, opcode: Opcode, data: bytes, final: bool) -> None:

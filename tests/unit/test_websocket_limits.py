@@ -76,6 +76,29 @@ class FrameTests(SynchronousTestCase):
             assert house.store.next_offset == 1
             assert house.broker.counters.refusals["http", "malformed"] == 1
 
+    def test_the_message_before_a_connect_is_short(self) -> None:
+        house = WebHouse()
+        for head in (b"\x81\xff" + (2**20).to_bytes(8, "big"), b"\x01\xfe\xff\xff"):
+            client = SocketClient(house)
+            client.client.send(head + b"abcd" + b"x" * 16_000)
+            assert client.close_code is None
+            client.client.send(b"x" * 16_000)
+            client.client.send(b"x" * 16_000)
+            assert client.close_code == 1009
+            assert client.client.closed
+        assert house.broker.counters.refusals["http", "too-large"] == 2
+        client = connected(house)
+        client.client.send(b"\x81\xff" + (10**6).to_bytes(8, "big") + b"abcd" + b"x" * 50_000)
+        assert client.close_code is None
+
+    def test_a_long_message_may_follow_a_connect_at_once(self) -> None:
+        client = SocketClient(WebHouse())
+        data = frame_of(client, "connect") + frame_of(
+            client, "publish", topic="a", value="x" * 10**5
+        )
+        client.client.send(data)
+        assert [one["id"] for one in client.pull()] == [1, 1]
+
     def test_fragments_together_are_limited(self) -> None:
         frames = self.client.frames
         frames.send_text(b" " * 3000, fin=False)
