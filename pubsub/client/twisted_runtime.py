@@ -122,10 +122,10 @@ def _creator(host: str, tls: TlsOptions) -> IOpenSSLClientConnectionCreator:
     return creator
 
 
-def _text(failure: Failure) -> str:
+def _text(failure: Failure, transport: object = None) -> str:
     """Return why an attempt failed or a connection ended, as the client on asyncio does."""
     error = failure.value
-    if trouble := tls_trouble(failure):
+    if trouble := tls_trouble(failure, transport):
         return trouble
     if isinstance(error, DNSLookupError):
         return why_not(gaierror())
@@ -161,7 +161,7 @@ class _TwistedStream(Protocol):
         if reason.check(ConnectionDone):
             self._observer.lost("the broker closed the connection")
         else:
-            self._observer.lost(_text(reason))
+            self._observer.lost(_text(reason, self.transport))
 
     # IPushProducer
 

@@ -16,6 +16,7 @@ from twisted.internet.ssl import (
     platformTrust,
     trustRootFromCertificates,
 )
+from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -81,6 +82,8 @@ class ClientFiles:
 
 # OpenSSL's text for a reply that is not TLS.
 _NOT_TLS = "wrong version number"
+# That for a certificate that is not accepted; it does not say why.
+_NOT_VERIFIED = "certificate verify failed"
 
 NO_FILES = ClientFiles("tls")
 """The system's authorities, and no certificate of one's own."""
@@ -113,12 +116,31 @@ class TlsEndpoint:
         return connecting
 
 
-def tls_trouble(reason: Failure | None) -> str:
-    """Return why TLS has ended a connection, or an empty text if it was not TLS."""
+def tls_trouble(reason: Failure | None, transport: object = None) -> str:
+    """Return why TLS has ended a connection, or an empty text if it was not TLS.
+
+    ``transport`` is that of the connection: it knows what is wrong with a certificate.
+    """
     error = None if reason is None else reason.value
     if isinstance(error, VerificationError):
         return "the certificate is for another name"
     if isinstance(error, SSL.Error):
         text = reason_of(error)
+        if text == _NOT_VERIFIED:
+            text = ": ".join(filter(None, (text, _result_of_verification(transport))))
         return NOT_TLS if text == _NOT_TLS else f"TLS: {text}"
     return ""
+
+
+def _result_of_verification(transport: object) -> str:
+    """Return OpenSSL's text for the result, as Python's own errors have it."""
+    if not isinstance(transport, TLSMemoryBIOProtocol):
+        return ""
+    try:
+        # pyOpenSSL has no method for it, and another version may have other names inside.
+        inside: Any = SSL
+        number = inside._lib.SSL_get_verify_result(transport.getHandle()._ssl)
+        text = inside._ffi.string(inside._lib.X509_verify_cert_error_string(number))
+        return str(text, "ascii")
+    except AttributeError:
+        return ""

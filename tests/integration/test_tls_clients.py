@@ -92,6 +92,29 @@ def test_every_wire(
     run(shell, scenario)
 
 
+@shells
+def test_what_is_wrong_with_a_certificate(
+    start: Start, shell: str, authority: Authority, tmp_path: Path
+) -> None:
+    other = Authority(tmp_path, "other")
+    certificates = (
+        (authority.issue("expired", NAME, expired=True), "certificate has expired"),
+        (other.issue("untrusted", NAME), "unable to get local issuer certificate"),
+    )
+    brokers = [
+        (start(*listen("cafe"), f"--tls-cert={certificate}"), problem)
+        for certificate, problem in certificates
+    ]
+
+    async def scenario(connect: Connect) -> None:
+        for broker, problem in brokers:
+            async with connect(url(broker, "cafe"), tls_ca=authority.file) as client:
+                with pytest.raises(ConnectFailed, match=f"TLS.*: {problem}"):
+                    await client.publish("cafe/7", b"", confirm=True)
+
+    run(shell, scenario)
+
+
 @pytest.mark.parametrize("wire", ["cafe", "fast", "http"])
 def test_the_command(
     strict: Broker, authority: Authority, secret: Secret, tmp_path: Path, wire: str

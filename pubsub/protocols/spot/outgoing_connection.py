@@ -151,7 +151,7 @@ class OutgoingConnection(ZmtpConnection):
         handshake = self.handshake
         greeted = handshake.minor is not None and not handshake.done
         self.handshake_refused = greeted and not self.closing
-        self.trouble = tls_trouble(reason)
+        self.trouble = tls_trouble(reason, self.transport)
         super().connectionLost()
         self.listener.clients.discard(self)
         self._node.lost(self)
