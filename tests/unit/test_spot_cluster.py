@@ -432,7 +432,6 @@ class HostTests(SynchronousTestCase):
         early = self.world.client(a)
         cluster = Cluster(a.listeners["spot"], lambda: 0.0, self.world.reach)
         cluster.join(B)
-        cluster.startService()
         early.stream.feed(publish(b"t", b"too early"))
         assert refusals(a) == {UNREACHABLE: 1}
         self.world.settle()
@@ -447,7 +446,6 @@ class HostTests(SynchronousTestCase):
         for peer in (B, C):
             self.world.house(peer[6:7])
             cluster.join(peer)
-        cluster.startService()
         self.world.clock.advance(0)
         self.world.cables[1].far.protocol.hold("busy")
         self.world.settle()
@@ -468,7 +466,6 @@ class HostTests(SynchronousTestCase):
         self.world.house("b")
         cluster = Cluster(a.listeners["spot"], lambda: 0.0, self.world.reach)
         cluster.join(B)
-        cluster.startService()
         self.world.clock.advance(0)
         self.world.cables[0].far.protocol.hold("busy")
         self.world.settle()

@@ -64,7 +64,6 @@ class RememberedHostTests(SynchronousTestCase):
         a.store.put(REMOTE, "own", b"tcp://b:7073")
         cluster = Cluster(a.listeners["spot"], lambda: 0.0, self.world.reach)
         cluster.join("tcp://b:7073")
-        cluster.startService()
         self.world.settle()
         topic = a.broker.topics.named("own")
         assert topic.hosted
@@ -96,6 +95,5 @@ class RememberedHostTests(SynchronousTestCase):
         self.a.broker.topics.limit = 1
         cluster = Cluster(self.a.listeners["spot"], lambda: 0.0, self.world.reach)
         cluster.join("tcp://b:7073")
-        cluster.startService()
         assert self.a.broker.counters.refusals == {("spot", "limit-reached"): 1}
         assert len(self.rows()) == 2

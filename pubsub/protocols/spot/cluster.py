@@ -93,13 +93,15 @@ class Cluster(Service):
             node = Node(endpoint, self, self._listener, self._random, endpoints)
             self._nodes[endpoint] = node
             peers_of(self._listener.shared).append(node)
+            if self.running:
+                # A reload has added the listener.
+                self._begin(node)
 
     def startService(self) -> None:
         """Connect to all of them."""
         super().startService()  # type: ignore[no-untyped-call]
-        self._restore()
         for node in self._nodes.values():
-            node.connect()
+            self._begin(node)
 
     def stopService(self) -> Deferred[Any] | None:
         """Make no further connections. Open ones close with the broker's other connections."""
@@ -108,13 +110,13 @@ class Cluster(Service):
             node.stop()
         return None
 
-    def _restore(self) -> None:
-        """Restore the hosts of REMOTE topics, except of brokers that are no peers any more."""
+    def _begin(self, node: Node) -> None:
+        """Connect to ``node``, which hosts the topics that it hosted at the last time."""
         for name, endpoint in list(self._listener.store.items(REMOTE)):
-            node = self._nodes.get(endpoint.decode())
-            topic = None if node is None else self._known(node, name)
-            if node is not None and topic is not None and not topic.hosted:
+            topic = self._known(node, name) if endpoint.decode() == node.endpoint else None
+            if topic is not None and not topic.hosted and topic not in self._owners:
                 self._assign(node, topic)
+        node.connect()
 
     def _known(self, node: Node, name: bytes | str) -> Topic | None:
         """Return the topic of this name, which ``node`` hosts; None if it is refused."""
