@@ -133,7 +133,9 @@ class WebSocketClient(LiveResponse):
         self.channel.stream.bufferSize = _READ_BYTES if of_frame <= _READ_BYTES else _LONG_READ
 
     def _send_control(self) -> None:
-        """Send the frames that others require: pongs, and the close."""
+        """Send the frames that others require: pongs, and the close behind all messages."""
+        if self._frames.state is not OPEN and not self._ended:
+            self._outbox.write_published()
         for data in self._frames.data_to_send():
             if data:
                 self._send(data)

@@ -65,6 +65,16 @@ class FrameTests(SynchronousTestCase):
             assert client.client.closed
         assert self.house.broker.counters.refusals["http", "malformed"] == 8
 
+    def test_messages_come_before_the_close(self) -> None:
+        for rest in (b"\xc1\x80abcd", b"\x81\x82\0\0\0\0{\xff", b"\x88\x82\0\0\0\0\x03\xe8"):
+            client = connected(self.house)
+            client.ask("subscribe", topic="a")
+            client.stream.feed(frame_of(client, "publish", topic="a", value="x") + rest)
+            self.house.clock.advance(0)
+            assert client.values() == ["x"]
+            assert client.close_code in (1000, 1002, 1007)
+        assert self.house.broker.counters.dropped == 0
+
     def test_requests_before_text_that_is_not_utf8_are_carried_out(self) -> None:
         for rest in (b"", b"\xc1\x80abcd"):
             house = WebHouse()
