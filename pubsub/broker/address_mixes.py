@@ -29,6 +29,8 @@ ReadMix: TypeAlias = "TopicMix | PassingMix | WideRead"
 _MAX_TOPICS, _TOPIC_BYTES = 131_072, 120
 # Topics that may have ended meanwhile.
 _REMOVED = 1000
+# Addresses of a read that is published at once: each takes some 1 µs, and nobody else is served.
+_AT_ONCE = 5000
 
 
 class RoutedListener(Protocol):
@@ -64,6 +66,8 @@ class AddressMixes:
         too many addresses to route their messages in one tick.
         """
         key = tuple(columns.addresses)
+        if len(key) > _AT_ONCE:
+            return None
         known = self._known.get(key)
         if known is None:
             if len(key) > MAX_COMBINATION or not self._past.note(key):

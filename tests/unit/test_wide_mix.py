@@ -234,6 +234,8 @@ class LimitTests(WideCase):
         for _ in range(100):
             self.clock.advance(0)
         assert self.is_wide(*reversed(names))
+        self.patch(address_mixes, "_AT_ONCE", 1000)  # type: ignore[no-untyped-call]
+        assert self.mixes.find(Columns.of([b""] * 1100, list(range(1100)), names)) is None
 
 
 class MemoryTests(WideCase):
