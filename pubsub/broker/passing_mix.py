@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pubsub.broker.topics import Topic
 
 # Topics, and subscriptions to them, at most: all of them are looked at in one tick.
-_TOPICS, _SUBSCRIPTIONS = 3_000, 10_000
+_TOPICS, _SUBSCRIPTIONS = 2_000, 10_000
 
 
 class PassingMix:
