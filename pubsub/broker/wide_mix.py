@@ -27,7 +27,7 @@ _LOOKED_AT = 250_000
 # Topics that have to be routed, for each that is known, before audiences that were too many are
 # looked for again.
 _PATIENCE = 16
-# Topics that are looked at in a step, and those that one takes the time of a step of.
+# Topics that are looked at in a step; to make an audience of as many takes as long.
 _STEP = 50
 # Estimated bytes of a topic with its address, and of a topic in an audience, for the memory budget.
 _TOPIC_BYTES, _PLACE_BYTES = 500, 250
@@ -135,14 +135,15 @@ class WideMix:
             # The messages of the audiences are not for the subscribers that join them.
             self._router.hand_over()
             for units in mix.prepare():
-                # An audience is made of as many topics.
+                # An audience takes time for each topic.
                 for _ in range(1 if units < MAKING else 1 + len(mix.topics) // _STEP):
                     yield
             audiences = mix.prepared()
             if len(audiences) <= _AUDIENCES:
                 places = sum([len(audience.wanted) for audience in audiences])
                 self._charge(len(known) * _TOPIC_BYTES + places * _PLACE_BYTES)
-                return
+                if self._account.nbytes:
+                    return
         self._routed = -_PATIENCE * len(known)
         self._mix, self._places = None, {}
         self._charge(0)

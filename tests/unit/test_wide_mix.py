@@ -284,6 +284,14 @@ class MemoryTests(WideCase):
         while not self.is_wide("a", "b"):
             self.work()
 
+    def test_audiences_that_take_too_much_memory(self) -> None:
+        self.patch(wide_mix, "_PLACE_BYTES", 10**9)  # type: ignore[no-untyped-call]
+        for _ in range(wide_mix._PATIENCE):
+            assert not self.is_wide("a", "b")
+            self.work()
+        assert self.mixes._wide._routed < 0
+        assert self.mixes._wide._mix is None
+
     def test_work_under_way_ends_with_it(self) -> None:
         self.read("a", "b")
         assert len(self.broker.slices) == 1
