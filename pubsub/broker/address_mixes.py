@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from pubsub.broker.combination_cache import (
     MAX_COMBINATION,
+    MAX_ENDED,
     CombinationCache,
     PastCombinations,
 )
@@ -27,8 +28,6 @@ ReadMix: TypeAlias = "TopicMix | PassingMix | WideRead"
 # Topics of addresses that are remembered, as many as a table of heads has, and the estimated bytes
 # of each, for the memory budget. Address and topic are counted elsewhere.
 _MAX_TOPICS, _TOPIC_BYTES = 131_072, 120
-# Topics that may have ended meanwhile.
-_REMOVED = 1000
 # Addresses of a read that is published at once: each takes some 1 µs, and nobody else is served.
 _AT_ONCE = 5000
 
@@ -57,7 +56,8 @@ class AddressMixes:
         self._topics: dict[Any, Topic] = {}
         self._account = router.memory.cache(_MAX_TOPICS * _TOPIC_BYTES, self._forget_topics)
         self._removed = 0
-        listener.topics.watch_removal(self._note_removed)
+        for watcher in (self._note_removed, self._known.note_ended):
+            listener.topics.watch_removal(watcher)
 
     def find(self, columns: Columns) -> tuple[ReadMix, Columns] | None:
         """Return the mix of the messages' topics, and the messages with its indexes.
@@ -123,8 +123,8 @@ class AddressMixes:
     def _note_removed(self, _topic: Topic) -> None:
         """Forget all topics when many have ended: nothing else would let go of these."""
         self._removed += 1
-        if self._removed > max(_REMOVED, len(self._topics) // 8):
-            self.clear()
+        if self._removed > max(MAX_ENDED, len(self._topics) // 8):
+            self._account.clear()
 
     def _forget_topics(self) -> None:
         self._removed = 0

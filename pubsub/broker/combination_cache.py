@@ -12,6 +12,8 @@ _Value = TypeVar("_Value")
 
 MAX_COMBINATION = 1024
 """Items of the largest combination that is worth remembering."""
+MAX_ENDED = 1000
+"""Items that may have ended and are still kept."""
 # Items of all keys together, so that combinations that clients choose cannot fill memory.
 _MAX_ITEMS = 65_536
 # Estimated bytes of a key with its value, and of an item of a key, for the memory budget. The items
@@ -28,11 +30,11 @@ class CombinationCache(Generic[_Value]):
     With ``memory`` it is charged there, and begins again when that is full too.
     """
 
-    __slots__ = ("_account", "_items", "_values")
+    __slots__ = ("_account", "_ended", "_items", "_values")
 
     def __init__(self, memory: MemoryBudget | None = None) -> None:
         self._values: dict[tuple[Any, ...], _Value] = {}
-        self._items = 0
+        self._items = self._ended = 0
         self._account = None if memory is None else memory.cache(maxsize, self._forget)
 
     def __len__(self) -> int:
@@ -56,6 +58,12 @@ class CombinationCache(Generic[_Value]):
             self._items -= len(key)
             self._charge(-KEY_BYTES - ITEM_BYTES * len(key))
 
+    def note_ended(self, _item: object) -> None:
+        """An item may have ended: begin again after many, as nothing else lets go of them."""
+        self._ended += 1
+        if self._ended > MAX_ENDED:
+            self.clear()
+
     def clear(self) -> None:
         """Forget everything."""
         self._forget()
@@ -64,7 +72,7 @@ class CombinationCache(Generic[_Value]):
 
     def _forget(self) -> None:
         self._values.clear()
-        self._items = 0
+        self._items = self._ended = 0
 
     def _charge(self, nbytes: int) -> None:
         if self._account is not None:

@@ -71,6 +71,7 @@ class BrokerCore:
         self.frame_turns = FrameTurns(self.slices, at_tick_end)
         self.topics = TopicRegistry(limits.max_topics, self.memory)
         self.router = Router(self.counters, self.memory, clock.seconds, at_tick_end, self.slices)
+        self.topics.watch_removal(self.router.mixes.note_ended)
         self.cursors = Cursors(clock, store, self.topics, self.router)
         self.tokens = TokenVerifier(ring, self.memory)
         self.issuer_key_refresh = IssuerKeyRefresh(

@@ -62,11 +62,11 @@ class Router:
 
     # A dictionary of this many attributes would be slower.
     __slots__ = (
-        "_late_bytes", "_mixes", "_order", "_schedule", "_scheduled", "_since", "_sliced",
+        "_late_bytes", "_order", "_schedule", "_scheduled", "_since", "_sliced",
         "_subscribing", "_timed", "_unsettled", "at_tick_end", "behind", "counters",
         "delivering", "dirty", "end", "excluding", "fall_behind", "flush_times", "forget",
         "forwarding", "gate", "gathered", "gathers", "go_live", "leave_behind", "leave_history",
-        "leave_prefix", "memory", "pending", "read_history", "read_prefix", "recheck",
+        "leave_prefix", "memory", "mixes", "pending", "read_history", "read_prefix", "recheck",
         "recheck_all", "recheck_each", "recheck_subscriber", "seconds", "slow", "subscribe",
         "unsubscribe", "waiting",
     )  # fmt: skip
@@ -93,7 +93,7 @@ class Router:
         self.pending: list[Receivers] = []
         # The number of the last delivery; bytes that came for an audience while the gate was shut.
         self._order = self._late_bytes = 0
-        self._mixes: CombinationCache[TopicMix] = CombinationCache(memory)
+        self.mixes: CombinationCache[TopicMix] = CombinationCache(memory)
         self._sliced = SlicedRouting(self)
         self.waiting = self._sliced.waiting
         """Routing in slices; messages that are published meanwhile wait there as well."""
@@ -130,10 +130,10 @@ class Router:
     def mix(self, topics: Iterable[Topic]) -> TopicMix:
         """Return the mix of distinct ``topics``, in an order of its own."""
         key = tuple(sorted(topics, key=id))
-        mix = self._mixes.get(key)
+        mix = self.mixes.get(key)
         if mix is None:
             mix = TopicMix(key)
-            self._mixes.put(key, mix)
+            self.mixes.put(key, mix)
         return mix
 
     def route(self, topic: Topic, batch: Batch) -> None:

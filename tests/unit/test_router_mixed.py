@@ -243,7 +243,15 @@ class ChangeTests(MixedCase):
         self.route("a3", "b4")
         self.bench.turn()
         assert bob.data == lines("a1", "b2", "a3", "b4")
-        assert len(self.router._mixes) <= 100
+        assert len(self.router.mixes) <= 100
+
+    def test_mixes_do_not_keep_topics_that_have_ended(self) -> None:
+        self.patch(combination_cache, "MAX_ENDED", 2)  # type: ignore[no-untyped-call]
+        topics = [Topic(f"{n}") for n in range(3)]
+        self.router.mix(topics)
+        for topic, left in zip(topics, (1, 1, 0), strict=True):
+            self.router.mixes.note_ended(topic)
+            assert len(self.router.mixes) == left
 
 
 class LossTests(MixedCase):

@@ -265,7 +265,7 @@ class MemoryTests(WideCase):
         assert self.is_wide("a", "b")
 
     def test_topics_that_have_ended_do_not_stay_in_memory(self) -> None:
-        self.patch(address_mixes, "_REMOVED", 2)  # type: ignore[no-untyped-call]
+        self.patch(address_mixes, "MAX_ENDED", 2)  # type: ignore[no-untyped-call]
         self.patch(self.mixes, "_resolve", self.broker.topics.named)  # type: ignore[no-untyped-call]
         names = [f"short-lived/{number}" for number in range(3)]
         for name in names:
