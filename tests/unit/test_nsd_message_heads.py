@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch
+from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.protocols.nsd.codec import messages
 from pubsub.protocols.nsd.message_heads import (
     MAX_TEXT,
@@ -223,12 +224,24 @@ class EncodedBatchTests(SynchronousTestCase):
     def test_encoded_batches_are_cached_within_a_bound(self) -> None:
         first, second = _batch([b"a" * 100], b"x"), _batch([b"b" * 100], b"x")
         second.offset = 1
-        encoded = EncodedBatches(250)
+        encoded = EncodedBatches(700, MemoryBudget(0))
         assert encoded.encode(first) is encoded.encode(first)
         made = encoded.encode(first)
         assert encoded.encode(second) != made
         assert encoded.encode(first) is not made
         assert encoded.encode(first) == made
+
+    def test_encoded_batches_are_a_cache_of_the_memory_bound(self) -> None:
+        memory = MemoryBudget(100_000)
+        encoded = EncodedBatches(10_000, memory)
+        for offset in range(100):
+            batch = _batch([b"a"], b"x")
+            batch.offset = offset
+            encoded.encode(batch)
+        # Each is so short that its key takes more.
+        assert 9_000 < memory.cached == memory.used <= 10_000
+        memory.add(100_000)
+        assert memory.used == 100_000
 
 
 def _batch(payloads: list[bytes], sender: bytes) -> Batch:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from sys import maxsize
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from pubsub.broker.batch import Batch
 from pubsub.kernel import TextHead, encode_numbered
@@ -23,6 +24,9 @@ from pubsub.protocols.nsd.codec import (
     parse,
     text,
 )
+
+if TYPE_CHECKING:
+    from pubsub.broker.memory_budget import MemoryBudget
 
 # Bytes around the body. Longer text, mostly attachments, is not worth keeping.
 MAX_TEXT = 600
@@ -129,14 +133,20 @@ def encode_batch(batch: Batch) -> bytes:
 
 # The first offset of a batch, its number of messages, their timestamp, and the shift.
 _Key: TypeAlias = tuple[int, int, int, int]
+# Beside the bytes of an encoded batch.
+_ENTRY_BYTES = 256
 
 
 class EncodedBatches:
-    """The encoded batches that were read last, within ``nbytes``: many clients read the same."""
+    """The encoded batches that were read last, within ``nbytes``: many clients read the same.
 
-    def __init__(self, nbytes: int) -> None:
-        self._free = nbytes
+    They count in ``memory`` as a cache.
+    """
+
+    def __init__(self, nbytes: int, memory: MemoryBudget) -> None:
+        self._limit = nbytes
         self._encoded: OrderedDict[_Key, bytes] = OrderedDict()
+        self._account = memory.cache(maxsize, self._encoded.clear)
 
     def encode(self, batch: Batch, shift: int = 0) -> bytes:
         """As ``encode_batch``, for a batch that was read from the history.
@@ -149,7 +159,8 @@ class EncodedBatches:
             if shift:
                 batch = replace(batch, offset=batch.offset + shift)
             found = self._encoded[key] = encode_batch(batch)
-            self._free -= len(found)
-            while self._free < 0:
-                self._free += len(self._encoded.popitem(last=False)[1])
+            # At the bound of the memory this empties the cache.
+            self._account.charge(len(found) + _ENTRY_BYTES)
+            while self._account.nbytes > self._limit:
+                self._account.charge(-len(self._encoded.popitem(last=False)[1]) - _ENTRY_BYTES)
         return found

@@ -74,7 +74,7 @@ class NsdFactory(ConnectionFactory):
     def buildProtocol(self, addr: IAddress | None) -> NsdConnection:
         """See IProtocolFactory."""
         encoded = self.listener.shared(
-            "nsd-encoded-batches", lambda: EncodedBatches(_ENCODED_BYTES)
+            "nsd-encoded-batches", lambda: EncodedBatches(_ENCODED_BYTES, self.listener.memory)
         )
         return NsdConnection(
             self.listener, self._identities, encoded, self._publishes, self._requests
