@@ -20,6 +20,8 @@ from pubsub.store.segment_index import IndexEntry
 # Segments whose index is in memory, and bytes of records that are.
 _SEGMENTS = 64
 _CACHED_BYTES = 16 * 1024**2
+# Of the objects of a record, beside its bytes in the file: a record may be a single message.
+_RECORD_BYTES = 720
 # Topics whose horizon is remembered: clients make up their names.
 _TOPICS = 20_000
 CACHE_BYTES = _CACHED_BYTES
@@ -170,7 +172,7 @@ class Catalog:
                 self._records.move_to_end(key)
                 return cached[1]
         found = list(segment.records(entry))
-        size = entry.end - entry.position
+        size = entry.end - entry.position + _RECORD_BYTES * len(found)
         with self._lock:
             if size <= _CACHED_BYTES // 4 and key not in self._records:
                 self._records[key] = size, found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.settings import matcher
@@ -105,6 +107,7 @@ class MemoryTests(SynchronousTestCase):
     def test_records_stay_within_their_bytes(self) -> None:
         pairs = [(one, one.index.entry(0)) for one in self.catalog.segments[:5]]
         size = max(entry.end - entry.position for _, entry in pairs)
+        self.set("_RECORD_BYTES", 0)
         self.set("_CACHED_BYTES", 4 * size)
         first = [self.catalog.records(*pair) for pair in pairs[:4]]
         # The oldest of them is read once more, and the next one leaves as the fifth comes.
@@ -117,5 +120,22 @@ class MemoryTests(SynchronousTestCase):
     def test_one_large_entry_does_not_replace_all_others(self) -> None:
         segment = self.catalog.segments[0]
         entry = segment.index.entry(0)
+        self.set("_RECORD_BYTES", 0)
         self.set("_CACHED_BYTES", 4 * (entry.end - entry.position) - 4)
         assert self.catalog.records(segment, entry) is not self.catalog.records(segment, entry)
+
+    def test_the_objects_of_small_records_count(self) -> None:
+        path = scratch(self)
+        with history(path) as log:
+            for number in range(300):
+                log.put("a", [b"%d" % number])
+        view = LogView(path)
+        self.addCleanup(view.close)
+        segment = view.catalog.segments[0]
+        entry = segment.index.entry(1)
+        assert len(view.catalog.records(segment, entry)) >= 300
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        copies = [list(segment.records(entry)) for _ in range(10)]
+        taken = tracemalloc.get_traced_memory()[0] / len(copies)
+        assert 0.7 < taken / view.catalog._record_bytes < 1.3
