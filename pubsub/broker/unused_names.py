@@ -79,7 +79,10 @@ class UnusedNames:
         self._identity_seconds = identity_seconds
         topics.expire = topic_seconds > 0
         self._started = False
-        self._caller = LoopingCall(lambda: ensureDeferred(self._pass()))
+        # It would wait for a pass that were its result, and a reload that starts it again meanwhile
+        # would then leave it with two timers.
+        self._caller = LoopingCall(self._begin_pass)
+        self._under_way = False
         self._caller.clock = clock
 
     def reconfigure(self, settings: Mapping[str, Any]) -> None:
@@ -114,6 +117,11 @@ class UnusedNames:
                 return work
         return None
 
+    def _begin_pass(self) -> None:
+        if not self._under_way:
+            self._under_way = True
+            ensureDeferred(self._pass())
+
     async def _pass(self) -> None:
         try:
             holding = await self._store.topics_in(self._store.first_offset, self._store.committed)
@@ -127,6 +135,8 @@ class UnusedNames:
         except Exception:
             # A single defect must not end the passes permanently.
             log.failure("looking for unused topics failed")
+        finally:
+            self._under_way = False
 
     def _is_over(self, seconds: float) -> Callable[[float | None], bool]:
         now = self._seconds()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -177,6 +178,25 @@ class LimitTests(ReloadCase):
         self.reload(topic_expiry=60, resume_window=0)
         self.house.advance(200)
         assert "unused" not in self.broker.topics
+
+    def test_a_reload_during_a_pass_over_all_topics(self) -> None:
+        self.reload(topic_expiry=60, resume_window=0)
+        answers: list[Deferred[frozenset[str]]] = []
+
+        def topics_in(start: int, stop: int) -> Deferred[frozenset[str]]:
+            answers.append(Deferred())
+            return answers[-1]
+
+        self.patch(self.house.store, "topics_in", topics_in)  # type: ignore[no-untyped-call]
+        timers = len(self.house.clock.getDelayedCalls())
+        for number in range(1, 5):
+            self.house.advance(20)
+            # The pass goes on, and no other one begins.
+            assert len(answers) == number
+            self.reload(topic_expiry=60 + number)
+            answers[-1].callback(frozenset())
+            self.house.pump()
+            assert len(self.house.clock.getDelayedCalls()) == timers
 
     def test_an_idle_client_is_disconnected(self) -> None:
         bob = self.client(wire.hs_sub(b"\x01"))
