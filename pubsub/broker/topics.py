@@ -61,6 +61,9 @@ class Upstream(Protocol):
     def unwant(self, topic: Topic) -> None:
         """Stop the messages of ``topic``: its last local reader has gone."""
 
+    def no_longer_hosts(self, topic: Topic) -> bool:
+        """Return whether the host is connected, and has listed its topics without ``topic``."""
+
 
 class DeliverySource(Protocol):
     """The topics that the messages of a delivery belong to; a ``Topic`` if there is one."""
@@ -299,7 +302,12 @@ class Topic(Tally):
     @property
     def in_use(self) -> bool:
         """True if a client or another broker depends on the topic now."""
-        return self.has_readers or self.upstream is not None or bool(self.blockers or self.waiting)
+        return self.upstream is not None or self.has_clients
+
+    @property
+    def has_clients(self) -> bool:
+        """True if a client depends on the topic now."""
+        return self.has_readers or bool(self.blockers or self.waiting)
 
     @property
     def uuid(self) -> UUID:

@@ -157,4 +157,6 @@ class UnusedNames:
             log.info("{count} unused topics have expired", count=ended)
 
     def _is_needed(self, topic: Topic) -> bool:
-        return topic.in_use or topic.configured or topic in self._queue_keys
+        host = topic.upstream
+        is_remote = host is not None and not host.no_longer_hosts(topic)
+        return is_remote or topic.has_clients or topic.configured or topic in self._queue_keys

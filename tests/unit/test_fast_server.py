@@ -138,6 +138,9 @@ class RemoteHost:
 
     def unwant(self, topic: object) -> None: ...
 
+    def no_longer_hosts(self, topic: object) -> bool:
+        return False
+
 
 class CollisionTests(FastCase):
     """§1.1: two names with one id"""

@@ -7,6 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.peers import CONNECTED, LOST, peers_of
 from pubsub.broker.slow_policy import PAUSE, SlowPolicy
+from pubsub.broker.topic_registry import TOPIC_BYTES
 from pubsub.protocols.spot.cluster import Cluster
 from pubsub.protocols.spot.peer_url import parse_peer
 from pubsub.protocols.spot.topic_copies import COPIES
@@ -78,6 +79,53 @@ class PairTests(SynchronousTestCase):
         self.world.client(self.b, b"DEALER", publish(b"u", b"x"))
         self.world.advance(10)
         assert self.a.broker.topics.named("u").upstream is not None
+
+    def expire_topics(self) -> None:
+        """Have topics expire at ``a``, and end those of ``b`` that begin with ``short/``."""
+        settings = {"topic-expiry": 60, "identity-expiry": 0, "resume-window": 60}
+        self.a.listeners["spot"].unused_names.reconfigure(settings)
+        far = self.b.listeners["spot"]
+        for topic in list(far.topics.with_prefix(b"short/")):
+            far.topic_lifecycle.end(topic)
+
+    def short_topics(self) -> set[str]:
+        """Return those of their names that ``a`` knows."""
+        return {topic.name for topic in self.a.broker.topics.with_prefix(b"short/")}
+
+    def test_unused_topics_that_their_host_no_longer_has_expire(self) -> None:
+        self.world.client(self.b, b"DEALER", *(publish(b"short/%d" % n, b"x") for n in range(9)))
+        reader = self.world.client(self.a, b"DEALER", subscribe(b"short/8"))
+        self.world.advance(11)
+        near = self.a.broker
+        used, remote = near.memory.used, near.topics.named("short/0")
+        assert remote.upstream is not None
+        self.expire_topics()
+        self.world.advance(200)
+        # One that is hosted still, and one with a reader here.
+        assert self.short_topics() == {"short/8"}
+        assert near.memory.used == used - 8 * TOPIC_BYTES
+        (peer,) = peers_of(near.listeners[0].shared)
+        assert peer.topic_count == 2
+        reader.stream.lose()
+        self.world.advance(200)
+        assert self.short_topics() == set()
+        # It comes back as any other topic.
+        self.world.client(self.b, b"DEALER", publish(b"short/0", b"x"))
+        self.world.advance(11)
+        again = near.topics.named("short/0")
+        assert again.upstream is not None
+        assert again is not remote
+
+    def test_they_stay_if_messages_or_a_failure_of_the_host_come_first(self) -> None:
+        self.world.client(self.b, b"DEALER", publish(b"short/1", b"x"), publish(b"short/2", b"x"))
+        self.world.advance(11)
+        self.expire_topics()
+        self.world.advance(50)
+        self.world.client(self.a, b"DEALER", publish(b"short/1", b"again"))
+        assert self.b.broker.topics.named("short/1").hosted
+        self.world.crash("b")
+        self.world.advance(300)
+        assert self.short_topics() == {"short/1", "short/2"}
 
     def test_a_long_list_is_taken_in_slices(self) -> None:
         names = [b"many/%04d" % number for number in range(500)]

@@ -38,6 +38,9 @@ class RemoteHost:
     def want(self, topic: Topic) -> None:
         self.calls.append(("want", topic.name))
 
+    def no_longer_hosts(self, topic: Topic) -> bool:
+        return False
+
     def unwant(self, topic: Topic) -> None:
         self.calls.append(("unwant", topic.name))
 

@@ -182,7 +182,9 @@ class Cluster(Service):
     def _removed(self, topic: Topic) -> None:
         self._warned.pop(topic, None)
         if topic in self._owners and not topic.configured:
-            self._owners.pop(topic).forget(topic)
+            owner = self._owners.pop(topic)
+            topic.upstream = None
+            owner.remove_topic(topic)
             self._listener.store.delete(REMOTE, topic.name)
 
     def _warn(self, node: Node, topic: Topic, problem: str) -> None:

@@ -237,12 +237,8 @@ class Node:
         self.unwant(topic)
         return self._copies.drop(topic)
 
-    def forget(self, topic: Topic) -> None:
-        """``topic`` has ended here; if the node still hosts it, it is added again."""
-        self._topics.discard(topic)
-
     def no_longer_hosts(self, topic: Topic) -> bool:
-        """Return whether the broker is connected and has listed its topics without ``topic``."""
+        """See ``Upstream``."""
         connected = self._connection is not None and self._listed is not None
         return connected and topic.name not in (self._listed or ())
 
@@ -256,6 +252,7 @@ class Node:
         """See ``Upstream``."""
         if self._connection is None or not self._connection.is_open:
             raise TopicUnreachable(topic.name)
+        self._expect(topic)
         self._connection.publish(topic, batch)
 
     def when_confirmed(self, topic: Topic, call: Callable[[bool], None]) -> None:
@@ -271,7 +268,14 @@ class Node:
             # Before it is subscribed to: then no message is missing between the copy and later
             # ones.
             self.update(topic)
+            self._expect(topic)
             self._connection.subscribe(topic)
+
+    def _expect(self, topic: Topic) -> None:
+        """A message or a subscription makes the broker host the topic again if it has ended."""
+        topic.idle_since = None
+        if self._listed is not None:
+            self._listed.add(topic.name)
 
     def update(self, topic: Topic) -> Deferred[bool]:
         """See ``Upstream``."""
