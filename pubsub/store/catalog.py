@@ -17,8 +17,10 @@ from pubsub.store.record import Found
 from pubsub.store.segment import Segment
 from pubsub.store.segment_index import IndexEntry
 
-# Segments whose index is in memory, and bytes of records that are.
+# Segments whose index is in memory, the bytes of these indexes, which have the names of all topics
+# of a segment, and bytes of records that are in memory.
 _SEGMENTS = 64
+_INDEX_BYTES = 32 * 1024**2
 _CACHED_BYTES = 16 * 1024**2
 # Of the objects of a record, beside its bytes in the file: a record may be a single message.
 _RECORD_BYTES = 720
@@ -151,17 +153,29 @@ class Catalog:
         return self.is_written and not segment.removed
 
     def use(self, segment: Segment) -> None:
-        """Keep the index of ``segment`` in memory, and release one that was not read for long."""
+        """Keep the index of ``segment`` in memory, and release those that were not read for long.
+
+        Called before the index is read, so that one more than those of the bounds is in memory.
+        """
         with self._lock:
             if segment.removed:
                 return
+            is_new = segment not in self._used
             self._used[segment] = None
             self._used.move_to_end(segment)
-            least = None
-            if len(self._used) > _SEGMENTS:
-                least, _ = self._used.popitem(last=False)
-        if least is not None:
-            least.release()
+            released = self._take_surplus() if is_new else []
+        for one in released:
+            one.release()
+
+    def _take_surplus(self) -> list[Segment]:
+        """Remove the segments beyond the bounds from those in use, and return them."""
+        room, kept = _INDEX_BYTES, 0
+        for segment in reversed(self._used):
+            room -= segment.index_bytes
+            if kept == _SEGMENTS or (kept and room < 0):
+                break
+            kept += 1
+        return [self._used.popitem(last=False)[0] for _ in range(len(self._used) - kept)]
 
     def records(self, segment: Segment, entry: IndexEntry) -> list[FoundOrGap]:
         """Return the records of an entry, verified, and its damaged ranges of offsets."""

@@ -173,6 +173,12 @@ class Segment:
                 self._index = self._read_index()
             return self._index
 
+    @property
+    def index_bytes(self) -> int:
+        """Estimated bytes of memory of the index, 0 if it is not there."""
+        index = self._index
+        return 0 if index is None else index.nbytes
+
     def index_or_damage(self) -> SegmentIndex:
         """Return the index, or one of a damaged range if the disk has the files no more."""
         try:

@@ -104,6 +104,18 @@ class MemoryTests(SynchronousTestCase):
             segment.read(0, 8)
         assert self.open_segments() == [0, 20]
 
+    def test_few_bytes_of_indexes_stay(self) -> None:
+        sizes = [segment.index.nbytes for segment in self.catalog.segments]
+        for segment in self.catalog.segments[:-1]:
+            segment.release()
+            assert not segment.index_bytes
+        self.set("_INDEX_BYTES", 3 * max(sizes))
+        assert shown(self.catalog) == (numbers(range(60)), [])
+        assert self.open_segments() == [30, 40, 50]
+        self.set("_INDEX_BYTES", 1)
+        assert shown(self.catalog) == (numbers(range(60)), [])
+        assert self.open_segments() == [50]
+
     def test_records_stay_within_their_bytes(self) -> None:
         pairs = [(one, one.index.entry(0)) for one in self.catalog.segments[:5]]
         size = max(entry.end - entry.position for _, entry in pairs)
