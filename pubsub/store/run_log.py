@@ -35,8 +35,9 @@ _SCAN = 2_000
 _STEP, _MIB = 4096, 1024**2
 # Runs that are removed together.
 _TRIMMED = 64
-# Topics that have ended before their runs are removed.
-_FORGOTTEN = 10_000
+# Topics that have ended before their runs are removed, and runs that each further one examines: all
+# at once would delay other clients.
+_FORGOTTEN, _EXAMINED = 10_000, 2_000
 RECENT = 8 * 1024**2
 """Bytes of messages that are kept for readers, beside those that are not written."""
 
@@ -55,6 +56,9 @@ class RunLog:
         self._head = 0
         self._bytes = 0
         self._forgotten: dict[str, int] = {}
+        # The topics of these whose runs are being removed, and the offset up to which they are.
+        self._leaving: dict[str, int] = {}
+        self._cleared = 0
         self.next_offset = offset
 
     @property
@@ -162,14 +166,30 @@ class RunLog:
         Their offsets stay unused.
 
         Removing them means a pass over the log, which would delay all clients; so that is done
-        once for many topics.
+        once for many topics, and in steps.
         """
         self._forgotten[topic] = self.next_offset if before is None else before
-        if len(self._forgotten) > _FORGOTTEN:
-            self._runs = [one for run in self._runs[self._head :] for one in self._shown(run, None)]
-            self._head = 0
-            self._bytes = sum(map(nbytes_of, self._runs))
-            self._forgotten.clear()
+        if not self._leaving and len(self._forgotten) > _FORGOTTEN:
+            self._leaving, self._cleared = self._forgotten.copy(), self.first_offset
+        if self._leaving:
+            self._remove_some()
+
+    def _remove_some(self) -> None:
+        """Remove the messages of topics that have ended from the next runs of the pass."""
+        runs = self._runs
+        start = bisect_right(runs, self._cleared - 1, lo=self._head, key=last_offset_of)
+        examined = runs[start : start + _EXAMINED]
+        left = [one for run in examined for one in self._shown(run, None)]
+        is_last = start + _EXAMINED >= len(runs)
+        if examined:
+            self._cleared = last_offset_of(examined[-1]) + 1
+        self._bytes += sum(map(nbytes_of, left)) - sum(map(nbytes_of, examined))
+        runs[start : start + len(examined)] = left
+        if is_last:
+            for topic, offset in self._leaving.items():
+                if self._forgotten.get(topic) == offset:
+                    del self._forgotten[topic]
+            self._leaving = {}
 
     def _shown(self, record: RunRecord, topics: frozenset[str] | None) -> Iterable[RunRecord]:
         """Return the record, or records of those of its messages that are of ``topics``.

@@ -61,3 +61,42 @@ class ForgettingTests(SynchronousTestCase):
         assert self.log.nbytes < 1000
         self.log.append(batch("stays", b"too"))
         assert self.read() == [b"here", b"too"]
+
+    def test_they_are_removed_in_steps(self) -> None:
+        self.patch(run_log, "_FORGOTTEN", 10)  # type: ignore[no-untyped-call]
+        self.patch(run_log, "_EXAMINED", 7)  # type: ignore[no-untyped-call]
+        stays: list[bytes] = []
+        for number in range(100):
+            stays.append(b"%d" % number)
+            self.log.append(batch(f"short/{number}", bytes(1000)))
+            self.log.append(batch("stays", stays[-1]))
+        whole = self.log.nbytes
+        for number in range(60):
+            before = self.log.nbytes
+            self.log.forget(f"short/{number}")
+            # One step, of which a half are messages of topics that have ended.
+            assert before - self.log.nbytes < 5 * 1200
+            assert self.read("stays") == stays
+            assert self.read(f"short/{number}") == []
+            assert len(self.read()) == 199 - number
+            if number % 9 == 0:
+                # One that comes back during a pass, and ends again.
+                self.log.append(batch("short/0", b"again"))
+                assert self.read("short/0") == [b"again"]
+                self.log.forget("short/0")
+                assert self.read("short/0") == []
+        assert len(self.log._forgotten) < 60
+        assert self.log.nbytes < whole - 20_000
+
+    def test_the_oldest_messages_may_leave_meanwhile(self) -> None:
+        self.patch(run_log, "_FORGOTTEN", 10)  # type: ignore[no-untyped-call]
+        self.patch(run_log, "_EXAMINED", 7)  # type: ignore[no-untyped-call]
+        self.log = RunLog(50, 10**9)
+        for number in range(500):
+            self.log.append(batch(f"short/{number}", b"x"))
+            self.log.append(batch("stays", b"%d" % number))
+            self.log.forget(f"short/{number}")
+            page = self.log.read(self.log.first_offset, None, 10**9)
+            shown = [payload for one in page.batches for payload in one.payloads()]
+            assert shown == [b"%d" % one for one in range(max(number - 24, 0), number + 1)]
+        assert len(self.log._forgotten) < 40
