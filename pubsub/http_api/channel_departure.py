@@ -48,7 +48,7 @@ class DepartingChannel(Marked, Protocol):
 class ChannelDeparture:
     """The ``Leaver`` of one connection; its departure begins with the first event."""
 
-    __slots__ = ("_channel", "_departure", "_times", "discards_input")
+    __slots__ = ("_channel", "_departure", "_times", "discards_input", "has_ended")
 
     def __init__(self, channel: DepartingChannel, times: RequestTimes) -> None:
         self._channel = channel
@@ -56,6 +56,8 @@ class ChannelDeparture:
         self._departure: Departure | None = None
         self.discards_input = False
         """True once no further input is handled."""
+        self.has_ended = False
+        """True once the connection has released what it holds; more bytes may still be written."""
 
     @property
     def has_begun(self) -> bool:
@@ -93,7 +95,7 @@ class ChannelDeparture:
 
     def end(self) -> None:
         """See ``Leaver``."""
-        self.discards_input = True
+        self.discards_input = self.has_ended = True
         self._channel.end()
 
     def evict(self, reason: str) -> None:

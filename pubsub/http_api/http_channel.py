@@ -262,7 +262,7 @@ class Channel(BoundedChannel):
     def pauseProducing(self) -> None:
         """The transport has more than it can send now."""
         self.output_full = True
-        if self.long_response is None and self.cut is None:
+        if self.long_response is None and self.cut is None and not self._departure.has_ended:
             # An outbox counts its own bytes, and a stream is charged with all it may take.
             self._unsent.set(unsent_bytes(self.stream))
         super().pauseProducing()

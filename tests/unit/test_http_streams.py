@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.limits import CONNECTION_BYTES
+from pubsub.broker.memory_budget import OUTPUT
 from pubsub.http_api.request_body import Body
 from pubsub.store.memory_store import MemoryStore
 from pubsub.wire.departure import LINGER
@@ -49,6 +51,20 @@ class SlowTests(SynchronousTestCase):
     def test_at_most_one_piece_is_queued(self) -> None:
         self.house.pass_time(5)
         assert 0 < len(self.client.stream.buffered) < 3 * len(BIG)
+
+    def test_bytes_that_are_written_after_the_end_are_not_charged(self) -> None:
+        memory = self.house.broker.memory
+        client = self.house.connect()
+        client.stream.stop_reading()
+        used = memory.used
+        client.channel.abort("evicted")
+        # A response of the same tick: the transport still takes it, and is gone in the next one.
+        client.stream.buffered += bytes(5000)
+        client.channel.pauseProducing()
+        self.house.pass_time(5)
+        assert client.stream.lost
+        assert memory.held[OUTPUT] == 0
+        assert memory.used == used - CONNECTION_BYTES
 
     def test_a_client_that_resumes_reading_gets_everything(self) -> None:
         self.house.pass_time(20)
