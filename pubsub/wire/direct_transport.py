@@ -63,7 +63,7 @@ class DirectTransport(tcp.Server):
     def stopWriting(self) -> None:
         """All bytes have been sent."""
         super().stopWriting()  # type: ignore[no-untyped-call]
-        ending = self.disconnecting or self._writeDisconnecting
+        ending = self.disconnecting or self._writeDisconnecting or self._aborting
         self._direct = bool(self.connected) and not ending
 
     def write(self, data: bytes) -> None:

@@ -127,6 +127,17 @@ class Sending(SynchronousTestCase):
         link.transport.loseConnection()
         assert len(link.finish()) == 100_000
 
+    def test_nothing_is_sent_after_an_abort(self) -> None:
+        link = self.link()
+        link.transport.write(b"x" * 100_000)
+        link.transport.abortConnection()
+        link.read()
+        # In the same tick: bytes before it are missing.
+        link.transport.write(b"last")
+        link.read()
+        assert link.got == b"x" * len(link.got)
+        assert 0 < len(link.got) < 100_000
+
     def test_a_lost_peer_raises_no_error(self) -> None:
         link = self.link()
         link.theirs.close()
