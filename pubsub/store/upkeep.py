@@ -144,17 +144,22 @@ class Upkeep:
             # Otherwise a crash has left the file.
             expired.append(segment)
         if empty or expired:
-            low = max([catalog.low, *[one.stop for one in expired]])
-            self._remove([*empty, *expired], low)
+            low = self._remove([*empty, *expired])
             self._metadata.remove_ended(low)
             catalog.forget_ended(low)
         return bool(expired)
 
-    def _remove(self, removed: Sequence[Segment], low: int) -> None:
-        """Remove segments from the metadata, from the catalog and from the disk."""
+    def _remove(self, removed: Sequence[Segment]) -> int:
+        """Remove segments from the metadata, from the catalog and from the disk.
+
+        Returns the offset at which the log begins now: behind all segments that had offsets.
+        """
+        # Segments that a crash has left may end before it.
+        low = max([self._catalog.low, *[one.stop for one in removed if one.stop > one.base]])
         self._metadata.replace_segments([one.place for one in removed], [], low)
         self._catalog.low = low
         self._replace(removed, [])
+        return low
 
     def _replace(self, removed: Sequence[Segment], added: Sequence[Segment]) -> None:
         """Replace segments, as the metadata have it, in the catalog and on disk."""
@@ -195,7 +200,7 @@ class Upkeep:
             last=oldest.stop - 1,
         )
         self._expiry.drop(oldest)
-        self._remove([oldest], oldest.stop)
+        self._remove([oldest])
         self._directory.keep_reserve()
         return True
 

@@ -838,6 +838,24 @@ class DiskTests(LogCase):
             assert log.files() == len(log.catalog.segments)
             assert log.catalog.first == (3 if limits else 2)
 
+    def test_several_files_that_a_crash_has_left(self) -> None:
+        """The log begins behind all of them, also while they are removed one after another."""
+        log = self.open(RetentionLimits("*", seconds=60))
+        for number in range(4):
+            log.put(("a", b"%d" % number), age=0 if number == 3 else 100)
+            log.seal()
+        with mock.patch.object(log.catalog, "replace", side_effect=OSError):
+            raised(OSError, log.upkeep.step, NOW)
+        # Their topics have no horizon any more that would hide the messages.
+        log = self.reopen()
+        self.free = 0
+        for _ in range(3):
+            assert offsets(log.read()) == [3]
+            assert log.catalog.first == log.metadata.state().first == 3
+            log.upkeep.step(NOW)
+            self.free = 2**40
+        assert log.files() == len(log.catalog.segments)
+
     def test_what_had_expired_before_stays_hidden(self) -> None:
         log = self.open(RetentionLimits("a", messages=2), RetentionLimits("b"))
         for _ in range(3):
