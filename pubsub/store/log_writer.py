@@ -74,7 +74,6 @@ class LogWriter:
     ) -> None:
         self._directory = directory
         self._catalog = catalog
-        self._metadata = metadata
         self._run = run
         self._clock = clock
         self._grain = grain

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -78,6 +79,10 @@ class Upkeep:
     def reconfigure(self, retention: Sequence[RetentionLimits], compress: bool) -> None:
         """Use these limits from the next step on; may be called in another thread."""
         self._wanted = retention, compress
+
+    def close(self) -> None:
+        """Do no more steps: leave no file of a rewrite that is not complete. Raises OSError."""
+        self._abandon_rewrite()
 
     def _apply_wanted(self) -> None:
         wanted, self._wanted = self._wanted, None
@@ -208,10 +213,10 @@ class Upkeep:
 
     def _abandon_rewrite(self) -> None:
         """Remove the new file: it takes space, and would bring back what is removed."""
-        if self._rewrite is not None:
+        rewrite, self._rewrite = self._rewrite, None
+        if rewrite is not None:
             self._rewrite_steps.close()
-            self._rewrite.discard()
-            self._rewrite = None
+            rewrite.discard()
 
     def _rewrite_step(self) -> bool:
         if self._rewrite is None:
@@ -324,6 +329,9 @@ class Rounds:
             self._next.cancel()
             self._next = None
         self._thread.stop()
+        # What it cannot remove is removed at the next start.
+        with suppress(OSError):
+            self._upkeep.close()
 
 
 def _log_failure(failure: Failure) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from pubsub.broker.batch import Page
 from pubsub.errors import HistoryUnavailable, StartError
-from pubsub.store import commit_state_machine, log_reader, metadata
+from pubsub.store import commit_state_machine, log_reader, log_writer, metadata
 from pubsub.store.block import decode_block
 from pubsub.store.commit_gate import MAX_UNWRITTEN
 from pubsub.store.log_directory import RESERVE, check_free
@@ -93,6 +93,20 @@ class RestartTests(StoreCase):
         self.store.append(batch_of([b"last"]))
         await self.reopen()
         assert [m.payload for m in await self.read()] == [b"last"]
+
+    async def test_a_rewrite_that_is_not_complete_leaves_nothing(self) -> None:
+        """Later its file would be looked for in a directory that is closed, or in another."""
+        self.patch(log_writer, "SEGMENT_BYTES", 1)
+        await self.one_each(*[batch_of([bytes(300_000)]) for _ in range(9)])
+        upkeep = self.store._upkeep
+        assert upkeep is not None
+        while not list(self.path.glob("*.new")):
+            assert upkeep.step(0)
+        await self.store.close()
+        left = [*self.path.glob("*.new")]
+        self.open()
+        assert not left
+        assert len(await self.read()) == 9
 
     async def test_positions_of_earlier_epochs(self) -> None:
         first = self.store.epoch

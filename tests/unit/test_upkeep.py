@@ -902,6 +902,22 @@ class DiskTests(LogCase):
         assert min(segment.base for segment in log.catalog.segments) == log.catalog.first == 4
         assert len(log.read()) == 28
 
+    def test_an_abandoned_rewrite_takes_the_place_of_nothing(self) -> None:
+        """Not if its file cannot be removed either."""
+        log = self.open()
+        for _ in range(8):
+            for _ in range(4):
+                log.put(("a", os.urandom(300_000)))
+            log.seal()
+        log.upkeep.step(NOW)
+        before = log.read()
+        self.free = 0
+        with mock.patch.object(LogDirectory, "remove", side_effect=OSError(errno.EIO, "broken")):
+            raised(OSError, log.upkeep.step, NOW)
+        self.free = 2**40
+        log.rest()
+        assert log.read() == before
+
     def test_the_segment_that_is_written_stays(self) -> None:
         log = self.open()
         log.put(("a", b"1"))

@@ -37,6 +37,9 @@ class Steps:
             raise result
         return result
 
+    def close(self) -> None:
+        pass
+
 
 class QuickReactor:
     """The reactor, with ``delays`` that it notes instead of waiting."""
