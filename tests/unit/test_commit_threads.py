@@ -14,7 +14,7 @@ from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
 from pubsub.broker.batch import Batch
-from pubsub.store import commit_state_machine, commit_threads
+from pubsub.store import commit_state_machine, commit_threads, log_writer
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.worker import Worker
 from tests.unit.fakes import batch_of
@@ -109,6 +109,19 @@ class PlaceTests(WriteCase):
         while size() == before:
             assert await self.written(batch_of([b"x" * 10_000]))
         assert size() == before + 256 * 1024
+
+    async def test_one_that_needs_a_sync(self) -> None:
+        """The offsets are above those that are known to be in use after a loss of power."""
+        assert not await self.written(batch_of([b""] * 2**17))
+        assert await self.written()
+
+    async def test_one_that_begins_a_segment(self) -> None:
+        for name in ("SEGMENT_BYTES", "_SEGMENT_RECORDS"):
+            real = getattr(log_writer, name)
+            self.patch(log_writer, name, 1)
+            assert not await self.written()
+            self.patch(log_writer, name, real)
+            assert await self.written()
 
     async def test_beside_a_sync(self) -> None:
         ended = threading.Event()

@@ -8,7 +8,9 @@ import random
 import shutil
 import sqlite3
 import time
+import tracemalloc
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
@@ -19,12 +21,14 @@ from hypothesis import strategies as st
 
 from pubsub.store import log_writer
 from pubsub.store.log_check import LogCheck
+from pubsub.store.log_directory import POSITION
 from pubsub.store.log_files import read_note
 from pubsub.store.record import End
+from pubsub.store.stored_runs import record_of
 from pubsub.store.write_group import WriteGroup
 from tests.profiles import examples
-from tests.unit.fakes import batch_of, scratch
-from tests.unit.logs import Log, LogCase, Stored, numbered
+from tests.unit.fakes import batch_of, open_files, scratch
+from tests.unit.logs import OTHER_BOOT, Log, LogCase, Stored, numbered
 from tests.unit.raising import raised
 from tests.unit.streams import logged
 
@@ -58,7 +62,9 @@ class Faults:
         return self._write(file, data, position)
 
     def _write(self, file: int, data: bytes, position: int) -> int:
-        before = os.pread(file, len(data), position)
+        # An index is opened to be written only.
+        with open(path_of(file), "rb") as readable:
+            before = os.pread(readable.fileno(), len(data), position)
         self.unsynced.setdefault(path_of(file), []).append((position, before, data))
         written: int = self._real["pwritev"](file, [data], position)
         return written
@@ -288,6 +294,19 @@ class FailureTests(FaultCase):
         log.kill()
         assert self.payloads() == [b"%d" % n for n in range(5)]
 
+    def test_nothing_is_acknowledged_before_the_name_of_its_segment_is_on_disk(self) -> None:
+        self.patch(log_writer, "SEGMENT_BYTES", 1)
+        log = self.log()
+        log.commit(numbered(0, 3), sync=True)
+        self.break_calls("fsync", error=errno.EIO)
+        raised(OSError, log.commit, numbered(3, 5), sync=True)
+        for _ in range(2):
+            raised(OSError, log.sync)
+        self.works()
+        log.sync()
+        log.kill()
+        assert self.payloads() == [b"%d" % n for n in range(5)]
+
     def test_a_sealed_segment_is_closed_once_if_no_other_can_be_begun(self) -> None:
         self.patch(log_writer, "SEGMENT_BYTES", 1)
         log = self.log()
@@ -429,11 +448,87 @@ class FailureTests(FaultCase):
             return real(name, flags)
 
         self.patch(log.directory, "open", fail)
+        before = self.names(".index")
         log.commit(numbered(3, 5), sync=True)
-        assert len(self.names(".index")) == 0
+        assert self.names(".index") == before
         assert len(log.read()[0]) == 5
         log.kill()
         assert len(self.payloads()) == 5
+
+
+class CloseTests(FaultCase):
+    """What a log that was closed properly promises"""
+
+    def test_a_power_loss_after_it_loses_nothing(self) -> None:
+        log = self.log()
+        log.commit(numbered(0, 10))
+        log.close()
+        for path in list(self.faults.unsynced):
+            self.faults.lose(path)
+        self.check(10)
+
+    def test_a_power_loss_while_the_next_broker_begins_loses_nothing(self) -> None:
+        log = self.log()
+        log.commit(numbered(0, 10))
+        log.close()
+        # No zeros follow a record, so that the half of what is written is a part of it.
+        self.patch(log_writer, "_GROWTH", 1)
+        calls: list[str] = []
+
+        def fails(call: str) -> int | None:
+            # The end and the index of the last segment, and the head of the next one, are written.
+            calls.append(call)
+            return errno.EIO if calls.count("pwritev") > 3 else None
+
+        self.faults.fails = fails
+        raised(OSError, self.log)
+        self.works()
+        assert len(self.names()) == 2
+        self.check(10)
+
+    def check(self, stop: int) -> None:
+        """Check that the messages are there after another boot, and no offset is left out."""
+        self.boot = OTHER_BOOT
+        log = self.log()
+        assert (log.recovered.offset, log.recovered.lost) == (stop, None)
+        log.kill()
+        assert len(self.payloads()) == stop
+
+    def test_offsets_that_were_lost_later_are_not_used_again(self) -> None:
+        log = self.log()
+        log.commit(numbered(0, 10), sync=True)
+        size = log.catalog.segments[-1].index.end
+        log.commit(numbered(10, 15), sync=True)
+        log.close()
+        os.truncate(self.path / self.names()[-1], size)
+        (self.path / POSITION).unlink()
+        log = self.log()
+        assert log.recovered.lost == (10, log.recovered.offset)
+        assert log.recovered.offset >= 15
+
+
+class ResourceTests(LogCase):
+    """What is on disk takes neither memory nor descriptors"""
+
+    def test_segments_that_are_complete_are_closed(self) -> None:
+        self.patch(log_writer, "SEGMENT_BYTES", 1)
+        log = self.log()
+        for number in range(20):
+            log.commit(numbered(number, number + 1), sync=True)
+        assert len(self.names()) == 21
+        assert sum(name.endswith(".log") for name in open_files(self.path)) == 1
+
+    def test_messages_that_are_on_disk_are_released(self) -> None:
+        log = self.log()
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        before, _ = tracemalloc.get_traced_memory()
+        batch = batch_of([bytes(4 * 2**20)])
+        batch.offset = log.offset
+        log.writer.write(WriteGroup([record_of(batch)]), True)
+        del batch
+        after, _ = tracemalloc.get_traced_memory()
+        assert after - before < 2**20
 
 
 class PieceTests(FaultCase):
@@ -468,15 +563,17 @@ class PieceTests(FaultCase):
             raised(OSError, log.writer.write, group, False)
             self.works()
             after = self.log(self.copy())
-            found = len(after.read()[0])
+            there = len(after.read()[0])
             assert after.items() == ({} if fails_at == 1 else {"k": b"1"})
-            assert found == 2 * (fails_at - 1)
+            assert there == 2 * (fails_at - 1)
             # The written groups are not written again.
             log.writer.write(group, True)
             assert log.items() == {"k": b"2"}
             assert log.catalog.stop == 4
             log.kill()
             assert len(self.log().read()[0]) == 2
+            with closing(LogCheck(self.path)) as check:
+                assert not list(check.problems())
 
 
 class DirectoryTests(FaultCase):
