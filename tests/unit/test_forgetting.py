@@ -8,6 +8,7 @@ from pubsub.broker.batch import Batch
 from pubsub.kernel import Columns
 from pubsub.store import run_log
 from pubsub.store.run_log import RunLog
+from tests.unit.fakes import mixed_batch
 
 
 def batch(topic: str, *payloads: bytes) -> Batch:
@@ -100,3 +101,24 @@ class ForgettingTests(SynchronousTestCase):
             shown = [payload for one in page.batches for payload in one.payloads()]
             assert shown == [b"%d" % one for one in range(max(number - 24, 0), number + 1)]
         assert len(self.log._forgotten) < 40
+
+    def test_messages_stay_when_others_are_removed_for_both_reasons(self) -> None:
+        self.patch(run_log, "_FORGOTTEN", 2)  # type: ignore[no-untyped-call]
+        self.log = RunLog(5, 10**9)
+        for number in range(8):
+            self.log.append(batch("stays", b"%d" % number))
+        for number in range(3):
+            self.log.forget(f"gone {number}")
+        assert self.read() == [b"3", b"4", b"5", b"6", b"7"]
+        assert self.log.first_offset == 3
+
+    def test_messages_of_several_topics_in_one_batch(self) -> None:
+        for round_ in (b"1", b"2"):
+            self.log.append(mixed_batch([("a", b"a" + round_), ("b", b"b" + round_)], ("a", "b")))
+            assert self.read("a") == [b"a" + round_]
+            assert self.read("b") == ([b"b1"] if round_ == b"1" else [b"b1", b"b2"])
+            assert self.read("c") == []
+            assert self.read()[-2:] == [b"a" + round_, b"b" + round_]
+            self.log.forget("a")
+            assert self.read("a") == []
+        assert self.read() == self.read("a", "b") == [b"b1", b"b2"]

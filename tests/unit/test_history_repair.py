@@ -11,6 +11,8 @@ from contextlib import closing
 from pathlib import Path
 from unittest.mock import patch
 
+from pubsub.store.log_view import LogView
+from pubsub.store.metadata import Metadata
 from pubsub.store.record import HEAD_BYTES
 from pubsub.store.segment import SEGMENT_HEAD_BYTES
 from tests.histories import History, history
@@ -167,6 +169,22 @@ class SegmentTests(RepairCase):
         assert self.read() == before
         self.assert_fine()
 
+    def test_a_foreign_segment_behind_the_others_is_put_aside(self) -> None:
+        other = self.directory / "other"
+        with history(other) as log:
+            log.put("foreign", numbers(range(100)))
+        with history(other):
+            pass
+        foreign = max(other.glob("*.log"))
+        shutil.copy(foreign, self.path)
+        before = self.read()
+        lines = self.repair()
+        assert any("it belongs to another history" in line for line in lines)
+        assert not (self.path / foreign.name).exists()
+        with history(self.path) as log:
+            log.put("a", [b"more"])
+        assert self.read() == ([*before[0], b"more"], [])
+
     def test_without_metadata_it_is_that_of_most_segments(self) -> None:
         before, (foreign, _) = self.read(), self.foreign_segments(2)
         self.remove_metadata()
@@ -306,6 +324,33 @@ class MetadataTests(RepairCase):
         assert self.stored() == before
         self.assert_fine()
         assert not list(self.path.glob("*.made*"))
+
+    def test_what_no_record_tells_is_kept_beside_a_damaged_table(self) -> None:
+        """Hidden messages stay hidden, and positions of earlier epochs stay valid."""
+        with history(self.path) as log:
+            self.rewrite(log)
+        saved = self.path.rename(self.directory / "saved")
+        hides: tuple[Callable[[Metadata], None], ...] = (
+            lambda metadata: metadata.set_horizons([("*", 20)]),
+            lambda metadata: metadata.import_rows(ended={"a": 20}),
+        )
+        for hide in hides:
+            shutil.copytree(saved, self.path)
+            with closing(Metadata(self.path / "metadata.db")) as metadata:
+                hide(metadata)
+            before = self.read(), self.epochs()
+            assert before[0] == (numbers(range(20, 30)), [])
+            with closing(sqlite3.connect(self.path / "metadata.db")) as connection:
+                connection.execute("UPDATE segments SET stop = 'x'")
+                connection.commit()
+            assert any("metadata.db was made again" in line for line in self.repair())
+            assert (self.read(), self.epochs()) == before
+            shutil.rmtree(self.path)
+
+    def epochs(self) -> list[tuple[str, int]]:
+        """Return the epochs, as a reader sees them."""
+        with closing(LogView(self.path)) as view:
+            return view.epochs
 
     def test_a_program_that_has_locked_the_file_costs_nothing(self) -> None:
         with closing(sqlite3.connect(self.path / "metadata.db", isolation_level=None)) as other:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from pubsub.broker.batch import Batch, Headers, Page
 from pubsub.store.memory_store import MemoryStore
 from pubsub.store.stored_runs import RUN_BYTES
 from tests.unit.block_batches import plain_batches
-from tests.unit.fakes import batch_of
+from tests.unit.fakes import batch_of, mixed_batch
 
 TOPICS = ("a", "b", "c")
 
@@ -201,6 +202,14 @@ class BoundTests(StoreCase):
             assert store.first_offset == 300 - room
             assert store.figures() == {"bytes": large + room * small}
 
+    def test_removed_messages_take_no_memory(self) -> None:
+        store = MemoryStore(10_000, 2**20)
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        for _ in range(20):
+            store.append(batch_of([bytes(2**19)], "a"))
+        assert tracemalloc.get_traced_memory()[0] < 2**21
+
     def test_the_summary_has_the_bounds(self) -> None:
         assert "none" in MemoryStore(0, 0).summary
         summary = MemoryStore(123, 4567).summary
@@ -227,6 +236,30 @@ class ReadTests(StoreCase):
         page = self.page(self.store, 0, None, 3 * (10 + RUN_BYTES))
         assert len(page.batches) == 3
         assert page.next_offset == 3
+
+    def test_so_does_one_with_messages_of_several_topics(self) -> None:
+        for _ in range(10):
+            self.store.append(mixed_batch([("a", b"x" * 1000), ("b", b"x" * 1000)], ("a", "b")))
+        assert len(self.page(self.store, 0, None, 5000).batches) == 3
+
+    def test_a_parcel_ends_when_it_has_its_bytes(self) -> None:
+        for _ in range(10):
+            self.store.append(batch_of([b"x" * 1000], "a"))
+        parcel = self.successResultOf(self.store.read_parcel(0, 10, None, 2500))
+        assert parcel.stop == 2
+
+    def test_topics_of_a_range_that_begins_and_ends_within_batches(self) -> None:
+        for topic in "abc":
+            self.store.append(batch_of([b"x"] * 10, topic))
+        for start, stop, counts in (
+            (0, 30, {"a": 10, "b": 10, "c": 10}),
+            (3, 27, {"a": 7, "b": 10, "c": 7}),
+            (3, 5, {"a": 2}),
+            (9, 10, {"a": 1}),
+            (10, 20, {"b": 10}),
+        ):
+            found = self.successResultOf(self.store.topics_in(start, stop))
+            assert {name: count for name, (count, _) in found.items()} == counts
 
     def test_empty_messages_fill_a_page_too(self) -> None:
         self.store.append(batch_of([b""] * 5000, "a"))

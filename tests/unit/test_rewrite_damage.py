@@ -24,13 +24,20 @@ class NeighbourTests(LogCase):
         log.close()
         return self.names()[1:]
 
-    def maintain(self) -> Log:
+    def maintain(self, compress: bool = False) -> Log:
         """Do all steps of upkeep that there are."""
         self.patch(rewrite, "_NEIGHBOURS", 3)
         log = self.log()
         expired = ExpiredMessages(log.catalog, ())
         upkeep = Upkeep(
-            log.directory, log.catalog, log.metadata, log.writer, expired, 0, grain_of(())
+            log.directory,
+            log.catalog,
+            log.metadata,
+            log.writer,
+            expired,
+            0,
+            grain_of(()),
+            compress,
         )
         for _ in range(200):
             upkeep.step(0)
@@ -75,6 +82,10 @@ class NeighbourTests(LogCase):
         joined, _ = log.catalog.segments
         assert (joined.base, joined.stop) == (0, stop + 110)
         assert joined.index.records < 10
+        log.kill()
+        # Rewritten once more: other messages are beside the missing ones now.
+        log = self.maintain(compress=True)
+        assert log.catalog.segments[0].compressed
         for _ in range(2):
             found, damaged = log.read()
             assert [one.offset for one in found] == [*range(10), *range(stop, stop + 110)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -88,6 +89,59 @@ class ModelTests(RewritingCase):
         del log, check
         gc.collect()
         assert not open_files(self.path)
+
+
+class OrderTests(RewritingCase):
+    """The order of the steps at the end of a rewrite"""
+
+    def test_the_new_segment_is_on_disk_before_the_old_one_is_removed(self) -> None:
+        log = Log(self.path)
+        for number in range(100):
+            log.put(("a", b"%d" % number))
+        log.seal()
+        source = log.catalog.segments[0].name
+        synced: dict[int, int] = {}
+        names: set[str] = set()
+        removed: list[str] = []
+        remove = LogDirectory.remove
+
+        def note_data(file: int) -> None:
+            found = os.fstat(file)
+            synced[found.st_ino] = found.st_size
+
+        def check(directory: LogDirectory, name: str) -> None:
+            if name == source:
+                new = log.catalog.segments[0]
+                found = (self.path / new.name).stat()
+                assert synced.get(found.st_ino) == found.st_size
+                assert new.name in names
+                assert new.place in [(row.base, row.sequence) for row in log.metadata.segments()]
+                removed.append(name)
+            remove(directory, name)
+
+        self.patch(os, "fdatasync", note_data)  # type: ignore[no-untyped-call]
+        self.patch(os, "fsync", lambda file: names.update(os.listdir(file)))  # type: ignore[no-untyped-call]
+        self.patch(LogDirectory, "remove", check)  # type: ignore[no-untyped-call]
+        self.maintain(log)
+        assert removed == [source]
+        log.close()
+
+    def test_small_records_that_are_compressed_stay_as_they_are(self) -> None:
+        """The next broker does not know that they were made from smaller ones."""
+        self.patch(rewrite, "_RECORDS", 4)  # type: ignore[no-untyped-call]
+        self.patch(segment_builder, "_RUNS", 10)  # type: ignore[no-untyped-call]
+        log = Log(self.path, compress=True)
+        for _ in range(100):
+            log.put(("a", bytes(1000)))
+        log.seal()
+        self.maintain(log)
+        made = log.catalog.segments[0]
+        assert made.index.records > 4
+        log.close()
+        log = Log(self.path, compress=True)
+        self.maintain(log)
+        assert log.catalog.segments[0].place == made.place
+        log.close()
 
 
 class ExpiryTests(RewritingCase):

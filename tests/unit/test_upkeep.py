@@ -25,7 +25,7 @@ from pubsub.store.segment import Segment
 from pubsub.store.segment_builder import SegmentBuilder
 from pubsub.store.stored_runs import record_of
 from pubsub.store.write_group import WriteGroup
-from tests.unit.fakes import batch_of, copy_still, scratch
+from tests.unit.fakes import batch_of, copy_still, open_files, scratch
 from tests.unit.raising import raised
 from tests.unit.streams import logged
 from tests.unit.upkeep_log import NOW, Log
@@ -897,6 +897,7 @@ class DiskTests(LogCase):
         self.free = 0
         log.upkeep.step(NOW)
         assert not list(self.path.glob("*.log.new"))
+        assert not [name for name in open_files(self.path) if ".new" in name]
         self.free = 2**40
         log.rest()
         assert min(segment.base for segment in log.catalog.segments) == log.catalog.first == 4

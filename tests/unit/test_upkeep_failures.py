@@ -146,9 +146,17 @@ class UnreadableTests(FailureCase):
         before = log.messages()
         for one in log.catalog.segments[:-1]:
             one.release()
-        with mock.patch.object(
-            segment, "_open", side_effect=OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        ):
+        opened = segment._open
+        suffixes: tuple[str, ...] = (".log", ".index")
+
+        def fail(directory: int, name: str) -> int:
+            if name.endswith(suffixes):
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return opened(directory, name)
+
+        with mock.patch.object(segment, "_open", fail):
+            assert raised(OSError, log.rest).errno == errno.EMFILE
+            suffixes = (".log",)
             assert raised(OSError, log.rest).errno == errno.EMFILE
         log.rest()
         assert not log.catalog.damage.ranges(0)
