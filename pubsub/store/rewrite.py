@@ -194,7 +194,7 @@ class Rewrite:
                 index = source.index_or_damage()
                 for number in range(len(index)):
                     entry = index.entry(number)
-                    self._add(source, entry, index.contents(number))
+                    self._add(source, entry)
                     read += entry.end - entry.position
                     if read >= _STEP_BYTES:
                         read = 0
@@ -214,8 +214,8 @@ class Rewrite:
         """Remove the new segment, which the metadata do not list."""
         self._builder.discard()
 
-    def _add(self, source: Segment, entry: IndexEntry, contents: TopicCounts) -> None:
-        names = self._catalog.visible(contents, entry.stop)
+    def _add(self, source: Segment, entry: IndexEntry) -> None:
+        catalog = self._catalog
         try:
             found = list(source.records(entry))
         except OSError as error:
@@ -228,20 +228,20 @@ class Rewrite:
                 continue
             if head.base != self._builder.stop:
                 raise Damaged
-            if LOST in names and head.flags & LOST_FLAG:
+            if head.flags & LOST_FLAG and catalog.hidden_before(LOST) < head.stop:
                 self._builder.add_lost(head.base, head.stop, head.last)
             else:
-                self._builder.add(_without_hidden(self._catalog, item, names))
+                self._builder.add(_without_hidden(catalog, item))
 
 
-def _without_hidden(catalog: Catalog, item: Found, names: frozenset[str]) -> Block:
+def _without_hidden(catalog: Catalog, item: Found) -> Block:
     """Return the messages of a record without those that have expired."""
     block = item.block()
     head = item.head
     own = block.topics() if block.runs else set()
-    if own <= names and all(catalog.hidden_before(name) <= head.base for name in own):
+    if all(catalog.hidden_before(name) <= head.base for name in own):
         return block
-    shown = frozenset(name for name in own if catalog.hidden_before(name) < head.stop) & names
+    shown = frozenset(name for name in own if catalog.hidden_before(name) < head.stop)
     runs = [
         one.record()
         for run in decode_block(block, shown)

@@ -105,7 +105,7 @@ class RunLog:
             if first_offset_of(record) >= last:
                 return Page(found, max(next_offset, last))
             if is_single(record):
-                if self._is_shown(record, topics) and last_offset_of(record) >= offset:
+                if self._is_shown(record, topics):
                     found.append(batch_of(record, offset))
                     room -= nbytes_of(record) + MESSAGE_BYTES * count_of(record)
             else:
