@@ -39,6 +39,37 @@ class HoldTests(SynchronousTestCase):
         assert not self.unsent.gate.shut
         assert not self.clock.getDelayedCalls()
 
+    def test_they_are_held_for_some_seconds_only(self) -> None:
+        self.publish()
+        self.clock.advance(4.9)
+        self.unsent.hold()
+        assert self.unsent.gate.shut
+        self.clock.advance(0.1)
+        assert not self.unsent.gate.shut
+        # The engine is no faster than before.
+        self.unsent.appended(batch_of([b"x"], offset=1))
+        self.unsent.hold()
+        assert not self.unsent.gate.shut
+        assert not self.clock.getDelayedCalls()
+        # It has caught up, and is behind again.
+        self.unsent.reached(2)
+        self.publish()
+        self.unsent.release()
+        self.unsent.release()
+        assert not self.clock.getDelayedCalls()
+
+    def test_calls_that_wait_are_made_at_the_end(self) -> None:
+        self.publish()
+        results: list[bool] = []
+        first, later = (self.unsent.after_stored(results.append) for _ in range(2))
+        first(True)
+        assert not results
+        self.unsent.end()
+        later(True)
+        assert results == [False, False]
+        self.unsent.release()
+        assert not self.clock.getDelayedCalls()
+
     def test_older_messages_count(self) -> None:
         self.unsent.found(10, 3, 2000)
         assert self.unsent.figures() == {
