@@ -87,6 +87,25 @@ class OffsetTests(RepairCase):
                 self.repair()
                 assert self.continued() >= 30
 
+    def test_messages_that_only_the_noted_position_tells_of(self) -> None:
+        broker = self.start_broker()
+        broker.put("a", numbers(range(30, 35)))
+        newest = broker.catalog.segments[-1]
+        size = newest.index.end
+        broker.put("a", numbers(range(35, 40)))
+        crashed = self.directory / "crashed"
+        shutil.copytree(self.path, crashed)
+        self.stop_broker()
+        self.path = crashed
+        os.truncate(crashed / newest.name, size)
+        assert "offsets 35 to 39 were written and are missing" in self.lines("check")
+        lost = "offsets 35 to 39 are lost: they were written and are missing"
+        assert lost in self.repair()
+        broker = self.start_broker()
+        assert broker.next == 40
+        self.stop_broker()
+        assert self.read()[1] == [(35, 40)]
+
     def test_no_record_tells_of_an_epoch(self) -> None:
         """Those of rewritten segments do not, and the newest is missing."""
         with history(self.path) as log:
