@@ -16,7 +16,7 @@ from pubsub.store.block import (
 )
 from pubsub.store.stored_runs import RunRecord, record_of, topics_of
 from tests.unit.block_batches import TOPICS, batches
-from tests.unit.fakes import batch_of
+from tests.unit.fakes import batch_of, mixed_batch
 
 COLUMNS = ("names", "runs", "lengths", "headers", "payloads")
 
@@ -81,6 +81,15 @@ class RoundTripTests(SynchronousTestCase):
         runs, _ = rows([batch_of([b"12", b"3"]), batch_of([b""], "u"), batch_of([b"4"])], 0)
         # With the sender, alice, of each message.
         assert topics_of(runs) == {"t": (3, 4 + 15), "u": (1, 5)}
+
+    def test_totals_include_senders_of_messages_of_the_same_topics(self) -> None:
+        topics = ("t", "u")
+        sent = [mixed_batch([("t", b"12"), ("u", b"3")], topics) for _ in range(2)]
+        sent[1].sender = b"somebody else"
+        runs, block = rows(sent, 0)
+        senders = len(b"alice") + len(b"somebody else")
+        assert topics_of(runs) == {"t": (2, 4 + senders), "u": (2, 2 + senders)}
+        assert block.totals() == topics_of(runs)
 
     def test_totals_include_headers(self) -> None:
         headed = batch_of([b"12", b"3"], headers=[{"ü": b"value"}, {}])

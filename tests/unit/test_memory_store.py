@@ -164,6 +164,16 @@ class BoundTests(StoreCase):
             store.append(batch_of([b""], "a", [{"key": b"v" * 500}]))
         assert store.first_offset > 0
 
+    def test_so_does_the_memory_that_headers_take(self) -> None:
+        store = MemoryStore(10_000, 2**24)
+        before = store.figures()["bytes"]
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        headers = [{f"{key}{n}": b"%d" % n for key in "abcde"} for n in range(1000)]
+        taken, _ = tracemalloc.get_traced_memory()
+        store.append(batch_of([b""] * 1000, "a", headers))
+        assert store.figures()["bytes"] - before > 0.7 * taken
+
     def test_the_newest_batch_stays_however_large(self) -> None:
         store = MemoryStore(2, 10)
         store.append(batch_of([b"x" * 100] * 5, "a"))
@@ -254,6 +264,7 @@ class ReadTests(StoreCase):
         for start, stop, counts in (
             (0, 30, {"a": 10, "b": 10, "c": 10}),
             (3, 27, {"a": 7, "b": 10, "c": 7}),
+            (18, 27, {"b": 2, "c": 7}),
             (3, 5, {"a": 2}),
             (9, 10, {"a": 1}),
             (10, 20, {"b": 10}),
