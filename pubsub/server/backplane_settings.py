@@ -226,7 +226,7 @@ def _share_places(
 ) -> None:
     """Share the positions of readers, batches that are committed once, sessions and identities."""
     assert isinstance(broker.store, SharedStore)
-    SharedReaders(state, positions, reactor)
+    SharedReaders(state, positions, reactor, broker.memory)
     positions.batches = SharedBatches(state, broker.store, reactor, broker.memory, time.time)
     sessions = SharedSessions(broker, state, positions, reactor)
     identities = SharedIdentities(broker, broker.store, state, positions, reactor)

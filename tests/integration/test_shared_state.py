@@ -262,3 +262,25 @@ def test_a_bucket_that_is_removed_is_made_again(tmp_path: Path) -> None:
         assert here.absences == 1
         assert isinstance(here.put("t.a", b"2"), int)
         place.close()
+
+
+def test_a_key_that_an_operator_removes(tmp_path: Path) -> None:
+    with nats_server(tmp_path) as server:
+        place = Place(server)
+        here = place.seer()
+
+        async def remove(js: Any) -> None:
+            bucket = await js.key_value(BUCKET)
+            await bucket.delete("t.a")
+            await bucket.purge("t.b")
+
+        before = [here.put(key, b"1") for key in ("t.a", "t.b")]
+        ask(server, remove)
+        for key, revision in zip(("t.a", "t.b"), before, strict=True):
+            # Also by a broker that has not known it.
+            for expected in (revision, 0):
+                problem = here.put(key, b"2", expected)
+                assert isinstance(problem, Outdated)
+                assert problem.value is None
+            assert isinstance(here.put(key, b"2", problem.revision), int)
+        place.close()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from twisted.internet import reactor
 from twisted.internet.address import IPv4Address
-from twisted.internet.defer import maybeDeferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 
 from pubsub.backplane import shared_readers
@@ -33,7 +35,7 @@ class ReaderTests(ReplicaCase):
         """Start a broker with an HTTP API that shares the positions of readers."""
         node = self.node()
         state = self.states[node] = MemoryState(self.bucket, at_tick_end)
-        SharedReaders(state, node.history.positions, reactor)
+        SharedReaders(state, node.history.positions, reactor, node.broker.memory)
         listener = node.broker.make_listener("admin", admin_settings())
         self.factories[node] = HttpApiFactory(listener, maybeDeferred)
         return node
@@ -73,6 +75,39 @@ class ReaderTests(ReplicaCase):
         here.history.positions.close()
         assert not clock.getDelayedCalls()
 
+    async def test_many_reports_while_the_engine_is_away(self) -> None:
+        here = self.reading()
+        here.publish("t", b"0")
+        await self.settled(here)
+        readers, state, memory = (
+            here.history.positions.readers,
+            self.states[here],
+            here.broker.memory,
+        )
+        assert isinstance(readers, SharedReaders)
+        clock = readers._later._clock = Clock()
+        used, tries, put = memory.used, [0], state.put
+
+        def counted(*change: Any) -> Deferred[int]:
+            tries[0] += 1
+            return put(*change)
+
+        self.patch(state, "put", counted)
+        state.leave()
+        for number in range(1000):
+            readers.report((None, f"r{number % 100}"), number % 2)
+            clock.advance(shared_readers._PAUSE / 100)
+        # A few at a time are tried, whatever waits.
+        assert len(clock.getDelayedCalls()) == 1
+        assert tries[0] < 1000
+        assert memory.used >= used + 100 * 256
+        state.come_back()
+        clock.advance(shared_readers._PAUSE)
+        keys = {shared_readers._key((None, f"r{number}")) for number in range(100)}
+        await self.until(lambda: keys <= self.bucket.entries.keys())
+        assert not clock.getDelayedCalls()
+        assert memory.used == used
+
     async def test_a_reader_goes_on_at_another_broker_and_comes_back(self) -> None:
         here, there = await self.filled()
         assert (await self.ask(there, "GET")).status == 404
@@ -99,6 +134,16 @@ class ReaderTests(ReplicaCase):
         await self.until(lambda: self.shared() is None)
         assert (await self.ask(there, "GET")).status == 404
         assert self.bucket.seconds[shared_readers._key(NAME)] > 0
+        # It can also be deleted where it is not, and nothing is written for one that nobody has.
+        await self.ask(here, "PUT", {"offset": 4})
+        await self.until(lambda: self.shared() is not None)
+        await self.ask(there, "DELETE")
+        await self.until(lambda: self.shared() is None)
+        before = self.states[there].figures()["state_changes"]
+        client = WebClient(self.factories[there], there.house.clock, ADDRESS)
+        client.ask("DELETE", "/v1/readers/none")
+        await self.until(lambda: b"\r\n\r\n" in client.stream.received)
+        assert self.states[there].figures()["state_changes"] == before
 
     async def test_an_engine_that_is_away(self) -> None:
         here, there = await self.filled()
@@ -114,7 +159,14 @@ class ReaderTests(ReplicaCase):
 
     async def test_values_of_other_versions(self) -> None:
         here, _ = await self.filled()
-        for value in (b"", b"{}", b'{"v":2}', b'{"v":1,"broker":"x","position":{}}', b"[]"):
+        for value in (
+            b"",
+            b"{}",
+            b'{"v":2}',
+            b'{"v":1,"broker":"x","position":{}}',
+            b"[]",
+            b"[" * 100_000,
+        ):
             self.bucket.write(shared_readers._key(NAME), value)
             assert (await self.ask(here, "GET")).status == 404
         assert (await self.ask(here, "PUT", {"offset": 2})).status == 204
