@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
 from pubsub.backplane.topic_entry import CLOSED
-from pubsub.errors import TopicUnreachable
+from pubsub.errors import BackplaneAway, TopicUnreachable
 
 if TYPE_CHECKING:
     from pubsub.backplane.leases import Leases
@@ -57,6 +58,8 @@ class ExclusiveTopics:
         self._leases = leases
         self._run = run
         self._leave = leave
+        # Those of this broker whose end the shared state has not taken.
+        self._unclosed: dict[str, Known] = {}
         self._releasing: set[str] = set()
         self._released = 0
         leases.lost = self._lost
@@ -119,7 +122,19 @@ class ExclusiveTopics:
             # It was created too late, or its owner has left while the engine was away.
             known = self._entries.forget(name)
             assert known is not None
-            self._run(self._leave(name, known, CLOSED))
+            self.closed(name, known)
+
+    def closed(self, name: str, known: Known) -> None:
+        """The topic has ended, or is not here. Other brokers have the entry ``known`` of it."""
+        self._run(self._share_end(name, known))
+
+    async def _share_end(self, name: str, known: Known) -> None:
+        try:
+            await self._leave(name, known, CLOSED)
+        except BackplaneAway:
+            # No other broker ends it while this one lives.
+            self._unclosed[name] = known
+            raise
 
     # This broker's
 
@@ -146,7 +161,12 @@ class ExclusiveTopics:
     # Those of other brokers
 
     def look(self) -> None:
-        """Release the topics of leases that are over."""
+        """Release the topics of leases that are over, and those here that could not be."""
+        for name in list(islice(self._unclosed, _AT_ONCE)):
+            known = self._unclosed.pop(name)
+            # What another connection has found is reported again.
+            if known.round == self._entries.round:
+                self.closed(name, known)
         for owner in self._leases.silent(self._entries.owners):
             if owner not in self._releasing:
                 self._releasing.add(owner)

@@ -25,13 +25,7 @@ from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.shared_entries import Known, SharedEntries
 from pubsub.backplane.shared_state import StateEntry
 from pubsub.backplane.topic_changes import InThread, TopicChanges
-from pubsub.backplane.topic_entry import (
-    CLOSED,
-    UNUSED,
-    TopicEntry,
-    decode,
-    topic_of,
-)
+from pubsub.backplane.topic_entry import UNUSED, TopicEntry, decode, topic_of
 from pubsub.backplane.unshared_topics import UnsharedTopics
 from pubsub.broker.access import RESERVED
 from pubsub.errors import BackplaneAway, Refused
@@ -85,7 +79,7 @@ class SharedTopics(Service):
         # The entries that were reported of topics whose locks are held.
         self._postponed: dict[str, StateEntry] = {}
         self._unshared = UnsharedTopics(
-            broker, self._entries, self._locks, in_thread, self._run, self._postponed.__setitem__
+            broker, self._entries, self._locks, in_thread, self._run, self._postpone
         )
         self._malformed = self._not_made = 0
         broker.topic_lifecycle.sharing = self
@@ -163,6 +157,7 @@ class SharedTopics(Service):
         self._entries.round += 1
         self._memory.free(sum(map(_nbytes, self._arrived)))
         self._arrived.clear()
+        self._postponed.clear()
 
     def _arrive(self, entries: Sequence[StateEntry | None]) -> None:
         self._memory.add(sum(map(_nbytes, entries)))
@@ -198,7 +193,7 @@ class SharedTopics(Service):
                 if not known.entry.key and name in self._keys.names:
                     self._unshared.add(name)
         elif name in self._locks:
-            self._postponed[name] = reported
+            self._postpone(name, reported)
         else:
             try:
                 self._apply_entry(name, decode(reported.value), reported)
@@ -220,6 +215,12 @@ class SharedTopics(Service):
             self._exclusive.learn(name, entry, reported.revision)
         else:
             self._adopt(name, entry, reported)
+
+    def _postpone(self, name: str, reported: StateEntry) -> None:
+        """Apply ``reported`` when the lock is free, unless there is a later one."""
+        known = self._postponed.get(name)
+        if known is None or known.revision < reported.revision:
+            self._postponed[name] = reported
 
     def _lock_released(self, name: str) -> None:
         reported = self._postponed.pop(name, None)
@@ -325,9 +326,12 @@ class SharedTopics(Service):
         if not topic.hosted or self.owned_elsewhere(topic.name):
             return
         known = self._entries.forget(topic.name)
-        if known is not None and self._unshared.running:
-            end = CLOSED if known.entry.owner else UNUSED
-            self._run(self._leave(topic.name, known, end))
+        if known is None or not self._unshared.running:
+            return
+        if known.entry.owner:
+            self._exclusive.closed(topic.name, known)
+        else:
+            self._run(self._leave(topic.name, known, UNUSED))
 
     async def _leave(self, name: str, known: Known, end: str) -> None:
         async with self._locks.of(name):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from twisted.internet.defer import Deferred
+from typing import Any
+
+from twisted.internet.defer import Deferred, succeed
 
 from pubsub.backplane.leases import LeaseValue, decode_lease
 from tests.unit import fast_wire as wire
@@ -299,6 +301,72 @@ class PartitionTests(LeaseCase):
         assert self.own(there) == TAKEN
         assert here.figure("leases_lost") == 0
 
+    def test_an_end_that_the_engine_does_not_take(self) -> None:
+        """As while JetStream elects a leader: the connection stays, and changes fail."""
+        here, there = self.two()
+        owners = [here.client(wire.create(OWNER, name, EXCLUSIVE)) for name in ("news", "b")]
+        self.settle()
+        self.bucket.refuses = True
+        for owner in owners:
+            owner.stream.lose()
+        self.settle()
+        assert here.names() == []
+        self.bucket.refuses = False
+        self.after(LEASE / 4)
+        assert self.own(there) == self.own(there, "b") == b""
+        assert here.figure("leases_lost") == 0
+
+    def test_an_owner_that_leaves_before_its_topic_is_there(self) -> None:
+        here, there = self.two()
+        put, late = here.state.put, []
+
+        def unanswered(*change: Any) -> Deferred[int]:
+            late.append(put(*change))
+            return Deferred()
+
+        owner = here.client(wire.create(OWNER, "b", EXCLUSIVE))
+        here.state.put = unanswered  # type: ignore[method-assign, assignment]
+        owner.send(wire.create(OWNER, "news", EXCLUSIVE))
+        self.settle()
+        del here.state.put
+        assert self.own(there) == TAKEN
+        # The answer does not come, and neither does that of the change which closes it.
+        self.bucket.refuses = True
+        self.after(6)
+        owner.stream.lose()
+        self.settle()
+        self.bucket.refuses = False
+        self.after(LEASE / 4)
+        assert self.own(there) == b""
+
+    def test_a_topic_that_was_deleted_and_has_another_owner(self) -> None:
+        here, there = self.two()
+        owner = here.client(wire.create(OWNER, "news", EXCLUSIVE) + wire.subscribe(OWNER))
+        self.settle()
+        here.state.leave()
+        there.shared.delete("news", lambda: succeed(None))
+        assert self.own(there, raw=OTHER) == b""
+        here.state.come_back()
+        self.settle()
+        assert owner.take() == OVER
+        assert here.names() == []
+        assert self.own(here) == TAKEN
+
+    def test_a_crash_after_a_lease_was_lost(self) -> None:
+        here, there = self.two()
+        self.own(here)
+        here.state.leave()
+        self.after(LEASE * 1.2)
+        here.state.come_back()
+        self.settle()
+        assert here.figure("leases_lost") == 1
+        assert self.own(here) == b""
+        here.state.leave()
+        store = self.stop(here)
+        self.bucket.apart.clear()
+        self.start(store)
+        assert self.own(there) == b""
+
 
 class OrderTests(LeaseCase):
     """Brokers that stop in order, and values of others"""
@@ -316,6 +384,15 @@ class OrderTests(LeaseCase):
         self.settle()
         assert self.lease(here).ended
         assert self.own(there, raw=OTHER) == self.own(there, "b", OTHER) == b""
+
+    def test_a_clean_stop_frees_the_names_for_use(self) -> None:
+        here, there = self.two()
+        self.own(here)
+        self.stop(here)
+        self.settle()
+        there.use("news")
+        self.settle()
+        assert there.names() == ["news"]
 
     def test_brokers_without_exclusive_topics_have_no_lease(self) -> None:
         here, there = self.two()

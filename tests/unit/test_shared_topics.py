@@ -10,6 +10,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 
 from pubsub.backplane.memory_state import MemoryBucket
+from pubsub.backplane.shared_state import StateEntry
 from pubsub.backplane.topic_entry import TopicEntry, encode, key_of
 from pubsub.broker import sliced_routing
 from pubsub.broker.durability import Durability
@@ -221,6 +222,110 @@ class TopicTests(SharedCase):
         assert not self.entry("a").end
         assert here.names() == there.names() == ["a"]
 
+    def test_a_topic_with_a_new_subscriber_stays(self) -> None:
+        here, there = self.start(topic_expiry=3600), self.start(topic_expiry=3600)
+        here.use("a")
+        self.settle()
+        # Nobody had used it there at the last pass; somebody has come since.
+        there.broker.topics.named("a").idle_since = 1.0
+        reader = Spot(there).subscriber("a")
+        here.broker.topic_lifecycle.end(here.broker.topics.named("a"))
+        self.settle()
+        assert here.names() == there.names() == ["a"]
+        there.use("a")
+        assert b"x" in reader.take()
+
+    def test_an_end_that_is_forgotten_before_a_broker_is_back(self) -> None:
+        here, there = self.two()
+        here.use("a")
+        owner = there.client(wire.create(OWNER, flags=EXCLUSIVE))
+        self.settle()
+        here.state.leave()
+        there.broker.topic_lifecycle.end(there.broker.topics.named("a"))
+        owner.stream.lose()
+        self.settle()
+        for name in ("a", "news"):
+            assert self.entry(name).end
+            self.bucket.remove(key_of(name))
+        here.state.come_back()
+        self.settle()
+        # It was used here, so it exists everywhere again; and the other one is free.
+        assert here.names() == there.names() == ["a"]
+        here.use("news")
+        self.settle()
+        assert here.names() == there.names() == ["a", "news"]
+
+    def test_the_engine_goes_away_before_everything_is_applied(self) -> None:
+        here = self.start()
+        used = here.broker.memory.used
+        here.state.leave()
+        value = encode(TopicEntry("1"))
+        entries = [StateEntry(key_of(f"t/{number}"), value, 100 + number) for number in range(300)]
+        here.shared.state_changed(entries)
+        here.shared.state_complete()
+        assert here.broker.memory.used > used
+        here.shared.state_away()
+        self.settle()
+        assert not here.shared.is_complete
+        assert here.figure("topics_waiting") == 0
+        assert here.broker.memory.used == used
+        here.state.come_back()
+        self.settle()
+        assert here.shared.is_complete
+        assert here.names() == []
+
+    def test_requirements_that_change(self) -> None:
+        here, there = self.two()
+        here.owner(DURABLE)
+        self.settle()
+        reader = there.reader()
+        assert here.client(wire.create(OWNER)).take() == b""
+        self.settle()
+        assert there.broker.topics.named("news").durability is not Durability.SYNC
+        # The key is the same, so subscribers are not told anything.
+        assert reader.take() == b""
+        here.client(wire.publish(WRITER, b"x"))
+        assert there.client(wire.publish(WRITER, b"y")).take() == b""
+        assert reader.take() == wire.message(b"y")
+
+    def test_a_topic_of_the_configuration(self) -> None:
+        here, there = self.two()
+        # It stays here when it is deleted, and belongs to nobody.
+        configured = here.broker.topics.create("a")
+        configured.configured = True
+        self.settle()
+        there.shared.delete("a", lambda: self.delete(there, "a"))
+        self.settle()
+        assert not configured.hosted
+        there.use("a")
+        self.settle()
+        assert configured.hosted
+
+    def test_a_topic_that_another_broker_owns_meanwhile(self) -> None:
+        here, there = self.two()
+        here.state.leave()
+        here.use("news")
+        assert there.client(wire.create(OWNER, flags=EXCLUSIVE)).take() == b""
+        here.state.come_back()
+        self.settle()
+        here.broker.topic_lifecycle.end(here.broker.topics.named("news"))
+        self.settle()
+        assert self.entry("news").owner == there.leases.id
+        assert there.names() == ["news"]
+
+    def test_a_restart_changes_nothing(self) -> None:
+        here, there = self.two()
+        here.owner()
+        self.settle()
+        changes = there.figure("state_changes")
+        lines = logged(self)
+        store = self.stop(here)
+        here = self.start(store)
+        assert here.figure("state_changes") == 0
+        assert there.figure("state_changes") == changes
+        assert not [line for line in lines if "another queue key" in line]
+        assert here.client(wire.subscribe(READER)).take() == b""
+
     def test_the_limit_of_topics(self) -> None:
         lines = logged(self)
         here, there = self.start(), self.start(max_topics=1)
@@ -228,6 +333,11 @@ class TopicTests(SharedCase):
         here.use("b")
         self.settle()
         assert len(there.names()) == 1
+        there.broker.topics.limit = 2
+        there.state.leave()
+        there.state.come_back()
+        self.settle()
+        assert len(there.names()) == 2
         assert there.figure("topics_not_made") == 1
         assert [line for line in lines if "'b' of other brokers is not created here" in line]
 
@@ -242,6 +352,7 @@ class TopicTests(SharedCase):
             self.bucket.write(key, encode(TopicEntry("1")))
         self.settle()
         assert here.names() == []
+        assert here.broker.topics.get("$SYS/x") is None
         assert here.figure("topics_malformed") == 9
         assert here.broker.memory.held.get("x") is None
 
@@ -374,6 +485,72 @@ class KeyTests(SharedCase):
         assert first.take() == b""
         assert second.take() == wire.error(ROTATE_KEY, WRONG_KEY)
         assert here.client(wire.publish(NEW_OWNER, b"x")).take() == b""
+
+    def test_a_key_that_could_not_be_shared_is_shared_later(self) -> None:
+        here = self.start()
+        here.owner()
+        store = self.stop(here)
+        self.bucket = MemoryBucket()
+        there = self.start()
+        there.use("news")
+        self.settle()
+        self.bucket.refuses = True
+        here = self.start(store)
+        self.settle()
+        here.state.leave()
+        self.bucket.refuses = False
+        assert not self.entry("news").key
+        here.state.come_back()
+        here.clock.advance(1)
+        self.settle()
+        assert there.client(wire.subscribe(OTHER)).take() == wire.error(2, WRONG_KEY)
+        assert there.client(wire.subscribe(READER)).take() == b""
+
+    def test_a_rotation_that_is_reported_before_the_answer_to_the_creation(self) -> None:
+        here, there = self.two()
+        late = self.late_answers(here)
+        creator = here.client(wire.create(OWNER))
+        self.settle()
+        assert there.client(wire.rotate(OWNER, b"k2")).take() == b""
+        self.settle()
+        self.answer(late)
+        assert creator.take() == b""
+        for broker in (here, there):
+            assert broker.client(wire.subscribe(READER)).take() == wire.error(2, WRONG_KEY)
+            assert broker.client(wire.subscribe(NEW_READER)).take() == b""
+
+    def test_a_rotation_that_is_reported_before_the_refusal_of_a_topic(self) -> None:
+        here, there = self.two()
+        self.bucket.states.remove(here.state)
+        there.owner()
+        late = self.late_answers(here)
+        # Here it is a topic by use: the shared state has another one.
+        here.use("news")
+        self.bucket.states.append(here.state)
+        assert there.client(wire.rotate(OWNER, b"k2")).take() == b""
+        self.settle()
+        self.answer(late)
+        for broker in (here, there):
+            assert broker.client(wire.subscribe(READER)).take() == wire.error(2, WRONG_KEY)
+            assert broker.client(wire.subscribe(NEW_READER)).take() == b""
+
+    def late_answers(self, broker: Broker) -> list[tuple[Deferred[int], Deferred[int]]]:
+        """Hold back the answers to changes of ``broker`` from now on."""
+        put, late = broker.state.put, list[tuple[Deferred[int], Deferred[int]]]()
+
+        def slow(*change: Any) -> Deferred[int]:
+            answer: Deferred[int] = Deferred()
+            late.append((put(*change), answer))
+            return answer
+
+        self.patch(broker.state, "put", slow)  # type: ignore[no-untyped-call]
+        return late
+
+    def answer(self, late: list[tuple[Deferred[int], Deferred[int]]]) -> None:
+        assert late
+        for done, answer in late:
+            done.chainDeferred(answer)
+        self.settle()
 
     def test_one_of_two_creators_at_once(self) -> None:
         here, there = self.two()
