@@ -111,24 +111,29 @@ class UnsharedTopics:
         self._begin()
 
     async def _share(self, name: str) -> None:
-        async with self._locks.of(name):
-            topic = self._topics.get(name)
-            if topic is None or not topic.hosted or name in self._keys.exclusive:
-                return
-            known = self._entries.current(name)
-            if known is not None and (known.entry.key or topic not in self._keys):
-                return
-            try:
-                await self._put(name, known)
-                self._shared()
-            except BackplaneAway as error:
-                self._pause(name, str(error))
-            except Outdated as outdated:
-                # Another broker was first.
-                value = outdated.value or b""
-                self._postpone(name, StateEntry(key_of(name), value, outdated.revision))
-            if not self._topics.holds(topic):
-                await self._withdraw(name)
+        try:
+            async with self._locks.of(name):
+                await self._share_now(name)
+        except BackplaneAway as error:
+            # Also if other changes of the topic have taken too long.
+            self._pause(name, str(error))
+
+    async def _share_now(self, name: str) -> None:
+        topic = self._topics.get(name)
+        if topic is None or not topic.hosted or name in self._keys.exclusive:
+            return
+        known = self._entries.current(name)
+        if known is not None and (known.entry.key or topic not in self._keys):
+            return
+        try:
+            await self._put(name, known)
+            self._shared()
+        except Outdated as outdated:
+            # Another broker was first.
+            value = outdated.value or b""
+            self._postpone(name, StateEntry(key_of(name), value, outdated.revision))
+        if not self._topics.holds(topic):
+            await self._withdraw(name)
 
     def _pause(self, name: str, reason: str) -> None:
         """Try again later: nobody reports a topic that the shared state has not taken."""

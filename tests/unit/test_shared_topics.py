@@ -660,6 +660,22 @@ class AwayTests(SharedCase):
         assert here.names() == ["news"]
 
 
+    def test_requests_for_a_name_that_is_also_used(self) -> None:
+        here = self.start()
+        here.state.put = lambda *change: Deferred()  # type: ignore[method-assign]
+        clients = [here.client(wire.create(OWNER)) for _ in range(2)]
+        here.use("news")
+        here.advance(6)
+        del here.state.put
+        here.advance(6)
+        self.settle()
+        assert [client.take() for client in clients] == [wire.error(CREATE, RATE_LIMITED)] * 2
+        here.advance(2)
+        self.settle()
+        assert not self.entry("news").end
+        assert self.start().names() == ["news"]
+
+
 class ExclusiveTests(SharedCase):
     """Exclusive topics: one owner among all brokers"""
 
