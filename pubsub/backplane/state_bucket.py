@@ -41,7 +41,11 @@ _STREAM = f"KV_{BUCKET}"
 _ROOT = f"$KV.{BUCKET}."
 # Seconds for a request, and between two looks at whether the watch has missed something.
 _REQUEST, _LOOK = 2.0, 5.0
-_EXPECTED, _WRONG_SEQUENCE = "Nats-Expected-Last-Subject-Sequence", 10071
+_EXPECTED = "Nats-Expected-Last-Subject-Sequence"
+# The numbers of errors: of a key with another revision, and of one that the servers of a cluster
+# are about to change; and the pauses in seconds after which the latter is tried again.
+_WRONG_SEQUENCE, _UNDER_WAY = 10071, 10164
+_PAUSES = (0.01, 0.03, 0.1, 0.3)
 # Entries that are requested at once: the reactor has others to serve.
 _TOGETHER = 128
 _CONSUMER = ConsumerConfig(
@@ -205,6 +209,20 @@ class StateBucket:
 
 
 async def _put(js: JetStreamContext, key: str, value: bytes, expected: int, seconds: int) -> int:
+    for pause in _PAUSES:
+        try:
+            return await _put_once(js, key, value, expected, seconds)
+        except APIError as error:
+            if error.err_code != _UNDER_WAY:
+                raise
+        # Then it is known which revision the key has.
+        await asyncio.sleep(pause)
+    return await _put_once(js, key, value, expected, seconds)
+
+
+async def _put_once(
+    js: JetStreamContext, key: str, value: bytes, expected: int, seconds: int
+) -> int:
     headers: dict[str, Any] = {_EXPECTED: str(expected)}
     try:
         done = await js.publish(

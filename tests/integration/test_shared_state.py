@@ -20,6 +20,7 @@ from pubsub.backplane.shared_state import ISharedState, StateEntry
 from pubsub.backplane.state_bucket import BUCKET
 from pubsub.errors import BackplaneAway, StartError
 from tests.integration.engine_loop import Loop
+from tests.integration.nats_cluster import nats_cluster
 from tests.integration.nats_server import NatsServer, nats_server
 
 
@@ -49,6 +50,13 @@ class Seer:
         self._loop.wait(lambda: results)
         return results[0]
 
+    def get(self, key: str) -> StateEntry | None:
+        results: list[StateEntry | None] = []
+        done: Deferred[StateEntry | None] = self.state.get(key)
+        done.addCallback(results.append)
+        self._loop.wait(lambda: results)
+        return results[0]
+
     def values(self) -> list[tuple[str, bytes]]:
         return [(one.key, one.value) for one in self.reported]
 
@@ -66,12 +74,12 @@ class Place:
     def later(self, call: Callable[[], object]) -> None:
         self.loop.callLater(0, call)
 
-    def seer(self) -> Seer:
+    def seer(self, replicas: int = 1) -> Seer:
         state: Any
         if self.server is None:
             state = MemoryState(self._bucket, self.later)
         else:
-            backplane = self.backplane()
+            backplane = self.backplane(replicas)
             state = backplane.state
         seer = Seer(state, self.loop)
         state.open(seer)
@@ -274,13 +282,34 @@ def test_a_key_that_an_operator_removes(tmp_path: Path) -> None:
             await bucket.delete("t.a")
             await bucket.purge("t.b")
 
-        before = [here.put(key, b"1") for key in ("t.a", "t.b")]
+        before = {key: here.put(key, b"1") for key in ("t.a", "t.b")}
         ask(server, remove)
-        for key, revision in zip(("t.a", "t.b"), before, strict=True):
-            # Also by a broker that has not known it.
+        for key, revision in before.items():
+            assert here.get(key) is None
+            # Also a broker that has not known it sets it again.
             for expected in (revision, 0):
                 problem = here.put(key, b"2", expected)
                 assert isinstance(problem, Outdated)
                 assert problem.value is None
-            assert isinstance(here.put(key, b"2", problem.revision), int)
+            after = here.put(key, b"2", problem.revision)
+            assert here.get(key) == StateEntry(key, b"2", after)
+        place.close()
+
+
+def test_changes_at_the_same_time_in_a_cluster(tmp_path: Path) -> None:
+    with nats_cluster(tmp_path) as cluster:
+        place = Place(cluster.nodes[0])
+        seers = [place.seer(3)]
+        for node in cluster.nodes[1:]:
+            place.server = node
+            seers.append(place.seer(3))
+        for number in range(40):
+            results: list[Any] = []
+            for seer in seers:
+                done = seer.state.put(f"t.{number}", b"1", 0, 0)
+                done.addCallbacks(results.append, lambda failure: results.append(failure.value))  # noqa: B023
+            place.loop.wait(lambda: len(results) == len(seers))  # noqa: B023
+            (revision,) = [one for one in results if isinstance(one, int)]
+            refused = [one for one in results if isinstance(one, Outdated)]
+            assert [one.revision for one in refused] == [revision] * 2
         place.close()

@@ -518,6 +518,9 @@ class KeyTests(SharedCase):
         for broker in (here, there):
             assert broker.client(wire.subscribe(READER)).take() == wire.error(2, WRONG_KEY)
             assert broker.client(wire.subscribe(NEW_READER)).take() == b""
+        rotated = here.client(wire.rotate(NEW_OWNER, b"k3"))
+        self.answer(late)
+        assert rotated.take() == b""
 
     def test_a_rotation_that_is_reported_before_the_refusal_of_a_topic(self) -> None:
         here, there = self.two()
@@ -547,9 +550,11 @@ class KeyTests(SharedCase):
         return late
 
     def answer(self, late: list[tuple[Deferred[int], Deferred[int]]]) -> None:
+        """Give the answers that were held back."""
         assert late
         for done, answer in late:
             done.chainDeferred(answer)
+        late.clear()
         self.settle()
 
     def test_one_of_two_creators_at_once(self) -> None:
@@ -658,7 +663,6 @@ class AwayTests(SharedCase):
         client.send(wire.create(OWNER))
         assert client.take() == b""
         assert here.names() == ["news"]
-
 
     def test_requests_for_a_name_that_is_also_used(self) -> None:
         here = self.start()
