@@ -75,6 +75,8 @@ class NatsBackplane:
         self._stall_timer: Any = None
         self._complained = self._logged_at = float("-inf")
         self._logged = ""
+        # Why it could not be used, since the last connection.
+        self._unusable: set[str] = set()
         self._queued = 0
         self._connections = 0
         self.gate = Gate()
@@ -205,6 +207,7 @@ class NatsBackplane:
         """See ``Watcher``."""
         self._connections += 1
         self.trouble, self.complaint = None, ""
+        self._unusable.clear()
         self.limit = limit
         self.link = secrets.randbits(64)
         log.info("backplane: connected to {server}", server=server)
@@ -234,7 +237,9 @@ class NatsBackplane:
 
     def unusable(self, reason: str) -> None:
         """See ``Watcher``."""
-        if self.trouble != reason:
+        # One of several servers may be away and another one unusable, in turn.
+        if reason not in self._unusable:
+            self._unusable.add(reason)
             log.error("backplane: the engine cannot be used: {reason}", reason=reason)
         self._leave(reason)
 

@@ -102,7 +102,8 @@ class SessionValues:
         """Whether the engine is there."""
         self.seconds = 1
         """For how long the value of a session without a connection is kept."""
-        self.too_large = 0
+        self.too_large: set[str] = set()
+        """Sessions that are not shared because of their subscriptions."""
         self.placed: set[str] = set()
         """Sessions with a connection whose values have positions, until they are looked at."""
         self._queue: dict[str, None] = {}
@@ -153,6 +154,7 @@ class SessionValues:
         """Stop sharing a session; return its client."""
         one = self.shared.pop(key, None)
         self.placed.discard(key)
+        self.too_large.discard(key)
         if one is None:
             return None
         self._memory.free(_BYTES)
@@ -285,8 +287,10 @@ class SessionValues:
                 entry = await self._positions.entry(self._run, content, lost)
             value = encode_session(entry)
             nbytes = len(value)
+            self.too_large.discard(key)
             if nbytes > MAX_VALUE:
-                self.too_large += 1
+                if self.shared.get(key) is one:
+                    self.too_large.add(key)
                 value = encode_session(SessionEntry(self._run, ended=True))
             now = self._clock.seconds()
             if hash(value) != one.value or now - one.written > LASTING / 2:

@@ -111,7 +111,7 @@ class SharedSessions(Service):
         return {
             "sessions": len(self._values.shared),
             "sessions_waiting": self._values.waiting,
-            "sessions_too_large": self._values.too_large,
+            "sessions_too_large": len(self._values.too_large),
             "sessions_taken": self._taken,
             "sessions_lost": self._lost,
         }

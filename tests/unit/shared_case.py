@@ -112,3 +112,23 @@ class SharedCase(SynchronousTestCase):
 
     def entry(self, name: str) -> TopicEntry:
         return decode(self.bucket.entries[key_of(name)].value)
+
+    def late_answers(self, broker: Broker) -> list[tuple[Deferred[int], Deferred[int]]]:
+        """Hold back the answers to changes of ``broker`` from now on."""
+        put, late = broker.state.put, list[tuple[Deferred[int], Deferred[int]]]()
+
+        def slow(*change: Any) -> Deferred[int]:
+            answer: Deferred[int] = Deferred()
+            late.append((put(*change), answer))
+            return answer
+
+        self.patch(broker.state, "put", slow)  # type: ignore[no-untyped-call]
+        return late
+
+    def answer(self, late: list[tuple[Deferred[int], Deferred[int]]]) -> None:
+        """Give the answers that were held back."""
+        assert late
+        for done, answer in late:
+            done.chainDeferred(answer)
+        late.clear()
+        self.settle()

@@ -183,3 +183,21 @@ class ReasonTests(SynchronousTestCase):
         backplane.connected("nats://engine:4222", 1)
         backplane.away("it stops")
         assert "the engine is away: it stops" in lines[-1]
+
+    def test_one_server_is_away_and_another_one_is_unusable(self) -> None:
+        clock, lines = Clock(), logged(self)
+        backplane = NatsBackplane(
+            cast(Any, OPTIONS), clock, lambda call: None, lambda *dropped: None
+        )
+        unusable = "backplane: the engine cannot be used: it refuses the credentials"
+        for _ in range(2):
+            backplane.connected("nats://engine:4222", 1)
+            for _ in range(100):
+                backplane.away("connection refused")
+                assert backplane.trouble == "connection refused"
+                clock.advance(0.5)
+                backplane.unusable("it refuses the credentials")
+                assert backplane.trouble == "it refuses the credentials"
+                clock.advance(0.5)
+        # Once for each end of a connection.
+        assert lines.count(unusable) == 2

@@ -8,6 +8,7 @@ from unittest.mock import patch
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import deferLater
 
+from pubsub.backplane import session_values
 from pubsub.backplane.shared_state import StateEntry
 from pubsub.broker.session_sharing import SessionContent
 from pubsub.errors import BackplaneAway
@@ -257,6 +258,30 @@ class MoveTests(SpotCase):
         here.publish("t", b"1")
         await self.settled(here, there)
         await self.got(await self.join(there, b"bob"), publish(b"t", b"1"))
+
+    async def test_a_session_that_is_too_large(self) -> None:
+        here, there = await self.two()
+        self.patch(session_values, "MAX_VALUE", 2000)
+        topics = [b"topic-%d" % number for number in range(200)]
+        client = await self.join(here, b"bob", *map(subscribe, topics))
+        for topic in (b"t", b"u"):
+            client.send(subscribe(topic))
+            await self.pass_time(2)
+        # That is the number of sessions, however often they change.
+        assert here.sessions.figures()["sessions_too_large"] == 1
+        other = await self.join(there, b"bob")
+        there.publish("t", b"0")
+        await self.settled(here, there)
+        await self.got(client, publish(b"t", b"0"))
+        for topic in topics:
+            client.send(unsubscribe(topic))
+        await self.pass_time(2)
+        assert here.sessions.figures()["sessions_too_large"] == 0
+        self.lose(client)
+        self.lose(other)
+        there.publish("u", b"1")
+        await self.settled(here, there)
+        await self.got(await self.join(there, b"bob"), publish(b"u", b"1"))
 
     async def test_a_session_is_shared_once_its_key_is_free(self) -> None:
         here, there = await self.two()

@@ -75,6 +75,18 @@ class TopicTests(SharedCase):
         assert len(there.names()) == 300
         assert here.figure("topics_waiting") == 0
 
+    def test_an_engine_that_takes_a_while(self) -> None:
+        here, there = self.two()
+        late = self.late_answers(here)
+        for number in range(150):
+            here.use(f"t/{number}")
+        self.settle()
+        # A few at a time, in turn.
+        while here.figure("topics_waiting"):
+            assert 0 < len(late) < 100
+            self.answer(late)
+        assert here.names() == there.names()
+
     def test_what_was_made_while_apart(self) -> None:
         here, there = self.two()
         here.state.leave()
@@ -536,26 +548,6 @@ class KeyTests(SharedCase):
         for broker in (here, there):
             assert broker.client(wire.subscribe(READER)).take() == wire.error(2, WRONG_KEY)
             assert broker.client(wire.subscribe(NEW_READER)).take() == b""
-
-    def late_answers(self, broker: Broker) -> list[tuple[Deferred[int], Deferred[int]]]:
-        """Hold back the answers to changes of ``broker`` from now on."""
-        put, late = broker.state.put, list[tuple[Deferred[int], Deferred[int]]]()
-
-        def slow(*change: Any) -> Deferred[int]:
-            answer: Deferred[int] = Deferred()
-            late.append((put(*change), answer))
-            return answer
-
-        self.patch(broker.state, "put", slow)  # type: ignore[no-untyped-call]
-        return late
-
-    def answer(self, late: list[tuple[Deferred[int], Deferred[int]]]) -> None:
-        """Give the answers that were held back."""
-        assert late
-        for done, answer in late:
-            done.chainDeferred(answer)
-        late.clear()
-        self.settle()
 
     def test_one_of_two_creators_at_once(self) -> None:
         here, there = self.two()
