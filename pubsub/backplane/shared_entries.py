@@ -100,10 +100,12 @@ class SharedEntries:
 
     def learn(self, name: str, entry: TopicEntry, revision: int) -> None:
         """The brokers have agreed upon ``entry``."""
-        if self.id_of(name) != entry.id and not entry.owner:
+        before = self._known.get(name)
+        # The id of an exclusive topic is not stored; its owner may make it a common one.
+        is_stored = self.id_of(name) == entry.id and not (before and before.entry.owner)
+        if not is_stored and not entry.owner:
             self._store.put(IDS, name, self._bucket + b" " + entry.id.encode())
         self._ids.pop(name, None)
-        before = self._known.get(name)
         if before is None:
             self._memory.add(_ENTRY_BYTES)
         else:

@@ -707,6 +707,23 @@ class ExclusiveTests(SharedCase):
         self.settle()
         assert here.names() == ["news"]
 
+    def test_a_common_topic_that_was_exclusive_ends_at_brokers_that_are_away(self) -> None:
+        here, there, third = self.start(), self.start(), self.start()
+        owner = here.client(wire.create(OWNER, flags=EXCLUSIVE))
+        self.settle()
+        owner.send(wire.create(OWNER))
+        self.settle()
+        stores = [self.stop(here), self.stop(there)]
+        topic = third.broker.topics.named("news")
+        third.shared.delete(
+            "news", lambda: third.broker.slices.finish(third.broker.topic_lifecycle.delete(topic))
+        )
+        self.settle()
+        assert third.names() == []
+        for store in stores:
+            assert self.start(store).names() == []
+        assert third.names() == []
+
     def test_a_broker_that_stops(self) -> None:
         here, there = self.two()
         here.client(wire.create(OWNER, flags=EXCLUSIVE))
