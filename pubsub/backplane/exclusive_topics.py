@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
 from pubsub.backplane.topic_entry import CLOSED
-from pubsub.errors import BackplaneAway, TopicUnreachable
+from pubsub.errors import TopicUnreachable
 
 if TYPE_CHECKING:
     from pubsub.backplane.leases import Leases
     from pubsub.backplane.name_locks import NameLocks
-    from pubsub.backplane.shared_entries import Known, SharedEntries
+    from pubsub.backplane.shared_entries import SharedEntries
+    from pubsub.backplane.topic_ends import TopicEnds
     from pubsub.backplane.topic_entry import TopicEntry
     from pubsub.broker.service import BrokerService
 
@@ -35,8 +35,8 @@ LEASE = "lease-id"
 class ExclusiveTopics:
     """Those of ``broker`` and of others; ``leases`` are its own lease and theirs.
 
-    ``run`` begins a coroutine, whose errors it handles. ``leave`` says in the shared state that a
-    topic has ended, and why.
+    ``run`` begins a coroutine, whose errors it handles. ``ends`` tells the others of topics that
+    have ended here.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class ExclusiveTopics:
         locks: NameLocks,
         leases: Leases,
         run: Callable[[Coroutine[Any, Any, None]], Deferred[None]],
-        leave: Callable[[str, Known, str], Coroutine[Any, Any, None]],
+        ends: TopicEnds,
     ) -> None:
         self._store = broker.store
         self._topics = broker.topics
@@ -57,9 +57,7 @@ class ExclusiveTopics:
         self._locks = locks
         self._leases = leases
         self._run = run
-        self._leave = leave
-        # Those of this broker whose end the shared state has not taken.
-        self._unclosed: dict[str, Known] = {}
+        self._ends = ends
         self._releasing: set[str] = set()
         self._released = 0
         leases.lost = self._lost
@@ -87,7 +85,7 @@ class ExclusiveTopics:
         known = self._entries.get(name)
         if known is not None and known.entry.owner == self._leases.id:
             self._entries.forget(name)
-            await self._leave(name, known, CLOSED)
+            await self._ends.share(name, known, CLOSED)
 
     async def _each(
         self, names: Sequence[str], work: Callable[[str], Coroutine[Any, Any, None]]
@@ -122,19 +120,7 @@ class ExclusiveTopics:
             # It was created too late, or its owner has left while the engine was away.
             known = self._entries.forget(name)
             assert known is not None
-            self.closed(name, known)
-
-    def closed(self, name: str, known: Known) -> None:
-        """The topic has ended, or is not here. Other brokers have the entry ``known`` of it."""
-        self._run(self._share_end(name, known))
-
-    async def _share_end(self, name: str, known: Known) -> None:
-        try:
-            await self._leave(name, known, CLOSED)
-        except BackplaneAway:
-            # No other broker ends it while this one lives.
-            self._unclosed[name] = known
-            raise
+            self._ends.begin(name, known, CLOSED)
 
     # This broker's
 
@@ -162,11 +148,7 @@ class ExclusiveTopics:
 
     def look(self) -> None:
         """Release the topics of leases that are over, and those here that could not be."""
-        for name in list(islice(self._unclosed, _AT_ONCE)):
-            known = self._unclosed.pop(name)
-            # What another connection has found is reported again.
-            if known.round == self._entries.round:
-                self.closed(name, known)
+        self._ends.retry()
         for owner in self._leases.silent(self._entries.owners):
             if owner not in self._releasing:
                 self._releasing.add(owner)

@@ -22,10 +22,11 @@ from pubsub.backplane.entry_format import MalformedEntry
 from pubsub.backplane.exclusive_topics import ExclusiveTopics
 from pubsub.backplane.name_locks import NameLocks
 from pubsub.backplane.outdated import Outdated
-from pubsub.backplane.shared_entries import Known, SharedEntries
+from pubsub.backplane.shared_entries import SharedEntries
 from pubsub.backplane.shared_state import StateEntry
 from pubsub.backplane.topic_changes import InThread, TopicChanges
-from pubsub.backplane.topic_entry import UNUSED, TopicEntry, decode, topic_of
+from pubsub.backplane.topic_ends import TopicEnds
+from pubsub.backplane.topic_entry import CLOSED, UNUSED, TopicEntry, decode, topic_of
 from pubsub.backplane.unshared_topics import UnsharedTopics
 from pubsub.broker.access import RESERVED
 from pubsub.errors import BackplaneAway, Refused
@@ -71,8 +72,9 @@ class SharedTopics(Service):
         self._changes = TopicChanges(
             leases, self._entries, self._locks, self._topics, self._keys, in_thread
         )
+        self._ends = TopicEnds(self._entries, self._locks, self._run)
         self._exclusive = ExclusiveTopics(
-            broker, self._entries, self._locks, leases, self._run, self._leave
+            broker, self._entries, self._locks, leases, self._run, self._ends
         )
         self._arrived: deque[StateEntry | None] = deque()
         self._applying = False
@@ -326,16 +328,9 @@ class SharedTopics(Service):
         if not topic.hosted or self.owned_elsewhere(topic.name):
             return
         known = self._entries.forget(topic.name)
-        if known is None or not self._unshared.running:
-            return
-        if known.entry.owner:
-            self._exclusive.closed(topic.name, known)
-        else:
-            self._run(self._leave(topic.name, known, UNUSED))
-
-    async def _leave(self, name: str, known: Known, end: str) -> None:
-        async with self._locks.of(name):
-            await self._entries.put(name, known.entry.ended(end), known.revision)
+        if known is not None and self._unshared.running:
+            end = CLOSED if known.entry.owner else UNUSED
+            self._ends.begin(topic.name, known, end)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> Deferred[None]:
         """Begin ``work``; changes that it cannot make are reported again later."""

@@ -234,6 +234,23 @@ class TopicTests(SharedCase):
         assert not self.entry("a").end
         assert here.names() == there.names() == ["a"]
 
+    def test_an_end_that_the_engine_takes_later(self) -> None:
+        here, there = self.start(topic_expiry=3600), self.start(topic_expiry=3600)
+        for name in ("a", "b"):
+            here.use(name)
+        self.settle()
+        self.bucket.refuses = True
+        for name in ("a", "b"):
+            here.broker.topic_lifecycle.end(here.broker.topics.named(name))
+        self.settle()
+        assert here.names() == []
+        here.use("b")
+        self.bucket.refuses = False
+        here.clock.advance(1)
+        self.settle()
+        # There they are in use.
+        assert here.names() == there.names() == ["a", "b"]
+
     def test_a_topic_with_a_new_subscriber_stays(self) -> None:
         here, there = self.start(topic_expiry=3600), self.start(topic_expiry=3600)
         here.use("a")
