@@ -90,7 +90,8 @@ class SplitterTests(SynchronousTestCase):
         payload = bytes(range(256)) * 40
         other = message("_INBOX.1", payload)
         stream = message(TOPIC, payload) + message(TOPIC, b"x") + other
-        assert take(stream, size=64) == ([(TOPIC, payload), (TOPIC, b"x")], other)
+        found = [(TOPIC, payload), (TOPIC, b"x")]
+        assert take(stream + stream, size=64) == (found + found, other + other)
 
     def test_a_line_that_never_ends_is_not_held(self) -> None:
         assert take(bytes(1000), size=64) == ([], bytes(960))
@@ -261,16 +262,43 @@ class TapTests(SynchronousTestCase):
                 (b"c", b"".join(large)), (b"d", b"".join(large[:7])), (b"e", b"last"),
             )
         )  # fmt: skip
+        assert self.written(len(expected)) == expected
+
+    def written(self, size: int) -> bytes:
+        """Return what arrives at the server: so many bytes at least."""
         self.server.setblocking(False)
         received = bytearray()
 
         def read() -> bool:
             with contextlib.suppress(BlockingIOError):
                 received.extend(self.server.recv(1 << 20))
-            return len(received) >= len(expected)
+            return len(received) >= size
 
         self.wait(read)
-        assert received == expected
+        return bytes(received)
+
+    def test_a_server_that_reads_slowly(self) -> None:
+        # The system takes a part of it.
+        large = bytes(range(256)) * 20_000
+        self.tap.publish([("a", [large], len(large))])
+        # It has room again, but the rest has to follow first.
+        first = self.server.recv(1 << 16)
+        self.tap.publish([("b", [b"last"], 4)])
+        expected = b"PUB a %d\r\n%s\r\nPUB b 4\r\nlast\r\n" % (len(large), large)
+        assert first + self.written(len(expected) - len(first)) == expected
+
+    def test_a_connection_that_is_reset(self) -> None:
+        self.read_by_the_reactor()
+        self.tap.publish([("a", [b"x"], 1)])
+        # It has not read that.
+        self.server.close()
+        self.wait(lambda: self.inner.ended)
+        assert self.tap not in self.reactor.getReaders()
+
+    def test_the_end_of_the_loop(self) -> None:
+        self.read_by_the_reactor()
+        self.loop.end()
+        assert self.tap not in self.reactor.getReaders()
 
     def test_a_closed_connection_is_found_in_writing(self) -> None:
         self.server.close()
