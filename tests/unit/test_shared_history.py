@@ -134,6 +134,17 @@ class SharedTests(ReplicaCase):
         await self.settled(here, there)
         assert await there.payloads() == [b"open", b"with a key"]
 
+    async def test_a_topic_that_another_broker_owns(self) -> None:
+        here, there = self.node(), self.node()
+        there.broker.topics.create("owned")
+        there.broker.queue_keys.exclusive.add("owned")
+        here.publish("owned", b"0", b"1")
+        here.publish("t", b"2")
+        await self.settled(here, there)
+        # Its owner gets messages of its own broker only.
+        assert await there.payloads() == [b"2"]
+        assert there.broker.counters.refusals["backplane", "wrong-queue-key"] == 2
+
 
 class FailureTests(ReplicaCase):
     """Engines that are away, lose messages or deny to have them"""
