@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
     from nats.js.api import StreamConfig, StreamInfo
 
-# The numbers of errors: of a cluster most of whose servers are away, and of a new stream.
-_NO_LEADER, _OVERLAP = 10008, 10065
+# The numbers of errors: of a cluster most of whose servers are away, and of a new stream that
+# another broker was first to make, or whose subjects are those of another one.
+_NO_LEADER, _EXISTS, _OVERLAP = 10008, 10058, 10065
 
 
 @contextmanager
@@ -70,6 +71,9 @@ async def make_stream(
     except ServiceUnavailableError:
         raise
     except APIError as error:
+        if error.err_code == _EXISTS:
+            # With other settings, which are in force.
+            return await js.stream_info(config.name)
         if error.err_code == _OVERLAP:
             raise Unusable(
                 f"it does not create the {label}: another stream has its subjects; remove that "

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import nats
 import pytest
+from nats.errors import Error as NatsError
 from nats.js.api import KeyValueConfig
 from twisted.internet.defer import Deferred
 
@@ -17,10 +19,10 @@ from pubsub.backplane.memory_state import MemoryBucket, MemoryState
 from pubsub.backplane.nats_backplane import NatsBackplane
 from pubsub.backplane.outdated import Outdated
 from pubsub.backplane.shared_state import ISharedState, StateEntry
-from pubsub.backplane.state_bucket import BUCKET
+from pubsub.backplane.state_bucket import BUCKET, StateBucket
 from pubsub.errors import BackplaneAway, StartError
 from tests.integration.engine_loop import Loop
-from tests.integration.nats_cluster import nats_cluster
+from tests.integration.nats_cluster import NatsCluster, nats_cluster
 from tests.integration.nats_server import NatsServer, nats_server
 
 
@@ -313,3 +315,27 @@ def test_changes_at_the_same_time_in_a_cluster(tmp_path: Path) -> None:
             refused = [one for one in results if isinstance(one, Outdated)]
             assert [one.revision for one in refused] == [revision] * 2
         place.close()
+
+
+def test_brokers_with_other_settings_start_at_the_same_time(tmp_path: Path) -> None:
+    async def prepare(url: str, replicas: int) -> None:
+        client = await nats.connect(url)
+        bucket = StateBucket(replicas, lambda *call: None, lambda: "")
+        while True:
+            # The servers may not have agreed upon a leader yet.
+            with contextlib.suppress(TimeoutError, NatsError):
+                await bucket.prepare(client)
+                break
+            await asyncio.sleep(0.1)
+        await client.close()
+
+    async def run(cluster: NatsCluster) -> None:
+        for _ in range(4):
+            urls = [node.url for node in cluster.nodes]
+            await asyncio.gather(*[prepare(url, 2 * (at % 2) + 1) for at, url in enumerate(urls)])
+            client = await nats.connect(urls[0])
+            await client.jetstream().delete_key_value(BUCKET)
+            await client.close()
+
+    with nats_cluster(tmp_path) as cluster:
+        asyncio.run(run(cluster))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from twisted.internet.defer import Deferred
 
 from tests.unit import cafe_wire
@@ -67,6 +69,48 @@ class CafeTests(SessionCase):
         there.publish("a", b"missed")
         again = await self.resumed(there, session)
         assert await self.taken(again, 1) in ([b"missed"], [b"late", b"missed"])
+
+    async def test_a_broker_that_crashes_while_it_takes_a_session(self) -> None:
+        here, there = await self.two()
+        third = self.broker()
+        client, session = self.subscribed(here)
+        here.publish("a", b"0")
+        assert await self.taken(client, 1) == [b"0"]
+        await self.settled(here, there, third)
+        await self.pass_time(3)
+        (key,) = here.sessions._values.shared
+        here.crash()
+        third.publish("a", b"missed")
+        await self.settled(there, third)
+        await self.pass_time(3)
+        # It has all messages, and gives none of them to the client.
+        taken: list[object] = []
+        there.sessions.take(key).addCallback(taken.append)
+        await self.until(lambda: bool(taken))
+        there.crash()
+        again = await self.resumed(third, session)
+        assert await self.taken(again, 1) in ([b"missed"], [b"0", b"missed"])
+
+    async def test_a_session_that_changes_while_it_is_taken(self) -> None:
+        here, there = await self.two()
+        client, session = self.subscribed(here)
+        await self.pass_time(1)
+        client.stream.lose()
+        await self.pass_time(1)
+        here.publish("a", b"0")
+        await self.settled(here, there)
+        put, changes = there.state.put, [0]
+
+        def late(key: str, *change: Any) -> Deferred[int]:
+            if key.startswith("s.") and not changes[0]:
+                changes[0] += 1
+                self.bucket.write(key, self.bucket.entries[key].value)
+            return put(key, *change)
+
+        self.patch(there.state, "put", late)
+        again = await self.resumed(there, session)
+        assert changes == [1]
+        assert await self.taken(again, 1) == [b"0"]
 
     async def test_a_broker_that_stops(self) -> None:
         here, there = await self.two()
