@@ -70,6 +70,47 @@ class CafeTests(SessionCase):
         again = await self.resumed(there, session)
         assert await self.taken(again, 1) in ([b"missed"], [b"late", b"missed"])
 
+    async def test_a_connection_that_lasts_for_days(self) -> None:
+        here, there = await self.two()
+        client, session = self.subscribed(here)
+        await self.pass_time(1)
+        (key,) = [key for key in self.bucket.entries if key.startswith("s.")]
+        written = self.bucket.entries[key].revision
+        for _ in range(2):
+            here.house.clock.advance(13 * 3600)
+            await self.pass_time(2)
+            before, written = written, self.bucket.entries[key].revision
+            assert written > before
+        # The time of the value did not end in between.
+        assert self.bucket.seconds[key] > 24 * 3600
+        assert not client.closed
+        here.publish("a", b"0")
+        assert await self.taken(client, 1) == [b"0"]
+        await self.resumed(there, session)
+
+    async def test_the_position_of_a_broker_waits_for_its_sessions(self) -> None:
+        here, there = await self.two()
+        client, session = self.subscribed(here)
+        here.publish("a", b"0")
+        assert await self.taken(client, 1) == [b"0"]
+        await self.settled(here, there)
+        await self.pass_time(3)
+        put = here.state.put
+
+        def without_sessions(key: str, *change: Any) -> Deferred[int]:
+            return Deferred() if key.startswith("s.") else put(key, *change)
+
+        self.patch(here.state, "put", without_sessions)
+        for number in range(1, 4):
+            client.stream.lose()
+            here.publish("a", b"%d" % number)
+            await self.settled(here, there)
+            await self.pass_time(1)
+        here.crash()
+        again = await self.resumed(there, session)
+        found = await self.taken(again, 3)
+        assert found[-3:] == [b"1", b"2", b"3"]
+
     async def test_a_broker_that_crashes_while_it_takes_a_session(self) -> None:
         here, there = await self.two()
         third = self.broker()
@@ -155,6 +196,18 @@ class CafeTests(SessionCase):
         await self.pass_time(1)
         client.send(cafe_wire.DISCONNECT)
         await self.pass_time(1)
+        again = there.house.connect("cafe")
+        again.send(cafe_wire.hs_sub(b"", cafe_wire.resume(b"bob", session)))
+        await self.until(lambda: bool(again.stream.received))
+        assert again.take() == cafe_wire.ack(0, status=1)
+
+    async def test_a_broker_that_crashed_long_ago(self) -> None:
+        here, there = await self.two()
+        _, session = self.subscribed(here)
+        await self.pass_time(2)
+        here.crash()
+        # As at the end of the resume window.
+        self.bucket.remove(f"p.{here.sessions.run}")
         again = there.house.connect("cafe")
         again.send(cafe_wire.hs_sub(b"", cafe_wire.resume(b"bob", session)))
         await self.until(lambda: bool(again.stream.received))

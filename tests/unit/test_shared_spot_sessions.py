@@ -283,6 +283,31 @@ class MoveTests(SpotCase):
         await self.settled(here, there)
         await self.got(await self.join(there, b"bob"), publish(b"u", b"1"))
 
+    async def test_a_session_that_ends_and_begins_again(self) -> None:
+        here, there = await self.two()
+        client = await self.join(here, b"bob", subscribe(b"t"))
+        await self.pass_time(1)
+        put, late = here.state.put, list[tuple[Deferred[int], Deferred[int]]]()
+
+        def slow(*change: Any) -> Deferred[int]:
+            answer: Deferred[int] = Deferred()
+            late.append((put(*change), answer))
+            return answer
+
+        # The engine has not answered yet.
+        self.patch(here.state, "put", slow)
+        client.send(unsubscribe(b"t"))
+        client.send(subscribe(b"u"))
+        await self.pass_time(0.5)
+        self.patch(here.state, "put", put)
+        for done, answer in late:
+            done.chainDeferred(answer)
+        await self.pass_time(1)
+        self.lose(client)
+        here.publish("u", b"0")
+        await self.settled(here, there)
+        await self.got(await self.join(there, b"bob"), publish(b"u", b"0"))
+
     async def test_a_session_is_shared_once_its_key_is_free(self) -> None:
         here, there = await self.two()
         first = await self.join(here, b"bob", subscribe(b"t"))
