@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
@@ -283,25 +284,61 @@ class MoveTests(SpotCase):
         await self.settled(here, there)
         await self.got(await self.join(there, b"bob"), publish(b"u", b"1"))
 
-    async def test_a_session_that_ends_and_begins_again(self) -> None:
-        here, there = await self.two()
-        client = await self.join(here, b"bob", subscribe(b"t"))
-        await self.pass_time(1)
-        put, late = here.state.put, list[tuple[Deferred[int], Deferred[int]]]()
+    def late_answers(self, node: SessionNode) -> Callable[[bool], None]:
+        """Hold answers of the engine back, until a call: then they are given, or have failed."""
+        put, late = node.state.put, list[tuple[Deferred[int], Deferred[int]]]()
 
         def slow(*change: Any) -> Deferred[int]:
             answer: Deferred[int] = Deferred()
             late.append((put(*change), answer))
             return answer
 
-        # The engine has not answered yet.
-        self.patch(here.state, "put", slow)
+        def answer(arrives: bool) -> None:
+            self.patch(node.state, "put", put)
+            for done, one in late:
+                if arrives:
+                    done.chainDeferred(one)
+                else:
+                    one.errback(BackplaneAway("the engine does not answer"))
+
+        self.patch(node.state, "put", slow)
+        return answer
+
+    async def test_changes_while_a_session_is_written(self) -> None:
+        for arrives in (True, False):
+            here, there = await self.two()
+            client = await self.join(here, b"bob", subscribe(b"t"))
+            await self.pass_time(1)
+            answer = self.late_answers(here)
+            client.send(subscribe(b"u"))
+            await self.pass_time(0.2)
+            client.send(subscribe(b"v"))
+            await self.pass_time(0.6)
+            answer(arrives)
+            await self.pass_time(3)
+            assert here.sessions.figures()["sessions_waiting"] == 0
+            early = [b"e%d" % number for number in range(20)]
+            for one in early:
+                here.publish("v", one)
+            await self.got(client, *[publish(b"v", one) for one in early])
+            await self.settled(here, there)
+            await self.pass_time(3)
+            here.crash()
+            there.publish("v", b"missed")
+            # The position of the broker has followed.
+            await self.got(await self.join(there, b"bob"), publish(b"v", b"missed"))
+            there.crash()
+            self.nodes.clear()
+
+    async def test_a_session_that_ends_and_begins_again(self) -> None:
+        here, there = await self.two()
+        client = await self.join(here, b"bob", subscribe(b"t"))
+        await self.pass_time(1)
+        answer = self.late_answers(here)
         client.send(unsubscribe(b"t"))
         client.send(subscribe(b"u"))
         await self.pass_time(0.5)
-        self.patch(here.state, "put", put)
-        for done, answer in late:
-            done.chainDeferred(answer)
+        answer(True)
         await self.pass_time(1)
         self.lose(client)
         here.publish("u", b"0")
