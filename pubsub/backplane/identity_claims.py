@@ -78,6 +78,18 @@ class IdentityClaims:
             None if found is None else _FoundIdentity(decode_identity(found.value), found.revision)
         )
 
+    async def own_revision(self, name: str, requested: int) -> int:
+        """Return the revision of an identity that this broker has had since before its start.
+
+        0 if it has not, or if its value was written after the request with the other revision.
+        """
+        found = await self.find(name)
+        if found is None or found.revision > requested:
+            return 0
+        entry = found.entry
+        is_mine = entry.log == self._numbers.log and entry.top is None and not entry.ended
+        return found.revision if is_mine else 0
+
     async def claim(self, claim: IdentityClaim, mine: IdentityContent | None) -> Claimed | None:
         """See ``IdentitySharing``; raises MalformedEntry, too. ``mine`` is what is here of it."""
         for _ in range(_ATTEMPTS):

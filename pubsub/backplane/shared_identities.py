@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred, DeferredSemaphore, ensureDeferred
+from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
@@ -29,6 +29,7 @@ from pubsub.backplane.identity_entry import (
     limit_key,
 )
 from pubsub.backplane.identity_values import IdentityValues, unexpected
+from pubsub.backplane.limited_turns import LimitedTurns
 from pubsub.backplane.log_numbers import LogNumbers
 from pubsub.backplane.name_locks import NameLocks
 from pubsub.backplane.session_positions import SessionPositions
@@ -51,8 +52,9 @@ TICK = 0.5
 """Seconds between two looks at the end of the log."""
 # Seconds for a request, and for the engine to be reached.
 _TIMEOUT, _REACHED = 2.0, 2.0
-# Identities that are requested at a time, and that are looked at in a tick.
-_CLAIMS, _LOOKED_AT = 128, 200
+# Identities that are requested at a time, the seconds for which one waits for others, and those
+# that are looked at in a tick.
+_CLAIMS, _WAIT, _LOOKED_AT = 128, 10.0, 200
 _WITHOUT = "another version of the broker has written a value"
 
 
@@ -78,7 +80,7 @@ class SharedIdentities(Service):
         self._values = IdentityValues(
             state, self._bounded, broker.memory, clock, self._content, self._lose
         )
-        self._permits = DeferredSemaphore(_CLAIMS)
+        self._turns = LimitedTurns(_CLAIMS, _WAIT, clock)
         self._locks = NameLocks(lambda name: None, lambda done: in_time(done, clock))
         self._looking: Iterator[str] = iter(())
         self._reached: list[Deferred[bool]] = []
@@ -153,7 +155,7 @@ class SharedIdentities(Service):
 
     def look(self, name: str) -> Deferred[IdentityContent | None]:
         """See ``IdentitySharing``."""
-        return self._permits.run(lambda: ensureDeferred(self._look(name)))
+        return self._turns.run(lambda: self._look(name))
 
     async def _look(self, name: str) -> IdentityContent | None:
         try:
@@ -164,7 +166,7 @@ class SharedIdentities(Service):
 
     def claim(self, claim: IdentityClaim) -> Deferred[None]:
         """See ``IdentitySharing``."""
-        return self._permits.run(lambda: ensureDeferred(self._claim(claim)))
+        return self._turns.run(lambda: self._claim(claim))
 
     async def _claim(self, claim: IdentityClaim) -> None:
         await self._numbers.when_ready()
@@ -192,7 +194,7 @@ class SharedIdentities(Service):
 
     def place(self, former: FormerNumbers, number: int) -> Deferred[Position]:
         """See ``IdentitySharing``."""
-        return self._permits.run(lambda: ensureDeferred(self._place(former, number)))
+        return self._turns.run(lambda: self._place(former, number))
 
     async def _place(self, former: FormerNumbers, number: int) -> Position:
         try:
@@ -272,7 +274,8 @@ class SharedIdentities(Service):
         # Otherwise whoever wants it here looks at its value first.
         revision = self._values.drop(name)
         if not is_current:
-            revision = await self._unconfirmed(name, requested)
+            is_here = self._content(name) is not None
+            revision = await self._claims.own_revision(name, requested) if is_here else 0
         content = self._content(name)
         if content is None or not revision:
             return
@@ -286,18 +289,6 @@ class SharedIdentities(Service):
             known = KnownNumber(after, await self._positions.shared(place))
         entry = IdentityEntry(self._numbers.log, content, top, known)
         await self._values.put(name, entry, revision)
-
-    async def _unconfirmed(self, name: str, requested: int) -> int:
-        """Return the revision of an identity that this broker has had since before its start.
-
-        0 if it has not, or if its value was written after the request with the other revision.
-        """
-        found = None if self._content(name) is None else await self._claims.find(name)
-        if found is None or found.revision > requested:
-            return 0
-        entry = found.entry
-        is_mine = entry.log == self._numbers.log and entry.top is None and not entry.ended
-        return found.revision if is_mine else 0
 
     def _lose(self, name: str) -> None:
         """Another broker has the identity."""

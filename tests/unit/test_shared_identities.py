@@ -7,6 +7,8 @@ import random
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from twisted.internet.defer import Deferred
+
 from pubsub.backplane import log_numbers, shared_identities
 from pubsub.backplane.identity_entry import (
     IdentityEntry,
@@ -548,6 +550,22 @@ class EngineTests(IdentityCase):
         await self.settled(self.here, self.there)
         assert bodies(await self.get(self.there, "ben")) == ["1"]
         assert await self.get(self.there, "ada", when) == []
+
+    async def test_many_requests_to_an_engine_that_does_not_answer(self) -> None:
+        self.patch(shared_identities, "_CLAIMS", 2)
+        self.patch(shared_identities, "_WAIT", 3.0)
+        await self.begin("a")
+        get = self.here.state.get
+        self.patch(self.here.state, "get", lambda key: Deferred())
+        clients = [self.here.house.connect("nsd") for _ in range(20)]
+        for number, client in enumerate(clients):
+            client.send(wire.subscribe(f"ada-{number}", "a"))
+        await self.pass_time(5.5)
+        # None waits for all others.
+        assert [client.take() for client in clients] == [BUSY] * 20
+        self.patch(self.here.state, "get", get)
+        for number, client in enumerate(clients):
+            assert await self.answer(client, wire.subscribe(f"ada-{number}", "a")) == SUCCESS
 
     async def test_a_change_that_is_lost_is_refused(self) -> None:
         await self.begin("a", "b")
