@@ -587,16 +587,23 @@ class EndTests(IdentityCase):
         for number in range(10):
             self.here.publish("a", b"%d" % number)
         await self.settled(self.here, self.there)
-        seen = await self.polled(self.here, "ada", 0, 10)
+        # Each move makes the numbers larger than the offsets.
+        after = 0
+        for node in (self.here, self.there, self.here):
+            self.here.publish("a", b"x")
+            await self.settled(self.here, self.there)
+            after = (await self.polled(node, "ada", after, 1))[-1][0]
         work = self.here.broker.unused_names.delete_identity("ada")
         assert work is not None
         await self.here.broker.slices.finish(work)
         await self.pass_time(0.2)
         assert await self.get(self.there, "ada") == []
-        await self.done(self.there, wire.subscribe("ada", "a"))
-        self.there.publish("a", b"last")
-        found = bodies(await self.polled(self.there, "ada", seen[-1][0], 1))
-        assert found[-1] == "last"
+        for node in (self.there, self.here):
+            await self.done(node, wire.subscribe("ada", "a"))
+            node.publish("a", b"last")
+            found = await self.polled(node, "ada", after, 1)
+            assert bodies(found)[-1] == "last"
+            after = found[-1][0]
 
     async def test_one_of_another_broker_is_deleted_there_only(self) -> None:
         await self.begin("a")
