@@ -91,6 +91,8 @@ class SharedBatches:
         # Published or given up, and not in the shared state yet: whether it was published.
         self._unsettled: dict[QueryName, tuple[int, bool]] = {}
         self._under_way: set[QueryName] = set()
+        # Those that are tried again soon.
+        self._paused: set[QueryName] = set()
         # Reserved since the start, until the shared state has the outcome.
         self._open: dict[QueryName, int] = {}
         self._is_closed = False
@@ -193,7 +195,9 @@ class SharedBatches:
                 try:
                     await self._settle(query, *settled)
                 except BackplaneAway:
-                    self._later.add(_PAUSE, lambda: self._again(query))
+                    if query not in self._paused:
+                        self._paused.add(query)
+                        self._later.add(_PAUSE, lambda: self._again(query))
                     return
                 if self._unsettled.get(query) == settled:
                     del self._unsettled[query]
@@ -203,6 +207,7 @@ class SharedBatches:
             self._under_way.discard(query)
 
     def _again(self, query: QueryName) -> None:
+        self._paused.discard(query)
         if query in self._unsettled:
             self.settle(query, *self._unsettled[query])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -59,6 +59,26 @@ class BatchTests(BatchCase):
         assert not clock.getDelayedCalls()
         batches.settle(QUERY, 0, True)
         assert not clock.getDelayedCalls()
+
+    async def test_a_state_that_takes_nothing_for_long(self) -> None:
+        node = self.writing()
+        batches, clock = self.batches[node], Clock()
+        batches._clock = batches._later._clock = clock
+        self.bucket.refuses = True
+        # As a client that tries again and again.
+        for _ in range(50):
+            await self.failure(batches.reserve(QUERY, 0))
+            clock.advance(shared_batches._PAUSE / 4)
+        assert len(clock.getDelayedCalls()) == 1
+        self.bucket.refuses = False
+        clock.advance(shared_batches._PAUSE)
+        assert not batches._unsettled
+        assert not clock.getDelayedCalls()
+        await batches.reserve(QUERY, 0)
+
+    async def failure(self, work: Coroutine[Any, Any, None]) -> None:
+        with pytest.raises(BackplaneAway):
+            await work
 
     async def test_two_reserve_a_batch_at_the_same_time(self) -> None:
         """The one that is refused keeps nothing: it would put the batch back as its own."""
