@@ -605,6 +605,18 @@ class EndTests(IdentityCase):
             assert bodies(found)[-1] == "last"
             after = found[-1][0]
 
+    async def test_one_that_has_ended_is_not_open_at_other_brokers(self) -> None:
+        await self.begin()
+        await self.done(self.here, wire.open_("ada"))
+        work = self.here.broker.unused_names.delete_identity("ada")
+        assert work is not None
+        await self.here.broker.slices.finish(work)
+        await self.pass_time(0.2)
+        answer = await self.ask(self.there, wire.publish("ada", "0"))
+        assert answer == wire.error("NO SUCH CHANNEL: ada")
+        await self.done(self.there, wire.open_("ada"))
+        await self.done(self.there, wire.publish("ada", "1"))
+
     async def test_one_of_another_broker_is_deleted_there_only(self) -> None:
         await self.begin("a")
         await self.done(self.here, wire.open_("ada"))
