@@ -70,6 +70,33 @@ class CafeTests(SessionCase):
         again = await self.resumed(there, session)
         assert await self.taken(again, 1) in ([b"missed"], [b"late", b"missed"])
 
+    async def test_a_session_that_came_back_stays_when_the_engine_is_reached_again(self) -> None:
+        here, there = await self.two()
+        client, session = self.subscribed(here)
+        await self.pass_time(1)
+        for node in (there, here):
+            client = await self.resumed(node, session)
+            await self.pass_time(1)
+        # The request of the other broker is still there, and is reported again.
+        assert [key for key in self.bucket.entries if key.startswith(f"x.{here.sessions.run}.")]
+        here.state.leave()
+        here.state.come_back()
+        await self.pass_time(2)
+        assert not client.closed
+        here.publish("a", b"0")
+        assert await self.taken(client, 1) == [b"0"]
+
+    async def test_a_session_that_a_newer_broker_has(self) -> None:
+        here, _ = await self.two()
+        client, _ = self.subscribed(here)
+        await self.pass_time(1)
+        (key,) = [key for key in self.bucket.entries if key.startswith("s.")]
+        self.bucket.write(key, b'{"v":2}')
+        client.stream.lose()
+        await self.pass_time(2)
+        assert self.bucket.entries[key].value == b'{"v":2}'
+        assert len(here.broker.sessions) == 0
+
     async def test_a_connection_that_lasts_for_days(self) -> None:
         here, there = await self.two()
         client, session = self.subscribed(here)
