@@ -134,6 +134,20 @@ def test_prefixes_and_topics_that_they_cover(engine: Engine) -> None:
     assert others(there) == expected
 
 
+def test_one_of_several_prefixes_is_not_wanted_any_more(engine: Engine) -> None:
+    here, there = engine.site(), engine.site()
+    # Both are the same subject of NATS.
+    for prefix in (b"a/", b"a/b"):
+        there.backplane.want_prefix(prefix)
+    engine.settled(there)
+    there.backplane.unwant_prefix(b"a/b")
+    engine.settled(there)
+    here.send("a/b", b"1")
+    here.send("a/d", b"2")
+    engine.loop.wait(lambda: len(others(there)) >= 2)
+    assert others(there) == [("a/b", b"1"), ("a/d", b"2")]
+
+
 def test_nothing_is_lost_or_doubled_while_subscriptions_change(engine: Engine) -> None:
     here, there = engine.site(), engine.site()
     there.backplane.want("a/b")

@@ -233,6 +233,7 @@ class CafeTests(SessionCase):
         _, session = self.subscribed(here)
         await self.pass_time(2)
         here.crash()
+        assert self.bucket.seconds[f"p.{here.sessions.run}"] > here.broker.sessions.window
         # As at the end of the resume window.
         self.bucket.remove(f"p.{here.sessions.run}")
         again = there.house.connect("cafe")
