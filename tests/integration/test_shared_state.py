@@ -295,6 +295,8 @@ def test_a_key_that_an_operator_removes(tmp_path: Path) -> None:
                 assert problem.value is None
             after = here.put(key, b"2", problem.revision)
             assert here.get(key) == StateEntry(key, b"2", after)
+        place.loop.wait(lambda: len(here.reported) >= 4)
+        assert here.values() == [("t.a", b"1"), ("t.b", b"1"), ("t.a", b"2"), ("t.b", b"2")]
         place.close()
 
 

@@ -162,6 +162,39 @@ class EndTests(SynchronousTestCase):
         assert logged == [defect, {"message": "x"}]
 
 
+class SlowTests(SynchronousTestCase):
+    """An engine that takes messages slowly"""
+
+    def test_publishers_are_held_for_a_while(self) -> None:
+        clock, handed = Clock(), list[object]()
+        options = SimpleNamespace(servers="nats://engine:4222", max_bytes=1000)
+        connection = SimpleNamespace(state=None, hand_over=lambda *work: handed.append(work))
+        backplane = NatsBackplane(
+            cast(Any, options),
+            clock,
+            lambda call: None,
+            lambda *dropped: None,
+            make_connection=cast(Any, lambda *given: connection),
+        )
+        backplane.connected("nats://engine:4222", 1000)
+        assert backplane.send("a", bytes(600), 1) == ""
+        assert backplane.gate.shut
+        assert backplane.send("a", bytes(401), 1) == "backplane-full"
+        # It takes them in time, so nothing follows from that.
+        backplane.sent(600)
+        assert not backplane.gate.shut
+        clock.advance(10)
+        assert backplane.send("a", bytes(700), 1) == ""
+        clock.advance(4)
+        assert backplane.gate.shut
+        clock.advance(2)
+        assert not backplane.gate.shut
+        assert backplane.send("a", b"x", 1) == "backplane-slow"
+        backplane.sent(700)
+        assert backplane.send("a", b"x", 1) == ""
+        assert not clock.getDelayedCalls()
+
+
 class ReasonTests(SynchronousTestCase):
     """Why the engine is away, in the log"""
 
