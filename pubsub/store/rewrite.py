@@ -20,7 +20,6 @@ from pubsub.store.record import Found
 from pubsub.store.segment import UNREADABLE, Segment
 from pubsub.store.segment_builder import SegmentBuilder
 from pubsub.store.segment_index import LOST, Grain, IndexEntry, SegmentIndex
-from pubsub.store.topic_counts import TopicCounts
 
 # A segment is rewritten if it has more records than this, and they are smaller on average.
 _RECORDS = 64
