@@ -940,14 +940,12 @@ cdef class HeadTable:
     """See ``interpreted.HeadTable``."""
 
     cdef object learn
-    cdef readonly list heads
+    cdef list heads
     # The addresses there are, and their places in that list.
-    cdef readonly list addresses
+    cdef list addresses
     cdef dict numbers
     cdef Entry *entries
-    cdef int count
-    cdef int room
-    cdef int last
+    cdef int count, room, last
     # Entries that stand for the lengths and length fields there are.
     cdef int shapes[MAX_SHAPES]
     cdef int shape_count
@@ -974,6 +972,10 @@ cdef class HeadTable:
 
     def __len__(self):
         return self.count
+
+    def held(self):
+        """See ``interpreted.HeadTable.held``."""
+        return self.heads + self.addresses
 
     cdef int clear(self) except -1:
         self.count = self.shape_count = 0

@@ -26,11 +26,7 @@ _PART, _LEAST, _MOST = 8, 16 * 1024 * 1024, 128 * 1024 * 1024
 class Table(Protocol):
     """A ``HeadTable`` or a ``TextTable``."""
 
-    @property
-    def heads(self) -> list[Any]: ...
-
-    @property
-    def addresses(self) -> list[Any]: ...
+    def held(self) -> list[object]: ...
 
     def scan(self, data: bytes, at: int = 0) -> Columns: ...
 
@@ -108,7 +104,5 @@ class KnownHeads(Generic[T]):
         self._forgotten()
 
     def _begin_again(self) -> None:
-        old = self.table
+        self._turns.slices.release(self.table.held())
         self._begin()
-        for part in (old.heads, old.addresses):
-            self._turns.slices.release(part)

@@ -25,8 +25,7 @@ class HeadTable:
 
     ``learn(data, at)`` is called for a frame whose head is not known. It returns the head and its
     address, a hashable object of the caller's, or None if the frame is not a message or its head
-    is not complete. At most ``MAX_HEADS`` heads are known; then the table begins again. Whoever
-    keeps the lists ``heads`` and ``addresses`` beyond the table can free it a little at a time.
+    is not complete. At most ``MAX_HEADS`` heads are known; then the table begins again.
     """
 
     def __init__(self, learn: Learn) -> None:
@@ -35,8 +34,7 @@ class HeadTable:
 
     def _clear(self) -> None:
         self._count = 0
-        self.heads: list[object] = []
-        self.addresses: list[Address] = []
+        self._held: list[object] = []
         # Another object after each `_clear`, before which addresses may have had another meaning.
         self._generation = object()
         # From the bytes of a head, its length included, to the address and the payload's size.
@@ -46,6 +44,10 @@ class HeadTable:
 
     def __len__(self) -> int:
         return self._count
+
+    def held(self) -> list[object]:
+        """Return the heads and addresses: with them the table can be freed a little at a time."""
+        return self._held.copy()
 
     def scan(self, data: bytes, at: int = 0) -> Columns:
         """Return the messages whose frames follow one another from ``at`` on.
@@ -158,8 +160,7 @@ class HeadTable:
         self._count += 1
         heads = self._heads.setdefault((len(head.data), head.fields), {})
         heads.setdefault(head.data, []).append((head, address))
-        self.heads.append(head)
-        self.addresses.append(address)
+        self._held += (head, address)
         if len(head.data) not in self._widths:
             self._widths.append(len(head.data))
         return self._find(data, at)

@@ -28,13 +28,16 @@ class TextTable:
 
     def _clear(self) -> None:
         self._count = 0
-        self.heads: list[object] = []
-        self.addresses: list[Address] = []
+        self._held: list[object] = []
         self._known: dict[bytes, list[_KnownText]] = {}
         self._widths: list[int] = []
 
     def __len__(self) -> int:
         return self._count
+
+    def held(self) -> list[object]:
+        """See ``HeadTable.held``."""
+        return self._held.copy()
 
     def scan(self, data: bytes, at: int = 0) -> Columns:
         """See ``HeadTable.scan``."""
@@ -88,8 +91,7 @@ class TextTable:
             self._clear()
         self._count += 1
         self._known.setdefault(head.before, []).append(learnt)
-        self.heads.append(head)
-        self.addresses.append(learnt[1])
+        self._held += learnt
         if len(head.before) not in self._widths:
             self._widths.append(len(head.before))
         return learnt, size

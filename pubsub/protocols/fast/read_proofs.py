@@ -43,7 +43,7 @@ class Proofs:
         self._topics = listener.topics
         self._seconds = listener.wall.system
         self._proofs: CombinationCache[Proof] = CombinationCache(listener.memory)
-        # Those of single sources, for the versions of tokens and keys at the time.
+        # The proofs of single sources, and the versions of tokens and keys that they are for.
         self._by_source: dict[Source, Proof] = {}
         self._versions = (-1, -1)
         self._account = listener.memory.cache(_MAX_BYTES, self._by_source.clear)

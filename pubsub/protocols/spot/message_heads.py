@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pubsub.broker.frame_turns import FrameTurns
     from pubsub.broker.memory_budget import MemoryBudget
 
-# Publications that are remembered, the longest prefix of one in bytes, and its estimated bytes, for
+# Bytes of the longest prefix of a publication that is remembered, and estimated bytes of one, for
 # the memory budget. Only with several routing ids is a prefix longer.
 _MAX_PREFIX = 640
 _PUBLICATION_BYTES = 1200
