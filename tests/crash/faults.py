@@ -76,6 +76,22 @@ class Ordeal:
         how(data, self.draw)
         path.write_bytes(data)
 
+    def lose_end(self) -> None:
+        """Cut off the newest segment in front of the last acknowledged message in it, and at least
+        a quarter of it.
+
+        The loss of later messages need not be reported: no client knows that they were stored.
+        """
+        self.disk.kept()
+        for path in sorted(self.lives.path.glob("*.log"), reverse=True):
+            data = path.read_bytes().rstrip(b"\0")
+            last = max(map(data.rfind, self.lives.record.acknowledged))
+            if last >= 0:
+                path.write_bytes(data[: min(last, len(data) // 4 * 3)])
+                return
+            path.unlink()
+        raise AssertionError("no segment has an acknowledged message")
+
     # Checks
 
     def check(self) -> None:
@@ -183,12 +199,6 @@ def zero(data: bytearray, draw: random.Random) -> None:
 def flip(data: bytearray, draw: random.Random) -> None:
     """Flip one bit."""
     data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
-
-
-def lose_newest(data: bytearray, draw: random.Random) -> None:
-    """Cut off the last quarter of the written bytes."""
-    end = len(data.rstrip(b"\0"))
-    del data[end // 4 * 3 :]
 
 
 def written(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.faults import DAMAGES, Ordeal, lose_newest
+from tests.crash.faults import DAMAGES, Ordeal
 from tests.crash.power import ERROR, FULL, HOLD, LIE, SLOW
 from tests.crash.reader import Reader
 from tests.integration.broker import Broker
@@ -61,7 +61,7 @@ def test_a_missing_end_is_reported_and_its_offsets_are_not_reused(tmp_path: Path
         until(lambda: len(ordeal.lives.record.acknowledged) > 100, "the first")
 
     ordeal.live(loaded)
-    ordeal.hurt("*.log", lose_newest)
+    ordeal.lose_end()
     assert ordeal.check_damaged() == "reported"
     ordeal.disk.kept()
     ordeal.live(loaded)
