@@ -57,6 +57,11 @@ class Records:
         self._left = max(at - size, 0)
 
     @property
+    def whole(self) -> int:
+        """The number of records that have arrived in full."""
+        return self._whole_heads - (self._left > 0)
+
+    @property
     def partial(self) -> int:
         """The number of the record that has arrived in part, from 1 on; 0 if there is none."""
         if self._head:
@@ -68,8 +73,8 @@ class TlsInput:
     """The input of one connection that waits; ``evict`` disconnects its client."""
 
     __slots__ = (
-        "_answers", "_at", "_data", "_evict", "_memory", "_silent", "_silent_in_turn", "held",
-        "records",
+        "_answers", "_at", "_data", "_evict", "_memory", "_silent", "_silent_in_turn", "_used",
+        "held", "records",
     )  # fmt: skip
 
     def __init__(self, evict: Callable[[str], None], memory: MemoryBudget | None) -> None:
@@ -78,6 +83,8 @@ class TlsInput:
         self._data = b""
         self._at = 0
         self._silent = self._silent_in_turn = self._answers = 0
+        # Records whose data were taken from OpenSSL; or fewer, until it has no more.
+        self._used = 0
         self.held = 0
         """Bytes that are charged."""
         self.records = Records()
@@ -109,9 +116,19 @@ class TlsInput:
 
     # The messages of TLS itself
 
-    def delivers(self) -> None:
-        """There was application data in the last piece."""
+    def delivers(self, is_record: bool) -> bool:
+        """There was application data in the last piece; return whether OpenSSL may have more.
+
+        Asking OpenSSL instead costs an exception. ``is_record``: it was all data of a record.
+        """
         self._silent = self._silent_in_turn = 0
+        self._used += is_record
+        return bool(self._data) or self._used != self.records.whole
+
+    def drained(self) -> None:
+        """OpenSSL has no more data. It has used records that had none, too."""
+        if not self._data:
+            self._used = self.records.whole
 
     def answered(self, nbytes: int) -> None:
         """TLS itself has answered the last piece with ``nbytes`` bytes."""

@@ -1,16 +1,18 @@
 """The transport of a connection over TLS.
 
-It differs from Twisted's in five things. Failed handshakes are counted with their reason. A client
-that is held gets no further input, not even bytes that are decrypted already. A protocol that reads
-few bytes at a time (``bufferSize``) gets as many in a tick, as from a socket. The input in OpenSSL
-is bounded, and so are the messages of TLS itself that a client can make it answer (see
-``tls_input.py``). And the end of the client's output (close_notify) does not end the broker's own
-in TLS 1.3, as RFC 8446 §6.1 has it; in TLS 1.2 it does (RFC 5246 §7.2.1).
+It differs from Twisted's in six things. Failed handshakes are counted with their reason. A client
+that is held gets no further input, not even bytes that are decrypted already. The records of one
+read are delivered together, up to ``bufferSize`` bytes in a tick as from a socket, and those of one
+write are sent together and at once. The input in OpenSSL is bounded, and so are the messages of TLS
+itself that a client can make it answer (see ``tls_input.py``). A protocol that speaks first does
+not wait for its own handshake. And the end of the client's output (close_notify) does not end the
+broker's own in TLS 1.3, as RFC 8446 §6.1 has it; in TLS 1.2 it does (RFC 5246 §7.2.1).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from OpenSSL import SSL
@@ -20,19 +22,18 @@ from twisted.internet.interfaces import (
 )
 from twisted.internet.main import CONNECTION_LOST
 from twisted.internet.protocol import connectionDone
-from twisted.protocols.tls import BufferingTLSTransport
+from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pubsub.errors import FrameTimeout
+from pubsub.wire.direct_transport import READ_BYTES
+from pubsub.wire.handshake_reasons import HANDSHAKE, HANDSHAKE_RATE, handshake_reason
 from pubsub.wire.peer_address import address_text, host_of, is_local, network_of
-from pubsub.wire.server_tls import reason_of
+from pubsub.wire.record_deadline import RecordDeadline
 from pubsub.wire.tls_input import FLOOD, TlsInput
 from pubsub.wire.unsent_bytes import unsent_bytes
 
 if TYPE_CHECKING:
-    from twisted.internet.interfaces import IDelayedCall
-
     from pubsub.broker.memory_budget import MemoryBudget
     from pubsub.interfaces import MemoryHolder
 
@@ -40,58 +41,28 @@ Refuse = Callable[[str, str], object]
 """Takes a reason and the client."""
 Admit = Callable[[str], bool]
 """Takes the address of a client, and returns whether it may do a handshake now."""
-_READ_BYTES = 2**15
-
-HANDSHAKE_RATE = "handshake-rate"
-"""The reason of a handshake that was not begun, as its address has done too many."""
-HANDSHAKE = "tls-handshake"
-"""The reason of a handshake that failed in a way that has no reason of its own."""
-# By a part of OpenSSL's text; the first that matches.
-_REASONS = (
-    ("http request", "tls-plaintext"),
-    ("https proxy request", "tls-plaintext"),
-    ("wrong version number", "tls-plaintext"),
-    ("packet length too long", "tls-plaintext"),
-    ("did not return a certificate", "tls-certificate-missing"),
-    ("certificate verify failed", "tls-certificate-untrusted"),
-    ("alert", "tls-rejected"),
-    ("unsupported protocol", "tls-version"),
-    ("version too low", "tls-version"),
-    ("no shared cipher", "tls-cipher"),
-    ("no application protocol", "tls-alpn"),
-)
-# X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED.
-_TIME_ERRORS = (9, 10)
-
-
-def handshake_reason(error: BaseException, verify_error: int = 0) -> str:
-    """Return the reason of a handshake that failed with ``error``, for counters and logs.
-
-    ``verify_error`` is the number of OpenSSL's error if the client's certificate was not accepted.
-    """
-    if verify_error in _TIME_ERRORS:
-        return "tls-certificate-expired"
-    text = reason_of(error).lower()
-    return next((reason for part, reason in _REASONS if part in text), HANDSHAKE)
+_RECORD_BYTES = 2**14
+"""The most that a record of TLS has (RFC 8446 §5.1)."""
+# Taken from OpenSSL at a time.
+_OUTPUT_BYTES = 2**15
 
 
 @implementer(IHalfCloseableProtocol)
-class TlsStream(BufferingTLSTransport):
+class TlsStream(TLSMemoryBIOProtocol):
     """One connection."""
 
     verify_error = 0
     """The number of OpenSSL's last error if the client's certificate was not accepted."""
-    bufferSize = _READ_BYTES
+    bufferSize = READ_BYTES
     """See ``StreamTransport``."""
     _heard = False
     _paused = False
     # There are more decrypted bytes than the protocol reads in a tick.
     _is_divided = False
+    # The pieces of one read are decrypted, and so many bytes of them are to be delivered together.
+    _is_gathering = False
+    _gathered = 0
     _input_ended = False
-    # The record that has arrived in part, and since when; the timer is kept for the next ones.
-    _partial = 0
-    _partial_since = 0.0
-    _record_timer: IDelayedCall | None = None
 
     def acceptable_protocols(self) -> list[bytes]:
         """Return the names of the protocols that the listener serves (ALPN)."""
@@ -106,6 +77,8 @@ class TlsStream(BufferingTLSTransport):
         """See IProtocol."""
         memory: MemoryBudget | None = getattr(self.factory, "memory", None)
         self._input = TlsInput(self.evict, memory)
+        self._decrypted: list[bytes] = []
+        self._deadline = RecordDeadline(self)
         super().makeConnection(transport)  # type: ignore[no-untyped-call]
 
     def dataReceived(self, data: bytes) -> None:
@@ -115,41 +88,9 @@ class TlsStream(BufferingTLSTransport):
         self._heard = True
         self._input.add(data)
         self._decrypt()
-        partial = self._input.records.partial
-        if partial != self._partial:
-            self._partial = partial
-            if partial:
-                self._record_begins()
+        self._deadline.follow(self._input.records.partial)
 
-    # The time limit of a record
-
-    def _record_begins(self) -> None:
-        self._partial_since = self.factory._clock.seconds()
-        seconds = self._frame_seconds
-        if seconds and self._record_timer is None and not self._is_over:
-            self._record_timer = self.factory._clock.callLater(seconds, self._check_record)
-
-    @property
-    def _frame_seconds(self) -> float:
-        found: Callable[[], float] | None = getattr(self.factory, "frame_seconds", None)
-        return 0.0 if found is None else found()
-
-    def _check_record(self) -> None:
-        """End the connection if the record that arrives takes too long."""
-        self._record_timer = None
-        clock, seconds = self.factory._clock, self._frame_seconds
-        if not (self._partial and seconds) or self._is_over:
-            return
-        if self._paused or not self._handshakeDone:
-            # It cannot arrive, or the limit of handshakes applies.
-            self._partial_since = clock.seconds()
-        left = self._partial_since + seconds - clock.seconds()
-        if left > 0:
-            self._record_timer = clock.callLater(left, self._check_record)
-        else:
-            self._end(FrameTimeout.reason)
-
-    def _end(self, reason: str) -> None:
+    def end(self, reason: str) -> None:
         """Abort the connection, and count ``reason``."""
         refuse: Refuse | None = getattr(self.factory, "refuse", None)
         if refuse is not None:
@@ -162,13 +103,14 @@ class TlsStream(BufferingTLSTransport):
         peer = self._bottom.getPeer()
         if self._aborted or admit is None or is_local(peer) or admit(network_of(host_of(peer))):
             return not self._aborted
-        self._end(HANDSHAKE_RATE)
+        self.end(HANDSHAKE_RATE)
         return False
 
     def _decrypt(self) -> None:
         """Give OpenSSL the input, a piece at a time, until the client is held."""
         waiting = self._input
-        while not (self._is_over or self._is_divided or (self._paused and self._handshakeDone)):
+        self._is_gathering = True
+        while not (self.is_over or self._is_divided or (self._paused and self._handshakeDone)):
             piece = waiting.take()
             if not piece:
                 break
@@ -176,12 +118,14 @@ class TlsStream(BufferingTLSTransport):
             if waiting.is_ordinary():
                 continue
             if waiting.is_flood(unsent_bytes(self._bottom)):
-                self._end(FLOOD)
+                self.end(FLOOD)
             elif waiting.takes_long():
                 self._bottom.pauseProducing()
                 self.factory._clock.callLater(0, self._go_on)
                 break
-        if self._is_over:
+        self._is_gathering = False
+        self._deliver()
+        if self.is_over:
             waiting.clear()
         waiting.charge()
 
@@ -206,7 +150,12 @@ class TlsStream(BufferingTLSTransport):
             self._bottom.resumeProducing()
 
     @property
-    def _is_over(self) -> bool:
+    def is_stalled(self) -> bool:
+        """True if a record cannot arrive, or the limit of handshakes applies."""
+        return self._paused or not self._handshakeDone
+
+    @property
+    def is_over(self) -> bool:
         """True if further input has no meaning (RFC 8446 §6.1)."""
         return (
             self._lostTLSConnection
@@ -220,47 +169,105 @@ class TlsStream(BufferingTLSTransport):
         cast("MemoryHolder", self.wrappedProtocol).evict(reason)
 
     def _flushReceiveBIO(self) -> None:
-        """Deliver the bytes that can be decrypted, unless the client is held."""
+        """Decrypt the bytes that have arrived, unless the client is held."""
+        more = True
         while not (
             self._lostTLSConnection or self._paused or self._is_divided or self._input_ended
         ):
-            size = min(self.bufferSize, _READ_BYTES)
+            room = self.bufferSize - self._gathered
+            # One more than a record has, so that what is less than that is all of one.
+            size = min(room, _RECORD_BYTES + 1)
             try:
                 data = self._tlsConnection.recv(size)
             except SSL.WantReadError:
+                self._input.drained()
                 break
             except SSL.ZeroReturnError:
-                self._close_notified()
+                # Again after the delivery, which may hold the client.
+                if self._gathered:
+                    self._deliver()
+                else:
+                    self._close_notified()
             except SSL.Error:
-                self._tlsShutdownFinished(Failure())
+                failure = Failure()
+                self._deliver()
+                self._tlsShutdownFinished(failure)
             else:
-                self._input.delivers()
-                if not self._aborted:
-                    self.wrappedProtocol.dataReceived(data)
-                    if len(data) == size and self.bufferSize < _READ_BYTES:
-                        self._divide()
-        if self._tlsConnection is not None:
-            self._input.answered(self._flush_output())
+                self._decrypted.append(data)
+                self._gathered += len(data)
+                more = self._input.delivers(len(data) < size)
+                if len(data) == room:
+                    self._deliver_full()
+                if not more:
+                    break
+        if not self._is_gathering:
+            self._deliver()
+        # Records of application data are not answered.
+        if more and self._tlsConnection is not None:
+            self._input.answered(self._flush_output([]))
+
+    def _deliver(self) -> None:
+        """Deliver the decrypted bytes."""
+        if not self._gathered:
+            return
+        data = b"".join(self._decrypted)
+        self._decrypted.clear()
+        self._gathered = 0
+        if not self._aborted:
+            self.wrappedProtocol.dataReceived(data)
+
+    def _deliver_full(self) -> None:
+        """Deliver as many bytes as the protocol reads, and the rest later if it reads no more."""
+        size = self._gathered
+        self._deliver()
+        if self.bufferSize <= size and not self._aborted:
+            self._divide()
+
+    # Output
+
+    def _write(self, data: bytes) -> None:
+        """Encrypt ``data`` and send it in one write."""
+        if self._lostTLSConnection:
+            return
+        if not self._handshakeDone:
+            # Twisted would pause the protocol, which then holds the client during its handshake.
+            self._appSendBuffer.append(data)
+            return
+        at = 0
+        plain, encrypted = memoryview(data), list[bytes]()
+        try:
+            while at < len(plain):
+                at += self._tlsConnection.send(plain[at : at + _RECORD_BYTES])
+                if at < len(plain):
+                    # Each record at once, as OpenSSL never returns the memory of its buffers.
+                    encrypted.append(self._tlsConnection.bio_read(_OUTPUT_BYTES))
+        except SSL.WantReadError:
+            self._bufferedWrite(bytes(plain[at:]))  # type: ignore[no-untyped-call]
+        except SSL.Error:
+            failure = Failure()
+            self._flush_output(encrypted)
+            self._tlsShutdownFinished(failure)
+            return
+        self._flush_output(encrypted)
 
     def _flushSendBIO(self) -> None:
-        self._flush_output()
+        self._flush_output([])
 
-    def _flush_output(self) -> int:
-        """Send all bytes that OpenSSL has written; return their number.
+    def _flush_output(self, parts: list[bytes]) -> int:
+        """Send ``parts`` and all bytes that OpenSSL has written; return the number of all.
 
         Twisted sends the first 32 KiB. The rest, of a long list of authorities for example, would
         remain until the client sends something, which may wait for it.
         """
-        total = 0
-        while True:
-            try:
-                data = self._tlsConnection.bio_read(_READ_BYTES)
-            except SSL.WantReadError:
-                return total
-            total += len(data)
+        with suppress(SSL.WantReadError):
+            while True:
+                parts.append(self._tlsConnection.bio_read(_OUTPUT_BYTES))
+                if len(parts[-1]) < _OUTPUT_BYTES:
+                    break
+        data = b"".join(parts)
+        if data:
             self._bottom.write(data)
-            if len(data) < _READ_BYTES:
-                return total
+        return len(data)
 
     def _close_notified(self) -> None:
         """The client sends nothing more."""
@@ -282,7 +289,7 @@ class TlsStream(BufferingTLSTransport):
         """See IPushProducer. Bytes decrypted meanwhile are delivered later, as by a socket."""
         if self._paused:
             self._paused = False
-            self._partial_since = self.factory._clock.seconds()
+            self._deadline.restart()
             self.factory._clock.callLater(0, self._deliver_held)
         if not self._is_divided:
             self._bottom.resumeProducing()
@@ -314,10 +321,8 @@ class TlsStream(BufferingTLSTransport):
         """See IProtocol."""
         self._count_failure(reason.value)
         self._input.end()
-        timer, self._record_timer = self._record_timer, None
-        if timer is not None:
-            timer.cancel()
-        super().connectionLost(reason)
+        self._deadline.cancel()
+        super().connectionLost(reason)  # type: ignore[no-untyped-call]
 
     # Failed handshakes
 

@@ -30,9 +30,9 @@ from pubsub.broker.tls_settings import TLS, TLS_SETTINGS
 from pubsub.errors import ConfigurationError
 from pubsub.server.certificates import CertificateWatch, read_tls
 from pubsub.settings import read_all
+from pubsub.wire.handshake_reasons import handshake_reason
 from pubsub.wire.outgoing_tls import ClientFiles
 from pubsub.wire.server_tls import ServerTls, load_tls
-from pubsub.wire.tls_stream import handshake_reason
 from tests.unit.fakes import make_broker, make_listener, scratch
 from tests.unit.streams import logged
 

@@ -100,6 +100,16 @@ class KeyUpdateTests(SynchronousTestCase):
         assert self.client.take().endswith(PONG)
         assert self.house.broker.memory.used <= self.used + 1000
 
+    def test_data_between_them(self) -> None:
+        got: list[bytes] = []
+        self.patch(self.client.protocol, "dataReceived", got.append)  # type: ignore[no-untyped-call]
+        sender, stream = self.sender, self.client.stream
+        stream.feed(sender.data(b"a") + self.updates(1) + sender.data(b"") + sender.data(b"b"))
+        assert got == [b"ab"]
+        stream.feed(sender.data(b"c") + self.updates(2))
+        stream.feed(sender.data(b"d"))
+        assert got == [b"ab", b"c", b"d"]
+
     def test_others_are_served_between_them(self) -> None:
         stream = self.client.stream
         stream.feed(self.updates(3000))

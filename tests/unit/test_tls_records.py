@@ -1,0 +1,114 @@
+"""Records of a TLS connection: those of one read arrive together, and output leaves together."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.unit.streams import House
+from tests.unit.tls_house import publisher, serve
+from tests.unit.tls_streams import V12, V13, TlsClient, over_tls
+
+RECORD = 2**14
+SIZES = st.sampled_from([1, 2, 100, RECORD - 1, RECORD, RECORD + 1, 3 * RECORD])
+READS = st.sampled_from([1, 1000, RECORD, RECORD + 1, 100_000])
+DATA = bytes(range(250)) * 300
+
+
+def connected(version: ssl.TLSVersion = V13) -> tuple[House, TlsClient]:
+    """Return a house, and a client whose protocol receives nothing yet."""
+    house = serve(version)
+    client = publisher(house)
+    assert isinstance(client, TlsClient)
+    return house, client
+
+
+class RecordsTests(SynchronousTestCase):
+    """Several records in one read or write"""
+
+    def setUp(self) -> None:
+        self.house, self.client = connected()
+        self.got: list[bytes] = []
+        self.patch(self.client.protocol, "dataReceived", self.got.append)  # type: ignore[no-untyped-call]
+
+    def test_those_of_one_read_are_delivered_together(self) -> None:
+        self.client.stream.feed(self.client.records(DATA))
+        assert self.got == [DATA]
+
+    def test_a_record_that_is_not_complete_waits(self) -> None:
+        data = self.client.records(DATA)
+        self.client.stream.feed(data[:-1])
+        assert len(self.got) == 1
+        self.client.stream.feed(data[-1:])
+        assert b"".join(self.got) == DATA
+        assert len(self.got) == 2
+
+    def test_output_is_one_write(self) -> None:
+        stream = self.client.stream
+        before = len(stream.writes)
+        self.client.end.write(DATA)  # type: ignore[no-untyped-call]
+        assert len(stream.writes) == before + 1
+        assert self.client.take() == DATA
+
+    def test_the_end_comes_behind_them(self) -> None:
+        self.client.stream.feed(self.client.records(DATA) + self.closing())
+        assert self.got == [DATA]
+        assert self.client.protocol.closing
+
+    def closing(self) -> bytes:
+        fed: list[bytes] = []
+        self.patch(self.client.stream, "feed", fed.append)  # type: ignore[no-untyped-call]
+        self.client.end_output()
+        del self.client.stream.feed
+        return b"".join(fed)
+
+
+class GreetingTests(SynchronousTestCase):
+    """A protocol in which the broker speaks first"""
+
+    def test_it_does_not_hold_the_client_during_the_handshake(self) -> None:
+        for version in (V12, V13):
+            house = House({"spot": {}})
+            house.attach = over_tls(version)
+            house.start()
+            client = house.connect("spot")
+            assert client.take()[:1] == b"\xff"
+            assert not client.stream.paused
+
+
+class AnySplitTests(SynchronousTestCase):
+    """Records of any sizes, in reads of any sizes"""
+
+    @settings(deadline=None, max_examples=60)
+    @given(
+        st.sampled_from([V12, V13]),
+        st.lists(SIZES, min_size=1, max_size=6),
+        st.lists(SIZES, min_size=1, max_size=6),
+        READS,
+    )
+    def test_all_arrives(
+        self, version: ssl.TLSVersion, sizes: Sequence[int], reads: Sequence[int], read: int
+    ) -> None:
+        house, client = connected(version)
+        got: list[bytes] = []
+        protocol, end = client.protocol, client.end
+        protocol.dataReceived = got.append  # type: ignore[method-assign, assignment]
+        end.bufferSize = max(read, 100)
+        sent = [bytes([number + 65]) * size for number, size in enumerate(sizes)]
+        data = b"".join(map(client.records, sent))
+        at = 0
+        for number in range(len(data)):
+            size = reads[number % len(reads)]
+            client.stream.feed(data[at : at + size])
+            at += size
+            if at >= len(data) or number > 200:
+                break
+        client.stream.feed(data[at:])
+        house.pump(len(data) // end.bufferSize + 5)
+        assert b"".join(got) == b"".join(sent)
+        assert max(map(len, got)) <= end.bufferSize
+        assert not client.stream.paused
