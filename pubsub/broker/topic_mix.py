@@ -125,6 +125,17 @@ class TopicMix:
         assert self._by_encodings is not None
         return tuple(self._by_encodings.values())
 
+    def refreshed(self, places: int) -> tuple[MixedAudience, ...] | None:
+        """Return the audiences; None if to bring them up to date takes long.
+
+        A changed subscriber takes time for each topic: at most ``places`` of all are looked at.
+        """
+        if self._by_encodings is None or self._is_preparing:
+            return self.current
+        if len(self._changed) * len(self.topics) > places:
+            return None
+        return self.audiences()
+
     def effort(self, units: int) -> int:
         """Return at most the units of work of a batch that takes ``units`` for an audience."""
         if self._by_encodings is None:

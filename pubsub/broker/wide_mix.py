@@ -18,6 +18,7 @@ from pubsub.broker.topic_mix import MAKING, TopicMix
 if TYPE_CHECKING:
     from pubsub.broker.router import Router
     from pubsub.broker.slices import SlicedWork, Slices, Work
+    from pubsub.broker.topic_mix import MixedAudience
     from pubsub.broker.topics import Recipient, Topic
 
 # Audiences, at most, and messages of a read for each of them: each looks at all of the messages.
@@ -29,6 +30,8 @@ _LOOKED_AT = 250_000
 _PATIENCE = 16
 # Topics that are looked at in a step; to make an audience of as many takes as long.
 _STEP = 50
+# Topics times changed subscribers that are looked at in a read, which takes up to 1 ms.
+_CHANGED = 20_000
 # Estimated bytes of a topic with its address, and of a topic in an audience, for the memory budget.
 _TOPIC_BYTES, _PLACE_BYTES = 500, 250
 _MAX_BYTES = 12 * 1024 * 1024
@@ -78,8 +81,10 @@ class WideMix:
         topic is no longer hosted here.
         """
         mix = self._mix
-        audiences = None if mix is None else mix.current
-        if mix is None or audiences is None or self._router.waiting:
+        if mix is None or self._router.waiting:
+            return None
+        audiences = mix.current or self._refreshed(mix)
+        if audiences is None:
             return None
         if len(audiences) * _MESSAGES > len(addresses) + _AUDIENCES:
             return None
@@ -91,6 +96,13 @@ class WideMix:
         if len(set(places)) < len(places) or not all(map(is_hosted, topics)):
             return None
         return WideRead(mix, topics, places)
+
+    def _refreshed(self, mix: TopicMix) -> tuple[MixedAudience, ...] | None:
+        """Return the audiences with the last changes, if these are few."""
+        if self._work is not None:
+            return None
+        audiences = mix.refreshed(_CHANGED)
+        return audiences if audiences is None or self._fit(audiences) else None
 
     def note_other(self, topics: int, known: Mapping[Any, Topic]) -> None:
         """A read with as many ``topics`` is routed in another way.
@@ -138,13 +150,24 @@ class WideMix:
                 # An audience takes time for each topic.
                 for _ in range(1 if units < MAKING else 1 + len(mix.topics) // _STEP):
                     yield
-            audiences = mix.prepared()
-            if len(audiences) <= _AUDIENCES:
-                places = sum([len(audience.wanted) for audience in audiences])
-                self._charge(len(known) * _TOPIC_BYTES + places * _PLACE_BYTES)
-                if self._account.nbytes:
-                    return
-        self._routed = -_PATIENCE * len(known)
+            self._fit(mix.prepared())
+        else:
+            self._give_up(len(known))
+
+    def _fit(self, audiences: Sequence[MixedAudience]) -> bool:
+        """Charge ``audiences``, or forget everything if they are too many; return if they fit."""
+        # Also after the account has made this forget them.
+        known = len(self._places)
+        if len(audiences) <= _AUDIENCES:
+            places = sum([len(audience.wanted) for audience in audiences])
+            self._charge(known * _TOPIC_BYTES + places * _PLACE_BYTES)
+            if self._account.nbytes:
+                return True
+        self._give_up(known)
+        return False
+
+    def _give_up(self, known: int) -> None:
+        self._routed = -_PATIENCE * known
         self._mix, self._places = None, {}
         self._charge(0)
 

@@ -140,17 +140,34 @@ class UseTests(WideCase):
         self.read("a", "b")
         self.work()
         other, transport = self.subscriber("ac")
-        assert not self.is_wide("b", "a")
-        self.work()
         assert self.is_wide("b", "a")
         self.work()
-        assert b"".join(transport.writes) == b"a1\na1\n"
+        assert b"".join(transport.writes) == b"a1\n"
         self.broker.router.unsubscribe(other, self.topics["a"])
+        assert self.is_wide("b", "a")
+        self.work()
+        assert b"".join(transport.writes) == b"a1\n"
+        assert b"".join(self.transport.writes).endswith(b"b0\na1\nb0\na1\n")
+
+    def test_a_subscription_between_two_reads_of_a_tick(self) -> None:
+        self.read("a", "b")
+        self.work()
+        assert self.is_wide("b", "a")
+        _, transport = self.subscriber("a")
+        assert self.is_wide("a", "b")
+        self.work()
+        assert b"".join(transport.writes) == b"a0\n"
+        assert b"".join(self.transport.writes).endswith(b"b0\na1\na0\nb1\n")
+
+    def test_many_subscriptions_that_change_do_so_in_slices(self) -> None:
+        self.patch(wide_mix, "_CHANGED", 3)  # type: ignore[no-untyped-call]
+        self.read("a", "b")
+        self.work()
+        for _ in range(2):
+            self.subscriber("a")
         assert not self.is_wide("b", "a")
         self.work()
         assert self.is_wide("b", "a")
-        self.work()
-        assert b"".join(transport.writes) == b"a1\na1\n"
 
     def test_subscribers_that_are_behind_learn_what_has_passed(self) -> None:
         self.read("a", "b")
@@ -200,6 +217,17 @@ class LimitTests(WideCase):
         assert not self.is_wide("a", "b")
         self.work()
         assert self.is_wide("a", "b")
+
+    def test_audiences_that_become_too_many(self) -> None:
+        self.patch(wide_mix, "_AUDIENCES", 2)  # type: ignore[no-untyped-call]
+        self.patch(wide_mix, "_MESSAGES", 1)  # type: ignore[no-untyped-call]
+        self.read("a", "b")
+        self.work()
+        self.subscriber("a")
+        assert self.is_wide("a", "b")
+        self.subscriber("b")
+        assert not self.is_wide("a", "b")
+        assert self.mixes._wide._mix is None
 
     def test_few_messages_for_many_audiences(self) -> None:
         for name in "ab":

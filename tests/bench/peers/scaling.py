@@ -39,7 +39,7 @@ _AT_ONCE = 500
 # fewer, reads would have the same topics in the same order as others before.
 _PER_BATCH, _ROUNDS, _BATCHES = 500, 3, 1500
 # Topics with which the warm-up takes a second more, as the broker first has to learn them.
-_LEARNT = 4000
+LEARNT = 4000
 _READER = bytes(15) + b"\x07"
 FREE = ("--durability=*=none",)
 
@@ -107,7 +107,7 @@ def measure_topics(twistd: Path, topics: int, shuffled: bool, seconds: float) ->
     with twistd_broker(twistd, WIRES["rheos"], [*FREE, *limits], BROKER_CORE) as broker:
         load = ManyTopics(broker, topics, shuffled)
         with contextlib.closing(load), no_collection():
-            load.run(WARM_UP_SECONDS + topics / _LEARNT)
+            load.run(WARM_UP_SECONDS + topics / LEARNT)
             meter = Meter(broker, load)
             load.run(seconds)
             usage = meter.stop()

@@ -1,0 +1,32 @@
+"""The benchmarks of TLS and of clients that come and go pass with the broker."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.bench import churn, tls
+
+TWISTD = Path(sys.executable).with_name("twistd")
+
+
+@pytest.fixture(autouse=True)
+def any_core() -> Iterator[None]:
+    """Undo the choice of a core."""
+    before = os.sched_getaffinity(0)
+    yield
+    os.sched_setaffinity(0, before)
+
+
+@pytest.mark.parametrize("lone", [False, True])
+def test_tls(lone: bool) -> None:
+    assert tls.measure(TWISTD, "cafe", tls=True, lone=lone, seconds=0.2) > 0
+
+
+def test_clients_that_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(churn, "_WARM_UP_SECONDS", 0.1)
+    assert churn.measure(TWISTD, topics=20, rate=100, seconds=0.3) > 0
