@@ -81,8 +81,8 @@ class IStore(Interface):
     def figures() -> Mapping[str, float]:
         """Return the figures of the store, as far as it has them.
 
-        ``bytes`` of messages, ``segments``, ``index_bytes`` and ``metadata_bytes``, bytes of
-        ``disk_free``, ``commits`` and ``failures`` since the start, ``seconds_since_commit``,
+        ``bytes`` of messages, ``segments``, ``index_bytes`` and ``metadata_bytes``, ``disk_free``,
+        ``commits``, ``failures`` and ``read_errors`` since the start, ``seconds_since_commit``,
         ``stalled_seconds`` of a write or sync, ``metadata_failing`` (0 or 1), ``damaged_offsets``.
         """
 

@@ -186,6 +186,13 @@ FAMILIES: tuple[Family, ...] = (
         value("store", "damaged_offsets"),
     ),
     Family(
+        "pubsub_history_read_errors",
+        COUNTER,
+        "Reads of segments that the disk has failed.",
+        (),
+        value("store", "read_errors"),
+    ),
+    Family(
         "pubsub_history_metadata_failing",
         GAUGE,
         "1 while the history's metadata cannot be written: its segments are kept until they can.",

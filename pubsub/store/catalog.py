@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from pubsub.store.damage import Damage
+from pubsub.store.read_errors import ReadErrors
 from pubsub.store.record import Found
 from pubsub.store.segment import Segment
 from pubsub.store.segment_index import IndexEntry
@@ -69,6 +70,7 @@ class Catalog:
         self._record_bytes = 0
         self._lock = Lock()
         self._horizon_of: dict[str, Horizon | None] = {}
+        self.read_errors = ReadErrors(self.damage)
 
     @property
     def first(self) -> int:
@@ -185,7 +187,9 @@ class Catalog:
             if cached is not None:
                 self._records.move_to_end(key)
                 return cached[1]
-        found = list(segment.records(entry))
+        found, is_whole = self.read_errors.records(segment, entry)
+        if not is_whole:
+            return found
         size = entry.end - entry.position + _RECORD_BYTES * len(found)
         with self._lock:
             if size <= _CACHED_BYTES // 4 and key not in self._records:

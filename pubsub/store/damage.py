@@ -32,6 +32,16 @@ class Damage:
                 self._ranges = sorted([*apart, (first, last)])
             return True
 
+    def remove(self, start: int, stop: int) -> None:
+        """Forget a range, which can be read again."""
+        with self._lock:
+            pieces = [
+                piece
+                for first, last in self._ranges
+                for piece in ((first, min(last, start)), (max(first, stop), last))
+            ]
+            self._ranges = sorted({one for one in pieces if one[0] < one[1]})
+
     def ranges(self, low: int) -> list[ByteRange]:
         """Return the ranges in order, as far as the log has them that begins at ``low``."""
         with self._lock:

@@ -5,6 +5,7 @@ It reads beside a broker that writes. A record at the end that is not complete i
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -197,10 +198,16 @@ class LogCheck:
     def _segment(self, segment: Segment) -> Iterator[str]:
         view, name = self._view, segment.name
         sealed = segment.sealed
-        if _read_start(view.directory, segment) != segment.head.encode():
-            yield f"{name}: the head of the segment is damaged"
-        found = inspect(view.directory, segment)
         self.segments += 1
+        try:
+            if _read_start(view.directory, segment) != segment.head.encode():
+                yield f"{name}: the head of the segment is damaged"
+            found = inspect(view.directory, segment)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            yield from self._unreadable(segment)
+            return
         self.records += found.index.records
         self.messages += found.messages
         self.lost += found.lost
@@ -221,6 +228,26 @@ class LogCheck:
         problem = index_problem(view.directory, segment, found)
         if problem is not None and view.directory.size(name) is not None:
             yield problem
+
+    def _unreadable(self, segment: Segment) -> Iterator[str]:
+        """Yield a line for each range of a segment that the disk does not give."""
+        try:
+            index = segment.index_or_damage()
+        except OSError as error:
+            yield f"{segment.name}: the disk gives neither the segment nor its index ({error})"
+            return
+        for number in range(len(index)):
+            entry = index.entry(number)
+            for item in self.catalog.read_errors.records_at_once(segment, entry):
+                if isinstance(item, Found):
+                    self.records += 1
+                    self.messages += item.head.count
+                else:
+                    start, stop = item
+                    yield (
+                        f"{segment.name}: the disk does not give offsets {start} to {stop - 1} "
+                        "(Input/output error)"
+                    )
 
     def _missing(self) -> Iterator[str]:
         view = self._view

@@ -70,7 +70,7 @@ class _Walk:
     def _items_of(
         self, segment: Segment
     ) -> Iterator[tuple[Found, Block, frozenset[str]] | tuple[int, int]]:
-        index = segment.index
+        index = self._catalog.read_errors.index(segment)
         wanted = None if self._topics is None else self._topics | {LOST}
         self._examined += 1
         for number in index.entries_with(wanted, index.entry_at(self.offset)):
@@ -205,7 +205,7 @@ def offset_at(catalog: Catalog, timestamp: int) -> int:
 
 
 def _offset_in(catalog: Catalog, segment: Segment, timestamp: int, first: int) -> int | None:
-    index = segment.index
+    index = catalog.read_errors.index(segment)
     for number in range(index.entry_at(first), len(index)):
         entry = index.entry(number)
         if entry.last < timestamp or entry.stop <= first:
@@ -229,7 +229,12 @@ def topics_in(catalog: Catalog, start: int, stop: int) -> TopicCounts:
         if segment.base >= stop:
             break
         catalog.use(segment)
-        index = segment.index_or_damage() if catalog.is_lost(segment) else segment.index
+        try:
+            index = catalog.read_errors.index(segment)
+        except FileNotFoundError:
+            if not catalog.is_lost(segment):
+                raise
+            index = segment.index_or_damage()
         for number in range(index.entry_at(start), len(index)):
             entry = index.entry(number)
             if entry.base >= stop:

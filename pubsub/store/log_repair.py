@@ -4,6 +4,7 @@ removed. Files that cannot be used get another name.
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from collections import Counter
@@ -143,7 +144,18 @@ class LogRepair:
 
     def _inspect(self, segment: Segment) -> Inspected:
         """Verify a segment, and make its index again if that is wrong."""
-        found = inspect(self._directory, segment)
+        try:
+            found = inspect(self._directory, segment)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            # What is written now would stay when the disk gives the records again.
+            raise StartError(
+                f"history: the disk does not give all of {segment.name} ({error.strerror}), so the "
+                "history is not repaired: check the disk (dmesg), copy the directory to another "
+                "one with a program that goes on after errors, such as ddrescue, and repair the "
+                "copy"
+            ) from None
         for start, stop in found.damaged:
             self._report(f"{segment.name}: {describe_range(start, stop)} and are lost")
         self._cut(segment, found)

@@ -250,6 +250,7 @@ class LogStore:
             "metadata_bytes": usage.metadata_bytes,
             "disk_free": usage.free,
             "metadata_failing": float(self._writer.metadata_failing is not None),
+            "read_errors": self._catalog.read_errors.count,
             "damaged_offsets": sum([stop - start for start, stop in self.damaged()]),
         }
 

@@ -22,6 +22,7 @@ from pubsub.store.log_directory import METADATA, LogDirectory
 from pubsub.store.log_reader import read_parcel
 from pubsub.store.metadata import Epoch, LogPlace, LogState, Metadata, SealedSegment
 from pubsub.store.parcel import Parcel
+from pubsub.store.read_errors import patiently
 from pubsub.store.record import SEALED, Begin, End, Found, Operation
 from pubsub.store.segment import (
     CUT_COPY,
@@ -89,7 +90,7 @@ class LogView:
             self.refresh()
         for _ in range(_ATTEMPTS):
             try:
-                return call(self._catalog)
+                return patiently(lambda: call(self._catalog))
             except FileNotFoundError:
                 self.refresh()
         return call(self._catalog)

@@ -250,7 +250,10 @@ class Segment:
 
     def records(self, entry: IndexEntry) -> Iterator[Found | tuple[int, int]]:
         """Yield the records of an entry, and ranges of offsets (start, stop) that are damaged."""
-        whole = self.read(entry.position, entry.end)
+        return self.records_in(entry, self.read(entry.position, entry.end))
+
+    def records_in(self, entry: IndexEntry, whole: bytes) -> Iterator[Found | tuple[int, int]]:
+        """Yield as ``records``, from the bytes of the entry."""
         data = memoryview(whole)
         salt = self.head.salt
         at, offset = 0, entry.base

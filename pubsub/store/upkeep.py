@@ -265,7 +265,7 @@ class Upkeep:
                 self._catalog.use(segment)
                 index = segment.index_or_damage()
                 for number in range(len(index)):
-                    for item in _verified(segment, index.entry(number)):
+                    for item in self._verified(segment, index.entry(number)):
                         if not isinstance(item, Found):
                             damaged += 1
                             self._report_damaged(*item)
@@ -275,23 +275,25 @@ class Upkeep:
                 continue
         log.info("history: the check is complete; {count} records are damaged", count=damaged)
 
+    def _verified(self, segment: Segment, entry: IndexEntry) -> list[FoundOrGap]:
+        """Return the records of an entry, and the ranges that the disk does not give."""
+        try:
+            return list(segment.records(entry))
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            log.error("history: {name} cannot be read: {reason}", name=segment.name, reason=error)
+        try:
+            return self._catalog.read_errors.records_at_once(segment, entry)
+        except OSError:
+            return [(entry.base, entry.stop)]
+
     def _report_damaged(self, start: int, stop: int) -> None:
         if stop > start:
             self._catalog.damage.note(start, stop)
             log.error("history: offsets {first} to {last} are damaged", first=start, last=stop - 1)
         else:
             log.error("history: a record of metadata at offset {offset} is damaged", offset=start)
-
-
-def _verified(segment: Segment, entry: IndexEntry) -> list[FoundOrGap]:
-    """Return the records of an entry, all as one damaged range if the disk does not give them."""
-    try:
-        return list(segment.records(entry))
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        log.error("history: {name} cannot be read: {reason}", name=segment.name, reason=error)
-        return [(entry.base, entry.stop)]
 
 
 class Rounds:

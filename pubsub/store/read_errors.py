@@ -1,0 +1,235 @@
+"""``ReadErrors``: the parts of segments that the disk does not give, in memory only.
+
+A disk may fail a read once and give the same bytes later, so nothing about an error is stored.
+While errors of a segment are new, the read fails, and is repeated by the reader. When reads of the
+segment have failed for ``PATIENCE`` seconds, an entry is read around its broken pages, and the
+messages in these are reported as damaged. The disk is asked for them again after a while; if it
+gives them, they are sound messages again.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, TypeVar
+
+from twisted.logger import Logger
+
+from pubsub.store.damage import ByteRange, Damage
+from pubsub.store.record import Found
+from pubsub.store.segment import Segment
+from pubsub.store.segment_index import IndexEntry, SegmentIndex
+
+log = Logger()
+PATIENCE = 10.0
+"""Seconds for which a segment fails to be read until its messages are taken for damaged."""
+# Seconds without a read after which an error counts as the first one again, and seconds until the
+# disk is asked again for a part that is taken for damaged.
+_PAUSE = 60.0
+_PAGE = 4096
+# Pages of an entry that are tried one after another: a failing disk takes seconds for each.
+_MOST = 8
+# Entries that are remembered, of all segments and of one.
+_ENTRIES = 10_000
+_INDEX = -1
+_EntryKey = tuple[int, int]
+_Result = TypeVar("_Result")
+
+
+@dataclass(slots=True)
+class _LostEntry:
+    """An entry that is taken for damaged: when it failed last, and what is lost of it."""
+
+    last: float
+    pages: frozenset[int] = frozenset()
+    ranges: list[ByteRange] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _FailingSegment:
+    """A segment whose reads fail: since when, when last, and the entries that failed."""
+
+    first: float
+    last: float
+    entries: set[int] = field(default_factory=set)
+
+
+class ReadErrors:
+    """Reads entries and indexes of segments; for several threads. ``damage`` gets the losses."""
+
+    def __init__(self, damage: Damage, seconds: Callable[[], float] = time.monotonic) -> None:
+        self._damage = damage
+        self._seconds = seconds
+        self._lost: dict[_EntryKey, _LostEntry] = {}
+        self._failing: dict[int, _FailingSegment] = {}
+        self._lock = Lock()
+        self.count = 0
+        """Reads that the disk has failed."""
+
+    def index(self, segment: Segment) -> SegmentIndex:
+        """Return the index, or one of a damaged range if the disk has given none for long."""
+        key = (segment.head.sequence, _INDEX)
+        try:
+            index = segment.index
+        except OSError as error:
+            if error.errno != errno.EIO or not self._is_given_up(key):
+                raise
+            index = segment.index_or_damage()
+            self._lose(segment, key, [(segment.base, segment.stop)])
+        else:
+            self._forget(key)
+        return index
+
+    def records(self, segment: Segment, entry: IndexEntry) -> tuple[list[Found | ByteRange], bool]:
+        """Return the records of an entry and its damaged ranges, and whether the disk gave all.
+
+        Raises OSError, also while errors of the disk are new.
+        """
+        key = (segment.head.sequence, entry.number)
+        lost = self._lost.get(key)
+        pages: frozenset[int] = frozenset()
+        if lost is not None and self._seconds() < lost.last + _PAUSE:
+            # Each attempt at a broken page may take the disk seconds.
+            pages = lost.pages
+        else:
+            try:
+                found = list(segment.records(entry))
+            except OSError as error:
+                if error.errno != errno.EIO or not self._is_given_up(key):
+                    raise
+            else:
+                self._forget(key)
+                return found, True
+        return self._around(segment, entry, key, pages), False
+
+    def records_at_once(self, segment: Segment, entry: IndexEntry) -> list[Found | ByteRange]:
+        """As ``records``, without patience: what fails is damaged, as far as is known."""
+        try:
+            return list(segment.records(entry))
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+        return self._around(segment, entry, None, frozenset())
+
+    def _around(
+        self,
+        segment: Segment,
+        entry: IndexEntry,
+        key: _EntryKey | None,
+        known: frozenset[int],
+    ) -> list[Found | ByteRange]:
+        """Return the records of an entry that are not in broken pages, and the ranges of others."""
+        data, pages = _read_around(segment, entry, known)
+        found = list(segment.records_in(entry, data))
+        if key is not None:
+            with self._lock:
+                lost = self._lost.get(key)
+                if lost is not None:
+                    lost.pages = pages
+            self._lose(segment, key, [one for one in found if not isinstance(one, Found)])
+        return found
+
+    def _is_given_up(self, key: _EntryKey) -> bool:
+        """Note an error; return whether there were others for so long that it stays."""
+        now = self._seconds()
+        with self._lock:
+            self.count += 1
+            number, entry = key
+            failing = self._failing.get(number)
+            if failing is None or now > failing.last + _PAUSE:
+                _make_room(self._failing)
+                failing = self._failing[number] = _FailingSegment(now, now)
+            failing.last = now
+            failing.entries.add(entry)
+            if key not in self._lost and now < failing.first + PATIENCE:
+                return False
+            if key not in self._lost:
+                _make_room(self._lost)
+            self._lost.setdefault(key, _LostEntry(now)).last = now
+            return True
+
+    def _lose(self, segment: Segment, key: _EntryKey, ranges: list[ByteRange]) -> None:
+        ranges = [one for one in ranges if one[0] < one[1]]
+        with self._lock:
+            lost = self._lost.get(key)
+            if lost is not None:
+                lost.ranges = ranges
+        for start, stop in ranges:
+            if self._damage.note(start, stop):
+                log.error(
+                    "history: the disk does not give offsets {first} to {last} in {name}: readers "
+                    "skip them as damaged, and they are tried again each minute; check the disk "
+                    "(dmesg)", first=start, last=stop - 1, name=segment.name,
+                )  # fmt: skip
+
+    def _forget(self, key: _EntryKey) -> None:
+        """Note that the disk has given an entry."""
+        if not self._failing and not self._lost:
+            return
+        number, entry = key
+        with self._lock:
+            lost = self._lost.pop(key, None)
+            failing = self._failing.get(number)
+            if failing is not None:
+                failing.entries.discard(entry)
+                if not failing.entries:
+                    del self._failing[number]
+        for start, stop in lost.ranges if lost is not None else ():
+            self._damage.remove(start, stop)
+            log.info(
+                "history: the disk gives offsets {first} to {last} again",
+                first=start,
+                last=stop - 1,
+            )
+
+
+def _make_room(table: dict[Any, Any]) -> None:
+    if len(table) >= _ENTRIES:
+        del table[next(iter(table))]
+
+
+def patiently(
+    call: Callable[[], _Result], pause: Callable[[float], object] = time.sleep
+) -> _Result:
+    """Return the result of ``call``, which is called again while errors of the disk are new.
+
+    For a process that may wait.
+    """
+    for _ in range(int(PATIENCE) + 1):
+        try:
+            return call()
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+        pause(1)
+    return call()
+
+
+def _read_around(
+    segment: Segment, entry: IndexEntry, known: frozenset[int]
+) -> tuple[bytes, frozenset[int]]:
+    """Return the bytes of an entry with zeros for broken pages, and the numbers of these pages."""
+    parts: list[bytes] = []
+    broken: set[int] = set()
+    failed = 0
+    for page in range(entry.position // _PAGE, (entry.end - 1) // _PAGE + 1):
+        start = max(page * _PAGE, entry.position)
+        stop = min((page + 1) * _PAGE, entry.end)
+        part = bytes(stop - start)
+        if page in known or failed == _MOST:
+            broken.add(page)
+        else:
+            try:
+                part = segment.read(start, stop)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                failed += 1
+                broken.add(page)
+        parts.append(part)
+        if len(part) < stop - start:
+            break
+    return b"".join(parts), frozenset(broken)

@@ -1,0 +1,261 @@
+"""Errors of a disk in the middle of a segment: transient ones, and those that stay."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from click.testing import CliRunner
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.commands.history import history
+from pubsub.store import read_errors, segment
+from pubsub.store.log_reader import offset_at, read_page, read_parcel, topics_in
+from pubsub.store.log_view import LogView
+from pubsub.store.read_errors import PATIENCE, ReadErrors
+from tests.unit.fakes import scratch
+from tests.unit.raising import raised
+from tests.unit.streams import logged
+from tests.unit.upkeep_log import Log
+
+# Messages 0 to 39, one of 8 KiB in each record: the broken page is within the message 20.
+_LOST = range(20, 21)
+_PAYLOAD = bytes(range(256)) * 32
+
+
+class _Disk:
+    """``os`` for the module ``segment``: a page of one file that cannot be read."""
+
+    def __init__(self) -> None:
+        self.file = ""
+        self.broken: set[int] = set()
+        self.names: Sequence[str] = ()
+        self.failures = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(os, name)
+
+    def pread(self, file: int, size: int, start: int) -> bytes:
+        """Read, unless a broken page is touched."""
+        name = os.path.basename(os.readlink(f"/proc/self/fd/{file}"))
+        touched = (start < page + 4096 and page < start + size for page in self.broken)
+        if name == self.file and any(touched):
+            self.failures += 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return os.pread(file, size, start)
+
+    def open(self, name: str, *given: object, **named: object) -> int:
+        """Open a file, unless it is one of ``names``."""
+        if name in self.names:
+            self.failures += 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return os.open(name, *given, **named)  # type: ignore[arg-type]
+
+
+class ReadErrorCase(SynchronousTestCase):
+    """A sealed segment with a message across a page that breaks."""
+
+    def setUp(self) -> None:
+        self.path = scratch(self) / "history"
+        self.log = self.open()
+        for _ in range(40):
+            self.log.put(("a" if self.log.next % 2 else "b", _PAYLOAD))
+        self.log.seal()
+        self.disk = _Disk()
+        self.now = 0.0
+        self.patch(segment, "os", self.disk)  # type: ignore[no-untyped-call]
+        self.lines = logged(self)
+
+    def open(self) -> Log:
+        log = Log(self.path)
+        self.closed = False
+        log.catalog.read_errors = ReadErrors(log.catalog.damage, lambda: self.now)
+        self.addCleanup(self.close)
+        return log
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.log.close()
+
+    def break_page(self, message: int = _LOST.start) -> None:
+        (first, *_) = self.log.catalog.segments
+        self.disk.file = first.name
+        position = (self.path / first.name).read_bytes().index(_PAYLOAD)
+        each = (first.index.end - position) // 40
+        self.disk.broken = {(position + message * each + 4096) // 4096 * 4096}
+
+    def read(self) -> tuple[set[int], list[tuple[int, int]]]:
+        """Return the offsets that are read, and the damaged ranges."""
+        found: set[int] = set()
+        damaged: list[tuple[int, int]] = []
+        at = 0
+        while at < 40:
+            page = read_page(self.log.catalog, at, None, 2**20)
+            for one in page.batches:
+                found |= {*range(one.offset, one.offset + one.count)}
+            damaged += page.damaged
+            at = page.next_offset
+        return found, damaged
+
+    def fail_for_long(self) -> None:
+        assert raised(OSError, self.read).errno == errno.EIO
+        self.now += PATIENCE
+
+
+class PersistentTests(ReadErrorCase):
+    """A page that cannot be read"""
+
+    rest = {*range(40)} - {*_LOST}
+    lost = (_LOST.start, _LOST.stop)
+
+    def test_readers_go_on_with_the_range_reported(self) -> None:
+        self.break_page()
+        self.fail_for_long()
+        for _ in range(3):
+            assert self.read() == (self.rest, [self.lost])
+        assert self.log.catalog.damage.ranges(0) == [self.lost]
+        errors = [one for one in self.lines if "does not give" in one]
+        assert len(errors) == 1
+        assert "offsets 20 to 20 in" in errors[0]
+
+    def test_other_readers(self) -> None:
+        self.break_page()
+        self.fail_for_long()
+        catalog = self.log.catalog
+        parcel = read_parcel(catalog, 0, 40, None, 2**30)
+        assert (parcel.stop, parcel.damaged) == (_LOST.stop, self.lost)
+        parcel = read_parcel(catalog, _LOST.stop, 40, None, 2**30)
+        assert (parcel.stop, parcel.damaged) == (40, None)
+        assert topics_in(catalog, 0, 40) == {
+            "a": (20, 20 * (len(_PAYLOAD) + 2)),
+            "b": (20, 20 * (len(_PAYLOAD) + 2)),
+        }
+        assert offset_at(catalog, 0) == 0
+
+    def test_the_disk_is_spared_between_attempts(self) -> None:
+        self.break_page()
+        self.fail_for_long()
+        self.read()
+        before = self.disk.failures
+        for _ in range(10):
+            self.read()
+        assert self.disk.failures == before
+        self.now += 61
+        self.read()
+        assert self.disk.failures > before
+        assert self.log.catalog.read_errors.count > 1
+
+    def test_a_disk_that_fails_altogether(self) -> None:
+        """Not each page of an entry is tried."""
+        self.break_page()
+        self.disk.broken = {*range(0, 2**20, 4096)}
+        self.fail_for_long()
+        assert self.read() == (set(), [(0, 31), (31, 40)])
+        assert self.disk.failures < 40
+
+    def test_neither_index_nor_segment(self) -> None:
+        (first, *_) = self.log.catalog.segments
+        first.last_timestamp  # noqa: B018
+        first.release()
+        self.disk.names = (first.name, first.name.replace(".log", ".index"))
+        self.fail_for_long()
+        assert self.read() == (set(), [(0, 40)])
+        assert topics_in(self.log.catalog, 0, 40) == {}
+        assert offset_at(self.log.catalog, 0) == 0
+        self.disk.names = ()
+        assert self.read() == ({*range(40)}, [])
+        assert self.log.catalog.damage.ranges(0) == []
+
+
+class TransientTests(ReadErrorCase):
+    """A page that can be read again"""
+
+    def test_an_error_that_passes_loses_nothing(self) -> None:
+        self.break_page()
+        assert raised(OSError, self.read).errno == errno.EIO
+        self.now += PATIENCE / 2
+        assert raised(OSError, self.read).errno == errno.EIO
+        self.disk.broken = set()
+        self.now += PATIENCE
+        assert self.read() == ({*range(40)}, [])
+        assert self.log.catalog.damage.ranges(0) == []
+
+    def test_single_errors_far_apart_lose_nothing(self) -> None:
+        self.break_page()
+        for _ in range(5):
+            assert raised(OSError, self.read).errno == errno.EIO
+            self.now += 1000
+
+    def test_messages_come_back(self) -> None:
+        self.break_page()
+        self.fail_for_long()
+        assert self.read()[1]
+        self.disk.broken = set()
+        self.now += 61
+        assert self.read() == ({*range(40)}, [])
+        assert self.log.catalog.damage.ranges(0) == []
+        assert any("gives offsets 20 to 20 again" in one for one in self.lines)
+
+    def test_nothing_is_stored(self) -> None:
+        before = self.contents()
+        self.break_page()
+        self.fail_for_long()
+        assert self.read()[1]
+        for _ in range(20):
+            self.log.upkeep.step(0)
+        self.disk.broken = set()
+        assert self.contents() == before
+        self.close()
+        self.log = self.open()
+        assert self.read() == ({*range(40)}, [])
+
+    def contents(self) -> dict[str, bytes]:
+        return {one.name: one.read_bytes() for one in self.path.glob("*.log")}
+
+
+class OtherProcessTests(ReadErrorCase):
+    """Processes that read the directory"""
+
+    def view(self, path: Path) -> tuple[list[int], list[tuple[int, int]]]:
+        found: list[int] = []
+        damaged: list[tuple[int, int]] = []
+        with closing(LogView(path)) as view:
+            for parcel in view.parcels(0, 40, None):
+                for block, _ in parcel.blocks:
+                    found += range(block.base, block.base + block.count)
+                damaged += [parcel.damaged] if parcel.damaged else []
+        return found, damaged
+
+    def test_a_view_waits_and_goes_on(self) -> None:
+        slept: list[float] = []
+        self.patch(time, "sleep", slept.append)  # type: ignore[no-untyped-call]
+        self.patch(read_errors, "PATIENCE", 0.0)  # type: ignore[no-untyped-call]
+        self.break_page()
+        assert self.view(self.path) == ([n for n in range(40) if n not in _LOST], [(20, 21)])
+
+
+class CommandTests(ReadErrorCase):
+    """``pubsub history``"""
+
+    def run_on(self, command: str) -> tuple[int, str]:
+        from pubsub.store import segment_scan
+
+        self.break_page()
+        self.close()
+        self.patch(segment_scan, "os", self.disk)  # type: ignore[no-untyped-call]
+        result = CliRunner().invoke(history, [command, "--store", str(self.path)])
+        return result.exit_code, result.output + str(result.exception or "")
+
+    def test_the_check_goes_on(self) -> None:
+        _, out = self.run_on("check")
+        assert "the disk does not give offsets 20 to 20" in out, out
+        assert "39 messages" in out, out
+
+    def test_a_repair_changes_nothing(self) -> None:
+        _, out = self.run_on("repair")
+        assert "copy the directory to another one" in out, out
