@@ -75,9 +75,19 @@ class ConnectionQuota:
         self._total = total
         self._per_address = per_address
 
-    def admit(self, address: str) -> None:
-        """Count a new connection; raises LimitReached."""
-        if self._total and self.open >= self._total:
+    @property
+    def full(self) -> bool:
+        """Whether the total is reached."""
+        return bool(self._total) and self.open >= self._total
+
+    def check_total(self) -> None:
+        """Raise LimitReached if there are more connections than the total."""
+        if self._total and self.open > self._total:
+            raise LimitReached("connections")
+
+    def admit(self, address: str, spared: bool = False) -> None:
+        """Count a new connection; raises LimitReached. ``spared`` admits it beyond the total."""
+        if self.full and not spared:
             raise LimitReached("connections")
         if address != UNKNOWN:
             self._check(address)

@@ -226,11 +226,11 @@ class Listener:
     # Connections
 
     def admit(self, address: str, spared: bool = False) -> None:
-        """Count a new connection; raises LimitReached or, unless ``spared``, MemoryExhausted."""
+        """Count a new connection, ``spared`` or not; raises LimitReached or MemoryExhausted."""
         count = self.memory.add if spared or self.quota.spares_next else self.memory.reserve
         count(CONNECTION_BYTES)
         try:
-            self.quota.admit(address)
+            self.quota.admit(address, spared)
         except Exception:
             self.memory.free(CONNECTION_BYTES)
             raise

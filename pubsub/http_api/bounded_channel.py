@@ -14,7 +14,7 @@ from twisted.internet.protocol import connectionDone
 from twisted.web.http import HTTPChannel, Request, _ChunkedTransferDecoder
 
 from pubsub.broker.memory_budget import INPUT
-from pubsub.errors import MemoryExhausted
+from pubsub.errors import Refused
 from pubsub.http_api.api_error import BAD_REQUEST, HEAD_TOO_LARGE, UNAVAILABLE, ApiError
 from pubsub.http_api.operator_places import PLACE_SECONDS
 from pubsub.wire.direct_transport import READ_BYTES
@@ -137,17 +137,17 @@ class BoundedChannel(HTTPChannel):
         message = "the request is malformed, or has too long a head (16 KiB) or trailers (1 KiB)"
         self.refuse(ApiError(BAD_REQUEST, "invalid-request", message))
 
-    # At the memory bound
+    # At the bounds of memory and of connections
 
     @property
     def _has_place(self) -> bool:
         return self._places.is_taken_by(self)
 
     def _check_place(self) -> None:
-        """Refuse a request that is not one of an operator, unless there is memory again."""
+        """Refuse a request that is not one of an operator, unless there is room again."""
         try:
-            self.listener.memory.check()
-        except MemoryExhausted as refused:
+            self._places.check()
+        except Refused as refused:
             if not self._places.serves(self._path):
                 self.refuse(ApiError.from_refusal(refused, UNAVAILABLE))
         else:

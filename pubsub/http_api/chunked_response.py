@@ -18,11 +18,17 @@ if TYPE_CHECKING:
 
 
 class ChunkedResponse(LiveResponse):
-    """A live response that takes ``nbytes`` of memory; raises MemoryExhausted."""
+    """A live response that takes ``nbytes`` of memory.
 
-    def __init__(self, listener: Listener, request: ApiRequest, nbytes: int) -> None:
-        # Reserved first, so that nothing has to be undone if there is no memory.
-        listener.memory.reserve(nbytes)
+    Raises MemoryExhausted at the memory bound, unless ``spared``.
+    """
+
+    def __init__(
+        self, listener: Listener, request: ApiRequest, nbytes: int, spared: bool = False
+    ) -> None:
+        # Counted first, so that nothing has to be undone if there is no memory.
+        count = listener.memory.add if spared else listener.memory.reserve
+        count(nbytes)
         super().__init__(listener, request)
         self._held = nbytes
         self._ended = False

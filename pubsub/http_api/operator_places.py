@@ -1,4 +1,4 @@
-"""Places for the requests of operators while the memory bound is reached."""
+"""Places for the requests of operators while clients use all memory, or all connections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PLACES = 16
 
 
 class OperatorPlaces:
-    """Admits further connections at the memory bound, for one request of an operator each.
+    """Admits further connections at these bounds, for one request of an operator each.
 
     ``is_for_operators`` returns whether the endpoint with this path answers such requests.
     """
@@ -30,8 +30,9 @@ class OperatorPlaces:
 
     def take(self, connection: object) -> bool:
         """Return whether a new connection needs a place, and has got one."""
-        listener = self._listener
-        if not listener.memory.full or listener.quota.spares_next or len(self._taken) >= _PLACES:
+        memory, quota = self._listener.memory, self._listener.quota
+        is_needed = quota.full or (memory.full and not quota.spares_next)
+        if not is_needed or len(self._taken) >= _PLACES:
             return False
         self._taken.add(connection)
         return True
@@ -43,6 +44,11 @@ class OperatorPlaces:
     def is_taken_by(self, connection: object) -> bool:
         """Return whether the connection has a place."""
         return connection in self._taken
+
+    def check(self) -> None:
+        """Raise MemoryExhausted or LimitReached if a connection with a place still needs it."""
+        self._listener.memory.check()
+        self._listener.quota.check_total()
 
     def serves(self, target: bytes) -> bool:
         """Return whether a request with this target is one of an operator."""

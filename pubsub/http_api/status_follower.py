@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 EVENTS, LINES = "events", "jsonl"
 """The formats."""
+# Followers that begin at the memory bound: operators look then. They are fewer than the places of
+# operators, which have single requests too.
+_SPARED = 4
 _TYPES = {EVENTS: EVENT_STREAM, LINES: "application/x-ndjson"}
 
 
@@ -38,7 +41,8 @@ class StatusFeed:
 
     async def follow(self, request: ApiRequest, access: RequestAccess, format: str) -> None:
         """Answer ``request`` until it ends; raises MemoryExhausted."""
-        follower = StatusFollower(self._listener, request, access, format)
+        spared = sum(one.spared for one in self._followers) < _SPARED
+        follower = StatusFollower(self._listener, request, access, format, spared)
         self._followers[follower] = None
         try:
             await follower.run(self._encode(format))
@@ -76,9 +80,16 @@ class StatusFollower(ChunkedResponse):
     """One client that follows the status. It subscribes to no topic."""
 
     def __init__(
-        self, listener: Listener, request: ApiRequest, access: RequestAccess, format: str
+        self,
+        listener: Listener,
+        request: ApiRequest,
+        access: RequestAccess,
+        format: str,
+        spared: bool = False,
     ) -> None:
-        super().__init__(listener, request, RESPONSE_BYTES)
+        self.spared = spared and listener.memory.full
+        """Whether it began at the memory bound."""
+        super().__init__(listener, request, RESPONSE_BYTES, spared)
         self.format = format
         self._access = access
         self._behind_since: float | None = None

@@ -41,8 +41,8 @@ class Admissible(ConnectedClient, Shaking, Marked, Protocol):
 def admit(listener: Listener, client: Admissible, spared: bool = False) -> str | None:
     """Admit ``client``; return the host that it is counted for, or None if it is not admitted.
 
-    ``spared`` admits it at the memory bound too. The host is UNKNOWN if the header of a proxy has
-    still to name it (see ``locate``).
+    ``spared`` admits it at the bounds of memory and of connections too. The host is UNKNOWN if the
+    header of a proxy has still to name it (see ``locate``).
     """
     host = UNKNOWN if awaits_header(client.stream) else host_of(client.stream.getPeer())
     client.mark = next(listener.marks)

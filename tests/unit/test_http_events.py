@@ -129,7 +129,7 @@ class RefusedConnectionTests(EventsCase):
     """Refused connections"""
 
     def test_refused_connections_are_counted_and_published_once(self) -> None:
-        self.build(max_connections=1)
+        self.build(max_connections_per_address=1)
         second = self.house.connect()
         assert second.answer().error == (503, "limit-reached")
         second.stream.lose()

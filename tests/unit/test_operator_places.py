@@ -1,4 +1,4 @@
-"""The HTTP API at the memory bound: operators are served, however many connections are open."""
+"""The HTTP API at the bounds of memory and connections: operators are served."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.limits import CONNECTION_BYTES
+from pubsub.http_api.live_response import RESPONSE_BYTES
 from pubsub.http_api.operator_places import _PLACES, PLACE_SECONDS
 from pubsub.http_api.server import _SPARED_CONNECTIONS
+from pubsub.http_api.status_follower import _SPARED
 from tests.unit.web import WebClient, WebHouse
 
 # Those that an operator uses.
@@ -60,8 +63,26 @@ class PlaceTests(SynchronousTestCase):
             assert client.answer().error == (503, "memory"), path
             assert client.closed
             client.stream.lose()
+        assert self.house.broker.counters.refusals["http", "memory"] == len(REFUSED)
+
+    def test_some_operators_can_follow_the_state(self) -> None:
+        used = self.house.broker.memory.used
+        followers = [self.sent("v1/status?follow=1&format=jsonl") for _ in range(_SPARED)]
+        for client in followers:
+            client.stream.received.clear()
+        self.house.pass_time(int(3 * PLACE_SECONDS))
+        for client in followers:
+            assert b'"stats"' in client.stream.received
+            assert not client.closed
         assert self.sent("v1/status?follow=1").answer().error == (503, "memory")
-        assert self.house.broker.counters.refusals["http", "memory"] == len(REFUSED) + 1
+        assert self.sent("v1/status").answer().status == 200
+        followers[0].stream.lose()
+        assert b'"stats"' in self.sent("v1/status?follow=1").stream.received
+        for client in followers[1:]:
+            client.stream.lose()
+        self.house.pass_time(1)
+        # One that follows, and two whose requests were answered.
+        assert self.house.broker.memory.used == used + 3 * CONNECTION_BYTES + RESPONSE_BYTES
 
     def test_a_body_of_another_request_is_refused_with_its_head(self) -> None:
         client = self.house.connect()
@@ -105,3 +126,43 @@ class PlaceTests(SynchronousTestCase):
         for _ in range(2):
             assert client.get("/healthz").status == 200
         assert not client.closed
+
+
+class ConnectionTests(SynchronousTestCase):
+    """Connections beyond ``max-connections``"""
+
+    def setUp(self) -> None:
+        self.house = WebHouse(max_connections=3)
+        self.clients = [self.house.connect() for _ in range(3)]
+
+    def test_operators_are_served(self) -> None:
+        for path in SERVED:
+            client = self.house.connect()
+            client.ask("GET", f"/{path}", token=self.house.token("admin"))
+            answer = client.answer()
+            assert answer.status == 200, path
+            assert answer.headers["connection"] == "close"
+            client.stream.lose()
+        assert self.house.broker.counters.connections == 3
+
+    def test_others_are_refused(self) -> None:
+        for path in REFUSED:
+            client = self.house.connect()
+            client.ask("GET", f"/{path}", token=self.house.token("admin"))
+            assert client.answer().error == (503, "limit-reached"), path
+            assert client.closed
+            client.stream.lose()
+
+    def test_the_places_are_bounded(self) -> None:
+        for _ in range(_PLACES):
+            assert not self.house.connect().closed
+        refused = self.house.connect()
+        assert refused.answer().error == (503, "limit-reached")
+        assert refused.closed
+
+    def test_a_client_that_leaves_makes_room(self) -> None:
+        client = self.house.connect()
+        self.clients[0].stream.lose()
+        assert client.get("/v1/bounds", token=self.house.token("admin")).status == 200
+        assert not client.closed
+        assert self.house.connect().get("/v1/bounds").error == (503, "limit-reached")

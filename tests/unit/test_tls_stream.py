@@ -405,8 +405,8 @@ class HandshakeTests(SynchronousTestCase):
             assert not admitted.closed
 
     def test_an_http_client_that_is_refused_is_not_kept(self) -> None:
-        house = WebHouse(max_connections=1)
-        house.connect()
+        house = WebHouse(max_connections_per_address=1)
+        house.connect(HOME.host)
         stream = WebStream(house.clock, HOME, (ITCPTransport, IPushProducer))
         tls_end(house.factory, stream, house.clock)
         house.clock.advance(0)

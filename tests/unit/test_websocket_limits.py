@@ -478,7 +478,7 @@ class ManyTests(SynchronousTestCase):
     def test_handshakes_that_are_not_finished(self) -> None:
         house = WebHouse(max_connections=100)
         clients = [SocketClient(house) for _ in range(100)]
-        assert house.connect().answer().error == (503, "limit-reached")
+        assert house.get("/v1/limits").error == (503, "limit-reached")
         house.pass_time(15)
         assert {client.close_code for client in clients} == {4008}
         assert house.broker.counters.connections == 0
