@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.backplane import returning_batches, settled_batches, shared_batches, state_format
-from pubsub.backplane.settled_batches import KEPT, SettledBatches
+from pubsub.backplane.settled_batches import KEPT, SETTLED_BATCHES, SettledBatches
 from pubsub.backplane.shared_batches import BegunElsewhere, CommittedElsewhere
 from pubsub.errors import BackplaneAway
 from pubsub.store.memory_store import MemoryStore
@@ -294,3 +294,22 @@ class SettledTests(SynchronousTestCase):
         assert self.settled.last(QUERY) == -1
         self.settled.keep(QUERY, 0)
         assert self.settled.last(QUERY) == 0
+
+    def test_those_that_end_are_removed(self) -> None:
+        """Of all owners, with the next commit of any query or the next start."""
+        for number in range(5):
+            self.settled.keep((f"owner {number}", "q"), 1)
+        self.now += KEPT / 2
+        self.settled.keep(QUERY, 1)
+        self.now += KEPT / 2
+        self.settled.keep(QUERY, 2)
+        assert list(self.settled.queries()) == [QUERY]
+        assert self.memory.used == settled_batches._QUERY_BYTES
+        assert len(list(self.store.items(SETTLED_BATCHES))) == 1
+        self.now += KEPT
+        again = self.make()
+        again.restore()
+        assert not list(again.queries())
+        assert not list(self.store.items(SETTLED_BATCHES))
+        assert self.memory.used == settled_batches._QUERY_BYTES
+        assert again.seconds(QUERY) == 1
