@@ -35,7 +35,11 @@ _STEP_BYTES = 512 * 1024
 
 
 class Damaged(Exception):
-    """A segment has damage, or the disk does not give it; it stays, with its readable records."""
+    """``segment`` has damage, or the disk does not give it; it stays, with its readable records."""
+
+    def __init__(self, segment: Segment) -> None:
+        super().__init__(segment.name)
+        self.segment = segment
 
 
 class RewritePlan:
@@ -59,9 +63,9 @@ class RewritePlan:
         """Note a segment whose records cannot be made larger."""
         self._kept.add(segment.head.sequence)
 
-    def leave(self, segments: Sequence[Segment]) -> None:
-        """Note segments that have damage."""
-        self._damaged |= {one.head.sequence for one in segments}
+    def leave(self, segment: Segment) -> None:
+        """Note a segment that has damage."""
+        self._damaged.add(segment.head.sequence)
 
     def take_unreadable(self) -> list[Segment]:
         """Return segments that ``next`` has found to be unreadable, each once."""
@@ -91,7 +95,7 @@ class RewritePlan:
             except OSError as error:
                 if error.errno not in UNREADABLE:
                     raise
-                self.leave([segment])
+                self.leave(segment)
                 self._unreadable.append(segment)
                 continue
             self._sizes[segment.head.sequence] = size
@@ -218,15 +222,15 @@ class Rewrite:
         try:
             found = list(source.records(entry))
         except OSError as error:
-            raise Damaged from error
+            raise Damaged(source) from error
         for item in found:
             if not isinstance(item, Found):
-                raise Damaged
+                raise Damaged(source)
             head = item.head
             if head.stop <= self._builder.stop:
                 continue
             if head.base != self._builder.stop:
-                raise Damaged
+                raise Damaged(source)
             if head.flags & LOST_FLAG and catalog.hidden_before(LOST) < head.stop:
                 self._builder.add_lost(head.base, head.stop, head.last)
             else:

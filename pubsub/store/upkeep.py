@@ -235,8 +235,9 @@ class Upkeep:
             for _ in self._rewrite_steps:
                 return True
             segment, row = rewrite.finish()
-        except Damaged:
-            self._plan.leave(rewrite.sources)
+        except Damaged as damaged:
+            # Its neighbours can be rewritten without it.
+            self._plan.leave(damaged.segment)
             self._rewrite = None
             return True
         except BaseException:

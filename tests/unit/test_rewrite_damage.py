@@ -60,6 +60,16 @@ class NeighbourTests(LogCase):
         (self.path / name).write_bytes(data)
         self.check(range(40, 50))
 
+    def test_the_neighbours_of_a_damaged_segment_are_rewritten(self) -> None:
+        name = self.make()[3]
+        data = bytearray((self.path / name).read_bytes())
+        data[data.index(b"30313233")] ^= 1
+        (self.path / name).write_bytes(data)
+        log = self.maintain()
+        bounds = [(one.base, one.stop) for one in log.catalog.segments if one.base < one.stop]
+        assert bounds == [(0, 30), (30, 40), (40, 90)]
+        log.kill()
+
     def test_a_missing_segment_stays_reported(self) -> None:
         (self.path / self.make()[4]).unlink()
         self.check(range(40, 50))

@@ -578,7 +578,8 @@ class RewritingTests(LogCase):
             log.seal()
         plan = rewrite.RewritePlan(log.catalog)
         gone, left = log.catalog.segments[:2]
-        plan.leave([gone, left])
+        plan.leave(gone)
+        plan.leave(left)
         log.catalog.replace([gone], [])
         plan.next(log.writer.unapplied)
         assert plan._damaged == {left.head.sequence}
