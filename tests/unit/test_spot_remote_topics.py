@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.slices import STEPS
 from pubsub.protocols.spot.cluster import REMOTE, Cluster
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.brokers import World, publish, subscribe
@@ -68,6 +69,27 @@ class RememberedHostTests(SynchronousTestCase):
         topic = a.broker.topics.named("own")
         assert topic.hosted
         assert topic.upstream is None
+
+    def test_a_listener_that_a_reload_adds_takes_turns(self) -> None:
+        """Clients of others are served between the topics, and the peer is asked last."""
+        a = self.world.house("other")
+        for number in range(1000):
+            a.store.put(REMOTE, f"t{number}", b"tcp://b:7073")
+            a.store.put(REMOTE, f"u{number}", b"tcp://nowhere:7073")
+        before = len(a.broker.topics)
+        cluster = Cluster(a.listeners["spot"], lambda: 0.0, self.world.reach)
+        cluster.join("tcp://b:7073")
+        assert len(a.broker.topics) - before <= STEPS
+        self.publish(a, b"t999")
+        assert a.broker.counters.refusals == {UNREACHABLE: 1}
+        self.world.settle()
+        self.world.advance(1)
+        hosts = [a.broker.topics.named(f"t{number}").upstream for number in range(1000)]
+        assert len(set(hosts)) == 1
+        assert None not in hosts
+        # It has asked the peer, which has one more.
+        assert len(a.broker.topics) - before >= 1001
+        assert not any(one.name.startswith("u") for one in a.broker.topics)
 
     def test_another_host_is_remembered_instead(self) -> None:
         self.a.broker.stopService()

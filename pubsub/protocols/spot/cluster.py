@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 log = Logger()
 REMOTE = "spot-remote"
 """The table of the store's metadata with the endpoint of the broker that hosts each topic."""
+# Rows of other brokers that one step looks at.
+_ROWS = 64
 # The remedy where two brokers host a topic.
 _DELETE = "their messages are not shared: delete it at one of the two"
 
@@ -94,14 +96,15 @@ class Cluster(Service):
             self._nodes[endpoint] = node
             peers_of(self._listener.shared).append(node)
             if self.running:
-                # A reload has added the listener.
-                self._begin(node)
+                # A reload has added the listener, and clients of others are served.
+                self._listener.slices.run(self._begin(node))
 
     def startService(self) -> None:
         """Connect to all of them."""
         super().startService()  # type: ignore[no-untyped-call]
-        for node in self._nodes.values():
-            self._begin(node)
+        for _ in self._begin(*self._nodes.values()):
+            # No client is served before the start has ended.
+            pass
 
     def stopService(self) -> Deferred[Any] | None:
         """Make no further connections. Open ones close with the broker's other connections."""
@@ -110,13 +113,20 @@ class Cluster(Service):
             node.stop()
         return None
 
-    def _begin(self, node: Node) -> None:
-        """Connect to ``node``, which hosts the topics that it hosted at the last time."""
-        for name, endpoint in list(self._listener.store.items(REMOTE)):
-            topic = self._known(node, name) if endpoint.decode() == node.endpoint else None
-            if topic is not None and not topic.hosted and topic not in self._owners:
-                self._assign(node, topic)
-        node.connect()
+    def _begin(self, *nodes: Node) -> Work:
+        """Connect to ``nodes``, which host the topics that they hosted at the last time."""
+        hosts = {node.endpoint.encode(): node for node in nodes}
+        for number, (name, endpoint) in enumerate(list(self._listener.store.items(REMOTE))):
+            node = hosts.get(endpoint)
+            if node is not None:
+                topic = self._known(node, name)
+                if topic is not None and not topic.hosted and topic not in self._owners:
+                    self._assign(node, topic)
+            if node is not None or not number % _ROWS:
+                yield
+        for node in nodes:
+            if self.running:
+                node.connect()
 
     def _known(self, node: Node, name: bytes | str) -> Topic | None:
         """Return the topic of this name, which ``node`` hosts; None if it is refused."""
