@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from unittest.mock import patch
 
@@ -195,7 +196,67 @@ class GetTests(CopyCase):
         self.publish(1)
         self.publish(2)
         assert self.get(client) == [*names(0, 5), *names(6, 8)]
-        assert not list(self.a.store.items(COPIES))
+        (copy,) = self.a.store.items(COPIES)
+        assert json.loads(copy[1])["live_from"] == -1
+
+    def stop_storing(self, client: Client) -> list[str]:
+        """Copy, and let the host store the topic no more; return the messages that were read."""
+        self.get(client)
+        self.b.broker.topics.named("t").durability = Durability.NONE
+        # The first is delivered while the copy has not ended.
+        self.publish(1)
+        self.publish(2)
+        return [*names(0, 5), *names(6, 8)]
+
+    def store_again(self) -> None:
+        self.b.broker.topics.named("t").durability = Durability.ASYNC
+
+    def test_a_topic_that_the_host_stores_again(self) -> None:
+        client = self.subscribe()
+        before = self.stop_storing(client)
+        self.store_again()
+        self.publish(2)
+        assert self.get(client) == [*before, *names(8, 10)]
+        for number in range(10, 14):
+            self.publish(1)
+            assert self.get(client) == [*before, *names(8, number + 1)]
+        self.publish(2, carry=False)
+        assert self.get(client) == [*before, *names(8, 16)]
+        self.cable.snap()
+        self.publish(1)
+        self.reconnect()
+        assert self.get(client) == [*before, *names(8, 17)]
+
+    def test_a_topic_that_the_host_stores_only_later(self) -> None:
+        self.b.broker.topics.named("t").durability = Durability.NONE
+        client = self.subscribe()
+        self.world.settle()
+        self.publish(2)
+        assert self.get(client) == names(5, 7)
+        self.store_again()
+        self.publish(2)
+        assert self.get(client) == names(5, 9)
+
+    def test_a_topic_that_the_host_stores_again_while_it_is_away(self) -> None:
+        client = self.subscribe()
+        before = self.stop_storing(client)
+        assert self.get(client) == before
+        self.cable.snap()
+        self.store_again()
+        self.publish(2)
+        self.reconnect()
+        assert self.get(client) == [*before, *names(8, 10)]
+
+    def test_after_a_restart_of_this_broker(self) -> None:
+        before = self.stop_storing(self.subscribe())
+        self.cable.snap()
+        store = self.a.store
+        self.store_again()
+        self.publish(2)
+        self.start(store=store)
+        client = self.a.connect("nsd")
+        self.world.settle()
+        assert self.get(client) == [*before, *names(8, 10)]
 
     def test_a_topic_that_is_closed_at_the_host(self) -> None:
         listener = self.b.listeners["spot"]

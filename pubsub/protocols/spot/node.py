@@ -187,6 +187,7 @@ class Node:
             log.warn("{node} is disconnected", node=self.endpoint)
         if self._connection is connection:
             self._connection = None
+            self._copies.interrupted()
             log.warn(
                 "{node} is disconnected; its {count} topics cannot be reached",
                 node=self.endpoint,
@@ -304,5 +305,6 @@ class Node:
 
     def unwant(self, topic: Topic) -> None:
         """See ``Upstream``."""
+        self._copies.interrupted(topic)
         if self._connection is not None:
             self._connection.unsubscribe(topic)

@@ -72,6 +72,8 @@ class TopicCopies:
         self._beginning: set[str] = set()
         # Topics that the host has no history of, as it said when it was asked the last time.
         self._kept: set[str] = set()
+        # Those of them that are subscribed to since then: all their messages are stored here.
+        self._gapless: set[str] = set()
         # The copies from other hosts at the start.
         self._of_others: dict[str, TopicCopy] = {}
         # Copied topics of which the host has delivered messages since its last page.
@@ -108,11 +110,24 @@ class TopicCopies:
         return topic.name in self._copies or topic.name in self._kept
 
     def keep(self, topic: Topic) -> None:
-        """The host has no history of the topic: the messages that arrive are stored here."""
+        """The host has no history of the topic: the messages that arrive are stored here.
+
+        What was copied stays, also if the host stores the topic again.
+        """
         copy = self._copies.get(topic.name)
-        if copy is None or copy.has_begun:
-            self.drop(topic)
+        if copy is not None and copy.has_begun:
+            self._copies[topic.name] = due = TopicCopy(copy.epoch, copy.offset, -1)
+            self._save(topic, due)
+        self._delivered.discard(topic.name)
         self._kept.add(topic.name)
+        self._gapless.add(topic.name)
+
+    def interrupted(self, topic: Topic | None = None) -> None:
+        """Messages of ``topic``, or of all, do not arrive for a while."""
+        if topic is None:
+            self._gapless.clear()
+        else:
+            self._gapless.discard(topic.name)
 
     def follow(self, topic: Topic, earlier: TopicCopy | None) -> None:
         """The broker hosts ``topic`` now; ``earlier`` is the copy from the one before.
@@ -128,6 +143,7 @@ class TopicCopies:
     def drop(self, topic: Topic) -> TopicCopy | None:
         """Another broker hosts the topic, or its host does not store it; return the copy."""
         self._kept.discard(topic.name)
+        self._gapless.discard(topic.name)
         self._delivered.discard(topic.name)
         copy = self._copies.pop(topic.name, None)
         if copy is not None:
@@ -202,6 +218,8 @@ class TopicCopies:
     async def _begin(
         self, topic: Topic, reader: PageReader, due: TopicCopy | None
     ) -> TopicCopy | None:
+        if topic.name in self._gapless:
+            return await self._begin_again(topic, reader, due)
         self._beginning.add(topic.name)
         try:
             is_known = due is not None and await self._is_known(topic, reader, due)
@@ -219,10 +237,31 @@ class TopicCopies:
             self._listener.store.forget(topic.name)
         elif is_known:
             copy.epoch, copy.offset = due.epoch, due.offset
+        self._set(topic, copy)
+        return copy
+
+    async def _begin_again(
+        self, topic: Topic, reader: PageReader, due: TopicCopy | None
+    ) -> TopicCopy | None:
+        """Copy what follows if the host, which has had no history of the topic, has one now.
+
+        The messages before the end of it have arrived, and were stored here.
+        """
+        page = await reader.read(topic.name, "", 0)
+        if self._copies.get(topic.name) is not due or topic.name not in self._gapless:
+            return None
+        if not page.epoch:
+            self.keep(topic)
+            return None
+        copy = TopicCopy(page.epoch.decode(errors="replace"), page.end, page.end)
+        self._set(topic, copy)
+        return copy
+
+    def _set(self, topic: Topic, copy: TopicCopy) -> None:
         self._kept.discard(topic.name)
+        self._gapless.discard(topic.name)
         self._copies[topic.name] = copy
         self._save(topic, copy)
-        return copy
 
     async def _is_known(self, topic: Topic, reader: PageReader, due: TopicCopy) -> bool:
         """Return whether the earlier copy is one of this host, under another address."""
