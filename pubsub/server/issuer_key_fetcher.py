@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
@@ -22,9 +22,16 @@ from zope.interface import implementer
 
 from pubsub.broker.master_secrets import MasterSecret
 from pubsub.broker.secret_files import parse_key_set
-from pubsub.errors import PubSubError
+from pubsub.errors import ConfigurationError, PubSubError
 from pubsub.server.secret_settings import JWKS
-from pubsub.wire.outgoing_tls import ClientFiles, TlsEndpoint, tls_trouble
+from pubsub.wire.connect_errors import NOT_TLS
+from pubsub.wire.outgoing_tls import (
+    NOT_VERIFIED,
+    OTHER_NAME,
+    ClientFiles,
+    TlsEndpoint,
+    tls_trouble,
+)
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IProtocol
@@ -59,6 +66,7 @@ class IssuerKeyFetcher:
         agent = Agent.usingEndpointFactory(self._reactor, connections)
         fetching: Deferred[Any] = agent.request(b"GET", source.url.encode("ascii"), _HEADERS)
         fetching.addCallback(_content)
+        fetching.addErrback(connections.explain)
         fetching.addBoth(connections.close)
         fetching.addCallback(lambda content: self._parse(source.id, content))
         fetching.addTimeout(SECONDS, self._reactor, _overdue)
@@ -80,10 +88,13 @@ class _Connections:
         self._files = files
         self._endpoint: Any = None
         self._protocol: Any = None
+        self._transport: Any = None
+        self._place = ""
 
     def endpointForURI(self, uri: URI) -> Any:
         """See IAgentEndpointFactory."""
         host = uri.host.decode("ascii")
+        self._place = f"{host}:{uri.port}"
         self._endpoint = HostnameEndpoint(self._reactor, host, uri.port, timeout=SECONDS)
         if uri.scheme == b"https":
             self._endpoint = TlsEndpoint(self._endpoint, host, "http/1.1", self._files)
@@ -96,7 +107,21 @@ class _Connections:
 
     def _connected(self, protocol: IProtocol) -> IProtocol:
         self._protocol = protocol
+        # It knows what is wrong with a certificate, when the protocol has it no more.
+        self._transport = getattr(protocol, "transport", None)
         return protocol
+
+    def explain(self, failure: Failure) -> Failure:
+        """Return a FetchFailed that names the server, for a failure of the connection."""
+        if failure.check(FetchFailed, CancelledError, ConfigurationError):
+            return failure
+        # Agent wraps the reasons for which a connection has ended.
+        reasons = getattr(failure.value, "reasons", None) or [failure]
+        for reason in reasons:
+            trouble = tls_trouble(reason, self._transport)
+            if trouble:
+                return Failure(FetchFailed(f"{self._place}: {trouble}; {_remedy_of(trouble)}"))
+        return Failure(FetchFailed(f"{self._place}: {_text_of(reasons[0].value)}"))
 
     def close(self, result: Any) -> Any:
         """End the connection, if there is one; returns ``result``."""
@@ -146,16 +171,22 @@ def _overdue(result: Any, seconds: float) -> Any:
 
 def _explain(failure: Failure) -> Failure:
     """Return ``failure`` as a FetchFailed whose message is the reason."""
-    if failure.check(FetchFailed):
-        return failure
-    # Agent wraps the reasons for which a connection has ended.
-    for reason in getattr(failure.value, "reasons", [failure]):
-        trouble = tls_trouble(reason)
-        if trouble:
-            return Failure(FetchFailed(trouble))
-    reasons = getattr(failure.value, "reasons", None) or [failure]
-    return Failure(FetchFailed(_text_of(reasons[0].value)))
+    return failure if failure.check(FetchFailed) else Failure(FetchFailed(_text_of(failure.value)))
 
 
-def _text_of(error: BaseException) -> str:
+def _remedy_of(trouble: str) -> str:
+    """Return what to do about a failure of TLS."""
+    if trouble == NOT_TLS:
+        return "correct the port in jwks-url"
+    if trouble == OTHER_NAME:
+        return "write a name of the certificate in jwks-url"
+    if NOT_VERIFIED in trouble:
+        return (
+            "set jwks-ca to a file with the certificate of the server's authority, or let the "
+            "server send a valid chain"
+        )
+    return "check the TLS of the server"
+
+
+def _text_of(error: BaseException | None) -> str:
     return str(error) or type(error).__name__

@@ -82,8 +82,9 @@ class ClientFiles:
 
 # OpenSSL's text for a reply that is not TLS.
 _NOT_TLS = "wrong version number"
-# That for a certificate that is not accepted; it does not say why.
-_NOT_VERIFIED = "certificate verify failed"
+NOT_VERIFIED = "certificate verify failed"
+"""OpenSSL's text for a certificate that is not accepted; it does not say why."""
+OTHER_NAME = "the certificate is for another name"
 
 NO_FILES = ClientFiles("tls")
 """The system's authorities, and no certificate of one's own."""
@@ -123,10 +124,10 @@ def tls_trouble(reason: Failure | None, transport: object = None) -> str:
     """
     error = None if reason is None else reason.value
     if isinstance(error, VerificationError):
-        return "the certificate is for another name"
+        return OTHER_NAME
     if isinstance(error, SSL.Error):
         text = reason_of(error)
-        if text == _NOT_VERIFIED:
+        if text == NOT_VERIFIED:
             text = ": ".join(filter(None, (text, _result_of_verification(transport))))
         return NOT_TLS if text == _NOT_TLS else f"TLS: {text}"
     return ""

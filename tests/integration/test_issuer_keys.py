@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import urllib.error
 import urllib.request
@@ -14,6 +15,8 @@ from typing import Any, TypeVar, cast
 import pytest
 import pytest_twisted  # type: ignore[import-untyped]
 from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import TCP4ServerEndpoint
+from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.threads import deferToThread
 
 from pubsub.broker.master_secrets import KeySource, MasterSecret
@@ -85,17 +88,40 @@ async def test_loopback_needs_no_tls() -> None:
 @on_reactor
 async def test_the_server_is_verified(server: KeyServer, tmp_path: Path) -> None:
     server.reply = server.send_keys("a")
-    assert "certificate" in await failure(url(server))
     other = Authority(tmp_path, "other")
-    assert "certificate" in await failure(url(server), other.file)
+    for text in (await failure(url(server)), await failure(url(server), other.file)):
+        assert re.fullmatch(
+            rf"{NAME}:{server.port}: TLS: certificate verify failed: .*certificate.*; set jwks-ca "
+            "to a file with the certificate of the server's authority, .*",
+            text,
+        ), text
     assert not server.requests
+
+
+@on_reactor
+async def test_a_server_without_tls() -> None:
+    from twisted.internet import reactor
+
+    class Plain(Protocol):
+        def connectionMade(self) -> None:
+            assert self.transport is not None
+            self.transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    endpoint: Any = TCP4ServerEndpoint(reactor, 0, interface=HOST)
+    port = await endpoint.listen(Factory.forProtocol(Plain))
+    place = f"{HOST}:{port.getHost().port}"
+    assert await failure(f"https://{place}/keys") == (
+        f"{place}: the port does not speak TLS; correct the port in jwks-url"
+    )
+    await port.stopListening()
 
 
 @on_reactor
 async def test_the_name_is_verified(server: KeyServer, authority: Authority) -> None:
     server.reply = server.send_keys("a")
     assert await failure(url(server, HOST), authority.file) == (
-        "the certificate is for another name"
+        f"{HOST}:{server.port}: the certificate is for another name; write a name of the "
+        "certificate in jwks-url"
     )
     assert not server.requests
 
@@ -140,7 +166,9 @@ async def test_a_connection_that_ends_early(server: KeyServer, authority: Author
     server.reply = lambda sock: None
     assert await failure(url(server), authority.file)
     server.close()
-    assert "refused" in await failure(url(server), authority.file)
+    text = await failure(url(server), authority.file)
+    assert text.startswith(f"{NAME}:{server.port}: ")
+    assert "refused" in text
 
 
 @pytest.mark.parametrize(
