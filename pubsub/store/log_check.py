@@ -16,7 +16,7 @@ from pubsub.store.catalog import Catalog
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_files import read_note
 from pubsub.store.log_view import LogView
-from pubsub.store.record import LOST, Found, Operation
+from pubsub.store.record import LOST, REWRITTEN, Found, Operation
 from pubsub.store.segment import SEGMENT_HEAD_BYTES, Segment, index_name
 from pubsub.store.segment_index import SegmentIndex
 from pubsub.store.segment_scan import add_damage, survey
@@ -63,7 +63,7 @@ class Inspected:
     damaged; ``lost`` are those that were lost before, as the log itself says. ``operations`` come
     with the base of their record, and ``unreadable`` has an error for each record whose operations
     are those of a later version. ``rest`` is the number of bytes behind the last record that are
-    not zeros. ``last`` is the last record.
+    not zeros. ``last`` is the last record. ``rewritten`` records have lost their operations.
     """
 
     index: RecordingIndex
@@ -74,6 +74,7 @@ class Inspected:
     messages: int = 0
     rest: int = 0
     last: Found | None = None
+    rewritten: bool = False
 
 
 def read_records(directory: LogDirectory, segment: Segment) -> Iterator[Found | tuple[int, int]]:
@@ -102,6 +103,8 @@ def inspect(directory: LogDirectory, segment: Segment) -> Inspected:
                 found.lost.append((item.head.base, item.head.stop))
             else:
                 found.messages += item.head.count
+            if item.head.epoch == REWRITTEN and item.head.count:
+                found.rewritten = True
             if item.head.sizes[6]:
                 try:
                     found.operations.append((item.head.base, item.operations()))

@@ -113,7 +113,7 @@ class LogRepair:
             if metadata is not None:
                 metadata.close()
         if is_made:
-            self._replace_metadata()
+            self._replace_metadata(_have_all(segments, found))
         self._directory.sync()
 
     def _nothing(self) -> StartError:
@@ -227,7 +227,7 @@ class LogRepair:
         metadata.close()
         return None
 
-    def _replace_metadata(self) -> None:
+    def _replace_metadata(self, is_complete: bool) -> None:
         """Put the new metadata in their place, in one step, and the old ones aside.
 
         What could be read of these is in no other file, so that they stay until then.
@@ -239,9 +239,15 @@ class LogRepair:
             if os.path.lexists(self._directory.path / (METADATA + ending)):
                 self._files.put_aside(METADATA + ending, f"{METADATA} is another file now")
         self._directory.rename(_MADE, METADATA)
+        if is_complete:
+            self._report(f"{METADATA} was made again from the segments, which have all of it")
+            return
         self._report(
-            f"{METADATA} was made again from the segments; values whose records have expired or "
-            "were rewritten are lost, unless they could be read from the old file"
+            f"{METADATA} was made again from the segments; topics, queue keys, identities of nsd "
+            "and positions of readers whose records have expired or were rewritten are lost, "
+            "unless they could be read from the old file: restore a backup of the file if there "
+            "is one; otherwise set queue keys again before clients connect, as topics without "
+            "one are open, and let readers without a position begin at an offset of your choice"
         )
 
     def _make_metadata(
@@ -305,3 +311,11 @@ class LogRepair:
         stop = max(state.stop, read_note(self._directory, state.log_id))
         if stop > at:
             self._report(f"offsets {at} to {stop - 1} are lost: they were written and are missing")
+
+
+def _have_all(segments: Sequence[Segment], found: Sequence[Inspected]) -> bool:
+    """Return whether the segments have all operations of the log."""
+    numbers = [one.head.sequence for one in segments]
+    return numbers == list(range(1, len(numbers) + 1)) and not any(
+        one.rewritten or one.damaged for one in found
+    )

@@ -245,6 +245,36 @@ class SegmentTests(RepairCase):
             shutil.rmtree(self.path)
 
 
+class LostValueTests(RepairCase):
+    """The report says whether queue keys and positions of readers may be lost"""
+
+    def made(self) -> str:
+        """Return the line about the metadata."""
+        self.remove_metadata()
+        (line,) = [one for one in self.repair() if "was made again" in one]
+        return line
+
+    def test_segments_with_all_operations(self) -> None:
+        before = self.stored()
+        assert self.made() == "metadata.db was made again from the segments, which have all of it"
+        assert self.stored() == before
+
+    def test_rewritten_segments(self) -> None:
+        with history(self.path) as log:
+            self.rewrite(log)
+        self.check_lost()
+
+    def test_segments_that_were_removed(self) -> None:
+        self.segments()[0].unlink()
+        self.check_lost()
+
+    def check_lost(self) -> None:
+        before, line = self.stored(), self.made()
+        assert len(self.stored()) < len(before)
+        assert "queue keys, identities of nsd and positions of readers" in line
+        assert "set queue keys again before clients connect" in line
+
+
 class CutCopyTests(RepairCase):
     """A rewritten segment that was cut before the segments that it replaces were removed"""
 
