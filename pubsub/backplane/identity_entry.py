@@ -24,7 +24,8 @@ from pubsub.backplane.shared_position import SharedPosition
 from pubsub.broker.identity_sharing import FormerNumbers, IdentityContent
 
 _VERSION = 1
-_MAX_VALUE = 512 * 1024
+MAX_VALUE = 512 * 1024
+"""Bytes of the largest value."""
 _CONTEXT = b"pubsub identity"
 _LIMIT = 2**62
 
@@ -118,7 +119,7 @@ def encode_identity(entry: IdentityEntry) -> bytes:
 
 def decode_identity(value: bytes) -> IdentityEntry:
     """Return the entry; raises MalformedEntry."""
-    found = decode_members(value, _VERSION, _MAX_VALUE)
+    found = decode_members(value, _VERSION, MAX_VALUE)
     log, owner, channels = found.get("log"), found.get("owner", ""), found.get("channels", [])
     if not isinstance(log, str) or not isinstance(owner, str) or not _are_texts(channels):
         raise MalformedEntry
@@ -142,7 +143,7 @@ def encode_points(entry: PointsEntry) -> bytes:
 
 def decode_points(value: bytes) -> PointsEntry:
     """Return the entry; raises MalformedEntry."""
-    found = decode_members(value, _VERSION, _MAX_VALUE)
+    found = decode_members(value, _VERSION, MAX_VALUE)
     points = []
     for one in _list(found.get("points")):
         offset, position = _list(one, 2)
@@ -157,7 +158,7 @@ def encode_limit(offset: int) -> bytes:
 
 def decode_limit(value: bytes) -> int:
     """Return the limit; raises MalformedEntry."""
-    return _number(decode_members(value, _VERSION, _MAX_VALUE).get("limit"))
+    return _number(decode_members(value, _VERSION, MAX_VALUE).get("limit"))
 
 
 def encode_claim(wanted: WantedIdentity) -> bytes:
@@ -167,7 +168,7 @@ def encode_claim(wanted: WantedIdentity) -> bytes:
 
 def decode_claim(value: bytes) -> WantedIdentity:
     """Return the request; raises MalformedEntry."""
-    found = decode_members(value, _VERSION, _MAX_VALUE)
+    found = decode_members(value, _VERSION, MAX_VALUE)
     name = found.get("name")
     if not isinstance(name, str):
         raise MalformedEntry

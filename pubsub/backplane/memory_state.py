@@ -23,6 +23,8 @@ class MemoryBucket:
 
     refuses = False
     """Whether there is no room for further values."""
+    max_bytes = 1024 * 1024
+    """Bytes of the largest value."""
 
     def __init__(self) -> None:
         self.entries: dict[str, StateEntry] = {}
@@ -81,6 +83,8 @@ class MemoryState:
         bucket = self._bucket
         if self in bucket.apart:
             return fail(BackplaneAway("the engine is away"))
+        if len(value) > bucket.max_bytes:
+            return fail(BackplaneAway("the value is too large for the engine"))
         if bucket.refuses:
             return fail(BackplaneAway("the engine refuses it: no room"))
         before = bucket.entries.get(key)
@@ -89,6 +93,10 @@ class MemoryState:
         bucket.seconds[key] = seconds
         self._changes += 1
         return succeed(bucket.write(key, value))
+
+    def max_bytes(self) -> int:
+        """See ``ISharedState``."""
+        return self._bucket.max_bytes
 
     def figures(self) -> Mapping[str, float]:
         """See ``ISharedState``."""

@@ -12,10 +12,12 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from pubsub.backplane.coverage import Coverage
+from pubsub.backplane.identity_entry import MAX_VALUE
 from pubsub.backplane.nats_connection import NatsConnection
 from pubsub.backplane.nats_history import HistoryStream, NatsStream
 from pubsub.backplane.nats_state import NatsState
 from pubsub.backplane.nats_work import Change, Outbound
+from pubsub.backplane.shared_state import HEADER_BYTES
 from pubsub.backplane.subjects import subject_of, subject_of_prefix
 from pubsub.broker.publisher_gates import Gate
 from pubsub.errors import StartError
@@ -32,6 +34,8 @@ log = Logger()
 _START, _STALLED, _COMPLAINTS, _STILL_AWAY = 5.0, 5.0, 10.0, 30.0
 # Bytes that are taken over in one reactor tick.
 _TAKEN = 512 * 1024
+# Bytes of the largest message that the brokers send: the largest value of the shared state.
+_NEEDED = MAX_VALUE + HEADER_BYTES
 # The engine's default, until it is known.
 _LIMIT = 1024**2
 _AT_START = "the broker is starting"
@@ -63,7 +67,7 @@ class NatsBackplane:
         if history is not None:
             stream = self._connection.history = HistoryStream(history)
             self.history = NatsStream(stream, self._connection.run, lambda: self.limit)
-        self.state = NatsState(self._connection)
+        self.state = NatsState(self._connection, lambda: self.limit)
         self._receive: Callable[[Envelopes], object] = lambda envelopes: None
         self._coverage = Coverage()
         self._changes: list[Change] = []
@@ -74,7 +78,7 @@ class NatsBackplane:
         self._stalled = False
         self._stall_timer: Any = None
         self._complained = self._logged_at = float("-inf")
-        self._logged = ""
+        self._logged, self._small = "", 0
         # Why it could not be used, since the last connection.
         self._unusable: set[str] = set()
         self._queued = 0
@@ -211,8 +215,22 @@ class NatsBackplane:
         self.limit = limit
         self.link = secrets.randbits(64)
         log.info("backplane: connected to {server}", server=server)
+        if limit < _NEEDED:
+            self._warn_of_limit(limit)
         if self.history is not None and self.history.watcher is not None:
             self.history.watcher.joined()
+
+    def _warn_of_limit(self, limit: int) -> None:
+        self.complaint = f"max_payload of nats-server is {limit} bytes; set it to {_NEEDED} or more"
+        if limit != self._small:
+            self._small = limit
+            log.warn(
+                "backplane: max_payload of nats-server is {limit} bytes: identities of nsd that "
+                "need more are refused further channels, and such sessions are not shared; set it "
+                "to {needed} or more",
+                limit=limit,
+                needed=_NEEDED,
+            )
 
     def away(self, reason: str) -> None:
         """See ``Watcher``."""

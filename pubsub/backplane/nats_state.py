@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NoReturn
 
 from twisted.internet.defer import Deferred, fail
@@ -10,7 +10,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pubsub.backplane.nats_work import Away
-from pubsub.backplane.shared_state import ISharedState
+from pubsub.backplane.shared_state import HEADER_BYTES, ISharedState
 from pubsub.errors import BackplaneAway
 
 if TYPE_CHECKING:
@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 
 @implementer(ISharedState)
 class NatsState:
-    """The bucket of the engine that ``connection`` is connected to, as the reactor sees it."""
+    """The bucket of the engine that ``connection`` is connected to, as the reactor sees it.
 
-    def __init__(self, connection: NatsConnection) -> None:
+    ``limit`` returns the bytes of the largest message that the engine takes.
+    """
+
+    def __init__(self, connection: NatsConnection, limit: Callable[[], int]) -> None:
         self._connection = connection
+        self._limit = limit
         self._changes = 0
 
     def open(self, watcher: StateWatcher) -> None:
@@ -45,6 +49,10 @@ class NatsState:
             return fail(BackplaneAway("the engine is away"))
         done = self._connection.run(lambda: session.put(key, value, expected, seconds))
         return done.addErrback(_away)
+
+    def max_bytes(self) -> int:
+        """See ``ISharedState``."""
+        return max(self._limit() - HEADER_BYTES, 0)
 
     def figures(self) -> Mapping[str, float]:
         """See ``ISharedState``."""

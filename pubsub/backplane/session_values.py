@@ -288,7 +288,7 @@ class SessionValues:
             value = encode_session(entry)
             nbytes = len(value)
             self.too_large.discard(key)
-            if nbytes > MAX_VALUE:
+            if nbytes > min(MAX_VALUE, self._state.max_bytes()):
                 if self.shared.get(key) is one:
                     self.too_large.add(key)
                 value = encode_session(SessionEntry(self._run, ended=True))

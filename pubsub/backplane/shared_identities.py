@@ -21,6 +21,7 @@ from pubsub.backplane import state_format
 from pubsub.backplane.entry_format import MalformedEntry
 from pubsub.backplane.identity_claims import IdentityClaims
 from pubsub.backplane.identity_entry import (
+    MAX_VALUE,
     IdentityEntry,
     KnownNumber,
     WantedIdentity,
@@ -34,7 +35,7 @@ from pubsub.backplane.log_numbers import LogNumbers
 from pubsub.backplane.name_locks import NameLocks
 from pubsub.backplane.session_positions import SessionPositions
 from pubsub.backplane.shared_state import in_time
-from pubsub.broker.identity_sharing import IdentityClaim, IdentityContent
+from pubsub.broker.identity_sharing import MAX_CHANNELS, IdentityClaim, IdentityContent
 from pubsub.errors import BackplaneAway
 
 if TYPE_CHECKING:
@@ -133,6 +134,12 @@ class SharedIdentities(Service):
     def limit(self) -> int:
         """See ``IdentitySharing``."""
         return self._numbers.limit
+
+    @property
+    def max_channels(self) -> int:
+        """See ``IdentitySharing``."""
+        most: int = self._state.max_bytes()
+        return min(MAX_CHANNELS, max(most - (MAX_VALUE - MAX_CHANNELS), most // 2))
 
     def is_current(self, name: str) -> bool:
         """See ``IdentitySharing``."""

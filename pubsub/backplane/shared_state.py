@@ -13,6 +13,8 @@ from pubsub.errors import BackplaneAway
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
 
+HEADER_BYTES = 1024
+"""Bytes of the largest message of the engine that are not for a value."""
 ANSWER_SECONDS = 5.0
 """Seconds that an answer of the engine may take."""
 
@@ -61,6 +63,9 @@ class ISharedState(Interface):
         BackplaneAway if the engine cannot be reached; the value may have been set nevertheless.
         Unless ``seconds`` is 0, the key is removed after that time, without a report.
         """
+
+    def max_bytes() -> int:
+        """Return the bytes of the largest value that the engine takes, as far as is known."""
 
     def figures() -> Mapping[str, float]:
         """Return totals such as ``state_changes``."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nats.errors import Error as NatsError
+from nats.errors import MaxPayloadError
 from nats.js.api import (
     AckPolicy,
     ConsumerConfig,
@@ -204,6 +205,8 @@ class StateBucket:
             return await _put(self._js, key, value, expected, seconds)
         except APIError as error:
             raise BackplaneAway(f"the engine refuses it: {text_of_error(error)}") from None
+        except MaxPayloadError:
+            raise BackplaneAway("the value is larger than max_payload of the engine") from None
         except (TimeoutError, NatsError, OSError):
             raise BackplaneAway("the engine does not answer") from None
 

@@ -101,6 +101,10 @@ class IdentitySharing(Protocol):
     """Whether the engine is there."""
 
     @property
+    def max_channels(self) -> int:
+        """Bytes of the channels of one identity that can be shared at present."""
+
+    @property
     def limit(self) -> int:
         """The offset before which messages may be given to clients."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 
 from tests.integration.broker import TIMEOUT, Start, listen
 from tests.integration.clients import Nsd, message
-from tests.integration.nats_server import NatsServer
+from tests.integration.nats_server import NatsServer, nats_server
 from tests.integration.places import Load, Place, same, settle
 from tests.unit.user_files import user_file
 from tests.waiting import until
@@ -156,3 +157,28 @@ def test_identities_of_users_stay_theirs(
     assert found == [] or (kills and found == ["first"])
     again.do("Publish", "bob", message=message("second"))
     until(lambda: again.get("bobs-second", after)[-1]["body"] == "second", "second")
+
+
+def test_an_engine_that_takes_only_small_values(start: Start, tmp_path: Path) -> None:
+    """One log line, and an identity that would not fit gets an error that says so."""
+    settings = tmp_path / "nats.conf"
+    settings.write_text("max_payload: 16384\n")
+    with nats_server(tmp_path, "-c", str(settings)) as server:
+        here, there = both(start, server, tmp_path)
+        here.broker.wait_line(r"backplane: max_payload of nats-server is 16384 bytes: identities")
+        channels = [f"{number:0200}" for number in range(60)]
+        with Nsd.to(here.broker) as client:
+            for channel in channels:
+                client.do("Open", channel)
+            answers = [client.ask("Subscribe", "ada", channel=channel) for channel in channels]
+        kinds = [one.get("error", "") for one in answers]
+        fit = kinds.index("LIMIT REACHED: subscriptions")
+        assert 20 < fit < 50
+        assert set(kinds) == {"", "LIMIT REACHED: subscriptions"}
+        with Nsd.to(there.broker) as client:
+            client.do("Subscribe", "ada", channel=channels[0])
+        status = json.loads(here.get("/v1/status"))
+        assert "max_payload" in status["stats"]["backplane"]["complaint"]
+        for place in (here, there):
+            place.broker.stop()
+            assert place.broker.output.count("max_payload of nats-server") == 1

@@ -20,7 +20,6 @@ from pubsub.backplane.identity_entry import (
 )
 from pubsub.backplane.shared_identities import SharedIdentities
 from pubsub.broker.identity_sharing import IdentityContent
-from pubsub.protocols.nsd import moved_identity
 from pubsub.protocols.nsd.identities import PLACE_BYTES
 from tests.profiles import rounds
 from tests.unit import nsd_lines as wire
@@ -736,7 +735,7 @@ class UpkeepTests(IdentityCase):
         assert when == 101
 
     async def test_too_many_channels(self) -> None:
-        self.patch(moved_identity, "MAX_CHANNELS", 30)
+        self.patch(shared_identities, "MAX_CHANNELS", 30)
         await self.begin("a", "b" * 20, "c" * 20)
         await self.done(self.here, wire.subscribe("ada", "a"))
         await self.done(self.here, wire.subscribe("ada", "b" * 20))
@@ -748,12 +747,34 @@ class UpkeepTests(IdentityCase):
         await self.begin("a", "b")
         identities = self.here.house.factories["nsd"]._identities
         identities.subscribe("old", "a", 10, 10)
-        self.patch(moved_identity, "MAX_CHANNELS", 1)
+        self.patch(shared_identities, "MAX_CHANNELS", 1)
         await self.done(self.here, wire.subscribe("old", "b"))
         await self.pass_time(1)
         assert identity_key("old") not in self.bucket.entries
         self.here.publish("a", b"0")
         assert bodies(await self.polled(self.here, "old", 0, 1)) == ["0"]
+
+    async def test_an_engine_that_takes_only_small_values(self) -> None:
+        self.bucket.max_bytes = 1000
+        names = [f"{number:0100}" for number in range(6)]
+        await self.begin(*names)
+        for name in names[:4]:
+            await self.done(self.here, wire.subscribe("ada", name))
+        assert await self.ask(self.here, wire.subscribe("ada", names[4])) == wire.error(
+            "LIMIT REACHED: subscriptions"
+        )
+        await self.done(self.there, wire.subscribe("ada", names[0]))
+        assert self.there.identities.figures()["identities_taken"] == 1
+
+    async def test_an_engine_that_takes_less_than_before(self) -> None:
+        """An identity that is too large now goes on at its broker."""
+        await self.begin(*"abcde")
+        for name in "abcd":
+            await self.done(self.here, wire.subscribe("ada", name))
+        self.bucket.max_bytes = 20
+        await self.done(self.here, wire.subscribe("ada", "e"))
+        self.here.publish("e", b"0")
+        assert bodies(await self.polled(self.here, "ada", 0, 1)) == ["0"]
 
     async def test_memory_is_full(self) -> None:
         await self.begin("a")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
+from pubsub.broker.identity_sharing import MAX_CHANNELS
 from pubsub.errors import LimitReached, MemoryExhausted
 from pubsub.protocols.nsd.moved_identity import MovedIdentity
 from pubsub.protocols.nsd.nsd_identity import NsdIdentity
@@ -53,6 +54,7 @@ class Identities:
         self.ended: Callable[[NsdIdentity], None] = lambda identity: None
         """Is called with an identity that ends, before."""
         self.is_shared = False
+        self.max_channels: Callable[[], int] = lambda: MAX_CHANNELS
         """Whether other brokers may have the identities."""
         self.wanted: set[str] = set()
         """Names that were opened while the engine was away, and perhaps some others."""
@@ -121,8 +123,8 @@ class Identities:
             raise LimitReached("identities")
         have = known.channels if known is not None else ()
         if channel is not None and channel not in have:
-            moved = None if known is None else known.moved
-            if len(have) >= subscriptions or not (moved is None or moved.has_room(channel)):
+            moved, most = None if known is None else known.moved, self.max_channels()
+            if len(have) >= subscriptions or not (moved is None or moved.has_room(channel, most)):
                 raise LimitReached("subscriptions")
         if known is None and self._memory.full:
             raise MemoryExhausted("identities")

@@ -49,6 +49,7 @@ class IdentityMoves:
         self._identities, self._sharing = identities, sharing
         self._given: dict[int, None] = {}
         identities.is_shared, identities.changed = True, sharing.changed
+        identities.max_channels = lambda: sharing.max_channels
         identities.ended = self._ended
         sharing.holder = self
 
@@ -64,7 +65,7 @@ class IdentityMoves:
         if identity is None:
             return None
         moved = identity.share()
-        if moved.is_too_large:
+        if moved.is_too_large(self._sharing.max_channels):
             return None
         return moved.content(identity.opened, identity.owner, identity.channels)
 
@@ -176,7 +177,8 @@ class IdentityMoves:
         identity = self._identities.here(name)
         if identity is None:
             return False
-        if not self._sharing.is_current(name) and not identity.share().is_too_large:
+        is_shared = not identity.share().is_too_large(self._sharing.max_channels)
+        if is_shared and not self._sharing.is_current(name):
             return False
         return not isinstance(request, Get) or self._position(identity, request.after) is not None
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pubsub.broker.identity_sharing import (
-    MAX_CHANNELS,
     ClaimedIdentity,
     FormerNumbers,
     IdentityContent,
@@ -65,14 +64,19 @@ class MovedIdentity:
         """Count the bytes of channels that are added, or removed if ``sign`` is -1."""
         self.nbytes += sign * sum(map(channel_bytes, channels))
 
-    def has_room(self, channel: str) -> bool:
-        """Return whether the identity can be shared with this channel, too."""
-        return self.is_too_large or self.nbytes + channel_bytes(channel) <= MAX_CHANNELS
+    def has_room(self, channel: str, most: int) -> bool:
+        """Return whether the identity can be shared with this channel, too.
 
-    @property
-    def is_too_large(self) -> bool:
-        """True for an identity of an earlier version with more channels than can be shared."""
-        return self.nbytes > MAX_CHANNELS
+        Its channels may have ``most`` bytes.
+        """
+        return self.is_too_large(most) or self.nbytes + channel_bytes(channel) <= most
+
+    def is_too_large(self, most: int) -> bool:
+        """Return whether the identity has more channels than can be shared.
+
+        An earlier version has made it, or the engine takes less than before.
+        """
+        return self.nbytes > most
 
     def record(self) -> dict[str, object]:
         """Return the members to store."""
