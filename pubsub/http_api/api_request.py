@@ -112,6 +112,10 @@ class RequestChannel(Marked, Protocol):
         """True once the connection is on the way to its end."""
 
     @property
+    def has_place(self) -> bool:
+        """Whether the connection is admitted beyond the bounds, for a request of an operator."""
+
+    @property
     def end_reason(self) -> str:
         """The reason for the end of the connection, once it is closing."""
 

@@ -111,7 +111,7 @@ class BoundedChannel(HTTPChannel):
         self._head_bytes = self._receivedHeaderSize + _HEADER_BYTES * self._receivedHeaderCount
         if isinstance(self._transferDecoder, _ChunkedTransferDecoder):
             self._transferDecoder._maxTrailerHeadersSize = _TRAILER_BYTES
-        if self._has_place:
+        if self.has_place:
             self._check_place()
         super().allHeadersReceived()
 
@@ -140,7 +140,8 @@ class BoundedChannel(HTTPChannel):
     # At the bounds of memory and of connections
 
     @property
-    def _has_place(self) -> bool:
+    def has_place(self) -> bool:
+        """Whether the connection is admitted beyond the bounds, for a request of an operator."""
         return self._places.is_taken_by(self)
 
     def _check_place(self) -> None:
@@ -155,7 +156,7 @@ class BoundedChannel(HTTPChannel):
 
     def checkPersistence(self, request: Request, version: bytes) -> bool:
         """See ``HTTPChannel``: a place is for one request."""
-        if self._has_place:
+        if self.has_place:
             request.responseHeaders.setRawHeaders(b"connection", [b"close"])
             return False
         return bool(super().checkPersistence(request, version))
@@ -163,12 +164,12 @@ class BoundedChannel(HTTPChannel):
     @property
     def idle_seconds(self) -> float:
         """The seconds that the connection may be without a request; zero stands for a minute."""
-        return PLACE_SECONDS if self._has_place else self.listener.idle_timeout
+        return PLACE_SECONDS if self.has_place else self.listener.idle_timeout
 
     @property
     def arrival_seconds(self) -> float:
         """The seconds in which a request must arrive unless it is fast; zero: no limit."""
-        return PLACE_SECONDS if self._has_place else self.listener.frame_seconds
+        return PLACE_SECONDS if self.has_place else self.listener.frame_seconds
 
     # Turns
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pubsub.errors import LimitReached
+from pubsub.http_api.api_error import UNAVAILABLE, ApiError
 from pubsub.http_api.chunked_response import ChunkedResponse
 from pubsub.http_api.follow_formats import EVENT_STREAM, RETRY_MILLISECONDS, chunk
 from pubsub.http_api.live_response import RESPONSE_BYTES
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 
 EVENTS, LINES = "events", "jsonl"
 """The formats."""
-# Followers that begin at the memory bound: operators look then. They are fewer than the places of
-# operators, which have single requests too.
+# Followers that begin at the bounds of memory or connections: operators look then. They are fewer
+# than the places of operators, which have single requests too.
 _SPARED = 4
 _TYPES = {EVENTS: EVENT_STREAM, LINES: "application/x-ndjson"}
 
@@ -40,8 +42,11 @@ class StatusFeed:
         listener.statistics.each_second.append(self._send)
 
     async def follow(self, request: ApiRequest, access: RequestAccess, format: str) -> None:
-        """Answer ``request`` until it ends; raises MemoryExhausted."""
-        spared = sum(one.spared for one in self._followers) < _SPARED
+        """Answer ``request`` until it ends; raises MemoryExhausted or ApiError."""
+        spared = self._listener.memory.full or request.channel.has_place
+        if spared and sum(one.spared for one in self._followers) >= _SPARED:
+            self._listener.memory.check()
+            raise ApiError.from_refusal(LimitReached("connections"), UNAVAILABLE)
         follower = StatusFollower(self._listener, request, access, format, spared)
         self._followers[follower] = None
         try:
@@ -87,8 +92,8 @@ class StatusFollower(ChunkedResponse):
         format: str,
         spared: bool = False,
     ) -> None:
-        self.spared = spared and listener.memory.full
-        """Whether it began at the memory bound."""
+        self.spared = spared
+        """Whether it began at a bound."""
         super().__init__(listener, request, RESPONSE_BYTES, spared)
         self.format = format
         self._access = access

@@ -160,6 +160,19 @@ class ConnectionTests(SynchronousTestCase):
         assert refused.answer().error == (503, "limit-reached")
         assert refused.closed
 
+    def test_some_operators_can_follow_the_state(self) -> None:
+        token = self.house.token("admin")
+        followers = [self.house.connect() for _ in range(_SPARED)]
+        for client in followers:
+            client.ask("GET", "/v1/status?follow=1", token=token)
+            assert b'"stats"' in client.stream.received
+        self.house.pass_time(int(3 * PLACE_SECONDS))
+        assert not any(client.closed for client in followers)
+        client = self.house.connect()
+        client.ask("GET", "/v1/status?follow=1", token=token)
+        assert client.answer().error == (503, "limit-reached")
+        assert self.house.get("/v1/status", token=token).status == 200
+
     def test_a_client_that_leaves_makes_room(self) -> None:
         client = self.house.connect()
         self.clients[0].stream.lose()
