@@ -41,9 +41,13 @@ _Result = TypeVar("_Result")
 
 @dataclass(slots=True)
 class _LostEntry:
-    """An entry that is taken for damaged: when it failed last, and what is lost of it."""
+    """An entry that is taken for damaged: when it failed last, and what is lost of it.
+
+    Readers still ask for it if they have not given it up, but upkeep has found it.
+    """
 
     last: float
+    given_up: bool = False
     pages: frozenset[int] = frozenset()
     ranges: list[ByteRange] = field(default_factory=list)
 
@@ -78,7 +82,7 @@ class ReadErrors:
             if error.errno != errno.EIO or not self._is_given_up(key):
                 raise
             index = segment.index_or_damage()
-            self._lose(segment, key, [(segment.base, segment.stop)])
+            self._report(segment, self._lose(key, [(segment.base, segment.stop)]))
         else:
             self._forget(key)
         return index
@@ -91,7 +95,7 @@ class ReadErrors:
         key = (segment.head.sequence, entry.number)
         lost = self._lost.get(key)
         pages: frozenset[int] = frozenset()
-        if lost is not None and self._seconds() < lost.last + _PAUSE:
+        if lost is not None and lost.given_up and self._seconds() < lost.last + _PAUSE:
             # Each attempt at a broken page may take the disk seconds.
             pages = lost.pages
         else:
@@ -103,34 +107,41 @@ class ReadErrors:
             else:
                 self._forget(key)
                 return found, True
-        return self._around(segment, entry, key, pages), False
+        found, ranges = self._around(segment, entry, key, pages)
+        self._report(segment, ranges)
+        return found, False
 
     def records_at_once(self, segment: Segment, entry: IndexEntry) -> list[Found | ByteRange]:
-        """As ``records``, without patience: what fails is damaged, as far as is known."""
+        """As ``records``, without patience, for a caller that reports what is damaged.
+
+        It is damaged until a reader gets it.
+        """
         try:
             return list(segment.records(entry))
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
-        return self._around(segment, entry, None, frozenset())
+        key = (segment.head.sequence, entry.number)
+        self._note(key)
+        return self._around(segment, entry, key, frozenset())[0]
+
+    def lose(self, segment: Segment) -> None:
+        """All of a segment is damaged, as the caller reports, until a reader gets its index."""
+        key = (segment.head.sequence, _INDEX)
+        self._note(key)
+        self._lose(key, [(segment.base, segment.stop)])
 
     def _around(
-        self,
-        segment: Segment,
-        entry: IndexEntry,
-        key: _EntryKey | None,
-        known: frozenset[int],
-    ) -> list[Found | ByteRange]:
-        """Return the records of an entry that are not in broken pages, and the ranges of others."""
+        self, segment: Segment, entry: IndexEntry, key: _EntryKey, known: frozenset[int]
+    ) -> tuple[list[Found | ByteRange], list[ByteRange]]:
+        """Return the records of an entry that are not in broken pages, and the ranges of others.
+
+        The second list has the ranges that were not known.
+        """
         data, pages = _read_around(segment, entry, known)
         found = list(segment.records_in(entry, data))
-        if key is not None:
-            with self._lock:
-                lost = self._lost.get(key)
-                if lost is not None:
-                    lost.pages = pages
-            self._lose(segment, key, [one for one in found if not isinstance(one, Found)])
-        return found
+        ranges = [one for one in found if not isinstance(one, Found)]
+        return found, self._lose(key, ranges, pages)
 
     def _is_given_up(self, key: _EntryKey) -> bool:
         """Note an error; return whether there were others for so long that it stays."""
@@ -144,26 +155,38 @@ class ReadErrors:
                 failing = self._failing[number] = _FailingSegment(now, now)
             failing.last = now
             failing.entries.add(entry)
-            if key not in self._lost and now < failing.first + PATIENCE:
+            lost = self._lost.get(key)
+            is_known = lost is not None and lost.given_up
+            if not is_known and now < failing.first + PATIENCE:
                 return False
+        lost = self._note(key)
+        lost.last, lost.given_up = now, True
+        return True
+
+    def _note(self, key: _EntryKey) -> _LostEntry:
+        with self._lock:
             if key not in self._lost:
                 _make_room(self._lost)
-            self._lost.setdefault(key, _LostEntry(now)).last = now
-            return True
+            return self._lost.setdefault(key, _LostEntry(self._seconds()))
 
-    def _lose(self, segment: Segment, key: _EntryKey, ranges: list[ByteRange]) -> None:
+    def _lose(
+        self, key: _EntryKey, ranges: list[ByteRange], pages: frozenset[int] = frozenset()
+    ) -> list[ByteRange]:
+        """Note what is lost of an entry; return the ranges that were not known."""
         ranges = [one for one in ranges if one[0] < one[1]]
         with self._lock:
             lost = self._lost.get(key)
             if lost is not None:
-                lost.ranges = ranges
+                lost.ranges, lost.pages = ranges, pages
+        return [one for one in ranges if self._damage.note(*one)]
+
+    def _report(self, segment: Segment, ranges: list[ByteRange]) -> None:
         for start, stop in ranges:
-            if self._damage.note(start, stop):
-                log.error(
-                    "history: the disk does not give offsets {first} to {last} in {name}: readers "
-                    "skip them as damaged, and they are tried again each minute; check the disk "
-                    "(dmesg)", first=start, last=stop - 1, name=segment.name,
-                )  # fmt: skip
+            log.error(
+                "history: the disk does not give offsets {first} to {last} in {name}: readers skip "
+                "them as damaged, and they are tried again each minute; check the disk (dmesg)",
+                first=start, last=stop - 1, name=segment.name,
+            )  # fmt: skip
 
     def _forget(self, key: _EntryKey) -> None:
         """Note that the disk has given an entry."""

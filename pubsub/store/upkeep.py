@@ -222,6 +222,7 @@ class Upkeep:
         if self._rewrite is None:
             sources = [] if self._low else self._plan.next(self._writer.unapplied)
             for one in self._plan.take_unreadable():
+                self._catalog.read_errors.lose(one)
                 self._report_damaged(one.base, one.stop)
             if not sources:
                 return False

@@ -214,6 +214,34 @@ class TransientTests(ReadErrorCase):
         self.log = self.open()
         assert self.read() == ({*range(40)}, [])
 
+    def test_the_check_after_a_crash(self) -> None:
+        """What it finds is no longer damaged when a reader gets it."""
+        self.break_page()
+        (first, *_) = self.log.catalog.segments
+        errors = self.log.catalog.read_errors
+        found = [
+            errors.records_at_once(first, first.index.entry(number))
+            for number in range(len(first.index))
+        ]
+        assert [one for items in found for one in items if isinstance(one, tuple)] == [(20, 21)]
+        assert self.log.catalog.damage.ranges(0) == [(20, 21)]
+        assert raised(OSError, self.read).errno == errno.EIO
+        self.disk.broken = set()
+        assert self.read() == ({*range(40)}, [])
+        assert self.log.catalog.damage.ranges(0) == []
+
+    def test_a_segment_that_upkeep_cannot_open(self) -> None:
+        (first, *_) = self.log.catalog.segments
+        first.release()
+        self.disk.names = (first.name, first.name.replace(".log", ".index"))
+        for _ in range(20):
+            self.log.upkeep.step(0)
+        assert self.log.catalog.damage.ranges(0) == [(0, 40)]
+        assert raised(OSError, self.read).errno == errno.EIO
+        self.disk.names = ()
+        assert self.read() == ({*range(40)}, [])
+        assert self.log.catalog.damage.ranges(0) == []
+
     def contents(self) -> dict[str, bytes]:
         return {one.name: one.read_bytes() for one in self.path.glob("*.log")}
 
