@@ -261,8 +261,15 @@ class MoveTests(SpotCase):
         await self.got(await self.join(there, b"bob"), publish(b"t", b"1"))
 
     async def test_a_session_that_is_too_large(self) -> None:
-        here, there = await self.two()
         self.patch(session_values, "MAX_VALUE", 2000)
+        await self.check_too_large()
+
+    async def test_a_session_that_is_too_large_for_the_engine(self) -> None:
+        self.bucket.max_bytes = 2000
+        await self.check_too_large()
+
+    async def check_too_large(self) -> None:
+        here, there = await self.two()
         topics = [b"topic-%d" % number for number in range(200)]
         client = await self.join(here, b"bob", *map(subscribe, topics))
         for topic in (b"t", b"u"):
