@@ -57,9 +57,7 @@ def _errors(store: Path, written: Path | None = None) -> Iterator[None]:
         # Names without a directory are those of files in the history.
         # Those of a directory that is open are its descriptor.
         name = "." if isinstance(error.filename, int) else error.filename
-        path = written if name is None else store / name
-        if path is not None:
-            error.filename = str(path)
+        error.filename = str((written or store) if name is None else store / name)
         raise
     except sqlite3.Error as error:
         if not is_damage(error):
@@ -122,7 +120,7 @@ def repair(store: Path) -> None:
 def backup(path: Path, store: Path) -> int:
     """Copy the history to the new directory PATH, also while a broker runs.
 
-    The exit code is 1 if a segment cannot be read, and is not in the copy.
+    The exit code is 1 if a segment, or a part of one, cannot be read, and is not in the copy.
     """
     return _copy(store, path, "backup of")
 
@@ -132,8 +130,8 @@ def _copy(source: Path, target: Path, what: str) -> int:
 
     with _errors(source, target):
         catalog, left_out = copy_log(source, target)
-    for name, reason in sorted(left_out.items()):
-        click.echo(f"{name} is not in the copy: {reason}")
+    for line in left_out:
+        click.echo(line)
     click.echo(f"{target}: {what} offsets {catalog.first} to {catalog.stop}")
     return 1 if left_out else 0
 
@@ -144,7 +142,7 @@ def _copy(source: Path, target: Path, what: str) -> int:
 def restore(directory: Path, store: Path) -> int:
     """Copy the backup in DIR to the directory of a history.
 
-    The exit code is 1 if a segment cannot be read, and is not in the copy.
+    The exit code is 1 if a segment, or a part of one, cannot be read, and is not in the copy.
     """
     return _copy(directory, store, "restored")
 

@@ -2,11 +2,13 @@
 
 A segment that is complete gets a second name if the copy is on the same file system, and is copied
 otherwise, as it is not written to again. The newest is copied up to its last record that is intact.
-The copy is a log that was closed properly, so the same function restores it.
+The copy is a log that was closed properly, so the same function restores it. What the disk does not
+give is zero in the copy, which is damage there.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Sequence
@@ -24,17 +26,19 @@ from pubsub.store.segment import SEGMENT_HEAD_BYTES, Segment, index_name
 
 # The broker may rewrite or remove segments while they are copied, this many times.
 _ATTEMPTS = 10
+# Bytes that are read at a time, and where the disk does not give them.
+_CHUNK, _PAGE = 1024**2, 4096
 
 
 class _Changed(Exception):
     """The broker has rewritten or removed a segment meanwhile."""
 
 
-def copy_log(source: Path, target: Path) -> tuple[Catalog, dict[str, str]]:
+def copy_log(source: Path, target: Path) -> tuple[Catalog, list[str]]:
     """Copy the log in ``source`` to ``target``, which must not exist or be an empty directory.
 
-    Returns what was copied, and the reasons why files were not, by name. Raises OSError,
-    sqlite3.Error or StartError. The copy has its name when it is complete.
+    Returns what was copied, and a line for each file that was not, or not completely. Raises
+    OSError, sqlite3.Error or StartError. The copy has its name when it is complete.
     """
     # The present directory has its name then, which "." has not.
     target = target.absolute()
@@ -47,7 +51,7 @@ def copy_log(source: Path, target: Path) -> tuple[Catalog, dict[str, str]]:
     try:
         new.mkdir(mode=0o700, parents=True)
         try:
-            catalog = _copy(view, new)
+            catalog, broken = _copy(view, new)
             os.rename(new, target)
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)
@@ -55,19 +59,23 @@ def copy_log(source: Path, target: Path) -> tuple[Catalog, dict[str, str]]:
     finally:
         view.close()
     _sync(target.parent)
-    return catalog, view.unusable
+    left_out = [
+        f"{name} is not in the copy: {reason}" for name, reason in sorted(view.unusable.items())
+    ]
+    return catalog, [*left_out, *broken]
 
 
 def _is_empty(path: Path) -> bool:
     return path.is_dir() and not any(path.iterdir())
 
 
-def _copy(view: LogView, new: Path) -> Catalog:
+def _copy(view: LogView, new: Path) -> tuple[Catalog, list[str]]:
     for _ in range(_ATTEMPTS):
         for left in new.iterdir():
             left.unlink()
         try:
-            return _copy_once(view, new)
+            broken: list[str] = []
+            return _copy_once(view, new, broken), broken
         except (_Changed, FileNotFoundError):
             continue
     raise StartError(
@@ -75,19 +83,19 @@ def _copy(view: LogView, new: Path) -> Catalog:
     )
 
 
-def _copy_once(view: LogView, new: Path) -> Catalog:
+def _copy_once(view: LogView, new: Path, broken: list[str]) -> Catalog:
     # Before the segments: these have the operations that the copy of the metadata does not have.
     view.metadata.copy_to(new / METADATA)
     with closing(Metadata(new / METADATA)) as metadata:
         catalog = view.refresh()
         segments = catalog.segments
         _check_unchanged(metadata, segments[:-1])
-        rows = [_copy_complete(view, new, segment) for segment in segments[:-1]]
+        rows = [_copy_complete(view, new, segment, broken) for segment in segments[:-1]]
         for segment in segments[-1:]:
             if segment.sealed:
-                rows.append(_copy_complete(view, new, segment))
+                rows.append(_copy_complete(view, new, segment, broken))
             else:
-                _copy_growing(view.directory, new, segment)
+                _copy_growing(view.directory, new, segment, broken)
         kept = {(row.base, row.sequence) for row in rows}
         known = [(row.base, row.sequence) for row in metadata.segments()]
         metadata.replace_segments([key for key in known if key not in kept], rows, catalog.low)
@@ -113,24 +121,24 @@ def _check_unchanged(copied: Metadata, segments: Sequence[Segment]) -> None:
                 raise _Changed
 
 
-def _copy_complete(view: LogView, new: Path, segment: Segment) -> SealedSegment:
+def _copy_complete(view: LogView, new: Path, segment: Segment, broken: list[str]) -> SealedSegment:
     head = segment.head
-    _link_or_copy(view.directory, segment.name, new)
+    _link_or_copy(view.directory, segment.name, new, broken)
     size = (new / segment.name).stat().st_size
     last = segment.last_timestamp
     index = index_name(segment.name)
     try:
         view.directory.size(index)
-        _link_or_copy(view.directory, index, new)
+        _link_or_copy(view.directory, index, new, broken)
     except (FileNotFoundError, StartError):
         # There is none, or something else. It is made again when the segment is read.
-        last = segment.index.last_timestamp
+        last = segment.index_or_damage().last_timestamp
     return SealedSegment(
         head.base, head.sequence, segment.stop, size, head.salt, head.created, last
     )
 
 
-def _link_or_copy(directory: LogDirectory, name: str, new: Path) -> None:
+def _link_or_copy(directory: LogDirectory, name: str, new: Path, broken: list[str]) -> None:
     try:
         os.link(name, new / name, src_dir_fd=directory.file, follow_symlinks=False)
     except FileNotFoundError:
@@ -138,25 +146,60 @@ def _link_or_copy(directory: LogDirectory, name: str, new: Path) -> None:
     except OSError:
         # Another file system, or one without links.
         file = directory.open(name, os.O_RDONLY)
-        with os.fdopen(file, "rb") as given, _create(new / name) as copy:
-            shutil.copyfileobj(given, copy, 1024**2)
+        try:
+            with _create(new / name) as copy:
+                _copy_bytes(file, copy, os.fstat(file).st_size, name, broken)
+        finally:
+            os.close(file)
 
 
-def _copy_growing(directory: LogDirectory, new: Path, segment: Segment) -> None:
+def _copy_bytes(file: int, copy: BinaryIO, size: int, name: str, broken: list[str]) -> None:
+    """Copy the first ``size`` bytes of ``file``; those that the disk does not give are zero."""
+    lost = 0
+    for at in range(0, size, _CHUNK):
+        stop = min(at + _CHUNK, size)
+        data = _read(file, name, at, stop)
+        if data is not None:
+            copy.write(data)
+            continue
+        for start in range(at, stop, _PAGE):
+            page = _read(file, name, start, min(start + _PAGE, stop))
+            if page is None:
+                page = bytes(min(_PAGE, stop - start))
+                lost += len(page)
+            copy.write(page)
+    if lost:
+        broken.append(
+            f"{name}: the disk does not give {lost} bytes, which are zeros in the copy; check the "
+            "disk (dmesg)"
+        )
+
+
+def _read(file: int, name: str, start: int, stop: int) -> bytes | None:
+    """Return these bytes; None if the disk does not give them."""
+    try:
+        data = os.pread(file, stop - start, start)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return None
+    if len(data) < stop - start:
+        raise StartError(f"{name} became shorter while it was copied")
+    return data
+
+
+def _copy_growing(directory: LogDirectory, new: Path, segment: Segment, broken: list[str]) -> None:
     """Copy the records that are complete, and mark the end of the log."""
     index = segment.index
     stop, end = index.stop, index.end
     closed, _ = encode(Record(stop, flags=CLOSED), segment.head.salt, 0, stop)
     file = directory.open(segment.name, os.O_RDONLY)
-    with os.fdopen(file, "rb") as given, _create(new / segment.name) as copy:
-        left = end
-        while left:
-            data = given.read(min(left, 1024**2))
-            if not data:
-                raise StartError(f"{segment.name} became shorter while it was copied")
-            copy.write(data)
-            left -= len(data)
-        copy.write(b"".join(closed))
+    try:
+        with _create(new / segment.name) as copy:
+            _copy_bytes(file, copy, end, segment.name, broken)
+            copy.write(b"".join(closed))
+    finally:
+        os.close(file)
 
 
 def _create(path: Path) -> BinaryIO:

@@ -152,9 +152,8 @@ class LogRepair:
             # What is written now would stay when the disk gives the records again.
             raise StartError(
                 f"history: the disk does not give all of {segment.name} ({error.strerror}), so the "
-                "history is not repaired: check the disk (dmesg), copy the directory to another "
-                "one with a program that goes on after errors, such as ddrescue, and repair the "
-                "copy"
+                "history is not repaired: check the disk (dmesg), make a copy on another disk with "
+                "pubsub history backup, and repair that"
             ) from None
         for start, stop in found.damaged:
             self._report(f"{segment.name}: {describe_range(start, stop)} and are lost")

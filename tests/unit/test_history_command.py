@@ -589,7 +589,9 @@ class BackupTests(HistoryCase):
 
     def test_a_copy_that_fails_leaves_nothing(self) -> None:
         with (
-            patch("shutil.copyfileobj", side_effect=OSError(28, "No space left on device")),
+            patch(
+                "pubsub.store.log_backup._read", side_effect=OSError(28, "No space left on device")
+            ),
             patch("os.link", side_effect=OSError(18, "Invalid cross-device link")),
         ):
             code, out = self.run_on("backup", str(self.backup))

@@ -367,7 +367,8 @@ class MetadataTests(RepairCase):
             full = OSError(errno.ENOSPC, "No space left on device")
             with patch(f"pubsub.store.{place}", side_effect=full):
                 code, out = self.run_on("repair")
-            assert (code, out.splitlines()[-1]) == (1, "pubsub: No space left on device"), place
+            line = f"pubsub: {self.path}: No space left on device"
+            assert (code, out.splitlines()[-1]) == (1, line), place
             assert (self.path / "metadata.db").read_bytes() == damaged
         self.repair()
         assert self.stored() == before

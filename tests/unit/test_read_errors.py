@@ -8,12 +8,15 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import NoReturn
 
 from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.commands.history import history
-from pubsub.store import read_errors, segment
+from pubsub.store import log_backup, read_errors, segment
+from pubsub.store.log_check import LogCheck
+from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_reader import offset_at, read_page, read_parcel, topics_in
 from pubsub.store.log_view import LogView
 from pubsub.store.read_errors import PATIENCE, ReadErrors
@@ -47,6 +50,10 @@ class _Disk:
             self.failures += 1
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return os.pread(file, size, start)
+
+    def link(self, *given: object, **named: object) -> None:
+        """Another disk has no links to files of this one."""
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
     def open(self, name: str, *given: object, **named: object) -> int:
         """Open a file, unless it is one of ``names``."""
@@ -286,4 +293,29 @@ class CommandTests(ReadErrorCase):
 
     def test_a_repair_changes_nothing(self) -> None:
         _, out = self.run_on("repair")
-        assert "copy the directory to another one" in out, out
+        assert "make a copy on another disk" in out, out
+
+    def test_a_copy_on_another_disk_has_the_rest(self) -> None:
+        self.break_page()
+        self.close()
+        self.patch(log_backup, "os", self.disk)  # type: ignore[no-untyped-call]
+        copy = self.path.with_name("copy")
+        result = CliRunner().invoke(history, ["backup", str(copy), "--store", str(self.path)])
+        assert "the disk does not give 4096 bytes, which are zeros in the copy" in result.output
+        self.disk.broken = set()
+        with closing(LogCheck(copy)) as check:
+            problems = list(check.problems())
+            assert [one.partition(": ")[2] for one in problems] == ["offsets 20 to 20 are damaged"]
+            assert check.messages == 39
+
+    def test_errors_without_a_file_name_the_directory(self) -> None:
+        error = OSError(errno.EIO, os.strerror(errno.EIO))
+        self.close()
+        self.patch(LogDirectory, "segments", lambda _: _raise(error))  # type: ignore[no-untyped-call]
+        result = CliRunner().invoke(history, ["check", "--store", str(self.path)])
+        assert isinstance(result.exception, OSError)
+        assert result.exception.filename == str(self.path)
+
+
+def _raise(error: OSError) -> NoReturn:
+    raise error
