@@ -46,6 +46,11 @@ class Token:
     issuer: str = ""
     audience: frozenset[str] = frozenset()
 
+    @property
+    def holder(self) -> tuple[str, str]:
+        """The subject and the id of its issuer: access rules decide by them."""
+        return self.subject, self.secret.source
+
     def permits(self, permission: str) -> bool:
         """Return whether the token grants ``permission``, which its issuer has to be allowed to."""
         claimed, allowed = self.permissions, self.secret.actions

@@ -126,6 +126,25 @@ class PublishTests(MixedCase):
         assert self.answer(fast, both(WRITER)) == wire.error(3, NO_PERMISSION, SPORT) * 2
         assert reader.take() == wire.message(b"n1", b"n2", b"n3")
 
+    def test_tokens_of_two_issuers(self) -> None:
+        """Rules may tell them apart, whatever the name: the rights of one are not the other's."""
+        fast, reader = self.start(secrets={"main": KEY, "partner": OTHER_KEY})
+        fast.document["access"] = [{"allow": "*", "issuer": "main"}]
+        fast.reloader().reload()
+        theirs = wire.grant("publish", sub="eve", secret=OTHER_KEY)
+        refused = wire.error(3, NO_PERMISSION, SPORT) * 2
+        client = fast.client(wire.publish(WRITER, b"n") + wire.publish(theirs, b"s", topic=SPORT))
+        assert client.take() == wire.error(3, NO_PERMISSION, SPORT)
+        client.send(both(WRITER, theirs))
+        assert client.take() == refused
+        client.send(wire.publish(WRITER, b"n"))
+        assert client.take() == b""
+        reader.take()
+        assert self.answer(fast, both(WRITER, theirs)) == refused
+        assert self.answer(fast, both(theirs, WRITER)) == wire.error(3, NO_PERMISSION) * 3
+        of_main = wire.message(b"n1", b"n2", b"n3") + wire.message(b"s1", b"s2", topic=SPORT)
+        assert reader.take() == of_main
+
     def test_a_rate_limit(self) -> None:
         fast, reader = self.start(rate_messages=4)
         answer = self.answer(fast, both(WRITER))

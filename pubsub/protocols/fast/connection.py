@@ -67,8 +67,8 @@ class FastConnection(Connection):
     _subscriptions: Subscriptions | None = None
     # Of the last messages, if they were published soon and no other packet has come since.
     _proof: Proof | None = None
-    # The subject of the last messages' token, whose rights the publisher has.
-    _publishing_subject: str | None = None
+    # The holder of the last messages' token, whose rights the publisher has.
+    _holder: tuple[str, str] | None = None
     owned: set[Topic] | None = None
     """The exclusive topics that end with this connection (see ``TopicOwnership``)."""
 
@@ -227,9 +227,9 @@ class FastConnection(Connection):
         return self.listener.access_for(token_identity(token, self.identity.host))
 
     def _publish_with(self, token: Token) -> None:
-        """Give the publisher the rights of ``token``, which are looked up for a new subject."""
-        if token.subject != self._publishing_subject:
-            self._publishing_subject = token.subject
+        """Give the publisher the rights of ``token``, which are looked up for a new holder."""
+        if token.holder != self._holder:
+            self._holder = token.holder
             self._publisher.access = self._access_with(token)
 
     def _authorized(self, raw: bytes, topic_id: int, permission: str | None) -> tuple[Token, Topic]:

@@ -57,10 +57,10 @@ class Proofs:
         )
 
     def find(self, sources: Sequence[Source]) -> Proof | None:
-        """Return a proof whose token stands for those of all ``sources``, of one subject.
+        """Return a proof whose token stands for those of all ``sources``, of one holder.
 
         None if some messages are to be refused, if a token has not been verified before, or if
-        there are several subjects.
+        there are several holders.
         """
         key = tuple(sources)
         proof = self._proofs.get(key)
@@ -91,7 +91,7 @@ class Proofs:
                     return None
             if found is None:
                 found = each.token
-            elif each.token.subject != found.subject:
+            elif each.token.holder != found.holder:
                 return None
             if each.ends < last:
                 last = each.ends
