@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import lru_cache
 from sys import maxsize
 from typing import TYPE_CHECKING, Protocol
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
     from pubsub.interfaces import Encoding, HeadEncoding, RunEncoding
     from pubsub.kernel import Head
+
+# Topics whose heads are looked up in a step, and the units of work for them (see
+# ``sliced_routing.py``); topics for which the kernel makes an encoder in a unit.
+_STEP, _STEP_UNITS, _IN_UNIT = 64, 10, 6
 
 
 class BatchEncoder(Protocol):
@@ -55,9 +59,43 @@ def make_sparse_encoder(given: Mapping[int, Encoding], number: int) -> BatchEnco
 
     The time that this takes depends on the encodings that are given.
     """
-    if len(set(map(type, given.values()))) == 1 and hasattr(next(iter(given.values())), "heads"):
-        return _HeadEncoder(given, number)  # type: ignore[arg-type]
-    return _RunEncoder(given, number)
+    if not _have_heads(given):
+        return _RunEncoder(given, number)
+    heads: list[tuple[Head, ...]] = [()] * number
+    for index, encoding in given.items():
+        heads[index] = _heads_of(encoding)  # type: ignore[arg-type]
+    return _HeadEncoder(given, heads)  # type: ignore[arg-type]
+
+
+def encoder_in_steps(
+    given: Mapping[int, Encoding],
+    number: int,
+    known: Callable[[int, Encoding], BatchEncoder | None],
+) -> Generator[int, None, BatchEncoder]:
+    """Do as ``make_sparse_encoder``, in steps; yields the units of work of each but the last.
+
+    ``known`` returns an encoder for one topic alone, if there is one. It has the heads already,
+    which take far longer to make, and to free, than all else here.
+    """
+    if not _have_heads(given):
+        return _RunEncoder(given, number)
+    heads: list[tuple[Head, ...]] = [()] * number
+    for count, (index, encoding) in enumerate(given.items(), 1):
+        one = known(index, encoding)
+        if isinstance(one, _HeadEncoder):
+            heads[index] = one.heads
+        else:
+            heads[index] = _heads_of(encoding)  # type: ignore[arg-type]
+        if count % _STEP == 0:
+            yield _STEP_UNITS
+    if len(given) > _STEP:
+        yield len(given) // _IN_UNIT
+    return _HeadEncoder(given, heads)  # type: ignore[arg-type]
+
+
+def _have_heads(given: Mapping[int, Encoding]) -> bool:
+    types = set(map(type, given.values()))
+    return len(types) == 1 and hasattr(next(iter(given.values())), "heads")
 
 
 def too_large(encoder: BatchEncoder, batch: Batch) -> Counter[int]:
@@ -100,15 +138,13 @@ class _Encoder:
 
 
 class _HeadEncoder(_Encoder):
-    """A step of the kernel for each message."""
+    """A step of the kernel for each message. If there is one index, ``heads`` are those of it."""
 
-    __slots__ = ("_frames", "_variable")
+    __slots__ = ("_frames", "_variable", "heads")
 
-    def __init__(self, given: Mapping[int, HeadEncoding], number: int) -> None:
-        super().__init__(given, number)
-        heads: list[tuple[Head, ...]] = [()] * number
-        for index, encoding in given.items():
-            heads[index] = _heads_of(encoding)  # type: ignore[arg-type]
+    def __init__(self, given: Mapping[int, HeadEncoding], heads: list[tuple[Head, ...]]) -> None:
+        super().__init__(given, len(heads))
+        self.heads = heads[0] if len(heads) == 1 else ()
         one = next(iter(given.values()))
         self._frames = FrameEncoder(heads, one.variable_at, one.variable_size)
         self.writer = self._frames

@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 from weakref import ReferenceType, ref
 
-from pubsub.broker.encoders import make_sparse_encoder
+from pubsub.broker.encoders import BatchEncoder, encoder_in_steps
 from pubsub.broker.targets import Targets
 
 if TYPE_CHECKING:
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 _NOTED = 64
 MAKING = 5
 """Units (see ``sliced_routing.py``) for an audience that is made or changed."""
-# Subscribers that are looked at in one unit, and that are compared in one.
-_PIECE, _COMPARED = 20, 200
+# Subscribers that are looked at in one unit, and that are compared in one. Topics that are observed
+# in as many units as an audience takes.
+_PIECE, _COMPARED, _NOTIFIED = 20, 200, 200
 # Roughly the relative costs of a subscription that is looked at by itself and in `map`.
 _SLOW, _FAST = 3, 1
 
@@ -40,18 +41,21 @@ _SLOW, _FAST = 3, 1
 class MixedAudience(Targets["Recipient"]):
     """Subscribers of the same ones of several topics; ``wanted`` has the topics' indexes.
 
-    ``encodings`` has the encoding of each of these, in ascending order; ``number`` is that of all
-    topics.
+    ``encodings`` has the encoding of each of these, in ascending order; ``encoder`` is for batches
+    of all topics.
     """
 
     __slots__ = ("encoder", "encodings", "pending", "wanted")
 
     def __init__(
-        self, encodings: Mapping[int, Encoding], number: int, targets: Iterable[Recipient] = ()
+        self,
+        encodings: Mapping[int, Encoding],
+        encoder: BatchEncoder,
+        targets: Iterable[Recipient] = (),
     ) -> None:
         super().__init__(targets)
         self.encodings = encodings
-        self.encoder = make_sparse_encoder(encodings, number)
+        self.encoder = encoder
         self.wanted = frozenset(encodings)
         self.pending: list[QueuedDelivery] = []
 
@@ -153,7 +157,7 @@ class TopicMix:
         changed, self._changed = self._changed, {}
         for recipient in changed:
             self._leave(recipient)
-            self._join(self._encodings_of(recipient), (recipient,))
+            yield from self._join(self._encodings_of(recipient), (recipient,))
             yield MAKING
         self._is_preparing = False
         for recipient in [one for one in self._changed if self._has_left(one)]:
@@ -166,7 +170,7 @@ class TopicMix:
         encodings = self._encodings_of(recipient)
         if not encodings:
             return None
-        return MixedAudience(encodings, len(self.topics), (recipient,))
+        return MixedAudience(encodings, _at_once(self._encoder_of(encodings)), (recipient,))
 
     # Changes
 
@@ -212,18 +216,32 @@ class TopicMix:
         if not audience and self._by_encodings is not None:
             del self._by_encodings[_key(audience.encodings)]
 
-    def _join(self, encodings: Mapping[int, Encoding], recipients: Sequence[Recipient]) -> None:
+    def _join(
+        self, encodings: Mapping[int, Encoding], recipients: Sequence[Recipient]
+    ) -> Iterator[int]:
         if not encodings or not recipients:
             return
         assert self._by_encodings is not None
         key = _key(encodings)
         audience = self._by_encodings.get(key)
         if audience is None:
-            audience = MixedAudience(encodings, len(self.topics))
-            self._by_encodings[key] = audience
+            encoder = yield from self._encoder_of(encodings)
+            recipients = _still_there(recipients)
+            if not recipients:
+                return
+            audience = self._by_encodings[key] = MixedAudience(encodings, encoder)
         for recipient in recipients:
             audience.add(recipient)
             self._audience_of[recipient] = audience
+
+    def _encoder_of(self, encodings: Mapping[int, Encoding]) -> Generator[int, None, BatchEncoder]:
+        """Make the encoder of an audience; yields the units of work of each step but the last."""
+        return encoder_in_steps(encodings, len(self.topics), self._encoder_of_group)
+
+    def _encoder_of_group(self, index: int, encoding: Encoding) -> BatchEncoder | None:
+        """Return the encoder of the subscribers of one of the topics, if there still are any."""
+        group = self.topics[index].groups.get(encoding)
+        return None if group is None else group.encoder
 
     def _encodings_of(self, recipient: Recipient) -> dict[int, Encoding]:
         """Return the encoding of each topic that ``recipient`` subscribes to, by index."""
@@ -243,13 +261,16 @@ class TopicMix:
 
     def _make_audiences(self) -> Iterator[int]:
         self._by_encodings = {}
-        for topic in self.topics:
+        # Subscriptions that change after a topic's turn are looked at below, and noted besides.
+        for number, topic in enumerate(self.topics, 1):
             topic.notify_of_changes(self._reference)
+            if number % _NOTIFIED == 0:
+                yield MAKING
         if not any(topic.groups for topic in self.topics):
             return
         together = yield from self._together()
         if together is not None:
-            self._join(*together)
+            yield from self._join(*together)
         else:
             yield from self._join_apart()
 
@@ -292,8 +313,18 @@ class TopicMix:
         for places, recipients in alike.items():
             found = [groups[place] for place in places]
             encodings = {index: group.encoding for index, group in found}
-            self._join(encodings, _still_there(recipients))
+            yield from self._join(encodings, _still_there(recipients))
             yield MAKING + len(recipients) // _PIECE
+
+
+def _at_once(steps: Generator[int, None, BatchEncoder]) -> BatchEncoder:
+    """Take all ``steps``, and return the result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            encoder: BatchEncoder = done.value
+            return encoder
 
 
 def _pieces(recipients: Sequence[Recipient]) -> Iterator[Sequence[Recipient]]:

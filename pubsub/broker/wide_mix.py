@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pubsub.broker.batch import Batch
-from pubsub.broker.topic_mix import MAKING, TopicMix
+from pubsub.broker.topic_mix import TopicMix
 
 if TYPE_CHECKING:
     from pubsub.broker.router import Router
@@ -28,8 +28,8 @@ _LOOKED_AT = 250_000
 # Topics that have to be routed, for each that is known, before audiences that were too many are
 # looked for again.
 _PATIENCE = 16
-# Topics that are looked at in a step; to make an audience of as many takes as long.
-_STEP = 50
+# Topics that are looked at in a step, and units of work (see ``sliced_routing.py``) of a step.
+_STEP, _UNITS = 50, 4
 # Topics times changed subscribers that are looked at in a read, which takes up to 1 ms.
 _CHANGED = 20_000
 # Estimated bytes of a topic with its address, and of a topic in an audience, for the memory budget.
@@ -147,8 +147,7 @@ class WideMix:
             # The messages of the audiences are not for the subscribers that join them.
             self._router.hand_over()
             for units in mix.prepare():
-                # An audience takes time for each topic.
-                for _ in range(1 if units < MAKING else 1 + len(mix.topics) // _STEP):
+                for _ in range(1 + units // _UNITS):
                     yield
             self._fit(mix.prepared())
         else:

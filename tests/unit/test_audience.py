@@ -14,6 +14,7 @@ from pubsub.broker.audience import (
     Share,
     joined,
 )
+from pubsub.broker.encoders import make_encoder
 from pubsub.broker.topic_mix import MixedAudience, TopicMix
 from pubsub.broker.topics import DeliverySource, QueuedDelivery, Recipient, SubscriberGroup, Topic
 from pubsub.interfaces import Encoding
@@ -287,7 +288,7 @@ class MixTests(MixCase):
         assert TopicMix(self.topics).audiences() == ()
 
     def test_the_topics_of_an_audience(self) -> None:
-        audience = MixedAudience({0: Lines(), 2: Lines()}, 3)
+        audience = MixedAudience({0: Lines(), 2: Lines()}, make_encoder([Lines(), None, Lines()]))
         assert audience.wanted == frozenset({0, 2})
         assert audience.targets == ()
         assert audience.pending == []
