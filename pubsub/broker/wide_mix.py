@@ -93,7 +93,13 @@ class WideMix:
         except KeyError:
             return None
         topics = tuple(map(mix.topics.__getitem__, places))
-        if len(set(places)) < len(places) or not all(map(is_hosted, topics)):
+        if len(set(places)) < len(places):
+            return None
+        if not all(map(is_hosted, topics)):
+            # A topic that has ended while the mix was made may have its name again.
+            for address, topic in zip(addresses, topics, strict=True):
+                if not topic.hosted:
+                    self.discard(address)
             return None
         return WideRead(mix, topics, places)
 

@@ -202,6 +202,21 @@ class LimitTests(WideCase):
         self.work()
         assert self.transport.writes[-1].endswith(b"a0\nagain1\n")
 
+    def test_a_topic_that_ends_and_comes_back_while_the_mix_is_made(self) -> None:
+        self.patch(wide_mix, "_STEP", 1)  # type: ignore[no-untyped-call]
+        with patch.object(Slices, "run_later") as run_later:
+            self.read("a", "b", "c")
+        work, then = run_later.call_args.args
+        assert [next(work) for _ in "abc"] == [None] * 3
+        self.broker.topics.remove(self.topics["b"])
+        self.topics["b"] = self.broker.topics.create("b")
+        assert not self.is_wide("a", "b")
+        assert list(work)
+        then()
+        self.is_wide("a", "b")
+        self.work()
+        assert self.is_wide("a", "b")
+
     def test_too_many_audiences(self) -> None:
         self.patch(wide_mix, "_AUDIENCES", 2)  # type: ignore[no-untyped-call]
         for name in "ab":
