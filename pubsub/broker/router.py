@@ -162,10 +162,11 @@ class Router:
             if indexes is None:
                 indexes = batch.columns.words(of_indexes=True)
             self.collect(audience, batch, Share(mix.topics, indexes, audience.wanted))
-        if self.behind and not self.behind.isdisjoint(mix.topics):
+        behind, topics = self.behind, mix.topics
+        if behind and (len(topics) > batch.count or not behind.isdisjoint(topics)):
             for index, count, _ in batch.columns.totals():
-                if mix.topics[index].behind:
-                    mix.topics[index].passed += count
+                if topics[index].behind:
+                    topics[index].passed += count
         if self.pending:
             self.flush_soon()
 
