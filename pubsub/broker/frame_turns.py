@@ -2,7 +2,8 @@
 
 A read can have tens of thousands of short requests, or of frames that are refused, and each takes
 some 10 to 50 µs. So a tick handles ``FRAMES`` of them, of all clients together; a client that has
-more goes on in slices, and is not read from meanwhile. Messages that the kernel scans do not count.
+more goes on in slices, and is not read from meanwhile. Messages that the kernel scans do not count,
+unless those of each topic have to be published on their own.
 """
 
 from __future__ import annotations
@@ -12,9 +13,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pubsub.broker.slices import Slices, Work
+    from pubsub.kernel import Columns
 
 FRAMES = 100
 """Frames that are handled one by one in a tick."""
+RUNS = 4
+"""Runs of messages of one address that count as a frame."""
+# Messages that are split into runs together.
+_PIECE = 1024
+TURN_BYTES = 4096
+"""Bytes of a read that are scanned in a turn."""
 _TOGETHER, _STEP = 20, 4
 """Frames of the rest that are handled together if nobody else has any, and those of a step.
 
@@ -67,3 +75,21 @@ class FrameTurns:
     def _begin_tick(self) -> None:
         self._left = FRAMES
         self._begun = False
+
+
+def publish_runs(
+    columns: Columns, publish: Callable[[Columns], object], turn_over: Callable[[], bool]
+) -> int:
+    """Call ``publish`` for consecutive messages of one address each, in their order.
+
+    Stops when ``turn_over`` says that others are to be served; returns how many messages were
+    published.
+    """
+    done = 0
+    while done < columns.count:
+        for number, (_index, run) in enumerate(columns.slice(done, done + _PIECE).runs(), 1):
+            publish(run)
+            done += run.count
+            if number % RUNS == 0 and turn_over():
+                return done
+    return done

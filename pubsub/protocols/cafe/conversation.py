@@ -21,6 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pubsub.broker.address_mixes import AddressMixes
+from pubsub.broker.frame_turns import publish_runs
 from pubsub.errors import MessageTooLarge, RateLimited, Refused, TopicNotFound
 from pubsub.kernel import Columns, HeadTable
 from pubsub.protocols.cafe.codec import (
@@ -43,7 +44,7 @@ from pubsub.protocols.cafe.codec import (
     needed,
 )
 from pubsub.protocols.cafe.handshake import CafeHandshakes, reject, shown
-from pubsub.protocols.cafe.message_heads import learn_publish
+from pubsub.protocols.cafe.message_heads import PUBLISH_HEAD, learn_publish
 from pubsub.protocols.cafe.refusals import code_of, error
 from pubsub.protocols.cafe.served_client import ClientState
 
@@ -92,11 +93,13 @@ class Conversations:
         while True:
             if client.state is _PUBLISHER:
                 columns = self.heads.scan(data, at)
-                at, channels = columns.end, columns.addresses
+                before, at, channels = at, columns.end, columns.addresses
                 if len(channels) == 1:
                     self._publish(client, channels[0], columns)
                 elif channels:
-                    self._publish_mixed(client, columns)
+                    done = self._publish_mixed(client, columns)
+                    if done is not None:
+                        return before + done, _HEADER_SIZE
                 if at == len(data):
                     return at, _HEADER_SIZE
             try:
@@ -174,13 +177,22 @@ class Conversations:
             topic = self._channels.topic_name(channel)
             self._refuse(client, ErrorCode.MESSAGE_TOO_LARGE, MessageTooLarge.reason, topic=topic)
 
-    def _publish_mixed(self, client: ServedClient, columns: Columns) -> None:
-        """Publish messages of several channels in their order."""
+    def _publish_mixed(self, client: ServedClient, columns: Columns) -> int | None:
+        """Publish messages of several channels in their order.
+
+        Returns the bytes of those that were published if others are to be served before the rest,
+        and None if all were.
+        """
         assert client.publisher is not None
         mixed = self._mixes.find(columns)
-        if mixed is None or client.publisher.publish_mixed(*mixed) is None:
-            for _index, run in columns.runs():
-                self._publish(client, run.addresses[0], run)
+        if mixed is not None and client.publisher.publish_mixed(*mixed) is not None:
+            return None
+        done = publish_runs(
+            columns, lambda run: self._publish(client, run.addresses[0], run), client.turn_over
+        )
+        if done == columns.count:
+            return None
+        return done * PUBLISH_HEAD + columns.slice(0, done).nbytes
 
     def _publish(self, client: ServedClient, channel: int, columns: Columns) -> None:
         """Publish messages of a channel; each one refused gets an ERROR (cafe §5.1)."""

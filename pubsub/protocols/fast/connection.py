@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pubsub.broker.frame_turns import RUNS
 from pubsub.broker.identity import token_identity
 from pubsub.broker.topic_names import fnv1a32, topic_name
 from pubsub.broker.verification_throttle import VerificationThrottle
@@ -153,16 +154,18 @@ class FastConnection(Connection):
         """Publish messages scanned from ``at`` on.
 
         Returns where they end, and False; or where the first begins that has to wait for its
-        token, and True.
+        token or for a later turn, and True.
         """
         if len(columns.addresses) > 1 and self._publish_mixed(columns):
             return columns.end, False
-        for _index, run in columns.runs():
+        for number, (_index, run) in enumerate(columns.runs(), 1):
             source = run.addresses[0]
             if self._must_wait(source.token):
                 return at, True
             self._publish(source, run)
             at += run.count * (PUBLISH_OVERHEAD + len(source.token)) + run.nbytes
+            if number % RUNS == 0 and self.turn_over():
+                return at, True
         return columns.end, False
 
     def _publish_mixed(self, columns: Columns) -> bool:
@@ -316,14 +319,8 @@ class FastConnection(Connection):
     def _key_updated(self, topic: Topic, key: bytes) -> None:
         self.reply(encode(KeyUpdate(topic.id, key)))
 
-    def _topic_name(self, topic_id: int) -> str | None:
-        try:
-            return self.listener.topics.by_id(topic_id).name
-        except TopicNotFound:
-            return None
-
     def _refuse(self, offending: int, refused: Refused, topic_id: int, count: int = 1) -> None:
-        self.refuse(refused.reason, count, self._topic_name(topic_id))
+        self.refuse(refused.reason, count, self._shared.topic_name(topic_id))
         self._reply_error(self._error(offending, code_of(refused), topic_id) * count)
 
     def _reply_error(self, error: bytes) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from twisted.logger import Logger
 
 from pubsub.broker.address_mixes import AddressMixes
+from pubsub.errors import TopicNotFound
 from pubsub.kernel import HeadTable
 from pubsub.protocols.fast.message_heads import Source, learn_publish
 from pubsub.protocols.fast.ownership import TopicOwnership
@@ -53,6 +54,13 @@ class ListenerState:
 
     def _topic_of(self, source: Source) -> Topic:
         return self._listener.topics.by_id(source.topic_id)
+
+    def topic_name(self, topic_id: int) -> str | None:
+        """Return the name of the topic with this id; None if there is none."""
+        try:
+            return self._listener.topics.by_id(topic_id).name
+        except TopicNotFound:
+            return None
 
     def hint_errors(self, client: Connection) -> None:
         """Log, once, the setting for clients that do not know ERROR (fast §6.1)."""

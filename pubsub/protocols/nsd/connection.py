@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import ensureDeferred
 
 from pubsub.broker.durability import Durability
+from pubsub.broker.frame_turns import TURN_BYTES, publish_runs
 from pubsub.errors import RateLimited, Refused
 from pubsub.kernel import Columns, TextTable
 from pubsub.protocols.nsd.codec import (
@@ -35,7 +36,7 @@ from pubsub.protocols.nsd.identity_proof import (
     check_identity,
     check_user,
     is_proved,
-    may_name,
+    may_publish,
     prove,
 )
 from pubsub.protocols.nsd.message_list import ListStart, MessageList
@@ -96,12 +97,12 @@ class NsdConnection(Connection):
         self._in_consume = True
         heads: KnownHeads[TextTable] | None = self._publishes.heads()
         while not (self._waits or self.output_full or self.closing):
-            columns = None if heads is None else heads.scan(data, at)
+            some = data[: at + TURN_BYTES] if self.takes_turns else data
+            columns = None if heads is None else heads.scan(some, at)
             if columns is not None and columns.count:
-                if self._may_publish(columns.addresses):
-                    at = columns.end
-                    self._publish_columns(columns)
-                    if self.output_full or self.closing:
+                if may_publish(self, self._identities, columns.addresses):
+                    at = self._publish_columns(columns, data, at)
+                    if at < columns.end or self.output_full or self.closing:
                         break
                 else:
                     # A line of this read may have the password, or open the identity.
@@ -132,21 +133,18 @@ class NsdConnection(Connection):
         answer = wrap(error(f"INVALID REQUEST: [{shown}]"), False)
         self.fail("line-too-long", answer, line)
 
-    def _may_publish(self, sources: list[Source]) -> bool:
-        """Return whether nothing has to be done for the identities before."""
-        is_shared = self._identities.is_shared
-        if not is_shared and self.listener.settings["identity-password"] == NO_PASSWORD:
-            return True
-        names = [source.identity for source in sources]
-        return may_name(self, names) and self._identities.are_open(names)
+    def _publish_columns(self, columns: Columns, data: bytes, at: int) -> int:
+        """Publish the bodies of lines from ``at`` on whose heads are known.
 
-    def _publish_columns(self, columns: Columns) -> None:
-        """Publish the bodies of lines whose heads are known."""
+        Returns where they end, or where the first begins that is published in a later turn.
+        """
         if len(columns.addresses) == 1:
-            self._publish_run(columns.addresses[0], columns)
+            self._publish_run(columns)
         elif not self._publish_mixed(columns):
-            for _index, run in columns.runs():
-                self._publish_run(run.addresses[0], run)
+            for _ in range(publish_runs(columns, self._publish_run, self.turn_over)):
+                at = data.index(b"\n", at) + 1
+            return at
+        return columns.end
 
     def _publish_mixed(self, columns: Columns) -> bool:
         """Publish messages of one sender to several channels; False if that is not possible."""
@@ -163,10 +161,11 @@ class NsdConnection(Connection):
         self.reply_when_stored(durability, success * count, failed * count, count)
         return True
 
-    def _publish_run(self, source: Source, columns: Columns) -> None:
+    def _publish_run(self, columns: Columns) -> None:
         """Publish messages of one source; each one gets a response."""
         if self.closing:
             return
+        source: Source = columns.addresses[0]
         count = accepted = columns.count
         try:
             topic, batch = self._requests.publish(self, source, columns)

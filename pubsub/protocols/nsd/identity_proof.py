@@ -11,6 +11,8 @@ from pubsub.wire.peer_address import network_of
 
 if TYPE_CHECKING:
     from pubsub.broker.passwords import PasswordCheck
+    from pubsub.protocols.nsd.identities import Identities
+    from pubsub.protocols.nsd.message_heads import Source
     from pubsub.wire.connection import Connection
 
 NO_PASSWORD, OPTIONAL, REQUIRED = "none", "optional", "required"
@@ -43,6 +45,15 @@ def may_name(connection: Connection, names: Iterable[str]) -> bool:
     except Refused:
         return False
     return True
+
+
+def may_publish(connection: Connection, identities: Identities, sources: list[Source]) -> bool:
+    """Return whether nothing has to be done for the identities of ``sources`` before."""
+    is_used = connection.listener.settings["identity-password"] != NO_PASSWORD
+    if not is_used and not identities.is_shared:
+        return True
+    names = [source.identity for source in sources]
+    return may_name(connection, names) and identities.are_open(names)
 
 
 def owner_of(connection: Connection, name: str) -> str:

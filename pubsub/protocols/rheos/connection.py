@@ -6,6 +6,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from pubsub.broker.durability import Durability
+from pubsub.broker.frame_turns import RUNS, TURN_BYTES
 from pubsub.broker.topic_names import topic_name
 from pubsub.errors import LimitReached, RateLimited, Refused, TopicExists
 from pubsub.kernel import Columns
@@ -38,10 +39,6 @@ if TYPE_CHECKING:
     from pubsub.protocols.rheos.listener_state import ListenerState
 
 
-# Bytes of a read that are scanned in a turn.
-_TURN_BYTES = 4096
-# Runs of messages of one source that count as a frame.
-_RUNS = 4
 _client_id_of: Callable[[Source], bytes] = attrgetter("client_id")
 _durability_of: Callable[[Topic], Durability] = attrgetter("durability")
 
@@ -76,7 +73,7 @@ class RheosConnection(Connection):
         at, need, over = 0, HEADER_SIZE, False
         while not (over or self.closing or self._looking):
             before = at
-            stop = at + _TURN_BYTES if self.takes_turns else len(data)
+            stop = at + TURN_BYTES if self.takes_turns else len(data)
             columns, at = self._shared.scan(data[:stop], at)
             ids = set(map(_client_id_of, columns.addresses))
             if ids and self._look_up(ids):
@@ -234,7 +231,7 @@ class RheosConnection(Connection):
             source = run.addresses[0]
             self._publish(source, run, replies)
             done += request_bytes(source, run, self._shared.codec)
-            if number % _RUNS == 0 and self.turn_over():
+            if number % RUNS == 0 and self.turn_over():
                 return done
         return None
 

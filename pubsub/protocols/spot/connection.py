@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pubsub.broker.frame_turns import TURN_BYTES
 from pubsub.broker.topic_names import topic_name
 from pubsub.errors import FrameTimeout, InvalidTopicName, Refused
 from pubsub.kernel import Columns
@@ -16,7 +17,7 @@ from pubsub.protocols.spot.commands import SpotError
 from pubsub.protocols.spot.curve_channel import CurveChannel
 from pubsub.protocols.spot.latest_replies import LatestReplies
 from pubsub.protocols.spot.mechanisms import ONLY_NULL
-from pubsub.protocols.spot.message_heads import KnownPublications, Publication
+from pubsub.protocols.spot.message_heads import KnownPublications, Publication, end_of
 from pubsub.protocols.spot.security import check_rate, shown_frame
 from pubsub.protocols.spot.zmtp import (
     Command,
@@ -173,10 +174,9 @@ class ZmtpConnection(Connection):
         publisher = self.publisher
         if not at and publisher is not None and publisher.publish_alike(self.known.table, data):
             return len(data)
-        columns = self.known.scan(data, at)
-        if columns.count:
-            role.receive(columns)
-        return columns.end
+        columns = self.known.scan(data[: at + TURN_BYTES] if self.takes_turns else data, at)
+        done = role.receive(columns) if columns.count else None
+        return end_of(columns, done, data, at)
 
     def _handle_message(self, role: SocketRole, unit: Unit, before: bytes) -> None:
         """Handle a message of which ``before`` are the bytes before its last frame."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pubsub.broker.frame_turns import publish_runs
 from pubsub.broker.identity import CURVE, PASSWORD
 from pubsub.errors import RateLimited, Refused, TopicUnreachable
 from pubsub.protocols.spot.broker_commands import Confirm, Read, decode_broker_command
@@ -83,13 +84,16 @@ class XSubSide(RoleDefaults):
             raise SpotError
         return Publish(*frames)
 
-    def receive(self, columns: Columns) -> None:
+    def receive(self, columns: Columns) -> int | None:
         """See ``SocketRole``: there is no reply; refusals are counted (spot §5.1)."""
         if len(columns.addresses) == 1:
-            self._publish(columns.addresses[0], columns)
+            self._publish_run(columns)
         elif not self._publish_mixed(columns):
-            for _index, run in columns.runs():
-                self._publish(run.addresses[0], run)
+            return publish_runs(columns, self._publish_run, self._connection.turn_over)
+        return None
+
+    def _publish_run(self, columns: Columns) -> None:
+        self._publish(columns.addresses[0], columns)
 
     def _publish_mixed(self, columns: Columns) -> bool:
         """Publish messages of one origin to several topics; False if that is not possible."""

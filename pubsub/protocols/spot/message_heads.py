@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
 
 from pubsub.kernel import Columns, Head, HeadTable, LengthField
@@ -45,6 +46,20 @@ def prefix_at(data: bytes, at: int) -> bytes:
     while stop + 1 < end and data[stop] == MORE:
         stop += 2 + data[stop + 1]
     return data[at:stop]
+
+
+def end_of(columns: Columns, done: int | None, data: bytes, at: int) -> int:
+    """Return where the first ``done`` messages of ``columns``, scanned from ``at`` on, end.
+
+    None stands for all of them.
+    """
+    if done is None or done == columns.count:
+        return columns.end
+    before = [len(publication.prefix) for publication in columns.addresses]
+    for index, size in islice(zip(columns.indexes(), columns.sizes(), strict=True), done):
+        at += before[index]
+        at += (9 if data[at] & LONG else 2) + size
+    return at
 
 
 def short_head(prefix: bytes, limit: int = _MAX_SHORT) -> Head:

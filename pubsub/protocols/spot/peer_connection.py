@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred, fail
 
 from pubsub.broker.durability import Durability
 from pubsub.broker.encoders import make_encoder
+from pubsub.broker.frame_turns import publish_runs
 from pubsub.errors import MessageTooLarge
 from pubsub.protocols.spot.broker_commands import (
     EPOCH,
@@ -256,14 +257,12 @@ class PeerConnection(OutgoingConnection):
         # A server sends no requests to a client.
         raise SpotError
 
-    def receive(self, columns: Columns) -> None:
+    def receive(self, columns: Columns) -> int:
         """See ``SocketRole``: deliver messages of the other broker here, and only here."""
-        for _index, run in columns.runs():
-            self._relay(run.addresses[0].topic, run)
+        return publish_runs(columns, self._relay, self.turn_over)
 
-    def _relay(self, name: str, columns: Columns) -> None:
-        listener = self.listener
-        topic = listener.topics.get(name)
+    def _relay(self, columns: Columns) -> None:
+        topic = self.listener.topics.get(columns.addresses[0].topic)
         if topic is None or topic not in self._subscribed:
             # The UNSUBSCRIBE was still on its way, or the topic was never subscribed to.
             return

@@ -24,8 +24,11 @@ class SocketRole(Protocol):
     def message(self, frames: list[bytes]) -> Publish | None:
         """Carry out a message, or return it if it is a publication; raises SpotError, Refused."""
 
-    def receive(self, columns: Columns) -> None:
-        """Handle publications; the addresses of ``columns`` are ``Publication`` objects."""
+    def receive(self, columns: Columns) -> int | None:
+        """Handle publications; the addresses of ``columns`` are ``Publication`` objects.
+
+        Returns how many were handled before others have their turn; None stands for all.
+        """
 
     def pause(self) -> None:
         """The transport has more than it can send now."""
