@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from unittest.mock import patch
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.durability import Durability
+from pubsub.broker.stored_rows import read_row
 from pubsub.protocols.spot.broker_commands import EPOCH
 from pubsub.protocols.spot.peer_connection import PeerConnection
 from pubsub.protocols.spot.topic_copies import COPIES
@@ -130,6 +132,18 @@ class MovedTopicTests(SynchronousTestCase):
         self.publish(self.b, "b3")
         assert live.take() == publish(b"t", b"b3")
         assert self.get() == [*FROM_B, "b2", "b3"]
+
+    def test_copies_are_read_once_for_all_hosts(self) -> None:
+        store = self.a.store
+        assert isinstance(store, MemoryStore)
+        self.a.broker.stopService()
+        with patch("pubsub.protocols.spot.topic_copies.read_row", wraps=read_row) as read:
+            self.start(store)
+        assert read.call_count == 1
+        self.world.advance(12)
+        self.reader = self.a.connect("nsd")
+        self.publish(self.b, "b2")
+        assert self.get() == [*FROM_B, "b2"]
 
     def test_a_copy_that_has_not_begun(self) -> None:
         self.host_at_c(*FROM_C)

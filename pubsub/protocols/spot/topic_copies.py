@@ -22,6 +22,7 @@ from pubsub.kernel import Columns
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.topics import Topic
+    from pubsub.interfaces import IStore
     from pubsub.protocols.spot.broker_commands import HistoryPage
 
 log = Logger()
@@ -62,31 +63,53 @@ class TopicCopy:
         return self.live_from >= 0
 
 
+class _AllCopies:
+    """The copies of the topics of all hosts, by endpoint and name, also of former peers.
+
+    All hosts share them: to read those of the others for each would take as often as long.
+    """
+
+    def __init__(self) -> None:
+        self._by_host: dict[str, dict[str, TopicCopy]] = {}
+        self._are_read = False
+
+    def of_host(self, endpoint: str) -> dict[str, TopicCopy]:
+        """Return those of one host, which changes them."""
+        return self._by_host.setdefault(endpoint, {})
+
+    def read(self, store: IStore) -> None:
+        """Read those of the previous run, once."""
+        if self._are_read:
+            return
+        self._are_read = True
+        for key, row in store.items(COPIES):
+            endpoint, name = json.loads(key)
+            self.of_host(endpoint)[name] = read_row(TopicCopy, row)
+
+    def of_any(self, name: str) -> TopicCopy | None:
+        """Return the copy of a topic from any host."""
+        found = (copies[name] for copies in self._by_host.values() if name in copies)
+        return next(found, None)
+
+
 class TopicCopies:
     """The copies of the topics that the broker at ``endpoint`` hosts."""
 
     def __init__(self, listener: Listener, endpoint: str) -> None:
         self._listener = listener
         self._endpoint = endpoint
-        self._copies: dict[str, TopicCopy] = {}
+        self._all: _AllCopies = listener.shared(_AllCopies, _AllCopies)
+        self._copies = self._all.of_host(endpoint)
         self._beginning: set[str] = set()
         # Topics that the host has no history of, as it said when it was asked the last time.
         self._kept: set[str] = set()
         # Those of them that are subscribed to since then: all their messages are stored here.
         self._gapless: set[str] = set()
-        # The copies from other hosts at the start.
-        self._of_others: dict[str, TopicCopy] = {}
         # Copied topics of which the host has delivered messages since its last page.
         self._delivered: set[str] = set()
         # The calls that wait for the present update of a topic, and for the one after it.
         self._updates: dict[Topic, tuple[list[Deferred[bool]], list[Deferred[bool]]]] = {}
-        listener.when_open(self._restore)
-
-    def _restore(self) -> None:
-        for key, row in self._listener.store.items(COPIES):
-            endpoint, name = json.loads(key)
-            copies = self._copies if endpoint == self._endpoint else self._of_others
-            copies[name] = read_row(TopicCopy, row)
+        listener.when_open(lambda: self._all.read(listener.store))
 
     def __contains__(self, topic: Topic) -> bool:
         return topic.name in self._copies
@@ -135,8 +158,10 @@ class TopicCopies:
         What was copied from it stays, so no message of this one is stored before its copy: those
         could not be told apart.
         """
-        earlier = earlier or self._of_others.get(topic.name)
-        if earlier is not None and topic.name not in self._copies:
+        if topic.name in self._copies:
+            return
+        earlier = earlier or self._all.of_any(topic.name)
+        if earlier is not None:
             self._copies[topic.name] = due = TopicCopy(earlier.epoch, earlier.offset, -1)
             self._save(topic, due)
 
