@@ -170,6 +170,16 @@ class QueueKeys:
 
         return self._router.recheck(topic, change).addCallback(write)
 
+    def lock(self, name: str) -> None:
+        """Have no key open the topic ``name``, which is about to end, if it has one.
+
+        The store has its key until ``forget``: the topic is closed also after a crash meanwhile.
+        """
+        if name in self._keys:
+            self._keys[name] = secrets.token_bytes(SALT_BYTES)
+            self._hashes.pop(name, None)
+            self.version += 1
+
     def forget(self, name: str) -> None:
         """Remove the topic ``name``, which has ended."""
         self.exclusive.discard(name)

@@ -117,12 +117,12 @@ class TopicLifecycle:
     def delete(self, topic: Topic) -> Work:
         """End ``topic`` after its subscribers have been notified in their protocols' terms.
 
-        No client may subscribe to it or read it meanwhile.
+        No client may subscribe to it or read it meanwhile, nor publish to it if it has a key.
         """
         if not self._topics.holds(topic):
             # It has ended since that was requested. The name is free, or that of another topic.
             return
-        self._queue_keys.drop(topic.name)
+        self._queue_keys.lock(topic.name)
         self._queue_keys.exclusive.add(topic.name)
         for _ in self._router.recheck_each(topic):
             yield

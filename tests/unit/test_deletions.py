@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.durability import Durability
 from pubsub.broker.limits import CONNECTION_BYTES
 from pubsub.broker.listener_settings import SETTINGS
+from pubsub.broker.queue_keys import KEYS
 from pubsub.broker.topic_lifecycle import TOPICS
 from pubsub.http_api.server import SETTINGS as OWN
 from pubsub.http_api.server import HttpApiFactory
@@ -21,7 +22,17 @@ from tests.unit import cafe_wire as cafe
 from tests.unit import nsd_lines as nsd
 from tests.unit import rheos_wire as rheos
 from tests.unit.brokers import publish, ready, subscribe
-from tests.unit.fast_wire import ENDED, EXCLUSIVE, OWNER, FastCase, create, error
+from tests.unit.fast_wire import (
+    ENDED,
+    EXCLUSIVE,
+    OWNER,
+    WRITER,
+    WRONG_KEY,
+    FastCase,
+    create,
+    error,
+)
+from tests.unit.fast_wire import publish as write
 from tests.unit.streams import Client, House, logged
 from tests.unit.web import Answer, WebClient, WebHouse
 
@@ -246,6 +257,28 @@ class FastTests(FastCase):
         fast.broker.slices.finish(fast.broker.topic_lifecycle.delete(topic))
         assert reader.take() == error(2, ENDED)
         assert "news" not in fast.broker.topics
+
+    def test_it_stays_closed_to_the_end(self) -> None:
+        fast = self.house(also={"rheos": {}})
+        fast.owner()
+        readers = [fast.reader(), fast.reader()]
+        intruder = fast.connect("rheos")
+        work = fast.broker.topic_lifecycle.delete(fast.broker.topics.named("news"))
+        next(work)
+        intruder.send(rheos.publish(rheos.ALICE, b"x", name=b"news"))
+        writer = fast.client(write(WRITER, b"y"))
+        assert [*work] == [None]
+        assert [one.take() for one in readers] == [error(2, ENDED)] * 2
+        assert writer.take() == error(3, WRONG_KEY)
+        assert dict(fast.store.items(KEYS)) == {}
+        assert "news" not in fast.broker.queue_keys.names
+
+    def test_it_is_closed_after_a_crash_meanwhile(self) -> None:
+        fast = self.house()
+        fast.owner()
+        fast.reader()
+        next(fast.broker.topic_lifecycle.delete(fast.broker.topics.named("news")))
+        assert [name for name, _ in fast.store.items(KEYS)] == ["news"]
 
     def test_an_exclusive_topic_ends_once(self) -> None:
         fast = self.house()
