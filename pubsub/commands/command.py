@@ -109,6 +109,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Errors are one line on standard error.
     """
     _open_standard_streams()
+    code = _run(arguments)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # It was reported. Python would fail once more when the process ends, with another code.
+        discard_output()
+    return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         code = _invoke(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
