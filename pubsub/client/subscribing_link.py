@@ -127,7 +127,7 @@ class SubscribingLink(Link):
                     feed.confirm(event.interest)
                 self._answered(event.interest)
             case NotSubscribed():
-                self._refused(event.interest, event.reason)
+                self._refused(event.interest, event.reason, now)
                 self._answered(event.interest)
             case Unsubscribed():
                 self._unsubscribed(event.interest)
@@ -135,7 +135,7 @@ class SubscribingLink(Link):
                 if event.interest is None:
                     self._tell(Ended(event.reason))
                 else:
-                    self._refused(event.interest, event.reason)
+                    self._refused(event.interest, event.reason, now)
             case Missed():
                 self._missed(event)
             case _:
@@ -172,14 +172,14 @@ class SubscribingLink(Link):
             feed.withheld.discard(interest)
         self._feeds.withheld_changed()
 
-    def _refused(self, interest: Interest, reason: str) -> None:
+    def _refused(self, interest: Interest, reason: str, now: float) -> None:
         error = f"{self.where}: the subscription to {interest.name!r} was refused: {reason}"
         for feed in self._feeds.of_interest(interest):
-            self._end(feed, SubscriptionRefused(error))
-
-    def _end(self, feed: Feed, error: ClientError) -> None:
-        self._dropped += self._feeds.remove(feed)
-        feed.end(error)
+            for other in self._feeds.remove(feed):
+                # The broker has the other subscriptions of the feed, and would serve them further.
+                if other != interest:
+                    self._unsubscribe(other, now)
+            feed.end(SubscriptionRefused(error))
 
     def _missed(self, event: Missed) -> None:
         topic = event.topic
@@ -213,7 +213,8 @@ class SubscribingLink(Link):
         """See ``Link``."""
         self._interrupted = False
         for feed in self._feeds:
-            self._end(feed, error)
+            self._feeds.remove(feed)
+            feed.end(error)
         self._dropped.clear()
 
     def expire(self, now: float) -> None:
