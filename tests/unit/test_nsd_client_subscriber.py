@@ -94,6 +94,25 @@ class BrokerTests(SynchronousTestCase):
         assert flat(self.polled(reader)) == [("sport", b"bob", b"s2")]
         assert reader.take_sent() == get(SPORT_READER, 2)
 
+    def test_a_topic_that_is_subscribed_to_again(self) -> None:
+        """It is one subscription, whose position stays: nothing is polled or delivered twice."""
+        house = Nsd()
+        reader = self.reader(house)
+        reader.connection.subscribe(NEWS)
+        reader.connection.subscribe(NEWS)
+        assert reader.take() == [Opened(), Subscribed(NEWS)]
+        reader.take_sent()
+        self.publish(house, "news", b"a", b"b")
+        # A request is on its way, and the response has both messages.
+        assert reader.connection.wake() == []
+        reader.connection.subscribe(NEWS)
+        events = self.polled(reader)
+        assert flat(events) == [("news", b"bob", b"a"), ("news", b"bob", b"b")]
+        assert others(events) == [Subscribed(NEWS)]
+        assert reader.take_sent() == get(READER)
+        assert self.polled(reader) == []
+        assert reader.take_sent() == get(READER, 2)
+
     def test_a_start(self) -> None:
         house = Nsd()
         self.publish(house, "news", b"a", b"b", b"c")

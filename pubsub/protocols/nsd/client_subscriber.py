@@ -115,7 +115,16 @@ class NsdSubscriber(NsdClientConnection):
 
     def subscribe(self, interest: Interest) -> None:
         """See ``WireConnection``."""
-        self._subscribe(_SubscribeRequest(interest))
+        if interest in self._topics:
+            # Another request would begin at a position before messages that are on their way.
+            self.report(Subscribed(interest))
+        elif interest not in self._requested():
+            self._subscribe(_SubscribeRequest(interest))
+
+    def _requested(self) -> set[Interest]:
+        """Return the interests of requests that have no response."""
+        requests = [one for one in self.waiting if isinstance(one, _SubscribeRequest)]
+        return {one.interest for one in requests if one.wanted}
 
     def _subscribe(self, request: _SubscribeRequest) -> None:
         name = request.interest.name
@@ -130,12 +139,10 @@ class NsdSubscriber(NsdClientConnection):
         """See ``WireConnection``."""
         self._topics.pop(interest, None)
         self.session.positions.pop(interest, None)
-        others = set(self._topics)
         for request in self.waiting:
-            if isinstance(request, _SubscribeRequest):
-                request.wanted = request.wanted and request.interest != interest
-                if request.wanted:
-                    others.add(request.interest)
+            if isinstance(request, _SubscribeRequest) and request.interest == interest:
+                request.wanted = False
+        others = self._requested().union(self._topics)
         # Subscriptions to one topic with different starts share an identity.
         if all(other.name != interest.name for other in others):
             self._forget(interest.name)
@@ -154,11 +161,11 @@ class NsdSubscriber(NsdClientConnection):
 
     def wake(self) -> list[WireEvent]:
         """See ``WireConnection``: poll again."""
-        self.delay = None
+        events = super().wake()
         for topic in self._topics.values():
             if not topic.polling:
                 self._poll(topic)
-        return []
+        return events
 
     def _poll(self, topic: _PolledTopic) -> None:
         topic.polling = True
