@@ -88,7 +88,11 @@ class HttpPublisher(HttpConnection):
 
     def publish_alike(self, topic: str, payloads: list[bytes]) -> bool:
         """See ``WireConnection``."""
-        if len(payloads[0]) > self._max_bytes:
+        size = len(payloads[0])
+        # Two passes in C: a payload of another type would be found out when some are sent.
+        if set(map(type, payloads)) != {bytes} or set(map(len, payloads)) != {size}:
+            return False
+        if size > self._max_bytes:
             return False
         self._add({"op": "publish", "topic": topic}, payloads)
         return True

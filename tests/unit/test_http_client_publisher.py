@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.client.http_wire import CLIENT
@@ -178,3 +180,15 @@ class SeveralTests(SynchronousTestCase):
         assert not self.connection.publish_alike("a", [bytes(1001)])
         self.connection.publish("a", Columns.one(b"44"))
         assert self.requests() == [(2, "a", [1, 1, 1, 2], b"12344")]
+
+    def test_a_list_of_other_payloads_has_no_short_way(self) -> None:
+        """One of another type would fail when some are sent, and leave a group without replies."""
+        others: list[Any] = ["text", bytearray(b"b"), memoryview(b"m"), 7, None, b"22"]
+        for other in others:
+            assert not self.connection.publish_alike("a", [b"1", other])
+            assert not self.connection.publish_alike("a", [b"1", b"2", other, b"3"])
+        assert self.requests() == []
+        self.connection.publish("a", Columns.one(b"x"))
+        self.connection.confirm()
+        assert self.requests() == [(2, "a", None, b"x")]
+        assert self.far.receive(self.far.ok(2, level="stored")) == [Confirmed(1, Level.STORED)]
