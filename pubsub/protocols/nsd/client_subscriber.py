@@ -103,6 +103,8 @@ class NsdSubscriber(NsdClientConnection):
         self._resumed = session is not None
         self.session = session or NsdSession()
         self._topics: dict[Interest, _PolledTopic] = {}
+        # The wanted requests without a response.
+        self._requested: dict[Interest, _SubscribeRequest] = {}
         # The topic whose list is arriving.
         self._list: _PolledTopic | None = None
         self._pause = _SHORTEST_POLL
@@ -118,13 +120,8 @@ class NsdSubscriber(NsdClientConnection):
         if interest in self._topics:
             # Another request would begin at a position before messages that are on their way.
             self.report(Subscribed(interest))
-        elif interest not in self._requested():
+        elif interest not in self._requested:
             self._subscribe(_SubscribeRequest(interest))
-
-    def _requested(self) -> set[Interest]:
-        """Return the interests of requests that have no response."""
-        requests = [one for one in self.waiting if isinstance(one, _SubscribeRequest)]
-        return {one.interest for one in requests if one.wanted}
 
     def _subscribe(self, request: _SubscribeRequest) -> None:
         name = request.interest.name
@@ -132,6 +129,7 @@ class NsdSubscriber(NsdClientConnection):
         known = self.session.positions.get(request.interest)
         if known is not None:
             fields |= {"epoch": known.epoch, "after": known.after}
+        self._requested[request.interest] = request
         self.waiting.append(request)
         self.send(line(_class="SubscribeRequest", **fields))
 
@@ -139,10 +137,9 @@ class NsdSubscriber(NsdClientConnection):
         """See ``WireConnection``."""
         self._topics.pop(interest, None)
         self.session.positions.pop(interest, None)
-        for request in self.waiting:
-            if isinstance(request, _SubscribeRequest) and request.interest == interest:
-                request.wanted = False
-        others = self._requested().union(self._topics)
+        if (request := self._requested.pop(interest, None)) is not None:
+            request.wanted = False
+        others = (*self._topics, *self._requested)
         # Subscriptions to one topic with different starts share an identity.
         if all(other.name != interest.name for other in others):
             self._forget(interest.name)
@@ -266,6 +263,7 @@ class NsdSubscriber(NsdClientConnection):
                 why = error or "no list of messages"
                 events.append(SubscriptionEnded(waiting.topic.interest, why))
         elif isinstance(waiting, _SubscribeRequest) and waiting.wanted:
+            del self._requested[waiting.interest]
             if error.startswith(MISSING) and not waiting.created:
                 # The channel of the identity with the topic's name is the topic.
                 self.waiting.append(_Other())
