@@ -203,6 +203,10 @@ class HttpSubscriber(HttpConnection):
 
     def subscribe(self, interest: Interest) -> None:
         """See ``WireConnection``."""
+        if self._interests.get(interest.name) == interest:
+            # The broker would count a refusal.
+            self.report(Subscribed(interest))
+            return
         members: dict[str, object] = {"topic": interest.name, "binary": True, "headers": True}
         if self.max_messages > 1:
             members["batches"] = True

@@ -229,10 +229,19 @@ class BrokerTests(SynchronousTestCase):
         assert reader.take() == [Subscribed(NEWS)]
 
     def test_subscribed_already(self) -> None:
+        """Nothing is requested that the broker would refuse, and count as a refusal."""
         reader = self.reader(NEWS)
         reader.take()
         reader.connection.subscribe(NEWS)
-        assert reader.take() == [Subscribed(NEWS)]
+        assert reader.connection.delay == 0.0
+        assert reader.connection.wake() == [Subscribed(NEWS)]
+        assert reader.connection.take_output() == b""
+        self.house.publish("news", b"x")
+        assert flat(reader.take()) == [("news", b"alice", b"x")]
+
+    def test_requested_twice(self) -> None:
+        reader = self.reader(NEWS, NEWS)
+        assert reader.take() == [Subscribed(NEWS), Subscribed(NEWS)]
 
     def test_the_right_to_read_ends(self) -> None:
         reader = self.reader(Interest("news", start=0))
