@@ -83,6 +83,9 @@ class ContextTests(ContextCase):
         assert self.context("list") == f"  home  {CAFE}\n* work  nsd://h:1\n"
         assert json.loads(self.context("show"))["url"] == "nsd://h:1"
         assert json.loads(self.context("show", "home"))["url"] == CAFE
+        self.context("add", "third", CAFE)
+        self.context("remove", "third")
+        assert self.context("list") == f"  home  {CAFE}\n* work  nsd://h:1\n"
         self.context("remove", "work")
         assert self.context("list") == f"  home  {CAFE}\n"
         assert "pubsub context use NAME" in self.one_line("context", "show")
@@ -178,6 +181,9 @@ class DestinationTests(ContextCase):
         assert "s:me" not in repr(found)
         found = self.resolve(url="nsd+tls://[::1]:1", user="ada")
         assert found.login_url({"PUBSUB_PASSWORD": "x"}) == "nsd+tls://ada:x@[::1]:1"
+        # What would end the user and password in a URL is within them.
+        found = self.resolve(url="cafe://h:1", user="a/b?")
+        assert found.login_url({"PUBSUB_PASSWORD": "p/w#"}) == "cafe://a%2Fb%3F:p%2Fw%23@h:1"
         assert self.resolve(url=CAFE).login_url({"PUBSUB_PASSWORD": "x"}) == CAFE
         for missing in (
             found,
