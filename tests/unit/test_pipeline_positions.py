@@ -157,6 +157,66 @@ class AddedTopicTests(PositionCase):
             assert seen == {name: number for name, number in sent.items() if name in topics}
 
 
+class ChangedTopicTests(PositionCase):
+    """The topics are changed while some are behind, or have offsets of their own"""
+
+    def begin(self, limit: int, **given: str) -> list[str]:
+        """Read one batch; return its topics and offsets."""
+        reader = self.stream(**given)
+        end = reader.latestOffset(self.at, ReadMaxRows(limit))
+        rows = self.rows(reader, reader.partitions(self.at, end))
+        self.at = json.loads(json.dumps(end))
+        return [f"{row['topic']} {row['offset']}" for row in rows]
+
+    def test_a_topic_that_is_behind_goes_on_where_it_is(self) -> None:
+        start = {"startingOffsets": "earliest"}
+        assert self.read_topics(subscribe="orders", **start) == {"orders": 50}
+        both = {"subscribe": "orders,cafe/7", **start}
+        # It stores where the new topic begins.
+        assert self.begin(15, **both) == []
+        assert self.begin(15, **both) == [f"cafe/7 {n}" for n in (*range(10, 20), *range(30, 35))]
+        assert self.at["0"]["behind"] == [{"next": 35, "topics": ["cafe/7"]}]
+        self.put("third", 4)
+        found = self.run_query(subscribe="orders,cafe/7,third", **start)
+        left = [*range(35, 40), *range(50, 60), *range(70, 80), *range(90, 100)]
+        assert sorted(found) == [*left, *range(100, 104)]
+
+    def test_a_topic_that_is_behind_stays_so_if_another_begins_at_the_end(self) -> None:
+        start = {"startingOffsets": "earliest"}
+        self.run_query(subscribe="orders", **start)
+        for _ in range(2):
+            self.begin(15, subscribe="orders,cafe/7", **start)
+        self.put("orders", 2)
+        self.put("cafe/7", 2)
+        self.put("third", 2)
+        latest = {"subscribe": "orders,cafe/7,third", "startingOffsets": "latest"}
+        assert self.begin(15, **latest) == []
+        self.put("third", 2)
+        left = [*range(35, 40), *range(50, 60), *range(70, 80), *range(90, 100)]
+        assert sorted(self.run_query(**latest)) == [*left, *range(100, 104), 106, 107]
+
+    def test_a_topic_that_is_removed_while_it_is_behind(self) -> None:
+        """It begins again if it is added again."""
+        start = {"startingOffsets": "earliest"}
+        self.run_query(subscribe="orders", **start)
+        for _ in range(2):
+            self.begin(15, subscribe="orders,cafe/7", **start)
+        assert self.read_topics(subscribe="orders", **start) == {}
+        assert "behind" not in self.at["0"]
+        assert self.read_topics(subscribe="orders,cafe/7", **start) == {"cafe/7": 50}
+
+    def test_own_offsets_are_those_of_topics_that_are_new(self) -> None:
+        """A topic that was read before does not begin again, and others have the default."""
+        self.put("third", 3)
+        assert self.read_topics(subscribe="orders", startingOffsets="earliest") == {"orders": 50}
+        self.put("orders", 2)
+        own = json.dumps({"orders": {"0": 0}, "cafe/7": {"0": 85}})
+        given = {"subscribePattern": ".*", "startingOffsets": own}
+        assert sorted(self.run_query(**given)) == [*range(90, 100), 103, 104]
+        self.put("third")
+        assert self.run_query(**given) == [105]
+
+
 class FirstBatchTests(PositionCase):
     """Spark asks again where a query begins if its first batch was not committed."""
 
