@@ -14,6 +14,7 @@ from pubsub.client import (
     OutcomeUnknown,
     Reconnected,
 )
+from pubsub.protocols.cafe.codec import Disconnect, encode
 from tests.unit.client_runtime import MemoryRuntime, Work
 from tests.unit.raising import raised
 from tests.unit.streams import House
@@ -172,3 +173,17 @@ class PauseTests(LimitCase):
         stream.reading = False
         self.runtime.advance(130)
         assert {Disconnected, Reconnected} <= set(self.kinds())
+
+    def test_a_client_that_closes_says_goodbye(self) -> None:
+        """So that the broker keeps no session for its return, and serves nothing further."""
+        house = House({"cafe": {}})
+        runtime = MemoryRuntime(house)
+        client = runtime.client("cafe")
+        messages = client.subscribe("cafe/7")
+        runtime.run(messages.accepted())
+        runtime.run(client.publish("cafe/7", b"x", confirm=True))
+        streams = list(runtime.streams)
+        runtime.run(client.close())
+        for stream in streams:
+            assert stream.sent.endswith(encode(Disconnect()))
+            assert stream.lost

@@ -271,6 +271,7 @@ class SubscriberTests(LinkCase):
             self.other("news", b"1")
             self.runtime.settle()
             del link.received
+        assert self.runtime.streams[0].closed
         self.runtime.advance(1)
         self.other("news", b"2")
         found = contents(self.items(reader))

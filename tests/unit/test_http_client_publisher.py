@@ -86,6 +86,8 @@ class PublisherTests(SynchronousTestCase):
         far.connection.publish("a", Columns.of([b"x", b"y"]))
         assert len(far.requests()) == 2
         assert far.receive(far.ok(2, level="stored"), far.error(3, "e", "no")) == []
+        # A flush that waits sees that the broker goes on.
+        assert far.connection.replies == 2
         far.connection.confirm()
         assert far.requests() == [{"id": 4, "op": "ping"}]
         assert far.receive(far.ok(4)) == [Confirmed(2, Level.STORED, 1, "no")]
