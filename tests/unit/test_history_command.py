@@ -168,6 +168,28 @@ class CheckTests(HistoryCase):
             f"{damaged.name} is damaged",
         ]
 
+    def test_indexes_that_would_lead_reads_astray(self) -> None:
+        """Times, with which a read by time finds its start, places, offsets and sizes."""
+        path = self.segments()[0].with_suffix(".index")
+        with self.segments()[0].open("rb") as file:
+            head = read_head(file.fileno())
+        right = path.read_bytes()
+        for column, change in (
+            ("_firsts", 1), ("_lasts", -1), ("_positions", 8), ("_bases", 1), ("_bytes", 1),
+        ):  # fmt: skip
+            index = SegmentIndex.decode(right, head.salt)
+            assert index is not None
+            # The entry with messages; the first one has operations.
+            at = index._firsts.index(max(index._firsts)) if column != "_bytes" else 0
+            getattr(index, column)[at] += change
+            path.write_bytes(index.encode(head.salt))
+            code, out = self.run_on("check")
+            assert (code, out.splitlines()[0]) == (1, f"{path.name} does not match its segment"), (
+                column
+            )
+        path.write_bytes(right)
+        assert self.run_on("check")[0] == 0
+
     def test_metadata_that_cannot_be_read(self) -> None:
         (self.path / "metadata.db").write_bytes(b"something else" * 1000)
         code, out = self.run_on("check")
