@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
 from typing import Any, Generic, TypeVar
 
 _Result = TypeVar("_Result")
@@ -53,19 +54,24 @@ class Ticket(Generic[_Result]):
 
 
 class Deadlines:
-    """The tickets with a deadline, the earliest first: they all wait for the same time."""
+    """The tickets with a deadline, the earliest first.
+
+    Most come in that order; one that has waited for room before comes later than others.
+    """
 
     def __init__(self) -> None:
-        self._tickets: deque[Ticket[Any]] = deque()
+        # A heap. The numbers distinguish tickets with the same deadline.
+        self._tickets: list[tuple[float, int, Ticket[Any]]] = []
+        self._numbers = count()
 
     def watch(self, ticket: Ticket[Any]) -> None:
         """Add ``ticket`` if it has a deadline."""
         if ticket.deadline is not None:
-            self._tickets.append(ticket)
+            heappush(self._tickets, (ticket.deadline, next(self._numbers), ticket))
 
     def earliest(self) -> float | None:
         """Return the earliest deadline of a ticket that is not done."""
         tickets = self._tickets
-        while tickets and tickets[0].done:
-            tickets.popleft()
-        return tickets[0].deadline if tickets else None
+        while tickets and tickets[0][2].done:
+            heappop(tickets)
+        return tickets[0][0] if tickets else None

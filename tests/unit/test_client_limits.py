@@ -79,6 +79,29 @@ class DeadlineTests(LimitCase):
         assert b"next" in stream.sent
         assert b"late" not in stream.sent
 
+    def test_the_time_for_room_counts(self) -> None:
+        """The deadline of a message that had to wait for room is before those of later ones."""
+        client = self.publisher(timeout=30, queue_bytes=1000)
+        (stream,) = self.runtime.streams
+        stream.reading = False
+        self.runtime.run(client.publish("news", bytes(1000)))
+        first = self.runtime.begin(client.publish("news", bytes(1000), confirm=True))
+        self.runtime.advance(20)
+        second = self.runtime.begin(client.publish("news", bytes(1000), confirm=True))
+        # The message before them is confirmed, so that there is room for the first.
+        stream.reading = True
+        stream.carry()
+        stream.reading = False
+        self.runtime.settle()
+        assert stream.sent.count(bytes(1000)) == 2
+        self.runtime.advance(9)
+        assert not first.done
+        self.runtime.advance(2)
+        raised(OutcomeUnknown, first.result)
+        assert not second.done
+        self.runtime.advance(20)
+        raised(NotSent, second.result)
+
     def test_all_that_wait_for_a_first_connection_get_its_error(self) -> None:
         self.runtime.down = True
         client = self.runtime.client("spot", on_event=self.notices.append)
