@@ -30,6 +30,8 @@ class LimitCase(SynchronousTestCase):
     def publisher(self, **options: Any) -> Any:
         """Return a client that has published a message."""
         client = self.runtime.client("spot", on_event=self.notices.append, **options)
+        # One that is deleted while messages are unconfirmed logs a warning.
+        self.addCleanup(lambda: self.runtime.begin(client.close(flush=False)))
         self.runtime.run(client.publish("news", b"0", confirm=True))
         return client
 
