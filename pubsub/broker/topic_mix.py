@@ -34,6 +34,8 @@ MAKING = 5
 # Subscribers that are looked at in one unit, and that are compared in one. Topics that are observed
 # in as many units as an audience takes.
 _PIECE, _COMPARED, _NOTIFIED = 20, 200, 200
+# Topics that take as long as one that a changed subscriber has.
+_TOPICS = 64
 # Roughly the relative costs of a subscription that is looked at by itself and in `map`.
 _SLOW, _FAST = 3, 1
 
@@ -129,16 +131,19 @@ class TopicMix:
         assert self._by_encodings is not None
         return tuple(self._by_encodings.values())
 
-    def refreshed(self, places: int) -> tuple[MixedAudience, ...] | None:
+    def refreshed(self, most: int) -> tuple[MixedAudience, ...] | None:
         """Return the audiences; None if to bring them up to date takes long.
 
-        A changed subscriber takes time for each topic: at most ``places`` of all are looked at.
+        That takes time for each subscription of a subscriber that has changed, ``most`` of them at
+        most, and little for each topic.
         """
         if self._by_encodings is None or self._is_preparing:
             return self.current
-        if len(self._changed) * len(self.topics) > places:
-            return None
-        return self.audiences()
+        topics = len(self.topics)
+        looked_at = [
+            topics // _TOPICS + min(len(one.subscriptions), topics) for one in self._changed
+        ]
+        return None if sum(looked_at) > most else self.audiences()
 
     def effort(self, units: int) -> int:
         """Return at most the units of work of a batch that takes ``units`` for an audience."""

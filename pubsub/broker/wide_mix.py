@@ -30,8 +30,8 @@ _LOOKED_AT = 250_000
 _PATIENCE = 16
 # Topics that are looked at in a step, and units of work (see ``sliced_routing.py``) of a step.
 _STEP, _UNITS = 50, 4
-# Topics times changed subscribers that are looked at in a read, which takes up to 1 ms.
-_CHANGED = 20_000
+# Subscriptions of changed subscribers that are looked at in a read, which takes up to 1 ms.
+_CHANGED = 600
 # Estimated bytes of a topic with its address, and of a topic in an audience, for the memory budget.
 _TOPIC_BYTES, _PLACE_BYTES = 500, 250
 _MAX_BYTES = 12 * 1024 * 1024

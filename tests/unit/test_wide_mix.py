@@ -160,7 +160,7 @@ class UseTests(WideCase):
         assert b"".join(self.transport.writes).endswith(b"b0\na1\na0\nb1\n")
 
     def test_many_subscriptions_that_change_do_so_in_slices(self) -> None:
-        self.patch(wide_mix, "_CHANGED", 3)  # type: ignore[no-untyped-call]
+        self.patch(wide_mix, "_CHANGED", 1)  # type: ignore[no-untyped-call]
         self.read("a", "b")
         self.work()
         for _ in range(2):
