@@ -16,7 +16,7 @@ from pubsub.settings import matcher
 from pubsub.store.catalog import Catalog, Horizon
 from pubsub.store.retention_limits import MICROSECONDS, RetentionLimits
 from pubsub.store.segment import Segment
-from pubsub.store.segment_index import ENTRY_BYTES, Grain, IndexEntry
+from pubsub.store.segment_index import ENTRY_BYTES, LOST, Grain, IndexEntry
 from pubsub.store.topic_counts import TopicCounts, add_counts
 
 # Entries that one step examines, which takes some milliseconds.
@@ -163,7 +163,7 @@ class ExpiredMessages:
                 if entry.stop > stop:
                     return
                 if entry.stop > start:
-                    yield segment, entry, index.contents(number)
+                    yield segment, entry, _counted(index.contents(number))
 
     # Expiry
 
@@ -196,7 +196,7 @@ class ExpiredMessages:
         number = index.closed_entries
         if number >= len(index):
             return None
-        entry, contents = index.entry(number), index.contents(number)
+        entry, contents = index.entry(number), _counted(index.contents(number))
         names = self._names_of(rule, contents, entry)
         return _Growing(*_sum(contents, names), entry.last) if names else None
 
@@ -218,6 +218,14 @@ class ExpiredMessages:
         self._counted_to = max(self._counted_to, segment.stop)
         for rule in self._rules:
             rule.horizon.offset = max(rule.horizon.offset, segment.stop)
+
+
+def _counted(contents: TopicCounts) -> TopicCounts:
+    """Return the messages that count in limits.
+
+    Lost offsets do not: most of those that are passed after a loss of power had no messages.
+    """
+    return {**contents, LOST: (0, 0)} if LOST in contents else contents
 
 
 def _sum(contents: TopicCounts, names: Sequence[str]) -> tuple[int, int]:

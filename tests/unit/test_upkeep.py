@@ -9,10 +9,11 @@ import shutil
 from collections.abc import Iterable
 from itertools import pairwise
 from unittest import mock
+from uuid import uuid4
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.store import rewrite, segment_builder
+from pubsub.store import recovery, rewrite, segment_builder
 from pubsub.store.block import Block, encode_block
 from pubsub.store.catalog import Catalog
 from pubsub.store.log_backup import copy_log
@@ -162,6 +163,42 @@ class ExpiryTests(LogCase):
             first.append(log.catalog.first)
         assert first[-1] == 692
         assert max(after - before for before, after in pairwise(first)) <= 256
+
+    def test_lost_offsets_are_no_messages(self) -> None:
+        """A loss of power costs up to 16,384, of which few have had a message."""
+        limits = RetentionLimits("*", messages=8)
+        log = self.open(limits)
+        for number in range(6):
+            log.put(("a", b"%d" % number))
+        crashed = self.path.with_name("crashed")
+        copy_still(self.path, crashed)
+        boot = self.path.with_name("boot_id")
+        boot.write_text(str(uuid4()))
+        self.patch(recovery, "_BOOT_ID", boot)  # type: ignore[no-untyped-call]
+        after = Log(crashed, limits)
+        self.addCleanup(after.close)
+        lost = after.next - 6
+        assert lost > 10_000
+        after.rest()
+        assert offsets(log.read()) == self.offsets_of(after) == list(range(6))
+        # All of them are in one entry of the index, which was made again.
+        for number in range(7):
+            after.put(("a", b"%d" % number))
+        after.rest()
+        assert self.offsets_of(after) == [*range(6), *range(6 + lost, 13 + lost)]
+        after.put(("a", b"last"))
+        after.rest()
+        assert self.offsets_of(after) == list(range(6 + lost, 14 + lost))
+        # The lost ones expire in their turn.
+        after.put(("a", b"more"))
+        after.rest()
+        assert offsets(after.read()) == list(range(7 + lost, 15 + lost))
+
+    @staticmethod
+    def offsets_of(log: Log) -> list[int]:
+        """Return the offsets of the messages that can be read, also beside lost ones."""
+        page = read_page(log.catalog, 0, None, 2**30)
+        return [one.offset + at for one in page.batches for at in range(one.count)]
 
     def test_so_are_if_the_index_is_made_again(self) -> None:
         log = self.open()
