@@ -11,13 +11,15 @@ from playwright.sync_api import Browser, expect
 from tests.browser.dashboard_tab import DashboardTab
 from tests.browser.fake_broker import FakeBroker
 
-# Milliseconds; a frame of the screen takes 16. Other work on the computer may delay one.
-_SMOOTH = 100
-_SCROLL = """async () => {
+# Milliseconds by which a frame may take longer than one in which nothing moves, and the attempts of
+# which one must be smooth: other work on the computer delays some.
+_SMOOTH, _ATTEMPTS = 100, 10
+_SCROLL = """async (pixels) => {
     const box = document.querySelector(".scroller"), times = [];
+    box.scrollTop = 0;
     let last = performance.now();
     for (let at = 0; at < 60; at += 1) {
-        box.scrollTop += 6000;
+        box.scrollTop += pixels;
         await new Promise(requestAnimationFrame);
         times.push(performance.now() - last);
         last = performance.now();
@@ -55,7 +57,12 @@ def test_all_rows_are_there_and_few_are_elements(browser: Browser, url: str) -> 
 def test_scrolling_is_smooth(browser: Browser, url: str) -> None:
     tab = DashboardTab(browser, url, hash="#/sessions")
     expect(tab.page.locator(".figures")).to_have_text("10,000 sessions")
-    assert tab.page.evaluate(_SCROLL) < _SMOOTH
+
+    def is_smooth() -> bool:
+        still = tab.page.evaluate(_SCROLL, 0)
+        return bool(tab.page.evaluate(_SCROLL, 6000) < _SMOOTH + still)
+
+    assert any(is_smooth() for _ in range(_ATTEMPTS))
     tab.close()
 
 
@@ -144,6 +151,25 @@ def test_rows_by_the_keyboard(browser: Browser, url: str) -> None:
     assert focused(tab) == "sensors/hall-50/device-05000"
     press("Enter")
     tab.heading("sensors/hall-50/device-05000")
+    tab.close()
+
+
+def test_the_tab_key_reaches_a_row_in_view(browser: Browser, url: str) -> None:
+    tab = DashboardTab(browser, url, hash="#/topics")
+    expect(tab.page.locator(".figures")).to_have_text("10,000 topics")
+    stop = tab.page.locator(".rows tbody a[tabindex='0']")
+    for heading in ("Name", "Messages"):
+        # The rows that were read first are anywhere now.
+        tab.page.get_by_role("button", name=heading).click()
+        expect(stop).to_have_count(1)
+        expect(tab.rows().first.locator("a")).to_have_attribute("tabindex", "0")
+    stop.focus()
+    tab.page.keyboard.press("End")
+    expect(tab.rows().last.locator("a")).to_have_attribute("tabindex", "0")
+    tab.page.locator(".scroller").evaluate("box => { box.scrollTop = 0; }")
+    expect(tab.rows().first).to_have_attribute("aria-rowindex", "2")
+    expect(tab.rows().first.locator("a")).to_have_attribute("tabindex", "0")
+    expect(stop).to_have_count(1)
     tab.close()
 
 

@@ -43,7 +43,10 @@ export class Table {
   /** @type {HTMLTableRowElement[]} */
   #lines = [];
   #first = 0;
-  #active = 0;
+  /** The place of the row that was chosen last; -1 if there is none. */
+  #active = -1;
+  /** The place of the row that the tab key reaches. */
+  #stop = 0;
   #table;
 
   /**
@@ -103,8 +106,7 @@ export class Table {
   show(rows) {
     const key = this.rows[this.#active] && this.#keyOf(this.rows[this.#active]);
     this.rows = this.#sorted(rows);
-    const place = key === undefined ? -1 : this.rows.findIndex((row) => this.#keyOf(row) === key);
-    this.#active = Math.max(0, place);
+    this.#active = key === undefined ? -1 : this.rows.findIndex((row) => this.#keyOf(row) === key);
     this.#table.setAttribute("aria-rowcount", String(this.rows.length + 1));
     this.#render();
   }
@@ -159,6 +161,10 @@ export class Table {
       Math.min(this.rows.length - first, Math.ceil(height / ROW_HEIGHT) + 2 * MARGIN),
     );
     this.#first = first;
+    // A row that is not in view has no element, and the tab key would pass the table over.
+    const isInView = first <= this.#active && this.#active < first + shown;
+    const top = Math.min(Math.ceil(this.element.scrollTop / ROW_HEIGHT), first + shown - 1);
+    this.#stop = isInView ? this.#active : top;
     this.#above.style.height = `${first * ROW_HEIGHT}px`;
     this.#below.style.height = `${Math.max(0, this.rows.length - first - shown) * ROW_HEIGHT}px`;
     if (this.#lines.length !== shown || this.#above.parentNode !== this.#body) {
@@ -229,7 +235,7 @@ export class Table {
     const head = line.firstElementChild.firstElementChild;
     const href = this.#hrefOf?.(row);
     if (href && head.getAttribute("href") !== href) head.setAttribute("href", href);
-    head.tabIndex = place === this.#active ? 0 : -1;
+    head.tabIndex = place === this.#stop ? 0 : -1;
   }
 
   // The keyboard
