@@ -37,6 +37,12 @@ def kill_on_new_file(target: Target, before: int) -> None:
     kill_group()
 
 
+def never(*given: object) -> bool:
+    """Wait for the end of the process, in place of a commit."""
+    threading.Event().wait()
+    return False
+
+
 def run(kill_point: str, batches: int, arguments: list[str]) -> int:
     """Run the job with ``arguments`` until it kills itself."""
     left = batches
@@ -52,6 +58,8 @@ def run(kill_point: str, batches: int, arguments: list[str]) -> int:
         nonlocal left
         left -= 1
         if left < 0 and kill_point == "write":
+            # However late the thread sees the file, the batch is not committed.
+            vars(archive)["commit_once"] = never
             threading.Thread(
                 target=kill_on_new_file, args=(target, count_files(target)), daemon=True
             ).start()
