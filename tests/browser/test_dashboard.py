@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from pubsub.client.blocking import Client, connect
+from tests.browser.conftest import TIMEOUT
 from tests.browser.dashboard_tab import DashboardTab
 from tests.browser.screenshots import enter
 from tests.browser.traffic import TOPICS, EveryProtocol, publishers
@@ -21,8 +23,8 @@ from tests.integration.fast_client import make_token
 
 SCRIPT = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 # Milliseconds within which traffic is shown, and the bursts of which one must be: other work on
-# the computer may delay some.
-SOON, BURSTS = 2000, 5
+# the computer may delay most.
+SOON, BURSTS = 2000, 20
 
 
 @pytest.fixture
@@ -84,8 +86,7 @@ def test_traffic_of_every_protocol_is_shown_soon(
         for name, client in clients.items():
             client.publish(TOPICS[name], b"first", confirm=True)
             sent[name] += 1
-        shown = [shown_soon(tab, clients, sent) for _ in range(BURSTS)]
-    assert any(shown)
+        assert any(shown_soon(tab, clients, sent) for _ in range(BURSTS))
     tab.close()
 
 
@@ -262,10 +263,14 @@ def test_a_token_that_expires_is_asked_for_again(
     browser: Browser, start: Start, tmp_path: Path
 ) -> None:
     broker = EveryProtocol(start, tmp_path)
-    token = make_token(broker.secret, "--expires=4s", permission="*").decode()
+    begun = time.monotonic()
+    enter(browser, broker, 1400, "light").close()
+    # The token has to be valid for longer than a busy computer takes to show the page.
+    seconds = 4 + 2 * round(time.monotonic() - begun)
+    token = make_token(broker.secret, f"--expires={seconds}s", permission="*").decode()
     tab = enter(browser, broker, 1400, "light", token)
     tab.failures = True
-    expect(tab.page.get_by_role("dialog")).to_be_visible()
+    expect(tab.page.get_by_role("dialog")).to_be_visible(timeout=TIMEOUT + 1000 * seconds)
     expect(tab.page.locator(".pill")).to_have_text("Token needed")
     tab.page.keyboard.press("Escape")
     assert "undefined" not in tab.page.locator("body").inner_text()
