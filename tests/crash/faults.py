@@ -10,6 +10,7 @@ show the loss.
 from __future__ import annotations
 
 import random
+import re
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping
@@ -23,6 +24,8 @@ from tests.crash.reader import Reader
 from tests.integration.broker import Broker
 
 _LOADS = (KINDS, (*KINDS, Bulk))
+# With all digits, as one payload may be the beginning of another.
+_PAYLOAD = re.compile(rb"[A-Za-z]+\d+\.\d+-\d+")
 
 
 class Ordeal:
@@ -83,10 +86,12 @@ class Ordeal:
         The loss of later messages need not be reported: no client knows that they were stored.
         """
         self.disk.kept()
+        acknowledged = self.lives.record.acknowledged
         for path in sorted(self.lives.path.glob("*.log"), reverse=True):
             data = path.read_bytes().rstrip(b"\0")
-            last = max(map(data.rfind, self.lives.record.acknowledged))
-            if last >= 0:
+            found = (one for one in _PAYLOAD.finditer(data) if one[0] in acknowledged)
+            last = max((one.start() for one in found), default=None)
+            if last is not None:
                 path.write_bytes(data[: min(last, len(data) // 4 * 3)])
                 return
             path.unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,15 +18,20 @@ from tests.waiting import until
 pytestmark = pytest.mark.usefixtures("compiler")
 
 
+def until_acknowledged(ordeal: Ordeal) -> Callable[[Broker], None]:
+    """Return what waits, under load, until some further messages are acknowledged."""
+
+    def wait(broker: Broker) -> None:
+        before = len(ordeal.lives.record.acknowledged)
+        until(lambda: len(ordeal.lives.record.acknowledged) > before + 20, "more")
+
+    return wait
+
+
 def test_unsynced_writes_are_lost_or_torn(tmp_path: Path) -> None:
     ordeal = Ordeal(tmp_path, 1)
-
-    def loaded(broker: Broker) -> None:
-        before = len(ordeal.lives.record.acknowledged)
-        until(lambda: len(ordeal.lives.record.acknowledged) > before + 20, "some")
-
     for _ in range(3):
-        ordeal.live(loaded)
+        ordeal.live(until_acknowledged(ordeal))
         ordeal.cut()
         ordeal.check()
         ordeal.disk.kept()
@@ -36,7 +42,7 @@ def test_a_disk_that_reports_a_false_fsync(tmp_path: Path) -> None:
     ordeal = Ordeal(tmp_path, 1)
     ordeal.disk.ask(LIE)
     for _ in range(3):
-        ordeal.live()
+        ordeal.live(until_acknowledged(ordeal))
         ordeal.cut_in_order()
     ordeal.lives.start().stop()
     ordeal.check_loss_reported()
@@ -70,16 +76,14 @@ def test_a_missing_end_is_reported_and_its_offsets_are_not_reused(tmp_path: Path
 
 def test_a_full_disk_recovers(tmp_path: Path) -> None:
     ordeal = Ordeal(tmp_path, 2)
-    record = ordeal.lives.record
-    record.may_fail = True
+    ordeal.lives.record.may_fail = True
 
     def fill(broker: Broker) -> None:
         ordeal.disk.ask(FULL)
         broker.wait_line("publishes are refused until it can")
         ordeal.disk.mend(FULL)
         broker.wait_line("the log can be written again")
-        before = len(record.acknowledged)
-        until(lambda: len(record.acknowledged) > before + 20, "more")
+        until_acknowledged(ordeal)(broker)
 
     for _ in range(2):
         ordeal.live(fill)
@@ -111,8 +115,7 @@ def test_a_slow_fsync(tmp_path: Path) -> None:
 
     def slow(broker: Broker) -> None:
         ordeal.disk.ask(SLOW)
-        before = len(ordeal.lives.record.acknowledged)
-        until(lambda: len(ordeal.lives.record.acknowledged) > before + 20, "more")
+        until_acknowledged(ordeal)(broker)
 
     ordeal.live(slow)
     ordeal.disk.mend(SLOW)
