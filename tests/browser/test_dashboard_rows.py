@@ -99,6 +99,28 @@ def test_filters(browser: Browser, url: str) -> None:
     tab.close()
 
 
+def test_a_filter_at_the_end_of_the_list_shows_rows_at_once(browser: Browser, url: str) -> None:
+    tab = DashboardTab(browser, url, hash="#/topics")
+    expect(tab.page.locator(".figures")).to_have_text("10,000 topics")
+    box = tab.page.locator(".scroller")
+    box.evaluate("box => { box.scrollTop = box.scrollHeight; }")
+    expect(tab.rows().last).to_have_attribute("aria-rowindex", "10001")
+    # In the frame after that in which the table was filtered.
+    count = tab.page.evaluate("""async () => {
+        const search = document.querySelector("input[type=search]");
+        const figures = document.querySelector(".figures");
+        search.value = "hall-50";
+        search.dispatchEvent(new Event("input"));
+        await new Promise(resolve => new MutationObserver(resolve).observe(
+            figures, { childList: true, characterData: true, subtree: true }));
+        await new Promise(requestAnimationFrame);
+        return document.querySelectorAll(".rows tbody tr:not(.spacer)").length;
+    }""")
+    assert count > 10
+    expect(tab.rows().last).to_have_attribute("aria-rowindex", "101")
+    tab.close()
+
+
 @pytest.fixture
 def longer() -> Iterator[str]:
     """Yield the address of a broker with more topics than a table shows."""

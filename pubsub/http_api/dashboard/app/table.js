@@ -154,17 +154,16 @@ export class Table {
   // Rows in view
 
   #render() {
-    const height = this.element.clientHeight;
-    const first = Math.max(0, Math.floor(this.element.scrollTop / ROW_HEIGHT) - MARGIN);
-    const shown = Math.max(
-      0,
-      Math.min(this.rows.length - first, Math.ceil(height / ROW_HEIGHT) + 2 * MARGIN),
-    );
+    const room = Math.ceil(this.element.clientHeight / ROW_HEIGHT);
+    // A list that has become shorter is not scrolled beyond its end.
+    const end = Math.max(0, this.rows.length - room);
+    const top = Math.min(this.element.scrollTop / ROW_HEIGHT, end);
+    const first = Math.max(0, Math.floor(top) - MARGIN);
+    const shown = Math.min(this.rows.length - first, room + 2 * MARGIN);
     this.#first = first;
     // A row that is not in view has no element, and the tab key would pass the table over.
     const isInView = first <= this.#active && this.#active < first + shown;
-    const top = Math.min(Math.ceil(this.element.scrollTop / ROW_HEIGHT), first + shown - 1);
-    this.#stop = isInView ? this.#active : top;
+    this.#stop = isInView ? this.#active : Math.ceil(top);
     this.#above.style.height = `${first * ROW_HEIGHT}px`;
     this.#below.style.height = `${Math.max(0, this.rows.length - first - shown) * ROW_HEIGHT}px`;
     if (this.#lines.length !== shown || this.#above.parentNode !== this.#body) {
