@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
@@ -53,6 +54,9 @@ KEEPALIVE = {"TCP_KEEPIDLE": 120, "TCP_KEEPINTVL": 30, "TCP_KEEPCNT": 4}
 _PROXIED = re.compile(r"haproxy:")
 _UNIX = re.compile(r"unix:")
 _SSL = re.compile(r"(haproxy:)?ssl:")
+_ANY_PORT = re.compile(r"(haproxy:)?(tcp6?|ssl):(.*:)?(port=)?0(:|$)")
+# The ports that the system is asked for until one is free for UDP, too.
+_PORTS_TRIED = 20
 # A colon after a backslash is part of the path.
 _MODE = re.compile(r"(?<!\\):mode=")
 
@@ -144,7 +148,6 @@ class ListenerService(Service):
 
     def privilegedStartService(self) -> None:
         """Listen, before privileges are dropped."""
-        failures: list[Failure] = []
         clock = cast("IReactorTime", self._reactor)
         factory = TlsFactory(
             self._tls,
@@ -155,11 +158,28 @@ class ListenerService(Service):
             self._admit_handshake,
             self._frame_seconds,
         )
-        listening = self._endpoint.listen(factory)
-        listening.addCallback(self._listening).addErrback(failures.append)
-        if failures:
-            _remove_lock(failures[0].value)
-            raise StartError(self._explain(failures[0]))
+        for _ in range(_PORTS_TRIED):
+            failures: list[Failure] = []
+            listening = self._endpoint.listen(factory)
+            listening.addCallback(self._listening).addErrback(failures.append)
+            if not failures:
+                return
+            if not self._has_taken_udp_port(failures[0]):
+                break
+            # It is open until the reactor runs, so the system chooses another one.
+            self._ports.pop().stopListening()
+        _remove_lock(failures[0].value)
+        raise StartError(self._explain(failures[0]))
+
+    def _has_taken_udp_port(self, failure: Failure) -> bool:
+        """Return whether the system has chosen a port that is free for TCP and not for UDP."""
+        error = failure.value
+        return (
+            bool(self._ports and _ANY_PORT.match(self._description))
+            and isinstance(error, CannotListenError)
+            and isinstance(error.socketError, OSError)
+            and error.socketError.errno == errno.EADDRINUSE
+        )
 
     def startService(self) -> None:
         """Listen, unless ``privilegedStartService`` has done so."""
@@ -193,9 +213,10 @@ class ListenerService(Service):
             _set_options(port.socket)
             if LOOPBACK_RENO in self._tuning:
                 use_reno_on_loopback(port.socket, port.getHost().host)
+        udp = self._listen_udp(port) if IDatagramSource.providedBy(self._factory) else None
         self._log_listening(_where(port, self.is_tls))
-        if IDatagramSource.providedBy(self._factory):
-            self._listen_udp(port)
+        if udp is not None:
+            self._log_listening(_where(udp))
 
     def _check_exposure(self, port: IListeningPort) -> None:
         """Raise StartError if ``port`` would admit anonymous clients of other machines.
@@ -211,11 +232,11 @@ class ListenerService(Service):
             "allow-anonymous on to admit them or off to refuse them, or listen on 127.0.0.1"
         )
 
-    def _listen_udp(self, port: IListeningPort) -> None:
+    def _listen_udp(self, port: IListeningPort) -> IListeningPort | None:
         """Open the UDP port. Its protocol closes it when the broker drains its clients."""
         protocol = cast("IDatagramSource", self._factory).datagram_protocol()
         if protocol is None:
-            return
+            return None
         if self._tls() is not None:
             raise StartError(
                 f"{self._protocol}: UDP is not encrypted; turn UDP off, or serve it by a listener "
@@ -226,18 +247,16 @@ class ListenerService(Service):
             # The service manager leaves it blocking. Streams are dealt with by Twisted's endpoint,
             # whose interface does not have the method for datagrams.
             os.set_blocking(inherited, False)
-            udp = cast("Any", self._reactor).adoptDatagramPort(
+            adopted: IListeningPort = cast("Any", self._reactor).adoptDatagramPort(
                 inherited, family_of(inherited), protocol, maxPacketSize=65536
             )
-            self._log_listening(_where(udp))
-            return
+            return adopted
         host = port.getHost()
         if not isinstance(host, IPv4Address | IPv6Address):
             raise StartError(f"{self._protocol}: UDP requires a TCP endpoint with the same port")
-        udp = cast("IReactorUDP", self._reactor).listenUDP(
+        return cast("IReactorUDP", self._reactor).listenUDP(
             host.port, cast("DatagramProtocol", protocol), host.host, maxPacketSize=65536
         )
-        self._log_listening(_where(udp))
 
     def _log_listening(self, where: str) -> None:
         log.info("{protocol} on {where}", protocol=self._protocol, where=where, unlimited=True)

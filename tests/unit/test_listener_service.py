@@ -17,7 +17,7 @@ import pytest
 from twisted.internet import reactor, tcp, udp
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
-from twisted.internet.error import ConnectionDone
+from twisted.internet.error import CannotListenError, ConnectionDone
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.protocol import Factory, Protocol
 from twisted.python.failure import Failure
@@ -336,6 +336,29 @@ class DatagramTests(TestCase):
         self.addCleanup(holder.close)
         with pytest.raises(StartError, match="Address already in use"):
             self.serve(f"tcp:{port}:interface=127.0.0.1")
+
+    def test_a_port_that_the_system_chooses_is_free_for_udp(self) -> None:
+        """Clients over UDP have ephemeral ports, too."""
+        real = reactor.listenUDP  # type: ignore[attr-defined]
+        refused: list[int] = []
+
+        def listen(port: int, *given: Any, **more: Any) -> Any:
+            if len(refused) < 3:
+                refused.append(port)
+                raise CannotListenError("127.0.0.1", port, OSError(errno.EADDRINUSE, "in use"))
+            return real(port, *given, **more)
+
+        self.patch(reactor, "listenUDP", listen)  # type: ignore[no-untyped-call]
+        lines = logged(self)
+        service = self.serve("tcp:0:interface=127.0.0.1")
+        (port,) = [cast(IPv4Address, one).port for one in service.addresses]
+        assert port not in refused
+        assert len(set(refused)) == 3
+        # Others are not shown.
+        found = [line for line in lines if line.startswith("cafe on ")]
+        assert found == [f"cafe on tcp 127.0.0.1:{port}", f"cafe on udp 127.0.0.1:{port}"]
+        (client,) = self.cafe.broker.clients
+        assert cast(Any, client).transport.getHost().port == port
 
     def test_udp_requires_a_port_number(self) -> None:
         path = socket_path(self)
