@@ -24,7 +24,8 @@ from pubsub.server.configuration import CommandLine, merge
 from tests.integration.broker import environment
 from tests.integration.document_blocks import ROOT, Block
 
-SECONDS = 90
+# Of a block, which may run ten programs one after another; only a hang reaches it.
+SECONDS = 300
 _BIN = Path(sys.executable).parent
 _PLAIN = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
 _TESTS: Mapping[str, tuple[str, ...]] = {

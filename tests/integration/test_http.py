@@ -18,7 +18,7 @@ import urllib3
 
 from pubsub.broker.events import TOPIC
 from pubsub.client.history_client import HistoryClient, HistoryError, HistoryUnreachable
-from tests.integration.broker import HOST, Broker, Start, listen, run
+from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen, run
 from tests.integration.clients import Cafe
 from tests.integration.clients import publish as cafe_publish
 from tests.integration.fast_client import Fast, create, make_secret, make_token
@@ -207,7 +207,7 @@ def test_a_crash_while_batches_are_committed(start: Start, tmp_path: Path) -> No
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert tried.wait(30)
+    assert tried.wait(TIMEOUT)
     broker.kill()
     thread.join()
     client = client_of(start(*options))

@@ -57,15 +57,20 @@ def test_lines_that_repeat_are_rationed_and_records_are_not(start: Start, tmp_pa
     file = tmp_path / "pubsub.toml"
     file.write_text("")
     broker = start(*listen("cafe"), f"--config={file}")
-    for reloads in range(1, 16):
+
+    def written() -> int:
+        return len(re.findall(r"reload: reloaded: ", broker.output))
+
+    reloads = 0
+    # A machine that takes more than ten seconds for some of them sees further windows.
+    while reloads - written() < 5 and reloads < 200:
+        reloads += 1
         broker.signal(signal.SIGHUP)
         broker.wait_line('audit: .*"reload"', reloads)
     broker.stop()
-    written = len(re.findall(r"reload: reloaded: ", broker.output))
     counted = re.findall(r"repeated (\d+) times, the last: reloaded: ", broker.output)
-    # A machine that takes more than ten seconds for them sees a second window.
-    assert 10 <= written < 15
-    assert written + sum(map(int, counted)) == 15
+    assert 10 <= written() < reloads
+    assert written() + sum(map(int, counted)) == reloads
 
 
 def test_the_levels_of_the_file_are_applied_at_sighup(start: Start, tmp_path: Path) -> None:

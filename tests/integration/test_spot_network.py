@@ -20,6 +20,7 @@ from tests.integration.broker import Start
 from tests.integration.clients import ERROR, Cafe, publish
 from tests.integration.cluster import Member, free_port, sockets, subscribe
 from tests.integration.needs import missing, not_allowed
+from tests.waiting import until
 
 # From the block reserved for network tests (RFC 2544); other processes of pytest have others.
 _NET = f"198.18.{os.getpid() // 64 % 256}.{os.getpid() % 64 * 4}"
@@ -90,21 +91,26 @@ def test_a_partition_and_its_end(start: Start, island: Island) -> None:
         a.saw("hosts 1 more topics")
         sent = 0
 
-        def publish_for(seconds: float) -> None:
+        def publish_some() -> None:
             nonlocal sent
-            end = time.monotonic() + seconds
-            while time.monotonic() < end:
-                cafe.send(*(publish(1, b"%d" % (sent + n)) for n in range(10)))
-                sent += 10
-                time.sleep(0.01)
+            cafe.send(*(publish(1, b"%d" % (sent + n)) for n in range(10)))
+            sent += 10
+            time.sleep(0.01)
 
-        publish_for(1)
+        def is_noticed() -> bool:
+            publish_some()
+            return "silent for 3 heartbeats" in a.broker.output
+
+        for _ in range(100):
+            publish_some()
         island.cut()
-        publish_for(6)
-        a.saw("silent for 3 heartbeats")
+        until(is_noticed, "the partition is noticed")
+        for _ in range(100):
+            publish_some()
         island.mend()
         a.saw("is connected$", 2)
-        publish_for(1)
+        for _ in range(100):
+            publish_some()
         refused = [frame for frame in cafe.sync() if frame.opcode == ERROR]
         assert len(refused) > 100
         got: list[int] = []

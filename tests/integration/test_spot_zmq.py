@@ -25,7 +25,7 @@ from pubsub.protocols.spot.zmtp import (
 )
 from pubsub.protocols.spot.zmtp_handshake import Handshake
 from tests.integration.broker import HOST, TIMEOUT, Broker, Start, listen
-from tests.integration.cluster import Open, Socket, sockets, subscribe
+from tests.integration.cluster import Open, Socket, free_port, sockets, subscribe
 from tests.waiting import until
 
 
@@ -176,19 +176,26 @@ def test_pub_and_xpub(broker: Broker, connect: Open, kind: int) -> None:
 
 
 def test_heartbeats_keep_a_connection(broker: Broker, connect: Open) -> None:
+    # A busy machine may delay a reply for longer than the first time.
+    assert any(keeps_connection(broker, connect, milliseconds) for milliseconds in (1200, 10_000))
+
+
+def keeps_connection(broker: Broker, connect: Open, milliseconds: int) -> bool:
+    """Return whether a connection whose two ends wait so long for the other one is kept."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as bare:
         dealer = Socket(bare)
         monitor = dealer.zmq.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         dealer.zmq.setsockopt(zmq.HEARTBEAT_IVL, 100)
-        # Longer than a busy machine delays a reply.
-        dealer.zmq.setsockopt(zmq.HEARTBEAT_TIMEOUT, 1200)
-        dealer.zmq.setsockopt(zmq.HEARTBEAT_TTL, 1200)
+        dealer.zmq.setsockopt(zmq.HEARTBEAT_TIMEOUT, milliseconds)
+        dealer.zmq.setsockopt(zmq.HEARTBEAT_TTL, milliseconds)
         dealer.zmq.connect(endpoint(broker))
         subscribe(dealer, b"t")
-        assert not monitor.poll(2500)
-        connect(zmq.DEALER, endpoint(broker)).send(b"\x01", b"t", b"x")
-        assert dealer.receive()[-1] == b"x"
+        is_kept = not monitor.poll(2 * milliseconds)
+        if is_kept:
+            connect(zmq.DEALER, endpoint(broker)).send(b"\x01", b"t", b"x")
+            assert dealer.receive()[-1] == b"x"
         dealer.zmq.disable_monitor()
+        return is_kept
 
 
 def test_a_socket_of_another_type_is_refused(broker: Broker, connect: Open) -> None:
@@ -229,8 +236,8 @@ def test_many_messages_in_order(broker: Broker, connect: Open) -> None:
 @pytest.mark.parametrize("kind", [zmq.PUB, zmq.XPUB])
 def test_a_bound_publisher_is_a_peer(start: Start, connect: Open, kind: int) -> None:
     with zmq.Context() as context:
-        bound = context.socket(kind)
-        port = bound.bind_to_random_port(f"tcp://{HOST}")
+        bound, port = context.socket(kind), free_port()
+        bound.bind(f"tcp://{HOST}:{port}")
         broker = start(*listen("spot"), f"--peer=tcp://{HOST}:{port}", "--spot-heartbeat=1")
         broker.wait_line(f"tcp://{HOST}:{port} is connected")
         reader = subscribe(connect(zmq.DEALER, endpoint(broker)), b"news")
