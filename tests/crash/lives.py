@@ -12,6 +12,7 @@ from tests.crash.load import KINDS, Publisher, Record
 from tests.crash.reader import Following, Reader
 from tests.integration.broker import Broker, listen
 from tests.unit.tokens import KEY
+from tests.waiting import until
 
 PROTOCOLS = ("cafe", "fast", "nsd", "rheos", "spot")
 LONGEST = 0.4
@@ -94,6 +95,9 @@ class Lives:
             ]
             for publisher in publishers:
                 publisher.start()
+            if number % 2:
+                # However slow the machine is, half of the lives have had a load.
+                self.await_load(broker)
             # The kill comes at a random moment, so there is no event to wait for.
             time.sleep(self._random.uniform(0.0, LONGEST))
             meanwhile(broker)
@@ -104,6 +108,16 @@ class Lives:
             broker.check()
         finally:
             broker.discard()
+
+    def await_load(self, broker: Broker) -> None:
+        """Wait until some further messages are acknowledged by ``broker``."""
+        before = len(self.record.acknowledged)
+
+        def is_loaded() -> bool:
+            assert broker.alive, broker.output
+            return len(self.record.acknowledged) > before + 20
+
+        until(is_loaded, "acknowledgments")
 
     def _fork(self) -> random.Random:
         return random.Random(self._random.random())

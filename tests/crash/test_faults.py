@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,20 +17,10 @@ from tests.waiting import until
 pytestmark = pytest.mark.usefixtures("compiler")
 
 
-def until_acknowledged(ordeal: Ordeal) -> Callable[[Broker], None]:
-    """Return what waits, under load, until some further messages are acknowledged."""
-
-    def wait(broker: Broker) -> None:
-        before = len(ordeal.lives.record.acknowledged)
-        until(lambda: len(ordeal.lives.record.acknowledged) > before + 20, "more")
-
-    return wait
-
-
 def test_unsynced_writes_are_lost_or_torn(tmp_path: Path) -> None:
     ordeal = Ordeal(tmp_path, 1)
     for _ in range(3):
-        ordeal.live(until_acknowledged(ordeal))
+        ordeal.live(ordeal.lives.await_load)
         ordeal.cut()
         ordeal.check()
         ordeal.disk.kept()
@@ -42,7 +31,7 @@ def test_a_disk_that_reports_a_false_fsync(tmp_path: Path) -> None:
     ordeal = Ordeal(tmp_path, 1)
     ordeal.disk.ask(LIE)
     for _ in range(3):
-        ordeal.live(until_acknowledged(ordeal))
+        ordeal.live(ordeal.lives.await_load)
         ordeal.cut_in_order()
     ordeal.lives.start().stop()
     ordeal.check_loss_reported()
@@ -83,7 +72,7 @@ def test_a_full_disk_recovers(tmp_path: Path) -> None:
         broker.wait_line("publishes are refused until it can")
         ordeal.disk.mend(FULL)
         broker.wait_line("the log can be written again")
-        until_acknowledged(ordeal)(broker)
+        ordeal.lives.await_load(broker)
 
     for _ in range(2):
         ordeal.live(fill)
@@ -115,7 +104,7 @@ def test_a_slow_fsync(tmp_path: Path) -> None:
 
     def slow(broker: Broker) -> None:
         ordeal.disk.ask(SLOW)
-        until_acknowledged(ordeal)(broker)
+        ordeal.lives.await_load(broker)
 
     ordeal.live(slow)
     ordeal.disk.mend(SLOW)
