@@ -91,7 +91,7 @@ class Proofs:
                     return None
             if found is None:
                 found = each.token
-            elif each.token.holder != found.holder:
+            elif each.token is not found and each.token.holder != found.holder:
                 return None
             if each.ends < last:
                 last = each.ends
