@@ -51,19 +51,9 @@ class BatchEncoder(Protocol):
 def make_encoder(encodings: Sequence[Encoding | None]) -> BatchEncoder:
     """Return the encoder for batches whose topics have ``encodings``, by index."""
     given = {index: one for index, one in enumerate(encodings) if one is not None}
-    return make_sparse_encoder(given, len(encodings))
-
-
-def make_sparse_encoder(given: Mapping[int, Encoding], number: int) -> BatchEncoder:
-    """Return the encoder for batches of ``number`` topics, of which some are ``given`` encodings.
-
-    The time that this takes depends on the encodings that are given.
-    """
     if not _have_heads(given):
-        return _RunEncoder(given, number)
-    heads: list[tuple[Head, ...]] = [()] * number
-    for index, encoding in given.items():
-        heads[index] = _heads_of(encoding)  # type: ignore[arg-type]
+        return _RunEncoder(given, len(encodings))
+    heads = [() if one is None else _heads_of(one) for one in encodings]  # type: ignore[arg-type]
     return _HeadEncoder(given, heads)  # type: ignore[arg-type]
 
 
@@ -72,10 +62,11 @@ def encoder_in_steps(
     number: int,
     known: Callable[[int, Encoding], BatchEncoder | None],
 ) -> Generator[int, None, BatchEncoder]:
-    """Do as ``make_sparse_encoder``, in steps; yields the units of work of each but the last.
+    """Return the encoder for ``number`` topics, of which some have the ``given`` encodings.
 
-    ``known`` returns an encoder for one topic alone, if there is one. It has the heads already,
-    which take far longer to make, and to free, than all else here.
+    Yields the units of work of each step but the last. ``known`` returns an encoder for one topic
+    alone, if there is one. It has the heads already, which take far longer to make, and to free,
+    than all else here.
     """
     if not _have_heads(given):
         return _RunEncoder(given, number)

@@ -229,7 +229,7 @@ class TlsStream(TLSMemoryBIOProtocol):
         """Encrypt ``data`` and send it in one write."""
         if self._lostTLSConnection:
             return
-        if not self._handshakeDone:
+        if self._appSendBuffer or not self._handshakeDone:
             # Twisted would pause the protocol, which then holds the client during its handshake.
             self._appSendBuffer.append(data)
             return

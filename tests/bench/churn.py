@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+from tests.bench import BenchError
 from tests.bench.broker import twistd_broker
 from tests.bench.generator import connect, receive
 from tests.bench.measure import Meter, no_collection
@@ -35,17 +36,17 @@ class _Visitors(threading.Thread):
         self._topics = topics
         self._pause = 1 / rate
         self._ended = threading.Event()
-        self.count = 0
+        self.served = 0
 
     def run(self) -> None:
-        chance = Random(0)
+        chance, number = Random(0), 0
         while not self._ended.wait(self._pause):
-            self.count += 1
+            number += 1
             name = f"bench/{chance.randrange(self._topics):06}"
-            client = b"visitor" + self.count.to_bytes(9, "big")
+            client = b"visitor" + number.to_bytes(9, "big")
             with contextlib.suppress(OSError), connect(self._address, b"") as sock:
                 sock.sendall(request(SUBSCRIBE, client, name))
-                receive(sock, ACK_SIZE)
+                self.served += receive(sock, ACK_SIZE)[-1:] == b"\0"
                 self._ended.wait(self._pause)
 
     def stop(self) -> None:
@@ -56,7 +57,7 @@ class _Visitors(threading.Thread):
 
 @contextlib.contextmanager
 def visitors(address: tuple[str, int], topics: int, rate: int) -> Iterator[None]:
-    """Have clients come and go meanwhile."""
+    """Have clients come and go meanwhile. Raises BenchError if none was served."""
     if not rate:
         yield
         return
@@ -66,6 +67,8 @@ def visitors(address: tuple[str, int], topics: int, rate: int) -> Iterator[None]
         yield
     finally:
         thread.stop()
+    if not thread.served:
+        raise BenchError("no client was served")
 
 
 def measure(twistd: Path, topics: int, rate: int, seconds: float) -> float:

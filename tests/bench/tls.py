@@ -2,8 +2,8 @@
 
 The client library publishes and receives in one process on one core, the broker is on another.
 Messages of 16 to 256 bytes of one topic are published 300 at a time, 3600 in flight; then messages
-of 64 bytes one by one, by several clients that each wait for the delivery of the last. No message
-may be lost. Topics are not stored.
+of 64 bytes one by one, by 20 clients that have about as many in flight together. No message may be
+lost. Topics are not stored.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class _Traffic:
                     self.sent += 1
                     number = self.sent
                     await client.publish(_TOPIC, b"x" * 64)
-                    # Roughly: whose message arrives first is not known.
+                    # Whose message arrives first is not known, so this is not exact.
                     await self.reach(number - LONE_CLIENTS // 2)
 
         names = [f"publisher {number}" for number in range(LONE_CLIENTS)]

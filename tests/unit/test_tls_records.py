@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.wire.connection import Connection
 from tests.unit.streams import House
 from tests.unit.tls_house import publisher, serve
 from tests.unit.tls_streams import V12, V13, TlsClient, over_tls
@@ -78,6 +79,18 @@ class GreetingTests(SynchronousTestCase):
             client = house.connect("spot")
             assert client.take()[:1] == b"\xff"
             assert not client.stream.paused
+
+    def test_what_is_written_when_the_handshake_is_done_comes_behind_it(self) -> None:
+        def complete(connection: Connection) -> None:
+            connection.stream.write(b"refused")
+
+        self.patch(Connection, "handshakeCompleted", complete)  # type: ignore[no-untyped-call]
+        house = House({"spot": {}})
+        house.attach = over_tls(V13)
+        house.start()
+        got = house.connect("spot").take()
+        assert got[:1] == b"\xff"
+        assert got.endswith(b"refused")
 
 
 class AnySplitTests(SynchronousTestCase):
