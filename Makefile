@@ -19,7 +19,8 @@ BIN := .venv/bin
 # Without compiled files in __pycache__, each process of the tests, and each broker that they start,
 # would compile every module again, and pytest would rewrite all assertions again.
 unexport PYTHONDONTWRITEBYTECODE
-INSTALL := pyproject.toml constraints.txt scripts/setup hatch_build.py hatch_version.py pubsub/kernel/compiled.pyx
+INSTALL := pyproject.toml constraints.txt scripts/setup hatch_build.py hatch_version.py \
+  pubsub/kernel/compiled.pyx pubsub/kernel/rows.pxi
 # A process of pytest for each core, but at most four: many tests start brokers, Java or a browser.
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 # Twice as many where a test mostly waits: for brokers, timers and clients.
@@ -27,7 +28,7 @@ CORES := $(shell nproc 2>/dev/null || echo 2)
 WAITING := -n $(shell expr 2 '*' $(CORES)) --maxprocesses 4 --dist worksteal
 UNITS := $(patsubst tests/unit/%.py, tests.unit.%, $(sort $(wildcard tests/unit/test_*.py)))
 # The tests that run once more without the compiled kernel.
-KERNEL_TESTS := $(foreach part,kernel *_heads *_server *mixed* rout* cursor* let_go audience encoders gathering, \
+KERNEL_TESTS := $(foreach part,kernel *_heads *_server *mixed* rout* cursor* let_go audience encoders gathering http_rows, \
 	tests/unit/test_$(part).py) \
 	tests/contract/test_contract.py tests/contract/test_conversations.py tests/contract/test_sideways.py
 

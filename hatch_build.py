@@ -19,6 +19,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from packaging.tags import sys_tags
 
 KERNEL = Path("pubsub", "kernel")
+SOURCES = ("compiled.pyx", "rows.pxi")
 LIBRARY = "compiled.abi3.so"
 # Seconds; a build usually takes ten.
 TIMEOUT = 300
@@ -69,7 +70,8 @@ class CompileHook(BuildHookInterface[Any]):
 def compile_kernel(root: Path, directory: Path) -> Path:
     """Return the path of the library, built in ``directory``; raises as ``subprocess.run``."""
     (directory / KERNEL).mkdir(parents=True)
-    shutil.copy(root / KERNEL / "compiled.pyx", directory / KERNEL)
+    for name in SOURCES:
+        shutil.copy(root / KERNEL / name, directory / KERNEL)
     (directory / "setup.py").write_text(SETUP)
     subprocess.run(
         [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import lru_cache
+from json.encoder import encode_basestring
 from sys import maxsize
 from typing import TYPE_CHECKING, Protocol
 
@@ -52,7 +54,7 @@ def make_encoder(encodings: Sequence[Encoding | None]) -> BatchEncoder:
     """Return the encoder for batches whose topics have ``encodings``, by index."""
     given = {index: one for index, one in enumerate(encodings) if one is not None}
     if not _have_heads(given):
-        return _RunEncoder(given, len(encodings))
+        return _without_heads(given, len(encodings))
     heads = [() if one is None else _heads_of(one) for one in encodings]  # type: ignore[arg-type]
     return _HeadEncoder(given, heads)  # type: ignore[arg-type]
 
@@ -69,7 +71,7 @@ def encoder_in_steps(
     than all else here.
     """
     if not _have_heads(given):
-        return _RunEncoder(given, number)
+        return _without_heads(given, number)
     heads: list[tuple[Head, ...]] = [()] * number
     for count, (index, encoding) in enumerate(given.items(), 1):
         one = known(index, encoding)
@@ -87,6 +89,13 @@ def encoder_in_steps(
 def _have_heads(given: Mapping[int, Encoding]) -> bool:
     types = set(map(type, given.values()))
     return len(types) == 1 and hasattr(next(iter(given.values())), "heads")
+
+
+def _without_heads(given: Mapping[int, Encoding], number: int) -> BatchEncoder:
+    one = next(iter(given.values()), None)
+    if isinstance(one, RowEncoding) and all(other == one for other in given.values()):
+        return _RowEncoder(given, number, one)
+    return _RunEncoder(given, number)
 
 
 def too_large(encoder: BatchEncoder, batch: Batch) -> Counter[int]:
@@ -169,3 +178,50 @@ class _RunEncoder(_Encoder):
                 parts.append(encoding.encode(fitting))
                 count += fitting.columns.count
         return b"".join(parts), count
+
+
+class RowEncoding(ABC):
+    """A ``RunEncoding`` whose frames name the topic, so that it writes messages of several.
+
+    The name is JSON. A message may have any size.
+    """
+
+    __slots__ = ()
+
+    @property
+    def limit(self) -> int:
+        """See ``RunEncoding``."""
+        return maxsize
+
+    def encode(self, batch: Batch) -> bytes:
+        """See ``RunEncoding``."""
+        return self.rows(batch, [encode_basestring(batch.topic).encode()])[0]
+
+    @abstractmethod
+    def rows(self, batch: Batch, names: list[bytes | None]) -> tuple[bytes, int]:
+        """Return the messages as whole frames, in order, and their number.
+
+        ``names`` has the name of each of the batch's topics; the messages of None are left out.
+        """
+
+
+class _RowEncoder(_Encoder):
+    """A call of ``RowEncoding.rows`` for all messages."""
+
+    __slots__ = ("_encoding", "_names", "_topics")
+
+    def __init__(self, given: Mapping[int, Encoding], number: int, encoding: RowEncoding) -> None:
+        super().__init__(given, number)
+        self._encoding = encoding
+        # The names of the topics of the last batch; those of a mix have the same ones.
+        self._topics: tuple[str, ...] = ()
+        self._names: list[bytes | None] = []
+
+    def encode(self, batch: Batch) -> tuple[bytes, int]:
+        if batch.topics != self._topics:
+            self._topics = batch.topics
+            self._names = [
+                encode_basestring(name).encode() if index in self._given else None
+                for index, name in enumerate(batch.topics)
+            ]
+        return self._encoding.rows(batch, self._names)

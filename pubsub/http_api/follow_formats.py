@@ -7,12 +7,13 @@ share the bytes, and the transport sends them as they are.
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
-from sys import maxsize
 from typing import TYPE_CHECKING
 
+from pubsub.broker.encoders import RowEncoding
 from pubsub.http_api.message_rows import rows_of
+from pubsub.kernel import RowField
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
@@ -27,35 +28,32 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-class _ChunkEncoding(ABC):
+class _ChunkEncoding(RowEncoding):
     """The base of both encodings: the messages of a batch are one chunk."""
 
     __slots__ = ()
 
-    @property
-    def limit(self) -> int:
-        return maxsize
-
-    def encode(self, batch: Batch) -> bytes:
-        """See ``RunEncoding``."""
-        return chunk(self.messages(batch))
+    def rows(self, batch: Batch, names: list[bytes | None]) -> tuple[bytes, int]:
+        """See ``RowEncoding``."""
+        data, count = self.messages(batch, names)
+        return chunk(data) if count else b"", count
 
     @abstractmethod
-    def messages(self, batch: Batch) -> bytes:
-        """Return the messages of a batch of one topic."""
+    def messages(self, batch: Batch, names: list[bytes | None]) -> tuple[bytes, int]:
+        """Return messages as ``rows`` does, but not as a chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinesEncoding(_ChunkEncoding):
-    """See ``RunEncoding``: a line for each message."""
+    """See ``RowEncoding``: a line for each message."""
 
     headers: bool
     run: int
 
     content_type = "application/x-ndjson"
 
-    def messages(self, batch: Batch) -> bytes:
-        return "".join([row + "\n" for row in rows_of(batch, self.run, self.headers)]).encode()
+    def messages(self, batch: Batch, names: list[bytes | None]) -> tuple[bytes, int]:
+        return rows_of(batch, names, self.run, self.headers, after=(b"\n",))
 
     def begin(self, offset: int) -> bytes:
         """Return the first bytes of a response; ``offset`` is that of its first message."""
@@ -72,7 +70,7 @@ class LinesEncoding(_ChunkEncoding):
 
 @dataclass(frozen=True, slots=True)
 class EventEncoding(_ChunkEncoding):
-    """See ``RunEncoding``: an event for each message (HTML, section 9.2, server-sent events).
+    """See ``RowEncoding``: an event for each message (HTML, section 9.2, server-sent events).
 
     The id of an event is the position after it, as ``epoch:offset``: a client that reconnects sends
     it as Last-Event-ID.
@@ -84,13 +82,9 @@ class EventEncoding(_ChunkEncoding):
 
     content_type = EVENT_STREAM
 
-    def messages(self, batch: Batch) -> bytes:
-        rows = rows_of(batch, self.run, self.headers)
-        events = [
-            f"id: {self.epoch}:{position}\ndata: {row}\n\n"
-            for position, row in enumerate(rows, batch.offset + 1)
-        ]
-        return "".join(events).encode()
+    def messages(self, batch: Batch, names: list[bytes | None]) -> tuple[bytes, int]:
+        before = f"id: {self.epoch}:".encode(), RowField.NEXT, b"\ndata: "
+        return rows_of(batch, names, self.run, self.headers, before, (b"\n\n",))
 
     def begin(self, offset: int) -> bytes:
         """See ``LinesEncoding``."""

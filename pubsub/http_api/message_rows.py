@@ -2,71 +2,75 @@
 
 from __future__ import annotations
 
-import re
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING
 
+from pubsub.kernel import RowField, encode_rows
+
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch, Headers
-
-# Text without characters that JSON escapes.
-_PLAIN = re.compile(rb"[ !#-\[\]-~]*")
-_LOW = 2**48 - 1
+    from pubsub.kernel.interpreted import RowTemplate
 
 
-def rows_of(batch: Batch, run: int, with_headers: bool, with_value: bool = True) -> Iterator[str]:
-    """Yield each message of a batch of one topic as a JSON object; docs/http.md has its members.
+def rows_of(
+    batch: Batch,
+    names: list[bytes | None],
+    run: int,
+    with_headers: bool,
+    before: RowTemplate = (),
+    after: RowTemplate = (),
+    with_value: bool = True,
+) -> tuple[bytes, int]:
+    """Return each message as a JSON object, and their number; docs/http.md has the members.
 
-    ``run`` is the run of the broker for a batch without one. Values that the messages have in
-    common are encoded once, as one read may bring thousands of them.
+    ``names`` is as in ``RowEncoding``. ``run`` is the run of the broker for a batch without one.
+    ``before`` and ``after`` precede and follow each object.
     """
     run = batch.run or run
-    common = (
-        f'"timestamp": {batch.timestamp}, "topic": {encode_basestring(batch.topic)}, '
-        f'"protocol": {encode_basestring(batch.protocol)}, '
-        f'"key": "{b64encode(batch.sender).decode()}", '
-    )
-    # The id of message_id(), whose first 64 bits are the same for all of them.
     high = f"{run >> 12:012x}"
-    id = f'"message_id": "{high[:8]}-{high[8:]}-{0x8000 | run & 0xFFF:04x}-'
-    number, offset = 0b10 << 62 | batch.sequence, batch.offset
-    payloads = batch.payloads()
-    values = _values(payloads) if with_value else [""] * len(payloads)
-    ends = _ends(batch, len(payloads), with_headers)
-    for index, (value, end) in enumerate(zip(values, ends, strict=True)):
-        low = number + index
-        yield (
-            f'{{"offset": {offset + index}, {common}{value}'
-            f"{id}{low >> 48:04x}-{low & _LOW:012x}{end}"
-        )
+    ends: list[bytes] | None = None
+    template: RowTemplate = (
+        *before, b'{"offset": ', RowField.NUMBER,
+        b', "timestamp": %d, "topic": ' % batch.timestamp, RowField.NAME,
+        b', "protocol": %b, "key": "%b", ' % (_text(batch.protocol), b64encode(batch.sender)),
+        *((RowField.VALUE, b", ") if with_value else ()),
+        # The id of message_id().
+        f'"message_id": "{high[:8]}-{high[8:]}-{0x8000 | run & 0xFFF:04x}-'.encode(), RowField.ID,
+        b'"', *_headers(batch, with_headers), b"}", *after,
+    )  # fmt: skip
+    if with_headers and batch.headers is not None:
+        ends = [headers_row(one) for one in batch.headers]
+    id = 0b10 << 62 | batch.sequence
+    found = encode_rows(batch.columns, template, names, batch.offset, id, ends)
+    # None stands for a text that is not UTF-8, and a value is not one.
+    assert found is not None
+    return found
 
 
-def _ends(batch: Batch, count: int, with_headers: bool) -> Iterable[str]:
-    """Return what follows the id of each message."""
+def _headers(batch: Batch, with_headers: bool) -> RowTemplate:
     if not with_headers:
-        return repeat('"}', count)
-    if batch.headers is None:
-        return repeat('", "headers": []}', count)
-    return [f'", "headers": {headers_row(one)}}}' for one in batch.headers]
+        return ()
+    return b', "headers": ', b"[]" if batch.headers is None else RowField.END
 
 
-def _values(payloads: Sequence[bytes]) -> list[str]:
-    if _PLAIN.fullmatch(b"".join(payloads)):
-        return [f'"value": "{payload.decode()}", ' for payload in payloads]
-    return [f"{_value(payload)}, " for payload in payloads]
+def names_of(batch: Batch) -> list[bytes | None]:
+    """Return the names of all topics of a batch, for ``rows_of``."""
+    return list(map(_text, batch.topics))
 
 
-def _value(data: bytes) -> str:
-    try:
-        return f'"value": {encode_basestring(data.decode())}'
-    except UnicodeDecodeError:
-        return f'"value_base64": "{b64encode(data).decode()}"'
-
-
-def headers_row(headers: Headers) -> str:
+def headers_row(headers: Headers) -> bytes:
     """Return the headers of a message as a JSON list."""
-    rows = [f'{{"key": {encode_basestring(k)}, {_value(v)}}}' for k, v in headers.items()]
-    return f"[{', '.join(rows)}]"
+    rows = [b'{"key": %b, %b}' % (_text(key), _value(value)) for key, value in headers.items()]
+    return b"[%b]" % b", ".join(rows)
+
+
+def _value(data: bytes) -> bytes:
+    try:
+        return b'"value": ' + _text(data.decode())
+    except UnicodeDecodeError:
+        return b'"value_base64": "%b"' % b64encode(data)
+
+
+def _text(text: str) -> bytes:
+    return encode_basestring(text).encode()

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pubsub.http_api.api_error import NOT_IMPLEMENTED, ApiError
-from pubsub.http_api.message_rows import rows_of
+from pubsub.http_api.message_rows import names_of, rows_of
 from pubsub.store.block import decode_block
 
 if TYPE_CHECKING:
@@ -47,12 +46,13 @@ class JsonLines:
 
     def encode(self, parcel: Parcel) -> bytes:
         """See Format."""
-        lines: list[str] = []
-        for batch in batches_of(parcel):
-            lines += rows_of(batch, batch.run, self._headers)
+        lines = [
+            rows_of(batch, names_of(batch), batch.run, self._headers, after=(b"\n",))[0]
+            for batch in batches_of(parcel)
+        ]
         if parcel.damaged is not None:
-            lines.append(json.dumps({DAMAGED: parcel.damaged}))
-        return "".join([line + "\n" for line in lines]).encode()
+            lines.append(json.dumps({DAMAGED: parcel.damaged}).encode() + b"\n")
+        return b"".join(lines)
 
     def end(self) -> bytes:
         """See Format: the end of the HTTP response is sufficient."""
@@ -76,7 +76,7 @@ class StoredMessages:
         if parcel.first > self._at:
             self._report(self._at, parcel.first, "expired")
         for batch in batches_of(parcel):
-            self._pieces.append(self._encoding.messages(batch))
+            self._pieces.append(self._encoding.messages(batch, names_of(batch))[0])
         if parcel.damaged is not None:
             self._report(*parcel.damaged, "damaged")
         self._at = parcel.stop
@@ -92,10 +92,9 @@ class StoredMessages:
 
 
 def batches_of(parcel: Parcel) -> Iterator[Batch]:
-    """Yield the messages of a parcel in batches of one topic, with their run."""
+    """Yield the messages of a parcel in batches, with their run."""
     for block, topics in parcel.blocks:
-        runs = chain.from_iterable(run.split() for run in decode_block(block, topics))
-        for run in runs:
+        for run in decode_block(block, topics):
             if run.last >= parcel.start and run.offset < parcel.stop:
                 low, high = parcel.start - run.offset, parcel.stop - run.offset
                 batch = run.batch().slice(max(low, 0), min(high, run.count))

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import groupby
 from math import isfinite
-from sys import maxsize
 from typing import TYPE_CHECKING, Any
 
+from pubsub.broker.encoders import RowEncoding
 from pubsub.http_api.json_input import parse_json
 from pubsub.http_api.message_rows import headers_row, rows_of
 from pubsub.http_api.parameters import invalid
+from pubsub.kernel import RowField
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
     from pubsub.http_api.api_error import ApiError
+    from pubsub.kernel.interpreted import RowTemplate
 
 SUBPROTOCOL = "pubsub.v1.json"
 _TEXT, _BINARY = 0x81, 0x82
@@ -98,60 +100,67 @@ def id_of(request: dict[str, Any]) -> str | float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class FrameEncoding:
-    """See ``RunEncoding``: a frame for each message, the same for all that subscribe alike."""
+class FrameEncoding(RowEncoding):
+    """See ``RowEncoding``: a frame for each message, the same for all that subscribe alike."""
 
     headers: bool
     binary: bool
     run: int
 
-    @property
-    def limit(self) -> int:
-        return maxsize
-
-    def encode(self, batch: Batch) -> bytes:
-        """See ``RunEncoding``."""
-        rows = rows_of(batch, self.run, self.headers, not self.binary)
-        make: Callable[[str, bytes], bytes] = self._binary if self.binary else self._text
-        return b"".join(map(make, rows, batch.payloads()))
-
-    @staticmethod
-    def _text(row: str, payload: bytes) -> bytes:
-        return frame(_TEXT, f'{{"message": {row}}}'.encode())
-
-    @staticmethod
-    def _binary(row: str, payload: bytes) -> bytes:
-        return _binary_frame(f'{{"message": {row}}}', payload)
+    def rows(self, batch: Batch, names: list[bytes | None]) -> tuple[bytes, int]:
+        """See ``RowEncoding``."""
+        before: RowTemplate = bytes((_TEXT,)), RowField.FRAME, b'{"message": '
+        after: RowTemplate = (b"}",)
+        if self.binary:
+            before = bytes((_BINARY,)), RowField.FRAME, RowField.LENGTH, b'{"message": '
+            after = b"}", RowField.PAYLOAD
+        has_value = not self.binary
+        return rows_of(batch, names, self.run, self.headers, before, after, has_value)
 
 
 @dataclass(frozen=True, slots=True)
-class BatchEncoding:
-    """See ``RunEncoding``: consecutive messages of one batch share a frame."""
+class BatchEncoding(RowEncoding):
+    """See ``RowEncoding``: consecutive messages of one topic share a frame."""
 
     headers: bool
     run: int
 
-    @property
-    def limit(self) -> int:
-        return maxsize
+    def rows(self, batch: Batch, names: list[bytes | None]) -> tuple[bytes, int]:
+        """See ``RowEncoding``."""
+        if len(names) == 1 and names[0] is not None:
+            return self._frames(batch, names), batch.count
+        parts: list[bytes] = []
+        count = begin = at = 0
+        for index, run in groupby(batch.columns.indexes()):
+            stop = at + len(list(run))
+            if stop - at > 1 and names[index] is not None:
+                data, number = self._alone(batch.slice(begin, at), names)
+                parts += data, self._frames(batch.slice(at, stop), names)
+                count += number + stop - at
+                begin = stop
+            at = stop
+        data, number = self._alone(batch.slice(begin, at), names)
+        return b"".join((*parts, data)), count + number
 
-    def encode(self, batch: Batch) -> bytes:
-        """See ``RunEncoding``."""
+    def _alone(self, batch: Batch, names: list[bytes | None]) -> tuple[bytes, int]:
+        return FrameEncoding(self.headers, True, self.run).rows(batch, names)
+
+    def _frames(self, batch: Batch, names: list[bytes | None]) -> bytes:
+        """Return messages of one topic."""
         size = max(batch.nbytes // batch.count, 1)
         step = max(min(_BATCH_BYTES // size, _BATCH_MESSAGES), 1)
-        return b"".join([self._frame(batch, at, at + step) for at in range(0, batch.count, step)])
+        starts = range(0, batch.count, step)
+        return b"".join([self._frame(batch.slice(at, at + step), names) for at in starts])
 
-    def _frame(self, whole: Batch, start: int, stop: int) -> bytes:
-        batch = whole.slice(start, stop)
+    def _frame(self, batch: Batch, names: list[bytes | None]) -> bytes:
         if batch.count == 1:
-            return FrameEncoding(self.headers, True, self.run).encode(batch)
-        row = next(rows_of(batch, self.run, with_headers=False, with_value=False))
-        members = f'{row[:-1]}, "sizes": {batch.columns.sizes()}'
+            return self._alone(batch, names)[0]
+        row, _ = rows_of(batch.slice(0, 1), names, self.run, with_headers=False, with_value=False)
+        members = b'%b, "sizes": %b' % (row[:-1], str(batch.columns.sizes()).encode())
         if self.headers and batch.headers is not None:
-            members += f', "headers": [{", ".join(map(headers_row, batch.headers))}]'
-        return _binary_frame(f'{{"batch": {members}}}}}', batch.columns.pack()[0])
+            members += b', "headers": [%b]' % b", ".join(map(headers_row, batch.headers))
+        return _binary_frame(b'{"batch": %b}}' % members, batch.columns.pack()[0])
 
 
-def _binary_frame(head: str, payload: bytes) -> bytes:
-    data = head.encode()
-    return frame(_BINARY, _LENGTH.pack(len(data)) + data + payload)
+def _binary_frame(head: bytes, payload: bytes) -> bytes:
+    return frame(_BINARY, _LENGTH.pack(len(head)) + head + payload)

@@ -24,13 +24,13 @@ from pubsub.http_api.websocket_frames import BatchEncoding, FrameEncoding
 from pubsub.kernel import Columns
 
 if TYPE_CHECKING:
+    from pubsub.broker.encoders import RowEncoding
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.slices import Work
     from pubsub.broker.topics import Topic
     from pubsub.http_api.message_publishing import MessagePublisher, Submitted
     from pubsub.http_api.reader_positions import ReaderPositions
-    from pubsub.interfaces import RunEncoding
 
 JsonReply = dict[str, object]
 _START = ("start", "timestamp", "position", "reader")
@@ -134,7 +134,7 @@ class WebSocketRequests:
                 pass
         else:
             self.access.check_follow((name,))
-        encoding: RunEncoding
+        encoding: RowEncoding
         headers, binary, run = given.flag("headers"), given.flag("binary"), self._run
         if given.flag("batches"):
             encoding = BatchEncoding(headers, run)
@@ -152,7 +152,7 @@ class WebSocketRequests:
             return None
         return await self._context.positions.position((self.access.owner, given.text("reader")))
 
-    def _begin(self, name: str, past: bool, encoding: RunEncoding, start: int) -> None:
+    def _begin(self, name: str, past: bool, encoding: RowEncoding, start: int) -> None:
         listener = self._listener
         listener.memory.reserve(TOPIC_BYTES)
         provisional = ProvisionalTopics(listener.topics, listener.router)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from pubsub.kernel.layout import Head, LengthField, Senders, TextHead
+from pubsub.kernel.layout import Head, LengthField, RowField, Senders, TextHead
 
 if TYPE_CHECKING or os.environ.get("PUBSUB_KERNEL") == "interpreted":
     from pubsub.kernel.interpreted import (
@@ -20,7 +20,7 @@ if TYPE_CHECKING or os.environ.get("PUBSUB_KERNEL") == "interpreted":
         Tally,
         TextTable,
         add_to_each,
-        encode_numbered,
+        encode_rows,
         pack_plain_runs,
         run_record,
         total_plain_runs,
@@ -36,7 +36,7 @@ else:
             Tally,
             TextTable,
             add_to_each,
-            encode_numbered,
+            encode_rows,
             pack_plain_runs,
             run_record,
             total_plain_runs,
@@ -51,7 +51,7 @@ else:
             Tally,
             TextTable,
             add_to_each,
-            encode_numbered,
+            encode_rows,
             pack_plain_runs,
             run_record,
             total_plain_runs,
@@ -69,12 +69,13 @@ __all__ = [
     "HeadTable",
     "LengthField",
     "LinkedTally",
+    "RowField",
     "Senders",
     "Tally",
     "TextHead",
     "TextTable",
     "add_to_each",
-    "encode_numbered",
+    "encode_rows",
     "pack_plain_runs",
     "run_record",
     "total_plain_runs",

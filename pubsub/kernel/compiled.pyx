@@ -1239,17 +1239,6 @@ cdef inline uint8_t *write_text(uint8_t *o, const void *text, Py_ssize_t size) n
     return o + size
 
 
-cdef inline uint8_t *write_number(uint8_t *o, int64_t number) noexcept nogil:
-    cdef uint8_t digits[20]
-    cdef int at = 20
-    while True:
-        at -= 1
-        digits[at] = <uint8_t>(48 + number % 10)
-        number //= 10
-        if not number:
-            return write_text(o, digits + at, 20 - at)
-
-
 cdef class Tally:
     """See ``interpreted.Tally``."""
 
@@ -1409,48 +1398,7 @@ def add_to_each(tuple tallies not None, int64_t messages, int64_t nbytes, tuple 
         tally.nbytes += nbytes * len(tallies)
 
 
-def encode_numbered(
-    Columns columns not None,
-    int64_t number,
-    bytes before not None,
-    bytes between not None,
-    bytes after not None,
-):
-    """See ``interpreted.encode_numbered``."""
-    columns.join()
-    cdef const uint8_t *p = <const uint8_t *>PyBytes_AsString(columns.data)
-    cdef const char *first = PyBytes_AsString(before)
-    cdef const char *second = PyBytes_AsString(between)
-    cdef const char *last = PyBytes_AsString(after)
-    cdef Py_ssize_t first_size = PyBytes_Size(before)
-    cdef Py_ssize_t second_size = PyBytes_Size(between)
-    cdef Py_ssize_t last_size = PyBytes_Size(after)
-    cdef Py_ssize_t i, total = columns.count * (first_size + second_size + last_size)
-    cdef uint64_t longer = 10
-    cdef int digits = 1
-    cdef Message *message
-    cdef bytes out
-    cdef uint8_t *o
-    if number < 0 or number > 0x7FFFFFFFFFFFFFFF - max(columns.count - 1, 0):
-        raise ValueError("the numbers are negative or too large")
-    for i in range(columns.count):
-        message = &columns.messages[i]
-        if plain_length(p + message.start, message.size) < message.size:
-            return None
-        while <uint64_t>(number + i) >= longer and digits < 19:
-            longer *= 10
-            digits += 1
-        total += digits + message.size
-    out = PyBytes_FromStringAndSize(NULL, total)
-    o = <uint8_t *>PyBytes_AsString(out)
-    for i in range(columns.count):
-        message = &columns.messages[i]
-        o = write_text(o, first, first_size)
-        o = write_number(o, number + i)
-        o = write_text(o, second, second_size)
-        o = write_text(o, p + message.start, message.size)
-        o = write_text(o, last, last_size)
-    return out
+include "rows.pxi"
 
 
 cdef extern from "Python.h":

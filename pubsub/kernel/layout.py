@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Literal, NamedTuple
 
 Senders = tuple[bytes, tuple[bytes, ...]]
@@ -69,3 +70,30 @@ class TextHead(NamedTuple):
     before: bytes
     after: bytes
     limit: int
+
+
+class RowField(IntEnum):
+    """A piece of a row that differs from row to row (see ``encode_rows``)."""
+
+    NUMBER = 0
+    """The number of the message."""
+    NEXT = 1
+    """The number after it."""
+    NAME = 2
+    """The name that belongs to the index of the message."""
+    VALUE = 3
+    """The member of a JSON object that has the payload: ``value``, or ``value_base64`` if the
+    payload is not UTF-8."""
+    TEXT = 4
+    """The payload as a string of JSON has it, without the quotes."""
+    PAYLOAD = 5
+    """The payload."""
+    ID = 6
+    """The last 64 bits of a UUID, as text."""
+    END = 7
+    """The end that belongs to the message."""
+    FRAME = 8
+    """The length of the rest of the row, as a WebSocket frame without a mask has it (RFC 6455,
+    section 5.2)."""
+    LENGTH = 9
+    """The length of the rest of the row without a payload (u32, big-endian)."""

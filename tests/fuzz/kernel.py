@@ -23,7 +23,7 @@ from typing import Any
 
 from hatch_build import compile_kernel
 from pubsub.kernel import interpreted
-from pubsub.kernel.layout import Head, LengthField
+from pubsub.kernel.layout import Head, LengthField, RowField
 from tests.fuzz.text_lines import TextLines
 from tests.unit.kernel_forms import described
 
@@ -181,18 +181,25 @@ class Round:
             assert len(table.one) == len(table.other)
             if columns is not None:
                 self.use(columns, 1)
-                self.number(columns)
+                self.rows(columns)
         payloads = [lines.body() for _ in range(random.randrange(4))]
-        self.number(
-            Pair(*(form.Columns.of(payloads) for form in (self.forms.one, self.forms.other)))
-        )
+        self.rows(Pair(*(form.Columns.of(payloads) for form in (self.forms.one, self.forms.other))))
 
-    def number(self, columns: Pair) -> None:
-        """Write columns as texts with numbers, valid or not."""
-        number = self.random.choice((0, 1, 8, 95, 10**18 - 1, 2**63 - 1, 2**63 - 3, -1))
-        self.forms.call(
-            "encode_numbered", columns, number, b"[", b"-", self.random.choice((b"", b"],"))
-        )
+    def rows(self, columns: Pair) -> None:
+        """Write columns as rows of random fields."""
+        random = self.random
+        number = random.choice((0, 1, 8, 95, 10**18 - 1, 2**63 - 1, 2**63 - 3, -1))
+        id = random.choice((0, 2**64 - 1, 2**63, 2**48 - 1))
+        pieces = (*RowField, *RowField, b"", b"[", b"x" * random.choice((100, 120, 65_500)))
+        template = tuple(random.choices(pieces, k=random.choice((0, 1, 5, 24, 25))))
+        most = max(columns.one.indexes(), default=0)
+        names: list[bytes | None] | None = None
+        if most < 20 and random.random() < 0.7:
+            names = [random.choice((None, b"", b"name")) for _ in range(most + 1)]
+        ends = None
+        if random.random() < 0.5:
+            ends = [random.randbytes(random.randrange(9)) for _ in range(columns.one.count)]
+        self.forms.call("encode_rows", columns, template, names, number, id, ends)
 
     def use(self, columns: Pair, depth: int = 3) -> None:
         """Call every method of columns."""

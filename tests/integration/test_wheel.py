@@ -12,7 +12,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from hatch_build import KERNEL, LIBRARY, CompileHook, compile_kernel, put_in_place
+from hatch_build import KERNEL, LIBRARY, SOURCES, CompileHook, compile_kernel, put_in_place
 
 ROOT = Path(__file__).parents[2]
 COMPILED = f"{KERNEL}/{LIBRARY}"
@@ -96,8 +96,9 @@ def built(root: Path, version: str = "standard") -> Mapping[str, Any]:
 def sources(directory: Path, text: str | None = None) -> Path:
     """Return a directory with the kernel's source, or with ``text`` in its place."""
     (directory / KERNEL).mkdir(parents=True)
-    source = KERNEL / "compiled.pyx"
-    (directory / source).write_text((ROOT / source).read_text() if text is None else text)
+    for name in SOURCES:
+        source = KERNEL / name
+        (directory / source).write_text((ROOT / source).read_text() if text is None else text)
     return directory
 
 
@@ -131,7 +132,7 @@ def test_an_editable_installation(tmp_path: Path) -> None:
         assert built(root, "editable") == UNTOUCHED
         assert loaded.read() == b"old"
     assert before.read_bytes().startswith(b"\x7fELF")
-    assert {path.name for path in before.parent.iterdir()} == {"compiled.pyx", LIBRARY}
+    assert {path.name for path in before.parent.iterdir()} == {*SOURCES, LIBRARY}
 
 
 def test_a_library_is_put_beside_its_source(tmp_path: Path) -> None:

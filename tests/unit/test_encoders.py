@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass, field
 from sys import maxsize
 
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.encoders import make_encoder
+from pubsub.broker.batch import Batch
+from pubsub.broker.encoders import RowEncoding, make_encoder
 from pubsub.interfaces import Encoding
 from tests.unit.fakes import Lines, mixed_batch
 from tests.unit.framed_encoder import Framed
@@ -88,6 +91,56 @@ class RunTests(EncoderCase):
         assert make_encoder([lines]).encode(batch) == (b"1\n2\n", 2)
         assert lines.batches == [batch]
         assert lines.batches[0] is batch
+
+
+class RowTests(EncoderCase):
+    """Encodings that write messages of several topics"""
+
+    def test_all_messages_are_one_call(self) -> None:
+        encoding = Rows()
+        made = self.encode(
+            [encoding, None, Rows()], ("c", b"1"), ("a", b"2"), ("b", b"3"), ("a", b"4")
+        )
+        assert made == (b'"c"1"a"2"a"4', 3)
+        assert encoding.calls == [4]
+
+    def test_topics_that_differ_between_batches(self) -> None:
+        encoder = make_encoder([Rows()])
+        for name in ("a", 'b"', "a"):
+            batch = mixed_batch([(name, b"1")], (name,))
+            assert encoder.encode(batch) == (json.dumps(name).encode() + b"1", 1)
+
+    def test_encodings_that_differ_keep_the_order(self) -> None:
+        made = self.encode(
+            [Rows(), None, Rows(b":")],
+            ("c", b"1"), ("a", b"2"), ("a", b"3"), ("b", b"4"), ("c", b"5"),
+        )  # fmt: skip
+        assert made == (b'"c":1"a"2"a"3"c":5', 4)
+
+    def test_messages_of_any_size(self) -> None:
+        encoder = make_encoder([Rows(), Rows()])
+        assert (encoder.limit, list(encoder.limits)) == (maxsize, [maxsize, maxsize])
+
+    def test_no_topics(self) -> None:
+        assert make_encoder([]).encode(mixed_batch([], ())) == (b"", 0)
+
+
+@dataclass(frozen=True)
+class Rows(RowEncoding):
+    """The name of the topic, ``tag`` and the payload; ``calls`` has the messages of each call."""
+
+    tag: bytes = b""
+    calls: list[int] = field(default_factory=list, compare=False, repr=False)
+
+    def rows(self, batch: Batch, names: list[bytes | None]) -> tuple[bytes, int]:
+        self.calls.append(batch.count)
+        named = [names[index] for index in batch.columns.indexes()]
+        rows = [
+            name + self.tag + payload
+            for name, payload in zip(named, batch.payloads(), strict=True)
+            if name is not None
+        ]
+        return b"".join(rows), len(rows)
 
 
 class PropertyTests(EncoderCase):

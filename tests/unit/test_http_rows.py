@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch, message_id
-from pubsub.http_api.follow_formats import EventEncoding, LinesEncoding
+from pubsub.http_api.follow_formats import EventEncoding, LinesEncoding, chunk
 from pubsub.http_api.message_body import message_of
-from pubsub.http_api.message_rows import rows_of
-from pubsub.http_api.websocket_frames import FrameEncoding
+from pubsub.http_api.message_rows import names_of, rows_of
+from pubsub.http_api.websocket_frames import BatchEncoding, FrameEncoding
 from pubsub.kernel import Columns
 from pubsub.store.epochs import continuation, continues
 
@@ -25,38 +25,47 @@ HEADERS = st.dictionaries(NAMES, st.binary(max_size=20), max_size=3)
 
 @st.composite
 def batches(draw: st.DrawFn) -> Batch:
-    """Draw a batch of one topic."""
+    """Draw a batch of up to three topics."""
     texts = st.text(st.characters(codec="utf-8")).map(str.encode)
-    payloads = draw(st.lists(st.binary(max_size=40) | texts, min_size=1, max_size=5))
-    headers = draw(st.none() | st.lists(HEADERS, min_size=len(payloads), max_size=len(payloads)))
+    payloads = draw(st.lists(st.binary(max_size=40) | texts, min_size=1, max_size=6))
+    count = len(payloads)
+    topics = draw(st.lists(NAMES, min_size=1, max_size=3, unique=True))
+    places = st.integers(0, len(topics) - 1)
     return Batch(
-        (draw(NAMES),),
-        Columns.of(payloads),
+        tuple(topics),
+        Columns.of(payloads, draw(st.lists(places, min_size=count, max_size=count))),
         draw(st.integers(0, 2**60)),
         draw(st.integers(0, 2**61)),
         draw(st.binary(max_size=255)),
         draw(NAMES),
-        headers,
+        draw(st.none() | st.lists(HEADERS, min_size=count, max_size=count)),
         draw(st.integers(0, 2**53)),
         draw(st.just(0) | RUNS),
     )
 
 
-def expected(batch: Batch, run: int, index: int, payload: bytes, headers: bool) -> dict[str, Any]:
+def expected(batch: Batch, run: int, place: int, headers: bool) -> dict[str, Any]:
     """Return the members of a message."""
     row: dict[str, Any] = {
-        "offset": batch.offset + index,
+        "offset": batch.offset + place,
         "timestamp": batch.timestamp,
-        "topic": batch.topic,
+        "topic": batch.topics[batch.columns.indexes()[place]],
         "protocol": batch.protocol,
         "key": b64encode(batch.sender).decode(),
-        **value(payload),
-        "message_id": str(message_id(batch.run or run, batch.sequence + index)),
+        **value(batch.payloads()[place]),
+        "message_id": str(message_id(batch.run or run, batch.sequence + place)),
     }
     if headers:
-        own = {} if batch.headers is None else batch.headers[index]
+        own = {} if batch.headers is None else batch.headers[place]
         row["headers"] = [{"key": key, **value(one)} for key, one in own.items()]
     return row
+
+
+def wanted_of(batch: Batch, some: int) -> tuple[list[bytes | None], list[int]]:
+    """Return the names of the topics with a bit in ``some``, and the places of their messages."""
+    names = [name if some >> at & 1 else None for at, name in enumerate(names_of(batch))]
+    indexes = batch.columns.indexes()
+    return names, [place for place in range(batch.count) if names[indexes[place]] is not None]
 
 
 def value(data: bytes) -> dict[str, str]:
@@ -67,64 +76,128 @@ def value(data: bytes) -> dict[str, str]:
         return {"value_base64": b64encode(data).decode()}
 
 
+SOME = st.integers(0, 7)
+
+
 class RowTests(SynchronousTestCase):
     """Rows are those that json would write"""
 
-    @given(batches(), RUNS, st.booleans())
-    def test_rows(self, batch: Batch, run: int, headers: bool) -> None:
-        for index, (row, payload) in enumerate(
-            zip(rows_of(batch, run, headers), batch.payloads(), strict=True)
-        ):
-            wanted = expected(batch, run, index, payload, headers)
-            assert row == json.dumps(wanted, ensure_ascii=False)
-            assert "\n" not in row
-            assert "\r" not in row
+    @given(batches(), RUNS, st.booleans(), SOME)
+    def test_rows(self, batch: Batch, run: int, headers: bool, some: int) -> None:
+        names, places = wanted_of(batch, some)
+        data, count = rows_of(batch, names, run, headers, after=(b"\n",))
+        assert count == len(places)
+        assert b"\r" not in data
+        assert data.decode().split("\n") == [
+            *[
+                json.dumps(expected(batch, run, place, headers), ensure_ascii=False)
+                for place in places
+            ],
+            "",
+        ]
 
     @given(batches(), RUNS)
     def test_rows_that_were_read_can_be_published(self, batch: Batch, run: int) -> None:
-        for row, payload, index in zip(
-            rows_of(batch, run, True), batch.payloads(), range(batch.count), strict=True
+        data, _ = rows_of(batch, names_of(batch), run, True, after=(b"\n",))
+        for place, (row, payload) in enumerate(
+            zip(data.splitlines(), batch.payloads(), strict=True)
         ):
             members = json.loads(row)
             kept = {k: v for k, v in members.items() if k in ("value", "value_base64", "headers")}
-            own = {} if batch.headers is None else dict(batch.headers[index])
+            own = {} if batch.headers is None else dict(batch.headers[place])
             assert message_of(kept) == (payload, own)
 
-    @given(batches(), RUNS)
-    def test_lines_and_events_have_the_rows(self, batch: Batch, run: int) -> None:
-        rows = list(rows_of(batch, run, False))
-        assert LinesEncoding(False, run).messages(batch).decode().split("\n") == [*rows, ""]
-        events = EventEncoding(False, run, "e").messages(batch).decode().split("\n\n")
-        assert events.pop() == ""
-        assert [event.split("\n")[1].removeprefix("data: ") for event in events] == rows
+    @given(batches(), RUNS, SOME)
+    def test_lines_and_events_have_the_rows(self, batch: Batch, run: int, some: int) -> None:
+        names, places = wanted_of(batch, some)
+        rows, count = rows_of(batch, names, run, False, after=(b"\n",))
+        assert LinesEncoding(False, run).messages(batch, names) == (rows, count)
+        data, count = EventEncoding(False, run, "e").messages(batch, names)
+        events = data.decode().split("\n\n")
+        assert (events.pop(), len(events)) == ("", count)
+        data_of = [event.split("\n")[1].removeprefix("data: ") + "\n" for event in events]
+        assert "".join(data_of).encode() == rows
         positions = [int(event.split("\n")[0].removeprefix("id: e:")) for event in events]
-        assert positions == [batch.offset + 1 + at for at in range(batch.count)]
+        assert positions == [batch.offset + 1 + place for place in places]
 
-    @given(batches(), RUNS)
-    def test_frames_have_the_rows(self, batch: Batch, run: int) -> None:
-        data = FrameEncoding(False, False, run).encode(batch)
-        for row in rows_of(batch, run, False):
-            payload, data = _unframe(data)
-            assert payload == f'{{"message": {row}}}'.encode()
+    @given(batches(), RUNS, SOME)
+    def test_chunks_have_the_rows(self, batch: Batch, run: int, some: int) -> None:
+        names, places = wanted_of(batch, some)
+        encoding = LinesEncoding(False, run)
+        rows, count = encoding.messages(batch, names)
+        assert encoding.rows(batch, names) == (chunk(rows) if places else b"", count)
+
+    @given(batches(), RUNS, st.booleans(), SOME)
+    def test_text_frames(self, batch: Batch, run: int, headers: bool, some: int) -> None:
+        names, places = wanted_of(batch, some)
+        data, count = FrameEncoding(headers, False, run).rows(batch, names)
+        assert count == len(places)
+        for place in places:
+            first, payload, data = _unframe(data)
+            assert first == 0x81
+            assert json.loads(payload) == {"message": expected(batch, run, place, headers)}
         assert data == b""
-        data = FrameEncoding(False, True, run).encode(batch)
-        for row, value in zip(
-            rows_of(batch, run, False, with_value=False), batch.payloads(), strict=True
-        ):
-            payload, data = _unframe(data)
-            size = int.from_bytes(payload[:4], "big")
-            assert payload[4 : 4 + size] == f'{{"message": {row}}}'.encode()
-            assert payload[4 + size :] == value
+
+    @given(batches(), RUNS, st.booleans(), SOME)
+    def test_binary_frames(self, batch: Batch, run: int, headers: bool, some: int) -> None:
+        names, places = wanted_of(batch, some)
+        data, count = FrameEncoding(headers, True, run).rows(batch, names)
+        assert count == len(places)
+        for place in places:
+            object, value, data = _binary(data)
+            row = expected(batch, run, place, headers)
+            assert object == {"message": without_value(row)}
+            assert value == batch.payloads()[place]
+        assert data == b""
+
+    @given(batches(), RUNS, st.booleans(), SOME)
+    def test_batches(self, batch: Batch, run: int, headers: bool, some: int) -> None:
+        names, places = wanted_of(batch, some)
+        data, count = BatchEncoding(headers, run).rows(batch, names)
+        assert count == len(places)
+        left = list(places)
+        while left:
+            object, value, data = _binary(data)
+            row = object.get("batch") or object["message"]
+            sizes = row.pop("sizes", [len(value)])
+            own, left = left[: len(sizes)], left[len(sizes) :]
+            # Messages of one topic that follow one another, and all of these.
+            topics = [expected(batch, run, place, False)["topic"] for place in range(batch.count)]
+            assert {topics[place] for place in own} == {row["topic"]}
+            assert own == list(range(own[0], own[0] + len(own)))
+            assert not left or left[0] > own[-1] + 1 or topics[left[0]] != row["topic"]
+            expectation = without_value(expected(batch, run, own[0], headers))
+            if headers and "message" not in object:
+                expectation["headers"] = [
+                    expected(batch, run, place, True)["headers"] for place in own
+                ]
+                if batch.headers is None:
+                    del expectation["headers"]
+            assert row == expectation
+            assert b"".join(batch.payloads()[place] for place in own) == value
+            assert sizes == [len(batch.payloads()[place]) for place in own]
         assert data == b""
 
 
-def _unframe(data: bytes) -> tuple[bytes, bytes]:
-    """Return the payload of the first frame, and the rest."""
+def without_value(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: one for name, one in row.items() if name not in ("value", "value_base64")}
+
+
+def _binary(data: bytes) -> tuple[dict[str, Any], bytes, bytes]:
+    """Return the object of the first frame, which is binary, its payload, and the rest."""
+    first, payload, rest = _unframe(data)
+    assert first == 0x82
+    stop = 4 + int.from_bytes(payload[:4], "big")
+    return json.loads(payload[4:stop]), payload[stop:], rest
+
+
+def _unframe(data: bytes) -> tuple[int, bytes, bytes]:
+    """Return the first byte and the payload of the first frame, and the rest."""
     size, start = data[1], 2
     if size >= 126:
         start = 4 if size == 126 else 10
         size = int.from_bytes(data[2:start], "big")
-    return data[start : start + size], data[start + size :]
+    return data[0], data[start : start + size], data[start + size :]
 
 
 class EpochTests(SynchronousTestCase):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from pubsub.kernel import interpreted
 from pubsub.kernel.layout import TextHead
@@ -88,39 +86,6 @@ class TestTextTable:
         for number in range(interpreted.MAX_HEADS + 1):
             assert table.scan(b'%06d"text"' % number).count == 1
         assert len(table) == 1
-
-
-@each_form
-class TestNumbered:
-    """``encode_numbered``"""
-
-    @pytest.mark.parametrize("number", [0, 8, 99, 10**18 - 1, 2**63 - 3])
-    def test_numbers_go_on(self, kernel: Any, number: int) -> None:
-        columns = kernel.Columns.of([b"a", "ö".encode(), b""])
-        expected = "<{}=a>,<{}=ö>,<{}=>,".format(*range(number, number + 3)).encode()
-        assert kernel.encode_numbered(columns, number, b"<", b"=", b">,") == expected
-
-    def test_no_messages(self, kernel: Any) -> None:
-        assert kernel.encode_numbered(kernel.Columns.of([]), 1, b"<", b"=", b">") == b""
-
-    @pytest.mark.parametrize("number", [-1, 2**63 - 1])
-    def test_numbers_that_do_not_exist(self, kernel: Any, number: int) -> None:
-        with pytest.raises(ValueError, match="negative or too large"):
-            kernel.encode_numbered(kernel.Columns.of([b"a", b"b"]), number, b"", b"", b"")
-
-    @given(st.one_of(st.binary(max_size=12), st.text(max_size=9).map(str.encode)))
-    @example(b"\xed\x9f\xbf\xee\x80\x80\xf4\x8f\xbf\xbf\xc2\x80\xe0\xa0\x80\xf0\x90\x80\x80")
-    @example(b"\xf4\x90\x80\x80")
-    @example(b"\xed\xa0\x80")
-    @example(b"\xc1\xbf")
-    @example(b"1234567\x80")
-    def test_only_text_without_escapes(self, kernel: Any, payload: bytes) -> None:
-        try:
-            plain = not set(payload.decode()) & {*map(chr, range(32)), '"', "\\"}
-        except UnicodeDecodeError:
-            plain = False
-        made = kernel.encode_numbered(kernel.Columns.of([b"a", payload]), 1, b"", b":", b";")
-        assert made == (b"1:a;2:%b;" % payload if plain else None)
 
 
 @both_forms

@@ -4,7 +4,7 @@ A read brings frames of one kind: a head, which tells the length of the payload 
 the message goes to, and the payload. ``HeadTable.scan`` turns the read into ``Columns``, a row for
 each message, and ``FrameEncoder.encode`` turns columns into the frames of another wire. Neither
 knows a protocol: a protocol describes its frames by ``Head`` objects. ``TextTable`` and
-``encode_numbered`` do the same for lines of JSON with a payload of text.
+``encode_rows`` do the same for lines of JSON, and for frames that have them.
 
 Consecutive messages with one head are cut by one call for up to 128 of them, and messages of one
 index and size are joined by one call. Every other message costs some steps of the interpreter.
@@ -16,6 +16,7 @@ from pubsub.kernel.interpreted.column_queue import ColumnQueue
 from pubsub.kernel.interpreted.columns import Address, Columns
 from pubsub.kernel.interpreted.frame_encoder import FrameEncoder
 from pubsub.kernel.interpreted.head_table import MAX_HEADS, HeadTable, Learn
+from pubsub.kernel.interpreted.rows import RowTemplate, encode_rows
 from pubsub.kernel.interpreted.runs import (
     pack_plain_runs,
     run_record,
@@ -23,7 +24,6 @@ from pubsub.kernel.interpreted.runs import (
 )
 from pubsub.kernel.interpreted.tally import LinkedTally, Tally, add_to_each
 from pubsub.kernel.interpreted.text_table import LearnText, TextTable
-from pubsub.kernel.interpreted.texts import encode_numbered
 
 __all__ = [
     "MAX_HEADS",
@@ -35,10 +35,11 @@ __all__ = [
     "Learn",
     "LearnText",
     "LinkedTally",
+    "RowTemplate",
     "Tally",
     "TextTable",
     "add_to_each",
-    "encode_numbered",
+    "encode_rows",
     "pack_plain_runs",
     "run_record",
     "total_plain_runs",

@@ -14,7 +14,7 @@ from sys import maxsize
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from pubsub.broker.batch import Batch
-from pubsub.kernel import TextHead, encode_numbered
+from pubsub.kernel import RowField, TextHead, encode_rows
 from pubsub.protocols.nsd.codec import (
     MAX_LINE,
     NAME,
@@ -124,11 +124,11 @@ def encode_batch(batch: Batch) -> bytes:
     """Return the batch's messages as JSON objects with commas between them (nsd §4)."""
     encoded = None
     if batch.protocol != NAME or batch.headers is None:
-        before = b'{"_class":"Message","from":%b,"when":' % text(
-            batch.sender.decode(errors="replace")
-        )
-        encoded = encode_numbered(batch.columns, batch.offset + 1, before, b',"body":"', b'"},')
-    return b",".join(messages(batch)) if encoded is None else encoded[:-1]
+        sender = text(batch.sender.decode(errors="replace"))
+        before = b'{"_class":"Message","from":%b,"when":' % sender
+        row = before, RowField.NUMBER, b',"body":"', RowField.TEXT, b'"},'
+        encoded = encode_rows(batch.columns, row, None, batch.offset + 1)
+    return b",".join(messages(batch)) if encoded is None else encoded[0][:-1]
 
 
 # The first offset of a batch, its number of messages, their timestamp, and the shift.
