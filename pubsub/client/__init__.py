@@ -29,7 +29,7 @@ from pubsub.client.client_errors import (
     Unconfirmable,
 )
 from pubsub.client.client_options import ClientOptions, takes_options
-from pubsub.client.messages import Message, MessageBatch
+from pubsub.client.messages import Message, MessageBatch, MixedBatch
 from pubsub.client.notices import (
     Disconnected,
     Ended,
@@ -45,9 +45,9 @@ from pubsub.wire.client_events import Level
 __all__ = [
     "Client", "ClientClosed", "ClientError", "ConnectFailed", "Disconnected", "Ended", "Gap",
     "HistoryNeeded", "InvalidTopic", "InvalidUrl", "Level", "Message", "MessageBatch",
-    "NotExpressible", "NotPublished", "NotSent", "Notice", "OutcomeUnknown", "Reconnected",
-    "Refusal", "Subscription", "SubscriptionRefused", "TopicNotAddressable", "Uncertain",
-    "Unconfirmable", "connect",
+    "MixedBatch", "NotExpressible", "NotPublished", "NotSent", "Notice", "OutcomeUnknown",
+    "Reconnected", "Refusal", "Subscription", "SubscriptionRefused", "TopicNotAddressable",
+    "Uncertain", "Unconfirmable", "connect",
 ]  # fmt: skip
 
 

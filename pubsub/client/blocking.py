@@ -20,7 +20,7 @@ from typing import Any, Generic, Literal, Never, TypeVar, overload
 from pubsub.client import asyncio_runtime, base_client, subscription
 from pubsub.client.client_options import ClientOptions, takes_options
 from pubsub.client.loop_thread import LoopThread, loop_thread
-from pubsub.client.messages import Message, MessageBatch
+from pubsub.client.messages import BATCHES, Message, MessageBatch
 from pubsub.client.notices import Notice
 from pubsub.client.request_checks import BytesLike
 from pubsub.client.runtime import Cancel, Ending
@@ -184,8 +184,9 @@ class Subscription(Generic[NoticeItem]):
         try:
             for message in self._current:
                 return message
-            item = self.next_item(None if until is None else _left(until))
-            if not isinstance(item, MessageBatch):
+            left = None if until is None else _left(until)
+            item = self._thread.run(self._inner.next_whole(left))
+            if not isinstance(item, BATCHES):
                 return item
             self._current = iter(item)
             return next(self._current)

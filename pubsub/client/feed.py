@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from copy import copy
 
 from pubsub.client.client_errors import ClientClosed, ClientError
-from pubsub.client.messages import MessageBatch
+from pubsub.client.messages import BATCHES, MessageBatch, MixedBatch
 from pubsub.client.notices import Gap, Notice
 from pubsub.client.tickets import Ticket
 from pubsub.wire.client_events import Interest
 
 NOTICES = 1000
 """Notices that are queued for a subscription that does not get them."""
-FeedItem = MessageBatch | Notice
+FeedItem = MessageBatch | MixedBatch | Notice
 
 
 class Feed:
@@ -53,7 +53,7 @@ class Feed:
 
     # For the link
 
-    def put(self, batch: MessageBatch) -> None:
+    def put(self, batch: MessageBatch | MixedBatch) -> None:
         """Add messages."""
         self._last_offset = batch.last_offset()
         self._last_timestamp = batch.last_timestamp()
@@ -107,7 +107,7 @@ class Feed:
         """Return the next item; None if there is none now. Raises the error of ``end``."""
         if self._items:
             item = self._items.popleft()
-            if isinstance(item, MessageBatch):
+            if isinstance(item, BATCHES):
                 self.nbytes -= item.held
                 if self.full and self.nbytes < self._limit:
                     self.full = False

@@ -8,7 +8,7 @@ from itertools import repeat
 from typing import NamedTuple
 
 from pubsub.kernel import Columns
-from pubsub.wire.client_events import Messages
+from pubsub.wire.client_events import Messages, MixedMessages
 
 _NO_HEADERS: Mapping[str, bytes] = {}
 # Counted for each batch in addition to its payloads, and for each message.
@@ -73,17 +73,7 @@ class MessageBatch:
         return self._event.columns.count
 
     def __iter__(self) -> Iterator[Message]:
-        event = self._event
-        # No column is of another length than that of the payloads.
-        columns = (
-            repeat(event.topic),
-            event.columns.payloads(),
-            _each(event.senders, None),
-            _each(event.timestamps, event.timestamp),
-            _each(event.offsets, None),
-            _each(event.headers, _NO_HEADERS),
-        )
-        return map(_make, zip(*columns, strict=False))
+        return _messages(self._event, repeat(self._event.topic), self._event.timestamp)
 
     def last_offset(self) -> int | None:
         """Return the offset of the last message, or None."""
@@ -92,6 +82,55 @@ class MessageBatch:
     def last_timestamp(self) -> int | None:
         """Return the timestamp of the last message, or None."""
         return self._event.timestamps[-1] if self._event.timestamps else self._event.timestamp
+
+
+class MixedBatch:
+    """Messages of several topics, as they arrived together. Iterating gives each Message."""
+
+    __slots__ = ("_event", "held")
+
+    def __init__(self, event: MixedMessages) -> None:
+        self._event = event
+        columns = event.columns
+        self.held = columns.nbytes + _BATCH_BYTES + _MESSAGE_BYTES * columns.count
+        """See ``MessageBatch``."""
+
+    def __len__(self) -> int:
+        return self._event.columns.count
+
+    def __iter__(self) -> Iterator[Message]:
+        event = self._event
+        return _messages(event, map(event.topics.__getitem__, event.columns.indexes()), None)
+
+    def parts(self) -> Iterator[MessageBatch]:
+        """Yield consecutive messages of one topic in a batch."""
+        return map(MessageBatch, self._event.runs())
+
+    def last_offset(self) -> int | None:
+        """See ``MessageBatch``."""
+        return self._event.offsets[-1] if self._event.offsets else None
+
+    def last_timestamp(self) -> int | None:
+        """See ``MessageBatch``."""
+        return self._event.timestamps[-1] if self._event.timestamps else None
+
+
+BATCHES = (MessageBatch, MixedBatch)
+
+
+def _messages(
+    event: Messages | MixedMessages, topics: Iterable[str], timestamp: int | None
+) -> Iterator[Message]:
+    # No column is of another length than that of the payloads.
+    columns = (
+        topics,
+        event.columns.payloads(),
+        _each(event.senders, None),
+        _each(event.timestamps, timestamp),
+        _each(event.offsets, None),
+        _each(event.headers, _NO_HEADERS),
+    )
+    return map(_make, zip(*columns, strict=False))
 
 
 def _each(column: Sequence[object] | None, otherwise: object) -> Iterable[object]:

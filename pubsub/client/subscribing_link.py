@@ -15,12 +15,13 @@ from pubsub.client.feed import Feed
 from pubsub.client.feed_table import FeedTable
 from pubsub.client.link import Link, LinkState
 from pubsub.client.link_timing import Timing
-from pubsub.client.messages import MessageBatch
+from pubsub.client.messages import MessageBatch, MixedBatch
 from pubsub.client.notices import Disconnected, Ended, Notice, Reconnected
 from pubsub.wire.client_events import (
     Interest,
     Messages,
     Missed,
+    MixedMessages,
     NotSubscribed,
     Subscribed,
     SubscriptionEnded,
@@ -138,6 +139,8 @@ class SubscribingLink(Link):
                     self._refused(event.interest, event.reason, now)
             case Missed():
                 self._missed(event)
+            case MixedMessages():
+                self._deliver_mixed(event)
             case _:
                 pass
 
@@ -156,6 +159,19 @@ class SubscribingLink(Link):
         """See ``Link``."""
         batch = MessageBatch(event)
         for feed in self._feeds.of_topic(event.topic):
+            feed.put(batch)
+            if feed.full:
+                self._feeds.filled(feed)
+
+    def _deliver_mixed(self, event: MixedMessages) -> None:
+        """Put messages of several topics together into the feeds, unless these differ."""
+        first, *others = map(self._feeds.of_topic, event.topics)
+        if any(feeds != first for feeds in others):
+            for run in event.runs():
+                self.deliver(run)
+            return
+        batch = MixedBatch(event)
+        for feed in first:
             feed.put(batch)
             if feed.full:
                 self._feeds.filled(feed)

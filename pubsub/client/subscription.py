@@ -7,12 +7,13 @@ from typing import Generic, TypeVar
 
 from pubsub.client.client_errors import ClientError
 from pubsub.client.feed import Feed
-from pubsub.client.messages import Message, MessageBatch
+from pubsub.client.messages import BATCHES, Message, MessageBatch, MixedBatch
 from pubsub.client.notices import Notice
 from pubsub.client.runtime import Runtime, Waiter
 
 NoticeItem = TypeVar("NoticeItem", bound=Notice, covariant=True)
 """Notice with ``events=True``, else Never: then there are messages alone."""
+_Item = TypeVar("_Item")
 
 
 class Subscription(Generic[NoticeItem]):
@@ -29,6 +30,8 @@ class Subscription(Generic[NoticeItem]):
         self._leave = leave
         self._waiters: list[Waiter] = []
         self._current: Iterator[Message] = iter(())
+        # The rest of messages that arrived together, for `next_item` and `batches`.
+        self._parts: Iterator[MessageBatch] = iter(())
         feed.on_change = self._wake
 
     async def __aenter__(self) -> Subscription[NoticeItem]:
@@ -48,10 +51,10 @@ class Subscription(Generic[NoticeItem]):
             for message in self._current:
                 yield message
             if (item := self._get()) is None:
-                item = await self._await_item(None)
+                item = await self._await_item(self._get, None)
             if item is None:
                 return
-            if isinstance(item, MessageBatch):
+            if isinstance(item, BATCHES):
                 self._current = iter(item)
             else:
                 yield item
@@ -60,10 +63,10 @@ class Subscription(Generic[NoticeItem]):
         for message in self._current:
             return message
         while True:
-            item = await self.next_item()
+            item = await self.next_whole()
             if item is None:
                 raise StopAsyncIteration
-            if not isinstance(item, MessageBatch):
+            if not isinstance(item, BATCHES):
                 return item
             self._current = iter(item)
             for message in self._current:
@@ -74,7 +77,7 @@ class Subscription(Generic[NoticeItem]):
         feed, new_waiter = self._feed, self._runtime.waiter
         while True:
             # As ``next_item``, without a coroutine for each.
-            while (item := self._get()) is None and not feed.ended:
+            while (item := self._get_part()) is None and not feed.ended:
                 await self._changed(new_waiter())
             if item is None:
                 return
@@ -96,15 +99,25 @@ class Subscription(Generic[NoticeItem]):
         Raises TimeoutError after ``seconds``, and ClientError. Nothing is lost by either, nor if
         the caller is cancelled.
         """
-        if (item := self._get()) is None:
-            item = await self._await_item(seconds)
+        if (item := self._get_part()) is None:
+            item = await self._await_item(self._get_part, seconds)
         return item
 
-    async def _await_item(self, seconds: float | None) -> MessageBatch | NoticeItem | None:
-        """As ``next_item``, when there is nothing yet."""
+    async def next_whole(
+        self, seconds: float | None = None
+    ) -> MessageBatch | MixedBatch | NoticeItem | None:
+        """As ``next_item``; messages of several topics that arrived together are one item."""
+        if (item := self._get()) is None:
+            item = await self._await_item(self._get, seconds)
+        return item
+
+    async def _await_item(
+        self, get: Callable[[], _Item | None], seconds: float | None
+    ) -> _Item | None:
+        """Return the next item, when there is nothing yet."""
         feed, runtime = self._feed, self._runtime
         deadline = None if seconds is None else runtime.now() + seconds
-        item: MessageBatch | NoticeItem | None = None
+        item: _Item | None = None
         while item is None and not feed.ended:
             left = None if deadline is None else deadline - runtime.now()
             if left is not None and left <= 0:
@@ -116,10 +129,20 @@ class Subscription(Generic[NoticeItem]):
             finally:
                 if cancel is not None:
                     cancel()
-            item = self._get()
+            item = get()
         return item
 
-    def _get(self) -> MessageBatch | NoticeItem | None:
+    def _get_part(self) -> MessageBatch | NoticeItem | None:
+        """Return the next item for ``next_item``, if there is one."""
+        item = self._get()
+        if isinstance(item, MixedBatch):
+            self._parts = item.parts()
+            return next(self._parts)
+        return item
+
+    def _get(self) -> MessageBatch | MixedBatch | NoticeItem | None:
+        if (part := next(self._parts, None)) is not None:
+            return part
         try:
             # A feed has no notices unless it was made with ``events``.
             return self._feed.get()  # type: ignore[return-value]
@@ -130,6 +153,7 @@ class Subscription(Generic[NoticeItem]):
 
     def close(self) -> None:
         """End the subscription; messages that have not been iterated over are dropped."""
+        self._parts = iter(())
         self._leave()
 
     async def _changed(self, waiter: Waiter) -> None:

@@ -113,13 +113,13 @@ async def subscribe(where: Destination, wanted: SubscribePlan) -> int:
 
 
 async def _print(client: Client, start: int | None, output: Output, wanted: SubscribePlan) -> None:
-    from pubsub.client import MessageBatch
+    from pubsub.client.messages import BATCHES
     from pubsub.commands.broker_client import subscribe as begin
 
     left = wanted.count
     async with begin(client, wanted.topics, start) as subscription:
-        async for batch in subscription.batches():
-            assert isinstance(batch, MessageBatch)
+        while (batch := await subscription.next_whole()) is not None:
+            assert isinstance(batch, BATCHES)
             messages = islice(batch, left)
             shown = [wanted.format(message) for message in messages]
             await output.write(b"".join(shown))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 
 from pubsub.kernel import Columns, FrameEncoder, Head
-from pubsub.wire.client_events import Messages
+from pubsub.wire.client_events import Messages, MixedMessages
 
 # Encoders that are kept: those of the topics that a client has published to last.
 _MAX_TOPICS = 4096
@@ -37,8 +37,8 @@ class FrameWriter:
 
 def messages_of(
     columns: Columns, topics: Sequence[str], senders: Sequence[bytes] | None = None
-) -> list[Messages]:
-    """Return the messages of ``columns``, one object for consecutive ones of a topic.
+) -> list[Messages | MixedMessages]:
+    """Return the messages of ``columns`` as an event, or nothing if there are none.
 
     ``topics`` has the topic of each address of the columns, ``senders`` its sender.
     """
@@ -47,15 +47,11 @@ def messages_of(
     if len(topics) == 1:
         sender = None if senders is None else list(repeat(senders[0], columns.count))
         return [Messages(topics[0], columns, senders=sender)]
-    names = list(dict.fromkeys(topics))
-    indexes = columns.indexes()
-    each = None if senders is None else [senders[index] for index in indexes]
-    places = {name: place for place, name in enumerate(names)}
-    found: list[Messages] = []
-    at = 0
-    for index, run in columns.remap([places[topic] for topic in topics]).runs():
-        end = at + run.count
-        own = None if each is None else each[at:end]
-        found.append(Messages(names[index], run, senders=own))
-        at = end
-    return found
+    each = None if senders is None else list(map(senders.__getitem__, columns.indexes()))
+    names = tuple(dict.fromkeys(topics))
+    if len(names) < len(topics):
+        places = {name: place for place, name in enumerate(names)}
+        columns = columns.remap([places[topic] for topic in topics])
+    if len(names) == 1:
+        return [Messages(names[0], columns, senders=each)]
+    return [MixedMessages(names, columns, senders=each)]

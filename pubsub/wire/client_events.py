@@ -6,7 +6,7 @@ subscription that must be made again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
@@ -64,6 +64,35 @@ class Messages:
     offsets: Sequence[int] | None = None
     senders: Sequence[bytes] | None = None
     headers: Sequence[Mapping[str, bytes]] | None = None
+
+
+@dataclass(slots=True)
+class MixedMessages:
+    """Messages of several ``topics`` that arrived together, in order; see ``Messages``.
+
+    The indexes of ``columns`` are those of the topics.
+    """
+
+    topics: tuple[str, ...]
+    columns: Columns
+    timestamps: Sequence[int] | None = None
+    offsets: Sequence[int] | None = None
+    senders: Sequence[bytes] | None = None
+    headers: Sequence[Mapping[str, bytes]] | None = None
+
+    def runs(self) -> Iterator[Messages]:
+        """Yield consecutive messages of one topic together."""
+        at = 0
+        for index, columns in self.columns.runs():
+            own = slice(at, at := at + columns.count)
+            yield Messages(
+                self.topics[index],
+                columns,
+                timestamps=None if self.timestamps is None else self.timestamps[own],
+                offsets=None if self.offsets is None else self.offsets[own],
+                senders=None if self.senders is None else self.senders[own],
+                headers=None if self.headers is None else self.headers[own],
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +188,7 @@ WireEvent: TypeAlias = (
     Opened
     | NotResumed
     | Messages
+    | MixedMessages
     | Subscribed
     | NotSubscribed
     | Unsubscribed

@@ -46,6 +46,7 @@ from pubsub.wire.client_events import (
     WireEvent,
 )
 from pubsub.wire.client_wire import Role, WireConnection, WireOptions
+from tests.unit.wire_pairs import runs
 
 SEVEN = Interest("cafe/7")
 NINE = Interest("cafe/9")
@@ -71,10 +72,9 @@ def message(channel: int, milliseconds: int, payload: bytes) -> bytes:
 def flat(events: list[WireEvent]) -> list[tuple[str, int | None, bytes]]:
     """Return topic, timestamp and payload of each message."""
     return [
-        (event.topic, event.timestamp, payload)
-        for event in events
-        if isinstance(event, Messages)
-        for payload in event.columns.payloads()
+        (event.topic, event.timestamps[at] if event.timestamps else event.timestamp, payload)
+        for event in runs(events)
+        for at, payload in enumerate(event.columns.payloads())
     ]
 
 

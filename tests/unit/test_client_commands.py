@@ -80,9 +80,12 @@ class FakeSubscription:
 
     async def __aexit__(self, *_: object) -> None: ...
 
+    async def next_whole(self) -> MessageBatch | None:
+        return None if self._ends and self._queue.empty() else await self._queue.get()
+
     async def batches(self) -> AsyncIterator[MessageBatch]:
-        while not (self._ends and self._queue.empty()):
-            yield await self._queue.get()
+        while (batch := await self.next_whole()) is not None:
+            yield batch
 
 
 class FakeApi:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import cycle
 
 from pubsub.kernel import Columns
-from pubsub.wire.client_events import Messages, WireEvent
+from pubsub.wire.client_events import Messages, MixedMessages, WireEvent
 from pubsub.wire.client_wire import WireConnection
 from tests.unit.streams import House
 
@@ -80,15 +80,23 @@ def flat(events: Sequence[WireEvent]) -> list[tuple[str, bytes | None, bytes]]:
     """Return topic, sender and payload of each message."""
     return [
         (event.topic, None if event.senders is None else event.senders[number], payload)
-        for event in events
-        if isinstance(event, Messages)
+        for event in runs(events)
         for number, payload in enumerate(event.columns.payloads())
     ]
 
 
+def runs(events: Sequence[WireEvent]) -> Iterator[Messages]:
+    """Yield the messages, those of one topic that follow one another together."""
+    for event in events:
+        if isinstance(event, MixedMessages):
+            yield from event.runs()
+        elif isinstance(event, Messages):
+            yield event
+
+
 def others(events: Sequence[WireEvent]) -> list[WireEvent]:
     """Return the events that are not messages."""
-    return [event for event in events if not isinstance(event, Messages)]
+    return [event for event in events if not isinstance(event, Messages | MixedMessages)]
 
 
 def receive_cut(

@@ -27,6 +27,7 @@ from pubsub.protocols.cafe.codec import (
     encode,
 )
 from pubsub.protocols.cafe.message_heads import publish_head
+from pubsub.wire.client_columns import messages_of
 from pubsub.wire.client_events import (
     Confirmed,
     Interest,
@@ -156,17 +157,24 @@ class CafeSubscriber(CafeClientConnection):
         columns = self._heads.scan(data, at)
         if len(columns.addresses) == 1:
             events.append(self._messages(columns.addresses[0], columns))
-        else:
-            for _index, run in columns.runs():
-                events.append(self._messages(run.addresses[0], run))
+        elif columns.count:
+            addresses = columns.addresses
+            topics = [self._topic(channel) for channel, _milliseconds in addresses]
+            for event in messages_of(columns, topics):
+                times = [milliseconds * 1000 for _channel, milliseconds in addresses]
+                event.timestamps = list(map(times.__getitem__, columns.indexes()))
+                events.append(event)
         return columns.end
 
-    def _messages(self, address: tuple[int, int], columns: Columns) -> Messages:
-        channel, milliseconds = address
+    def _topic(self, channel: int) -> str:
         topic = self.naming.topics.get(channel)
         if topic is None:
             raise WireError(f"a message of channel {channel}, which has no topic")
-        return Messages(topic, columns, timestamp=milliseconds * 1000)
+        return topic
+
+    def _messages(self, address: tuple[int, int], columns: Columns) -> Messages:
+        channel, milliseconds = address
+        return Messages(self._topic(channel), columns, timestamp=milliseconds * 1000)
 
 
 def _learn(data: bytes, at: int) -> tuple[Head, tuple[int, int]] | None:
