@@ -15,6 +15,7 @@ from websockets.protocol import State
 from websockets.typing import Subprotocol
 from websockets.uri import WebSocketURI
 
+from pubsub.client.http_batches import MALFORMED
 from pubsub.wire.client_events import Alive, Closing, Opened, Rejected, WireEvent
 from pubsub.wire.client_wire import WireConnection, WireError, WireOptions
 
@@ -53,6 +54,8 @@ class HttpConnection(WireConnection):
         self.epoch = ""
         self.max_messages = 1
         """The number of messages that the broker takes, or sends, at once."""
+        self.mixes = False
+        """Whether it sends messages of several topics at once."""
 
     # Requests
 
@@ -161,7 +164,7 @@ class HttpConnection(WireConnection):
             data, payload = data[4:start], data[start:]
         try:
             self._handle(json.loads(data), payload, events)
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        except MALFORMED:
             raise WireError(f"a frame is not one of {_SUBPROTOCOL}") from None
 
     def _closed(self, events: list[WireEvent]) -> None:
@@ -205,6 +208,7 @@ class HttpConnection(WireConnection):
         self.epoch = str(ok["epoch"])
         # A broker of an earlier version has one message in each frame.
         self.max_messages = int(ok.get("max_messages", 1))
+        self.mixes = ok.get("mixed") is True
 
     def answered(self, waiting: Any, ok: Any, error: Any, events: list[WireEvent]) -> None:
         """Handle the reply to ``waiting``: ``ok``, unless there is an ``error``."""

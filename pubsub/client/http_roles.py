@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import base64
-from array import array
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from pubsub.client.http_batches import messages_of_batch, value_of
 from pubsub.client.http_connection import HttpConnection, encode
 from pubsub.kernel import Columns
 from pubsub.wire.client_events import (
@@ -210,6 +210,8 @@ class HttpSubscriber(HttpConnection):
         members: dict[str, object] = {"topic": interest.name, "binary": True, "headers": True}
         if self.max_messages > 1:
             members["batches"] = True
+        if self.mixes:
+            members["mixed"] = True
         position = self.session.positions.get(interest)
         if position is not None:
             members["position"] = position
@@ -259,8 +261,8 @@ class HttpSubscriber(HttpConnection):
         # All members are read before the first is kept, so a malformed row does not change the run.
         topic, timestamp, offset = str(row["topic"]), int(row["timestamp"]), int(row["offset"])
         sender = base64.b64decode(row["key"])
-        headers = {str(one["key"]): _value(one) for one in row.get("headers", ())}
-        value = _value(row) if payload is None else payload
+        headers = {str(one["key"]): value_of(one) for one in row.get("headers", ())}
+        value = value_of(row) if payload is None else payload
         run = self._run
         if run.topic != topic:
             self.flush(events)
@@ -272,30 +274,31 @@ class HttpSubscriber(HttpConnection):
         run.headers.append(headers)
 
     def _take_batch(self, batch: Any, payload: bytes, events: list[WireEvent]) -> None:
-        topic, first, timestamp = str(batch["topic"]), int(batch["offset"]), int(batch["timestamp"])
-        columns = Columns.unpack(payload, array("I", batch["sizes"]).tobytes(), b"")
-        count, sender = columns.count, base64.b64decode(batch["key"])
-        headers = [
-            {str(one["key"]): _value(one) for one in listed}
-            for listed in batch.get("headers", [()] * count)
-        ]
-        if not count or len(headers) != count:
-            raise ValueError
+        found = messages_of_batch(batch, payload)
         self.flush(events)
-        interest = self._interests.get(topic)
-        if interest is None:
+        if isinstance(found, Messages):
+            self._append(found, events)
             return
-        self.session.positions[interest] = f"{self.epoch}:{first + count}"
-        events.append(
-            Messages(
-                topic,
-                columns,
-                timestamps=[timestamp] * count,
-                offsets=range(first, first + count),
-                senders=[sender] * count,
-                headers=headers,
-            )
-        )
+        assert found.offsets is not None
+        ends = dict(zip(found.columns.indexes(), found.offsets, strict=True))
+        interests = [self._interests.get(found.topics[index]) for index in ends]
+        if None in interests:
+            # Some may not be delivered any more.
+            for run in found.runs():
+                self._append(run, events)
+            return
+        for interest, offset in zip(interests, ends.values(), strict=True):
+            assert interest is not None
+            self.session.positions[interest] = f"{self.epoch}:{offset + 1}"
+        events.append(found)
+
+    def _append(self, messages: Messages, events: list[WireEvent]) -> None:
+        """Append messages of one topic, unless it is not subscribed to any more."""
+        interest = self._interests.get(messages.topic)
+        if interest is not None:
+            assert messages.offsets is not None
+            self.session.positions[interest] = f"{self.epoch}:{messages.offsets[-1] + 1}"
+            events.append(messages)
 
     def flush(self, events: list[WireEvent]) -> None:
         """See ``HttpConnection``."""
@@ -303,28 +306,17 @@ class HttpSubscriber(HttpConnection):
         if not run.payloads:
             return
         self._run = _Run()
-        interest = self._interests.get(run.topic)
-        if interest is None:
-            return
-        self.session.positions[interest] = f"{self.epoch}:{run.offsets[-1] + 1}"
-        columns = Columns.of(run.payloads)
-        events.append(
+        self._append(
             Messages(
                 run.topic,
-                columns,
+                Columns.of(run.payloads),
                 timestamps=run.timestamps,
                 offsets=run.offsets,
                 senders=run.senders,
                 headers=run.headers,
-            )
+            ),
+            events,
         )
-
-
-def _value(row: Any) -> bytes:
-    if "value_base64" in row:
-        return base64.b64decode(row["value_base64"])
-    value: str = row["value"]
-    return value.encode()
 
 
 def _gap(gap: Any) -> str:

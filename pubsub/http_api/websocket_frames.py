@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import isfinite
@@ -18,7 +19,7 @@ from pubsub.broker.encoders import RowEncoding
 from pubsub.http_api.json_input import parse_json
 from pubsub.http_api.message_rows import headers_row, rows_of
 from pubsub.http_api.parameters import invalid
-from pubsub.kernel import RowField
+from pubsub.kernel import Columns, RowField
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
@@ -120,15 +121,18 @@ class FrameEncoding(RowEncoding):
 
 @dataclass(frozen=True, slots=True)
 class BatchEncoding(RowEncoding):
-    """See ``RowEncoding``: consecutive messages of one topic share a frame."""
+    """See ``RowEncoding``: consecutive messages share a frame, of one topic unless ``mixed``."""
 
     headers: bool
     run: int
+    mixed: bool = False
 
     def rows(self, batch: Batch, names: list[bytes | None]) -> tuple[bytes, int]:
         """See ``RowEncoding``."""
         if len(names) == 1 and names[0] is not None:
             return self._frames(batch, names), batch.count
+        if self.mixed:
+            return self._mixed_frames(batch, names)
         parts: list[bytes] = []
         count = begin = at = 0
         for index, run in groupby(batch.columns.indexes()):
@@ -147,19 +151,71 @@ class BatchEncoding(RowEncoding):
 
     def _frames(self, batch: Batch, names: list[bytes | None]) -> bytes:
         """Return messages of one topic."""
-        size = max(batch.nbytes // batch.count, 1)
-        step = max(min(_BATCH_BYTES // size, _BATCH_MESSAGES), 1)
+        step = _messages_in_frame(batch.columns)
         starts = range(0, batch.count, step)
         return b"".join([self._frame(batch.slice(at, at + step), names) for at in starts])
 
     def _frame(self, batch: Batch, names: list[bytes | None]) -> bytes:
         if batch.count == 1:
             return self._alone(batch, names)[0]
-        row, _ = rows_of(batch.slice(0, 1), names, self.run, with_headers=False, with_value=False)
-        members = b'%b, "sizes": %b' % (row[:-1], str(batch.columns.sizes()).encode())
+        return self._joined(batch, batch.columns, range(batch.count), names)
+
+    def _mixed_frames(self, batch: Batch, names: list[bytes | None]) -> tuple[bytes, int]:
+        """Return messages of several topics, in frames with the topic of each message."""
+        columns, places = batch.columns, range(batch.count)
+        indexes: Sequence[int] = columns.indexes()
+        if None in names:
+            kept = [place for place in places if names[indexes[place]] is not None]
+            columns = columns.remap([at if name else -1 for at, name in enumerate(names)])
+        else:
+            kept = list(places)
+        step = _messages_in_frame(columns) if kept else 1
+        frames = [
+            self._mixed_frame(batch, columns.slice(at, at + step), kept[at : at + step], names)
+            for at in range(0, len(kept), step)
+        ]
+        return b"".join(frames), len(kept)
+
+    def _mixed_frame(
+        self, batch: Batch, columns: Columns, places: Sequence[int], names: list[bytes | None]
+    ) -> bytes:
+        if len(places) == 1:
+            return self._alone(batch.slice(places[0], places[0] + 1), names)[0]
+        indexes = columns.indexes()
+        order = {index: number for number, index in enumerate(dict.fromkeys(indexes))}
+        more = b', "topics": [%b], "indexes": %b' % (
+            b", ".join([names[index] or b"" for index in order]),
+            _numbers([order[index] for index in indexes]),
+        )
+        if places[-1] - places[0] >= len(places):
+            more += b', "offsets": %b' % _numbers([batch.offset + place for place in places])
+        return self._joined(batch, columns, places, names, more)
+
+    def _joined(
+        self,
+        batch: Batch,
+        columns: Columns,
+        places: Sequence[int],
+        names: list[bytes | None],
+        more: bytes = b"",
+    ) -> bytes:
+        """Return the messages of ``batch`` at ``places``, which are ``columns``, in a frame."""
+        first = batch.slice(places[0], places[0] + 1)
+        row, _ = rows_of(first, names, self.run, with_headers=False, with_value=False)
+        members = b'%b, "sizes": %b%b' % (row[:-1], _numbers(columns.sizes()), more)
         if self.headers and batch.headers is not None:
-            members += b', "headers": [%b]' % b", ".join(map(headers_row, batch.headers))
-        return _binary_frame(b'{"batch": %b}}' % members, batch.columns.pack()[0])
+            each = [headers_row(batch.headers[place]) for place in places]
+            members += b', "headers": [%b]' % b", ".join(each)
+        return _binary_frame(b'{"batch": %b}}' % members, columns.pack()[0])
+
+
+def _messages_in_frame(columns: Columns) -> int:
+    size = max(columns.nbytes // columns.count, 1)
+    return max(min(_BATCH_BYTES // size, _BATCH_MESSAGES), 1)
+
+
+def _numbers(values: Sequence[int]) -> bytes:
+    return str(values).encode()
 
 
 def _binary_frame(head: bytes, payload: bytes) -> bytes:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 JsonReply = dict[str, object]
 _START = ("start", "timestamp", "position", "reader")
+_FORMS = ("headers", "binary", "batches", "mixed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,7 @@ class WebSocketRequests:
             "epoch": listener.store.epoch,
             "max_messages": MAX_JOINED,
             "max_bytes": listener.settings["max-message"],
+            "mixed": True,
         }
 
     def _recheck(self) -> Work:
@@ -115,7 +117,7 @@ class WebSocketRequests:
     # Subscriptions
 
     async def _subscribe(self, members: dict[str, Any]) -> JsonReply:
-        given = Parameters(members, ("topic", "headers", "binary", "batches", "epoch", *_START))
+        given = Parameters(members, ("topic", *_FORMS, "epoch", *_START))
         if sum(name in given for name in _START) > 1:
             raise invalid(f"expected one of {', '.join(_START)}")
         listener = self._listener
@@ -135,11 +137,11 @@ class WebSocketRequests:
         else:
             self.access.check_follow((name,))
         encoding: RowEncoding
-        headers, binary, run = given.flag("headers"), given.flag("binary"), self._run
-        if given.flag("batches"):
-            encoding = BatchEncoding(headers, run)
+        headers, binary, batches, mixed = map(given.flag, _FORMS)
+        if batches:
+            encoding = BatchEncoding(headers, self._run, mixed)
         else:
-            encoding = FrameEncoding(headers, binary, run)
+            encoding = FrameEncoding(headers, binary, self._run)
         self._begin(name, start.past, encoding, start.offset)
         answer: JsonReply = {"topic": name, "start": start.offset, "epoch": listener.store.epoch}
         return answer if start.gap is None else {**answer, "gap": start.gap._asdict()}

@@ -151,6 +151,49 @@ class RowTests(SynchronousTestCase):
         assert data == b""
 
     @given(batches(), RUNS, st.booleans(), SOME)
+    def test_mixed_batches(self, batch: Batch, run: int, headers: bool, some: int) -> None:
+        names, places = wanted_of(batch, some)
+        data, count = BatchEncoding(headers, run, mixed=True).rows(batch, names)
+        assert count == len(places)
+        if not places:
+            assert data == b""
+            return
+        object, value, rest = _binary(data)
+        assert (rest, value) == (b"", b"".join(batch.payloads()[place] for place in places))
+        row = object.get("batch") or object["message"]
+        rows = [expected(batch, run, place, True) for place in places]
+        assert row.pop("sizes", [len(value)]) == [len(batch.payloads()[at]) for at in places]
+        topics, indexes = row.pop("topics", [row["topic"]]), row.pop("indexes", [0] * count)
+        assert [topics[index] for index in indexes] == [one["topic"] for one in rows]
+        assert len(set(topics)) == len(topics) == len(set(indexes))
+        offsets = row.pop("offsets", list(range(row["offset"], row["offset"] + count)))
+        assert offsets == [one["offset"] for one in rows]
+        found = row.pop("headers", None)
+        if headers and "message" in object:
+            assert found == rows[0]["headers"]
+        elif headers and batch.headers is not None:
+            assert found == [one["headers"] for one in rows]
+        else:
+            assert found is None
+        wanted = without_value(rows[0])
+        del wanted["headers"]
+        assert row == wanted
+
+    def test_mixed_batches_are_bounded(self) -> None:
+        sizes = [3] * 2500 + [30_000] * 4
+        columns = Columns.of([bytes(size) for size in sizes], [at % 2 for at in range(len(sizes))])
+        batch = Batch(("a", "b"), columns, 0, 0, b"", "toy", offset=0)
+        counts, nbytes = [], []
+        for part in (batch.slice(0, 2500), batch.slice(2500, 2504)):
+            data, _ = BatchEncoding(False, 1, mixed=True).rows(part, names_of(part))
+            while data:
+                object, value, data = _binary(data)
+                counts.append(len(object["batch"]["indexes"]))
+                nbytes.append(len(value))
+        assert counts == [1000, 1000, 500, 2, 2]
+        assert nbytes[3:] == [60_000, 60_000]
+
+    @given(batches(), RUNS, st.booleans(), SOME)
     def test_batches(self, batch: Batch, run: int, headers: bool, some: int) -> None:
         names, places = wanted_of(batch, some)
         data, count = BatchEncoding(headers, run).rows(batch, names)

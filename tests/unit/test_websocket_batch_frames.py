@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from typing import Any
 from uuid import UUID
 
@@ -10,13 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.wire.client_events import Malformed, Messages
+from pubsub.kernel import Columns
+from pubsub.wire.client_events import Interest, Malformed, Messages, MixedMessages
 from pubsub.wire.client_wire import Role
-from tests.unit.client_frames import NEWS, positions, subscribed
+from tests.unit.client_frames import NEWS, SPORT, positions, subscribed
 from tests.unit.http_ends import HandMade, HttpPair, make
 from tests.unit.web import WebHouse
 from tests.unit.web_sockets import connected
+from tests.unit.wire_pairs import runs
 
+# Indexes of topics, of which one is not subscribed to, and payloads.
+MESSAGES = st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=9)), min_size=1, max_size=20)
 Frame = tuple[dict[str, Any], bytes]
 
 
@@ -116,6 +121,68 @@ class ClientTests(SynchronousTestCase):
             far = subscribed(NEWS)
             (event,) = far.receive(batch(far, b"xyz", **changed))
             assert isinstance(event, Malformed), changed
+
+    def test_messages_of_several_topics(self) -> None:
+        far = subscribed(NEWS, SPORT)
+        mixed = {"topics": ["sport", "news"], "indexes": [0, 1, 0], "sizes": [1, 1, 2]}
+        (event,) = far.receive(batch(far, b"1234", **mixed))
+        assert isinstance(event, MixedMessages)
+        assert [(one.topic, one.columns.payloads()) for one in event.runs()] == [
+            ("sport", [b"1"]), ("news", [b"2"]), ("sport", [b"34"]),
+        ]  # fmt: skip
+        assert list(event.offsets or ()) == [3, 4, 5]
+        assert positions(far) == {NEWS: "1-abc:5", SPORT: "1-abc:6"}
+        (event,) = far.receive(batch(far, b"1234", **mixed, offsets=[7, 9, 12]))
+        assert isinstance(event, MixedMessages)
+        assert event.offsets == [7, 9, 12]
+        assert positions(far) == {NEWS: "1-abc:10", SPORT: "1-abc:13"}
+
+    def test_one_of_several_topics_that_was_unsubscribed(self) -> None:
+        far = subscribed(NEWS)
+        mixed = {"topics": ["other", "news"], "indexes": [0, 1, 0], "sizes": [1, 1, 1]}
+        (event,) = far.receive(batch(far, b"123", **mixed))
+        assert isinstance(event, Messages)
+        assert (event.topic, event.columns.payloads()) == ("news", [b"2"])
+        assert positions(far) == {NEWS: "1-abc:5"}
+
+    def test_malformed_ones_of_several_topics(self) -> None:
+        wrong: list[dict[str, Any]] = [
+            {"topics": ["a"], "indexes": [0, 1]}, {"topics": ["a", "b"]}, {"offsets": [3]},
+            {"topics": ["a", "b"], "indexes": [0]}, {"topics": 5, "indexes": [0, 0]},
+            {"topics": ["a", "b"], "indexes": [0, -1]}, {"topics": [], "indexes": [0, 0]},
+            {"topics": ["a", "b"], "indexes": [0, 1], "offsets": ["x", 4]},
+        ]  # fmt: skip
+        for changed in wrong:
+            far = subscribed(NEWS)
+            (event,) = far.receive(batch(far, b"xyz", **changed))
+            assert isinstance(event, Malformed), changed
+
+    @given(st.lists(MESSAGES, max_size=5))
+    def test_what_was_published_to_several_topics_arrives_in_order(
+        self, published: list[list[tuple[int, bytes]]]
+    ) -> None:
+        house = WebHouse()
+        broker = house.broker
+        mix = broker.router.mix([broker.topics.create(name) for name in ("a", "b", "c")])
+        pair = HttpPair(house, make(Role.SUBSCRIBER), piece=50)
+        pair.take()
+        for name in ("a", "b"):
+            pair.connection.subscribe(Interest(name))
+        pair.take()
+        for messages in published:
+            columns = Columns.of([payload for _, payload in messages], [at for at, _ in messages])
+            broker.dispatcher.publish_mixed(mix, columns, b"alice", "toy")
+            house.clock.advance(0)
+        expected = [
+            (mix.names[at], payload, offset)
+            for offset, (at, payload) in enumerate(chain.from_iterable(published))
+            if mix.names[at] != "c"
+        ]
+        assert [
+            (one.topic, payload, offset)
+            for one in runs(pair.take())
+            for payload, offset in zip(one.columns.payloads(), one.offsets or (), strict=True)
+        ] == expected
 
     @given(st.lists(st.lists(st.binary(max_size=20), min_size=1, max_size=30), max_size=5))
     def test_what_was_published_is_what_arrives(self, published: list[list[bytes]]) -> None:

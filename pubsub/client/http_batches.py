@@ -1,0 +1,56 @@
+"""Messages that share a frame of the WebSocket (docs/websocket.md). Sans-IO."""
+
+from __future__ import annotations
+
+import base64
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+from pubsub.kernel import Columns
+from pubsub.wire.client_events import Messages, MixedMessages
+from pubsub.wire.client_wire import Headers
+
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""The errors of objects with other members than those of the protocol."""
+
+
+def messages_of_batch(batch: Any, payload: bytes) -> Messages | MixedMessages:
+    """Return the messages of a frame: the member ``batch`` of its object, and its payload.
+
+    Raises the errors of MALFORMED.
+    """
+    sizes, indexes = array("I", batch["sizes"]), b""
+    topics: tuple[str, ...] = (str(batch["topic"]),)
+    if "topics" in batch:
+        topics = tuple(map(str, batch["topics"]))
+        indexes = array("I", batch["indexes"]).tobytes()
+    columns = Columns.unpack(payload, sizes.tobytes(), indexes)
+    count, first = columns.count, int(batch["offset"])
+    offsets: Sequence[int] = range(first, first + count)
+    if "offsets" in batch:
+        offsets = list(map(int, batch["offsets"]))
+    headers: list[Headers] = [
+        {str(one["key"]): value_of(one) for one in listed}
+        for listed in batch.get("headers", [()] * count)
+    ]
+    if not count or not len(headers) == len(offsets) == count:
+        raise ValueError
+    timestamps = [int(batch["timestamp"])] * count
+    senders = [base64.b64decode(batch["key"])] * count
+    if len(topics) == 1 and not indexes:
+        return Messages(
+            topics[0], columns,
+            timestamps=timestamps, offsets=offsets, senders=senders, headers=headers,
+        )  # fmt: skip
+    if max(columns.indexes()) >= len(topics):
+        raise ValueError
+    return MixedMessages(topics, columns, timestamps, offsets, senders, headers)
+
+
+def value_of(row: Any) -> bytes:
+    """Return the value of a message or header, which is text or base64."""
+    if "value_base64" in row:
+        return base64.b64decode(row["value_base64"])
+    value: str = row["value"]
+    return value.encode()
