@@ -1,4 +1,4 @@
-"""The benchmarks of TLS and of clients that come and go pass with the broker."""
+"""The benchmarks of TLS, of followers and of clients that come and go pass with the broker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import churn, tls
+from tests.bench import churn, followers, tls
 
 TWISTD = Path(sys.executable).with_name("twistd")
 
@@ -25,6 +25,13 @@ def any_core() -> Iterator[None]:
 @pytest.mark.parametrize("lone", [False, True])
 def test_tls(lone: bool) -> None:
     assert tls.measure(TWISTD, "cafe", tls=True, lone=lone, seconds=0.2) > 0
+
+
+@pytest.mark.parametrize("kind", followers.KINDS)
+def test_followers(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followers, "_WARM_UP_SECONDS", 0.1)
+    found = followers.measure(TWISTD, kind, topics=3, subscribers=2, seconds=0.1)
+    assert min(found) > 0
 
 
 def test_clients_that_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
