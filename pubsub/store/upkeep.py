@@ -106,8 +106,9 @@ class Upkeep:
         self._measure(now)
         self._apply_wanted()
         expiring = self._expiry.step(now)
-        self._store_horizons()
+        # First, as a full disk does not take the horizons.
         freed = self._free_space()
+        self._store_horizons()
         removed = self._remove_expired()
         rewriting = not expiring and self._rewrite_step()
         forgetting = not expiring and self._ended.step()

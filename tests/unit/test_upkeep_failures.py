@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.store import rewrite, segment
-from pubsub.store.log_directory import METADATA, LogDirectory
+from pubsub.store.log_directory import METADATA, RESERVE, LogDirectory
+from pubsub.store.metadata import Metadata
 from pubsub.store.retention_limits import MICROSECONDS, RetentionLimits
 from pubsub.store.segment import Segment
 from tests.unit.fakes import scratch
@@ -163,6 +164,29 @@ class UnreadableTests(FailureCase):
         assert log.files() == 3
         assert all(one.index.records < 10 for one in log.catalog.segments)
         assert log.messages() == before
+
+
+class FullDiskTests(FailureCase):
+    """A disk on which nothing can be written until the reserve is given back"""
+
+    def test_what_has_expired_is_removed(self) -> None:
+        log = self.fill(3, RetentionLimits("*", seconds=5000))
+        log.rest()
+        stored = Metadata.set_horizons
+
+        def store(metadata: Metadata, horizons: Iterable[tuple[str, int]]) -> None:
+            if (self.path / RESERVE).exists() and not self.free:
+                raise sqlite3.OperationalError("database or disk is full")
+            stored(metadata, horizons)
+
+        self.patch(Metadata, "set_horizons", store)  # type: ignore[no-untyped-call]
+        self.patch(LogDirectory, "keep_reserve", lambda _: None)  # type: ignore[no-untyped-call]
+        self.free = 0
+        log.upkeep.step(NOW + 10_000 * MICROSECONDS)
+        self.free = self.total
+        log.rest(NOW + 10_000 * MICROSECONDS)
+        assert log.files() == 1
+        assert log.catalog.first == 300
 
 
 class PaceTests(FailureCase):
