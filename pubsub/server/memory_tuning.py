@@ -1,9 +1,10 @@
-"""Memory settings of the process: the C library's heap, and Python's garbage collector."""
+"""Memory settings of the process: the C library's heap, Python's garbage collector, OpenBLAS."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import os
 
 from pubsub.tuning import FROZEN_START, KEPT_MEMORY, Tuning
 
@@ -20,6 +21,15 @@ def tune_memory(tuning: Tuning) -> None:
         keep_freed_memory()
     if FROZEN_START in tuning:
         freeze_startup_objects()
+
+
+def use_no_blas_threads() -> None:
+    """Let numpy, which Arrow imports, calculate without threads, unless the environment has more.
+
+    OpenBLAS begins a thread for each core, with 40 MiB of addresses each, which nothing here uses.
+    If it cannot begin one, at a limit of memory or threads, it sends SIGINT to its own process.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def keep_freed_memory() -> None:

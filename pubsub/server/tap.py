@@ -36,7 +36,7 @@ from pubsub.server.issuer_key_fetcher import IssuerKeyFetcher
 from pubsub.server.listener_set import ListenerSet
 from pubsub.server.log_setup import LoggedProcess, ProcessLog, call_later_from_threads
 from pubsub.server.memory_limit import warn_beyond_limit
-from pubsub.server.memory_tuning import tune_memory
+from pubsub.server.memory_tuning import tune_memory, use_no_blas_threads
 from pubsub.server.pid_file import check_pid_file
 from pubsub.server.reload import LiveConfiguration, Reloader
 from pubsub.server.service_manager import ServiceManager, notifier, watchdog_seconds
@@ -72,6 +72,7 @@ def makeService(options: ParsedOptions) -> IService:
     warn_beyond_limit(options.config.broker)
     tuning = tuning_of(options.config)
     tune_memory(tuning)
+    use_no_blas_threads()
     broker.drainage.stop = reactor.stop
     process_log = ProcessLog(options.config.broker, twistd, call_later_from_threads(reactor))
     process_log.watch(broker.served.log_connections)

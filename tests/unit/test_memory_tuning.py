@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.server.memory_tuning import freeze_startup_objects, keep_freed_memory, tune_memory
+from pubsub.server.memory_tuning import (
+    freeze_startup_objects,
+    keep_freed_memory,
+    tune_memory,
+    use_no_blas_threads,
+)
 from pubsub.tuning import FROZEN_START, KEPT_MEMORY
 from tests.unit.tunings import restore_collector, without
 
@@ -60,3 +67,13 @@ class CollectorTests(SynchronousTestCase):
         assert gc.get_freeze_count() <= before
         freeze_startup_objects()
         assert gc.get_freeze_count() - before > len(objects)
+
+
+class BlasTests(SynchronousTestCase):
+    """The threads of numpy's library"""
+
+    def test_it_has_none_unless_the_operator_wants_them(self) -> None:
+        for before, after in (({}, "1"), ({"OPENBLAS_NUM_THREADS": "3"}, "3")):
+            with mock.patch.dict(os.environ, before, clear=True):
+                use_no_blas_threads()
+                assert os.environ == {"OPENBLAS_NUM_THREADS": after}
