@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pubsub.protocols.cafe.datagram import CafeDatagrams
+from pubsub.protocols.cafe.open_ports import OpenPorts
 from tests.unit import cafe_wire as wire
 from tests.unit.cafe_wire import GAP, Cafe
 
@@ -41,6 +42,8 @@ class Udp(Cafe):
         top = settings.pop("top", None)
         super().__init__(top, udp=True, **settings)
         self.protocol = self.factories["cafe"].datagram_protocol()
+        # As if the system did not show any.
+        self.protocol.ports = OpenPorts(lambda: None)
         self.port = Port(self.protocol)
         self.protocol.makeConnection(self.port)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from itertools import count
+from pathlib import Path
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -11,9 +13,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.backplane.fanout import Fanout
 from pubsub.backplane.memory import MemoryBackplane, MemoryEngine
+from pubsub.protocols.cafe.open_ports import OpenPorts, open_ports
 from tests.unit import cafe_wire as wire
 from tests.unit.cafe_udp import ALICE, BOB, CAROL, Udp, joined
 from tests.unit.cafe_wire import DISCONNECT, GAP, PING, PONG, Cafe
+from tests.unit.fakes import scratch
 
 
 class OptionTests(SynchronousTestCase):
@@ -250,6 +254,31 @@ class SessionTests(SynchronousTestCase):
         udp.publisher().send(wire.publish(1, b"hi"))
         assert [wire.payloads(data) for data in udp.take(home)] == [[b"hi"]]
 
+    def test_a_subscriber_on_loopback_ends_with_its_program(self) -> None:
+        udp = Udp(udp_trusted="192.0.2.0/28")
+        udp.start()
+        open_ports = {4001, 4002}
+        udp.protocol.ports = OpenPorts(lambda: frozenset(open_ports))
+        home, other, mapped = ("127.0.0.1", 4001), ("127.0.0.1", 4002), ("::ffff:127.0.0.1", 4003)
+        for address in (home, other, mapped, ALICE, BOB):
+            udp.join(address, wire.hs_sub(b"\x01", b"name"))
+        open_ports.add(4003)
+        udp.advance(100)
+        assert udp.broker.counters.connections == 5
+        open_ports -= {4002, 4003}
+        udp.advance(20)
+        # Its port was opened again.
+        open_ports.add(4003)
+        udp.advance(100)
+        assert udp.broker.counters.connections == 4
+        assert udp.take(other) == udp.take(home) == udp.take(ALICE) == []
+        assert udp.broker.counters.refusals == {}
+        # A new program has the port.
+        open_ports.add(4002)
+        udp.join(other, wire.hs_sub(b"\x01"))
+        udp.advance(100)
+        assert udp.broker.counters.connections == 5
+
     def test_a_subscriber_in_a_trusted_network_may_be_silent(self) -> None:
         udp = joined(udp_trusted="192.0.2.0/28, 2001:db8::/32")
         udp.start()
@@ -399,3 +428,39 @@ class LimitTests(SynchronousTestCase):
 
 # Two gaps after the start.
 MOMENT = (1_700_000_000_040).to_bytes(8, "little")
+
+
+class OpenPortTests(SynchronousTestCase):
+    """The UDP ports of this computer"""
+
+    def test_those_of_sockets_are_found(self) -> None:
+        for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+            with socket.socket(family, socket.SOCK_DGRAM) as one:
+                one.bind((host, 0))
+                port = one.getsockname()[1]
+                assert port in (open_ports() or ())
+                one.connect((host, 9))
+                assert port in (open_ports() or ())
+            assert port not in (open_ports() or (port,))
+
+    def test_a_system_may_not_show_them(self) -> None:
+        missing = Path(scratch(self), "udp")
+        assert open_ports((missing,)) is None
+        missing.write_text("another format\nof lines")
+        assert open_ports((missing,)) is None
+
+    def test_one_that_is_missing_once_is_not_closed(self) -> None:
+        lists = iter([{1, 2}, {1}, {1, 2}, {1}, {1}, None, {1}])
+
+        def read() -> frozenset[int] | None:
+            found = next(lists)
+            return None if found is None else frozenset(found)
+
+        ports = OpenPorts(read)
+        found = []
+        for now in range(7):
+            ports.look(100.0 + now * 30)
+            ports.look(100.0 + now * 30 + 29)
+            found.append(ports.is_closed(2, 90.0))
+        assert found == [False, False, False, False, True, False, False]
+        assert not ports.is_closed(2, 400.0)

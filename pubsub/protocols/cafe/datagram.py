@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from pubsub.protocols.cafe.codec import (
 from pubsub.protocols.cafe.conversation import Conversations
 from pubsub.protocols.cafe.datagram_client import DatagramClient, SocketAddress
 from pubsub.protocols.cafe.handshake import shown
+from pubsub.protocols.cafe.open_ports import OpenPorts
 from pubsub.protocols.cafe.refusals import code_of, error
 from pubsub.wire.peer_address import plain_host
 
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
 MAX_DATAGRAM = 65_507
 _HANDSHAKES = frozenset(OPCODES[frame] for frame in HANDSHAKES)
 _HANDSHAKE_BYTES = frozenset(bytes((opcode,)) for opcode in _HANDSHAKES)
+
+
+def _plain(address: SocketAddress) -> IPv4Address | IPv6Address:
+    host = ip_address(address[0])
+    return getattr(host, "ipv4_mapped", None) or host
 
 
 class CafeDatagrams(DatagramProtocol):
@@ -50,6 +56,7 @@ class CafeDatagrams(DatagramProtocol):
         self._clients: dict[SocketAddress, DatagramClient] = {}
         # Those by which the clients are trusted.
         self._settings = listener.settings
+        self.ports = OpenPorts()
 
     def topic_name(self, channel: int) -> str:
         """Return the name of the topic of a channel that is offered."""
@@ -57,11 +64,14 @@ class CafeDatagrams(DatagramProtocol):
 
     def trusts(self, address: SocketAddress) -> bool:
         """Return whether a subscriber at ``address`` may be silent."""
-        host = ip_address(address[0])
-        host = getattr(host, "ipv4_mapped", None) or host
+        host = _plain(address)
         return host.is_loopback or any(
             host in network for network in self.listener.settings["udp-trusted"]
         )
+
+    def has_ended(self, address: SocketAddress, heard: float) -> bool:
+        """Return whether the program at ``address``, last heard of at ``heard``, has ended."""
+        return self.ports.is_closed(address[1], heard) and _plain(address).is_loopback
 
     def startProtocol(self) -> None:
         """The port is open."""
@@ -175,7 +185,9 @@ class CafeDatagrams(DatagramProtocol):
             self.transport.stopListening()
 
     def sweep(self, now: float) -> None:
-        """Apply new settings to the clients (see ``ConnectedClient``)."""
+        """Prepare the sweep of the clients (see ``ConnectedClient``)."""
+        if self._clients:
+            self.ports.look(now)
         if self._settings is not self.listener.settings:
             self._settings = self.listener.settings
             for client in self._clients.values():

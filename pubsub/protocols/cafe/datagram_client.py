@@ -48,6 +48,9 @@ class DatagramServer(Protocol):
     def idle_limit(self, only_listens: bool) -> float:
         """Return the seconds for which a client may be silent."""
 
+    def has_ended(self, address: SocketAddress, heard: float) -> bool:
+        """Return whether the program at ``address``, last heard of at ``heard``, has ended."""
+
     def topic_name(self, channel: int) -> str:
         """Return the name of the topic of a channel that is offered."""
 
@@ -266,8 +269,10 @@ class DatagramClient(Identified):
         self._leave((Event.ABORT, Event.LOST), reason, True)
 
     def sweep(self, now: float) -> None:
-        """See ``ConnectedClient``: end the session of a client that is silent for too long."""
+        """See ``ConnectedClient``: end the session of a client that is gone or silent too long."""
         only_listens = self.trusted and self.state is ClientState.SUBSCRIBER
         if now - self.heard > self._server.idle_limit(only_listens):
             self.refuse("idle")
             self.close(GOODBYE, "idle")
+        elif only_listens and self._server.has_ended(self.address, self.heard):
+            self.close()
