@@ -65,6 +65,20 @@ class ExpiryTests(FastCase):
         self.fast.advance(3600)
         assert reader.take() == OVER
 
+    def test_a_clock_that_was_set_forward_ends_it(self) -> None:
+        """Within a second; the same if the computer has slept."""
+        self.fast.start()
+        first, second = wire.for_seconds(3600, "subscribe"), wire.for_seconds(9000, "subscribe")
+        readers = self.fast.reader(first), self.fast.reader(second), self.fast.reader()
+        self.fast.advance(2)
+        self.fast.listeners["fast"].wall.system = lambda: self.fast.clock.seconds() + 7200
+        self.fast.advance(1)
+        self.publish()
+        took = [reader.take() for reader in readers]
+        assert took == [OVER, wire.message(b"x"), wire.message(b"x")]
+        self.fast.advance(1800)
+        assert [reader.take() for reader in readers] == [b"", OVER, b""]
+
     def test_the_last_token_counts(self) -> None:
         reader = self.fast.reader(wire.for_seconds(10, "subscribe"))
         reader.send(wire.subscribe(wire.for_seconds(20, "subscribe")))

@@ -103,6 +103,15 @@ class RotateKey:
     topic_id: int = u32_be()
     key: bytes = counted(U8)
 
+    @property
+    def fits(self) -> bool:
+        """Whether a token can contain the key."""
+        try:
+            self.key.decode()
+        except UnicodeDecodeError:
+            return False
+        return 0 < len(self.key) <= MAX_KEY
+
 
 @dataclass(frozen=True, slots=True)
 class Error:

@@ -283,12 +283,8 @@ class FastConnection(Connection):
 
     def _rotate(self, packet: RotateKey) -> None:
         token, topic = self._authorized(packet.token, packet.topic_id, "rotate")
-        try:
-            key = packet.key.decode()
-        except UnicodeDecodeError:
-            key = ""
-        if not key or len(packet.key) > MAX_KEY:
-            # No token could contain such a key, so the topic would become unusable.
+        if not packet.fits:
+            # The topic would become unusable.
             raise InvalidRequest(f"a queue key is text of 1 to {MAX_KEY} bytes")
         self._access_with(token).check("rotate", topic.name)
         keys = self.listener.queue_keys
@@ -307,6 +303,12 @@ class FastConnection(Connection):
             )
 
     # Replies and the end
+
+    def sweep(self, now: float) -> None:
+        """See ``ConnectedClient``: tokens end by the system's clock, and timers by another."""
+        super().sweep(now)
+        if self._subscriptions is not None:
+            self._subscriptions.follow_clock()
 
     def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
         """See ``Subscriber``."""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Estimated bytes of a subscription with a token of its own and a timer, for the memory budget.
 SUBSCRIPTION_BYTES = 1024
+# Seconds by which the clocks may drift apart until the timers are set again.
+_SHIFTED = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,18 @@ class Subscriptions:
         self._ended = ended
         self._updated = updated
         self._by_topic: dict[Topic, _TokenSubscription] = {}
+        self._shift = self._clock_shift()
+
+    def _clock_shift(self) -> float:
+        return self._listener.wall.system() - self._listener.clock.seconds()
+
+    def follow_clock(self) -> None:
+        """Schedule the ends again if the system's clock was set, or the computer has slept."""
+        shift = self._clock_shift()
+        if abs(shift - self._shift) > _SHIFTED:
+            self._shift = shift
+            for topic, subscription in self._by_topic.items():
+                self._schedule_end(topic, subscription)
 
     def add(self, topic: Topic, token: Token) -> None:
         """Subscribe, or replace the token of a subscription.
