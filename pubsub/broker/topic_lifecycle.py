@@ -1,7 +1,8 @@
 """The state that the broker keeps of a topic besides its messages, from creation to end.
 
 The store's metadata lists the topics that this broker hosts, and for each the durability that its
-creator requires of it, so that they exist again after a restart.
+creator requires of it and whether its u32 id stands for another one, so that they exist again after
+a restart.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 log = Logger()
 TOPICS = "topics"
 """The table of the store's metadata with the hosted topics and their creators' requirements."""
-_SYNC, _EXCLUSIVE = b"s", b"x"
+_SYNC, _EXCLUSIVE, _WITHOUT_ID = b"s", b"x", b"i"
 
 
 class TopicLifecycle:
@@ -92,7 +93,7 @@ class TopicLifecycle:
             topic.durability = durability
 
     def _record(self, topic: Topic) -> None:
-        self._store.put(TOPICS, topic.name, b"")
+        self._put(topic, b"")
         if self.sharing is not None:
             self.sharing.claimed(topic)
 
@@ -112,7 +113,11 @@ class TopicLifecycle:
         else:
             self._always_sync.discard(topic.name)
         requirements = (_SYNC if sync else b"") + (_EXCLUSIVE if exclusive else b"")
-        self._store.put(TOPICS, topic.name, requirements)
+        self._put(topic, requirements)
+
+    def _put(self, topic: Topic, requirements: bytes) -> None:
+        marks = requirements if self._topics.has_id(topic) else requirements + _WITHOUT_ID
+        self._store.put(TOPICS, topic.name, marks)
 
     def delete(self, topic: Topic) -> Work:
         """End ``topic`` after its subscribers have been notified in their protocols' terms.
@@ -153,7 +158,9 @@ class TopicLifecycle:
     def restore(self) -> None:
         """Create the topics of the previous run, with their queue keys."""
         self._queue_keys.restore()
-        for name, requirements in self._store.items(TOPICS):
+        # Last, those whose ids belong to others, which were created before them.
+        rows = sorted(self._store.items(TOPICS), key=lambda row: _WITHOUT_ID in row[1])
+        for name, requirements in rows:
             if _EXCLUSIVE in requirements:
                 self._delete(name)
                 continue

@@ -213,6 +213,10 @@ class TopicRegistry:
                 return
             first, start_too = page[-1][0], False
 
+    def has_id(self, topic: Topic) -> bool:
+        """Return whether the u32 id of ``topic`` stands for it, and for no other topic."""
+        return self._by_id.get(topic.id) is topic
+
     def by_id(self, number: int) -> Topic:
         """Return the topic whose name hashes to this u32; raises TopicNotFound."""
         try:

@@ -14,9 +14,12 @@ from pubsub.store.log_store import LogStore
 from tests.unit import fast_wire as wire
 from tests.unit.fakes import scratch
 from tests.unit.fast_wire import (
+    COLLISION,
+    CREATE,
     DURABLE,
     EXCLUSIVE,
     NO_TOPIC,
+    OTHER,
     OWNER,
     READER,
     SUBSCRIBE,
@@ -94,6 +97,31 @@ class TopicTests(RestartCase):
         assert self.answer(wire.subscribe(READER)) == wire.error(SUBSCRIBE, NO_TOPIC)
         fast.client(wire.create(wire.grant(key="other")))
         assert self.answer(wire.subscribe(READER)) == wire.error(SUBSCRIBE, WRONG_KEY)
+
+    async def test_an_id_still_stands_for_the_topic_that_was_created_first(self) -> None:
+        first, second = (
+            wire.publish(OWNER, b"x", topic=wire.TWINS),
+            wire.create(OTHER, wire.TWIN),
+        )
+        fast = self.fast
+        fast.client(wire.create(OWNER, wire.ONE))
+        for flags in (0, DURABLE):
+            for name in (wire.TWIN, "other"):
+                fast.broker.topics.create(name)
+            fast.client(wire.create(OWNER, wire.ONE, flags))
+            assert self.answer(second) == wire.error(CREATE, COLLISION, wire.TWINS)
+            fast = await self.restart()
+            assert self.answer(second) == wire.error(CREATE, COLLISION, wire.TWINS)
+            assert self.answer(first) == b""
+        # The first one ends.
+        fast.broker.topic_lifecycle.end(fast.broker.topics.named(wire.ONE))
+        fast.client(second)
+        fast.broker.topics.create(wire.ONE)
+        fast = await self.restart()
+        assert self.answer(wire.create(OWNER, wire.ONE)) == wire.error(
+            CREATE, COLLISION, wire.TWINS
+        )
+        assert self.answer(wire.publish(OTHER, b"x", topic=wire.TWINS)) == b""
 
     async def test_a_topic_stays_durable(self) -> None:
         self.fast.client(wire.create(OWNER, flags=DURABLE) + wire.create(OWNER, "gossip"))
