@@ -9,7 +9,7 @@ import os
 from pubsub.tuning import FROZEN_START, KEPT_MEMORY, Tuning
 
 # From glibc's malloc.h; the standard library does not define them.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 # Allocations from this size on are mapped, and this many free bytes stay at the heap's end.
 _MAPPED_FROM = 32 * 1024 * 1024
 _KEPT = 64 * 1024 * 1024
@@ -38,6 +38,9 @@ def keep_freed_memory() -> None:
     By default glibc returns all but twice the largest allocation so far. With messages of 1 MiB
     that is nearly every one, and the kernel has to clear the pages again for the next: two thirds
     of the cost of such a message. Does nothing with another C library.
+
+    There is one heap: each thread would have one of its own, and keep as much. Threads hardly ever
+    wait for it, because they allocate while they have the interpreter.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -46,6 +49,7 @@ def keep_freed_memory() -> None:
     # Both, because setting either one stops glibc from adjusting the other.
     mallopt(_M_MMAP_THRESHOLD, _MAPPED_FROM)
     mallopt(_M_TRIM_THRESHOLD, _KEPT)
+    mallopt(_M_ARENA_MAX, 1)
 
 
 def freeze_startup_objects() -> None:

@@ -18,7 +18,7 @@ from pubsub.server.memory_tuning import (
 from pubsub.tuning import FROZEN_START, KEPT_MEMORY
 from tests.unit.tunings import restore_collector, without
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 
 
 class AllocatorTests(SynchronousTestCase):
@@ -35,7 +35,7 @@ class AllocatorTests(SynchronousTestCase):
 
         self.patch(ctypes, "CDLL", load)  # type: ignore[no-untyped-call]
 
-    def test_both_thresholds_are_set(self) -> None:
+    def test_both_thresholds_are_set_for_one_heap(self) -> None:
         calls: list[tuple[int, int]] = []
 
         class Library:
@@ -48,7 +48,11 @@ class AllocatorTests(SynchronousTestCase):
         tune_memory(without(KEPT_MEMORY, FROZEN_START))
         assert calls == []
         tune_memory(without(FROZEN_START))
-        assert calls == [(M_MMAP_THRESHOLD, 32 * 2**20), (M_TRIM_THRESHOLD, 64 * 2**20)]
+        assert calls == [
+            (M_MMAP_THRESHOLD, 32 * 2**20),
+            (M_TRIM_THRESHOLD, 64 * 2**20),
+            (M_ARENA_MAX, 1),
+        ]
 
     def test_another_c_library_is_not_changed(self) -> None:
         for library in (object(), OSError("no such library")):
