@@ -34,6 +34,9 @@ log = Logger()
 RunInThread = Callable[[Callable[[], Any]], "Deferred[Any]"]
 """Runs a call in a thread; the Deferred fires with its result."""
 _PARCEL_BYTES = 1024**2
+# Bytes of payloads that are encoded at a time. The arrays of a block are made for each part of it,
+# so that smaller ones would take longer.
+_PART_BYTES = 4 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +111,23 @@ class HistoryResponse:
             at = parcel.stop
             parcel = parcel.of(self._is_requested)
             if parcel.blocks or parcel.damaged:
-                await self._write(partial(self._encode, parcel))
+                await self._write_parcel(parcel)
         if not self._ended:
             await self._write(self._format.end)
 
-    def _encode(self, parcel: Parcel) -> bytes:
-        between = self._range.between
-        return self._format.encode(parcel if between is None else between.of(parcel))
+    async def _write_parcel(self, parcel: Parcel) -> None:
+        # Those of a usual parcel are counted with the stream.
+        more = max(parcel.nbytes - 2 * _PARCEL_BYTES, 0)
+        self._listener.memory.add(more)
+        try:
+            if self._range.between is not None:
+                parcel = await self._run_in_thread(partial(self._range.between.of, parcel))
+            for part in parcel.divided(_PART_BYTES):
+                if self._ended:
+                    return
+                await self._write(partial(self._format.encode, part))
+        finally:
+            self._listener.memory.free(more)
 
     async def _write(self, make: Callable[[], bytes]) -> None:
         # Encoded while the parcel before it is being sent.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from pubsub.store.block import Block
@@ -30,3 +30,27 @@ class Parcel:
         """Return the parcel with only the topics for which ``wanted`` returns True."""
         kept = [(block, frozenset(filter(wanted, names))) for block, names in self.blocks]
         return replace(self, blocks=tuple([piece for piece in kept if piece[1]]))
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all payloads of the blocks, which are in memory as long as the parcel."""
+        return sum([len(block.payloads) for block, _ in self.blocks])
+
+    def divided(self, nbytes: int) -> Iterator[Parcel]:
+        """Yield the parcel in parts of about ``nbytes``, if it has more than twice as many.
+
+        A block can be that large, as a batch that is written exactly once is one. The messages of a
+        block are taken to be of one size.
+        """
+        if self.nbytes <= 2 * nbytes:
+            yield self
+            return
+        at = self.start
+        for block, names in self.blocks:
+            low, high = max(block.base, self.start), min(block.stop, self.stop)
+            parts = max(min(-(-len(block.payloads) // nbytes), high - low), 1)
+            for part in range(1, parts + 1):
+                end = low + (high - low) * part // parts
+                yield Parcel(at, end, self.first, ((block, names),))
+                at = end
+        yield Parcel(at, self.stop, self.first, (), self.damaged)
