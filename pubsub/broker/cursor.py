@@ -102,11 +102,10 @@ class Cursor:
         """Return where ``topic`` continues if the outbox is given nothing more."""
         return self._positions.position_of(topic)
 
-    def let_go(self, topic: Topic, encoding: Encoding, offset: int, count: int) -> None:
+    def let_go(self, topic: Topic, offset: int, count: int) -> None:
         """Deliver ``topic`` from ``offset`` on; ``count`` messages of it were in the queue."""
         self._positions.add(topic, offset, self._page is not None).pending = count
         self._note_place(min(offset, self._place))
-        self._suspend(topic, encoding)
 
     def resume(self, topic: Topic, encoding: Encoding, start: Position) -> None:
         """Deliver ``topic`` from ``start`` on: it is newly subscribed, or again."""
@@ -114,7 +113,7 @@ class Cursor:
         self._exact = self._exact and offset >= self._cursors.end
         self._positions.add(topic, start, self._page is not None)
         self._note_place(min(offset, self._place))
-        self._suspend(topic, encoding)
+        self.suspend(topic, encoding)
 
     def discard(self, topic: Topic) -> None:
         """Deliver nothing more of ``topic``, which is no longer subscribed."""
@@ -134,9 +133,10 @@ class Cursor:
             self._positions.of(topic).pending += number
             if topic not in self.behind:
                 # From now on only counted, however many messages are published.
-                self._suspend(topic, encoding)
+                self.suspend(topic, encoding)
 
-    def _suspend(self, topic: Topic, encoding: Encoding) -> None:
+    def suspend(self, topic: Topic, encoding: Encoding) -> None:
+        """Deliver ``topic`` from here alone."""
         self.behind[topic] = encoding
         self._cursors.router.fall_behind(self._outbox, topic)
         self._positions.of(topic).passed = topic.passed

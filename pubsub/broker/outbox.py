@@ -177,13 +177,17 @@ class Outbox(OutboxQueue):
         first = first_offsets(queue)
         for topic, count in message_counts(queue).items():
             router.counters.delivered -= count
-            encoding = self.subscriptions.get(topic)
-            if topic.durability and encoding is not None:
-                cursor.let_go(topic, encoding, first[topic], count)
+            if topic.durability and topic in self.subscriptions:
+                cursor.let_go(topic, first[topic], count)
             else:
                 router.counters.drop(
                     self.label, topic.name, "slow-consumer", count, self.connection, self.traffic
                 )
+        # Last, as this may hand over messages that wait, of topics in the queue as well.
+        for topic in first:
+            encoding = self.subscriptions.get(topic)
+            if topic.durability and encoding is not None:
+                cursor.suspend(topic, encoding)
 
     # Limits
 

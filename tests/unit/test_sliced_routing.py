@@ -291,6 +291,22 @@ class ChangeTests(SlicedCase):
         assert slow.outbox.subscriptions == {}
         assert dict(slow.outbox.cursor.pending()) == {self.topics["a"]: 3, self.topics["b"]: 3}
 
+    def test_a_subscriber_that_falls_behind_with_a_queue(self) -> None:
+        """What waits is handed over meanwhile, and must not take topics out of the queue."""
+        self.made()
+        slow = self.subscriber("ab", SlowPolicy(AUTO, 400, 1))
+        assert slow.outbox is not None
+        slow.outbox.pause()
+        for _ in range(4):
+            self.publish("." * 20)
+        self.settle()
+        cursor = slow.outbox.cursor
+        assert cursor is not None
+        assert self.bench.counters.dropped == 0
+        for name in "ab":
+            assert cursor.position(self.topics[name]) == 10
+        assert dict(cursor.pending()) == {self.topics["a"]: 4, self.topics["b"]: 4}
+
 
 class KeyTests(SlicedCase):
     """A queue key that is rotated while many are subscribed"""
