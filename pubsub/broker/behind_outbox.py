@@ -22,7 +22,10 @@ class BehindOutbox(Recipient, Protocol):
         """True if nothing is queued and the transport is ready; then ``wake`` is called."""
 
     def make_changes(self) -> None:
-        """Make the changes that wait: messages read from the history may be newer than they are."""
+        """Make the changes that wait: messages read from the history may be newer than they are.
+
+        Messages that were gathered are published before: the history does not end before they do.
+        """
 
     def receives(self, topic: Topic, batch: Batch) -> bool:
         """See ``Subscriber``."""

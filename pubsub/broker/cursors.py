@@ -81,6 +81,9 @@ class Cursors:
 
     def _read(self) -> None:
         self._scheduled = False
+        if self.router.gathered is not None:
+            # So that the pages have these messages, too: otherwise there may be others each time.
+            self.router.gathered()
         for _ in range(min(_PAGES - self._under_way, len(self._ready))):
             self._ready.popleft().read()
         self._schedule()

@@ -53,7 +53,9 @@ class Outbox(OutboxQueue):
         return self._subscriber.receives(topic, batch)
 
     def make_changes(self) -> None:
-        """Make the changes of the subscriptions that wait for their turn, such as a new key."""
+        """See ``BehindOutbox``; a change is a new key, for example."""
+        if self._router.gathered is not None:
+            self._router.gathered()
         if self._router.waiting:
             self._router.complete(self)
 

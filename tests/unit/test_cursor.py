@@ -8,9 +8,10 @@ from twisted.internet.defer import Deferred
 
 from pubsub.broker.batch import Page
 from pubsub.broker.history_reads import PAGE_BYTES
+from pubsub.kernel import Columns
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.cursor_case import LARGE, CursorCase
-from tests.unit.fakes import Lines
+from tests.unit.fakes import Held, Lines, make_listener
 
 
 class LateStore(MemoryStore):
@@ -296,3 +297,39 @@ class LossTests(CursorCase):
         assert self.lines() == [b"fits", b"ok", b"live"]
         assert self.drops() == {"too-large": 3}
         assert self.broker.counters.delivered == 3
+
+
+class GatheredTests(CursorCase):
+    """Messages of the present tick that were gathered when the end of the history is reached"""
+
+    def gather(self, payload: bytes) -> None:
+        publisher = make_listener(self.broker).publisher(Held(), b"alice")
+        self.broker.router.gathers = True
+        assert publisher.publish_soon(self.news, Columns.of([payload]))
+
+    def delivered(self) -> list[bytes]:
+        self.advance()
+        assert self.box.cursor is None
+        assert self.broker.counters.dropped == 0
+        return self.lines()
+
+    def test_they_are_in_the_page(self) -> None:
+        self.publish(self.news, b"0")
+        self.resume(self.news)
+        self.gather(b"1")
+        self.advance(1)
+        # Otherwise it would not be live as long as each tick has others.
+        assert self.box.cursor is None
+        assert self.delivered() == [b"0", b"1"]
+
+    def test_the_page_is_older(self) -> None:
+        self.start_broker(store := LateStore())
+        self.publish(self.news, b"0")
+        self.resume(self.news)
+        self.advance(1)
+        self.gather(b"1")
+        store.answer()
+        assert self.box.cursor is not None
+        self.advance(1)
+        store.answer()
+        assert self.delivered() == [b"0", b"1"]
