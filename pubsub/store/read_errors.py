@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from twisted.logger import Logger
 
 from pubsub.store.damage import ByteRange, Damage
-from pubsub.store.record import Found
+from pubsub.store.record import HEAD_BYTES, Found
 from pubsub.store.segment import Segment
 from pubsub.store.segment_index import IndexEntry, SegmentIndex
 
@@ -76,27 +76,42 @@ class ReadErrors:
     def index(self, segment: Segment) -> SegmentIndex:
         """Return the index, or one of a damaged range if the disk has given none for long."""
         key = (segment.head.sequence, _INDEX)
+        lost = self._spared(key)
+        damage = None if lost is None or segment.index_bytes else segment.damage()
+        if damage is not None:
+            return damage
         try:
             index = segment.index
         except OSError as error:
-            if error.errno != errno.EIO or not self._is_given_up(key):
+            damage = segment.damage()
+            if error.errno != errno.EIO or not self._is_given_up(key) or damage is None:
                 raise
-            index = segment.index_or_damage()
             self._report(segment, self._lose(key, [(segment.base, segment.stop)]))
-        else:
-            self._forget(key)
+            return damage
+        self._forget(key)
         return index
+
+    def _spared(self, key: _EntryKey) -> _LostEntry | None:
+        """Return the entry if the disk is not asked for it now, which may take seconds each time.
+
+        Of a segment's index, that is what is lost of all of it.
+        """
+        lost = self._lost.get(key)
+        if lost is None or not lost.given_up or self._seconds() >= lost.last + _PAUSE:
+            return None
+        return lost
 
     def records(self, segment: Segment, entry: IndexEntry) -> tuple[list[Found | ByteRange], bool]:
         """Return the records of an entry and its damaged ranges, and whether the disk gave all.
 
         Raises OSError, also while errors of the disk are new.
         """
+        if entry.end - entry.position < HEAD_BYTES:
+            # Of an index that the disk does not give: another entry has this number there.
+            return [(entry.base, entry.stop)], False
         key = (segment.head.sequence, entry.number)
-        lost = self._lost.get(key)
-        pages: frozenset[int] = frozenset()
-        if lost is not None and lost.given_up and self._seconds() < lost.last + _PAUSE:
-            # Each attempt at a broken page may take the disk seconds.
+        lost, pages = self._spared(key), frozenset[int]()
+        if lost is not None:
             pages = lost.pages
         else:
             try:
@@ -176,9 +191,16 @@ class ReadErrors:
         ranges = [one for one in ranges if one[0] < one[1]]
         with self._lock:
             lost = self._lost.get(key)
+            before = [] if lost is None else lost.ranges
             if lost is not None:
                 lost.ranges, lost.pages = ranges, pages
-        return [one for one in ranges if self._damage.note(*one)]
+            unknown = [one for one in ranges if self._damage.note(*one)]
+            # The disk may give other pages each time.
+            for start, stop in set(before) - set(ranges):
+                self._damage.remove(start, stop)
+            for start, stop in ranges:
+                self._damage.note(start, stop)
+        return unknown
 
     def _report(self, segment: Segment, ranges: list[ByteRange]) -> None:
         for start, stop in ranges:

@@ -184,8 +184,15 @@ class Segment:
         try:
             return self.index
         except OSError as error:
-            if error.errno not in UNREADABLE or self._last is None:
+            damage = self.damage() if error.errno in UNREADABLE else None
+            if damage is None:
                 raise
+            return damage
+
+    def damage(self) -> SegmentIndex | None:
+        """Return an index of a damaged range; None if the last timestamp is not known."""
+        if self._last is None:
+            return None
         index = SegmentIndex(self.base, SEGMENT_HEAD_BYTES)
         lost = {LOST: (self._stop - self.base, 0)}
         index.add(self.base, self._stop, 1, self._last, self._last, lost)

@@ -174,7 +174,11 @@ class PersistentTests(ReadErrorCase):
         assert self.read() == (set(), [(0, 40)])
         assert topics_in(self.log.catalog, 0, 40) == {}
         assert offset_at(self.log.catalog, 0) == 0
+        before = self.disk.failures
+        assert self.read()[1]
+        assert self.disk.failures == before
         self.disk.names = ()
+        self.now += 61
         assert self.read() == ({*range(40)}, [])
         assert self.log.catalog.damage.ranges(0) == []
 
@@ -207,6 +211,20 @@ class TransientTests(ReadErrorCase):
         assert self.read() == ({*range(40)}, [])
         assert self.log.catalog.damage.ranges(0) == []
         assert any("gives offsets 20 to 20 again" in one for one in self.lines)
+
+    def test_other_pages_are_broken_the_next_time(self) -> None:
+        """Otherwise messages that are read would count as damaged from then on."""
+        self.break_page()
+        self.fail_for_long()
+        assert self.read()[1] == [(20, 21)]
+        self.break_page(22)
+        self.now += 61
+        assert self.read()[1] == [(22, 23)]
+        assert self.log.catalog.damage.ranges(0) == [(22, 23)]
+        self.disk.broken = set()
+        self.now += 61
+        assert self.read() == ({*range(40)}, [])
+        assert self.log.catalog.damage.ranges(0) == []
 
     def test_nothing_is_stored(self) -> None:
         before = self.contents()
