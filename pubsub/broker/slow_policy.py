@@ -85,8 +85,8 @@ class SlowPolicy:
     def _is_too_much(
         self, waiting: int, is_memory_full: bool, has_stored_topic: Callable[[], bool]
     ) -> bool:
-        if is_memory_full:
-            return waiting > HOLDER_MARK
+        if is_memory_full and waiting > HOLDER_MARK:
+            return True
         # The history does not help with other topics; their messages may take ``nbytes``.
         return waiting > self.high_water_mark and has_stored_topic()
 

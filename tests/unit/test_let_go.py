@@ -362,6 +362,19 @@ class LimitTests(LetGoCase):
         assert self.box(bob).held == 0
         assert not self.broker.memory.full
 
+    def test_at_the_memory_bound_a_small_mark_stays(self) -> None:
+        """Otherwise stored messages above ``slow-bytes`` would be dropped."""
+        self.start_broker(MemoryStore(10_000, 2**26), BrokerLimits(max_memory=200 * KIB))
+        bob = self.subscriber(self.news)
+        self.box(bob).pause()
+        self.broker.memory.add(200 * KIB)
+        for number in range(20):
+            self.publish(self.news, b"%d" % number + b"." * 400)
+        self.broker.memory.free(200 * KIB)
+        self.read_all(bob)
+        assert self.numbers(bob) == [b"n%d" % n for n in range(20)]
+        assert self.drops() == {}
+
 
 class LossTests(LetGoCase):
     """Messages that the subscriber does not get"""
