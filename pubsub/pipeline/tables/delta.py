@@ -22,6 +22,7 @@ from pubsub.pipeline.tables.delta_files import (
     has_deletion_vectors,
     last_delta_batch,
     listed_paths,
+    read_files,
     remove_action,
     removed_paths,
     small_files,
@@ -244,7 +245,7 @@ class Delta:
         ]
         replaced = 0
         with ThreadPoolExecutor(_MERGES_AT_ONCE) as pool:
-            merges = [pool.submit(self._merge, *group) for group in groups]
+            merges = [pool.submit(self._merge, table, *group) for group in groups]
             try:
                 for (_, group), merge in zip(groups, merges, strict=True):
                     replaced += self._replace_group(group, merge.result())
@@ -253,14 +254,10 @@ class Delta:
         self._clean()
         return replaced
 
-    def _merge(self, values: Values, group: list[dict[str, Any]]) -> WrittenFile:
+    def _merge(self, table: DeltaTable, values: Values, group: list[dict[str, Any]]) -> WrittenFile:
         """Write the rows of the files ``group`` to one file; runs in a thread."""
         paths = [file["path"] for file in group]
-        # Only files of before the column was added lack one.
-        rows = pa.concat_tables(
-            list(map(self.storage.read, paths)),
-            promote_options="default",
-        )
+        rows = read_files(self.storage, paths, table)
         path = new_merge_file(hive_directory(self.partition_by, values), paths[0])
         return write_file(self.storage, path, values, rows)
 

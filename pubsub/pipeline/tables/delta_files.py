@@ -14,6 +14,7 @@ from deltalake.transaction import RemoveAction
 from pubsub.pipeline.tables.files import WrittenFile
 from pubsub.pipeline.tables.merging import FULL_FILE_BYTES
 from pubsub.pipeline.tables.partitions import Values, partition_text
+from pubsub.pipeline.tables.storage import Storage
 
 _LATEST_COMMITS = 100
 
@@ -82,6 +83,25 @@ def small_files(
     for files in found.values():
         files.sort(key=lambda file: (file.get("min.partition") or 0, file.get("min.offset") or 0))
     return found
+
+
+def read_files(storage: Storage, paths: Sequence[str], table: DeltaTable) -> pa.Table:
+    """Return the rows of files of ``table``, in the types of the table.
+
+    Other engines store other types for the same ones, such as times in nanoseconds without a zone.
+    """
+    columns = pa.schema(table.schema().to_arrow())
+    parts = [_typed(storage.read(path), columns) for path in paths]
+    # Only files of before a column was added lack one.
+    return pa.concat_tables(parts, promote_options="default")
+
+
+def _typed(rows: pa.Table, columns: pa.Schema) -> pa.Table:
+    fields = [
+        field.with_type(columns.field(field.name).type) if field.name in columns.names else field
+        for field in rows.schema
+    ]
+    return rows.cast(pa.schema(fields))
 
 
 def remove_action(file: Mapping[str, Any], now: int, partition_by: Sequence[str]) -> RemoveAction:

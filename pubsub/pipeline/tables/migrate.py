@@ -19,6 +19,7 @@ from pubsub.pipeline.tables.delta_files import (
     has_deletion_vectors,
     listed_files,
     partition_values,
+    read_files,
 )
 from pubsub.pipeline.tables.file_names import new_merge_file
 from pubsub.pipeline.tables.files import WrittenFile, statistics, write_file
@@ -66,7 +67,7 @@ def _migrate(location: Location) -> int:
     target.create_if_missing()
     moved = failures = 0
     while group := _old_files(target, table := target.open())[:_GROUP]:
-        if target.replace(table, group, [_moved(target, file) for file in group]):
+        if target.replace(table, group, [_moved(target, table, file) for file in group]):
             moved, failures = moved + len(group), 0
         else:
             failures += 1
@@ -97,7 +98,7 @@ def _directory(path: str) -> str:
     return "" if parent == "." else parent
 
 
-def _moved(target: Delta, file: dict[str, Any]) -> WrittenFile:
+def _moved(target: Delta, table: DeltaTable, file: dict[str, Any]) -> WrittenFile:
     """Return ``file`` at its new path; it is written again if its topic gets another value."""
     names = target.partition_by
     values = partition_values(file, names)
@@ -106,7 +107,7 @@ def _moved(target: Delta, file: dict[str, Any]) -> WrittenFile:
         for name, value in zip(names, values, strict=True)
     )
     path = new_merge_file(hive_directory(names, new), file["path"])
-    rows = target.storage.read(file["path"])
+    rows = read_files(target.storage, [file["path"]], table)
     if new != values:
         name = pa.scalar(values[names.index("topic")], pa.string())
         rows = rows.append_column(LONG_TOPIC, pa.repeat(name, rows.num_rows))

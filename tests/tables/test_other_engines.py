@@ -1,0 +1,69 @@
+"""Delta tables whose files other engines have written again, and columns of other programs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from pubsub.pipeline.tables.delta import Delta
+from tests.tables.written_tables import BY, SCHEMA, all_files, fill, offsets
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Delta:
+    found = Delta(str(tmp_path / "table"), SCHEMA, BY)
+    fill(found, *range(5))
+    return found
+
+
+@pytest.fixture
+def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Give the process a time zone other than UTC."""
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "America/New_York")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def merged_types(table: Delta) -> pa.Schema:
+    """Return the types in the only file of ``table``."""
+    (file,) = DeltaTable(table.path).file_uris()
+    return pq.read_schema(file)
+
+
+def test_a_file_with_views_of_bytes(table: Delta) -> None:
+    DeltaTable(table.path).update(predicate='"offset" = 3', updates={"message_id": "'new'"})
+    fill(table, 5)
+    assert table.compact() == 6
+    assert offsets(table.path) == list(range(96))
+    found = DeltaTable(table.path).to_pyarrow_table()
+    assert found["message_id"].to_pylist().count("new") == 1
+    assert merged_types(table).field("value").type == pa.binary()
+
+
+def test_a_file_with_times_of_spark(table: Delta, new_york: None) -> None:
+    times = DeltaTable(table.path).to_pyarrow_table()["timestamp"].to_pylist()
+    names = [name for name in all_files(table.path) if name.endswith(".parquet")]
+    for name in names[:2]:
+        file = Path(table.path, name)
+        pq.write_table(
+            pq.ParquetFile(file).read(),
+            file,
+            use_deprecated_int96_timestamps=True,
+            store_schema=False,
+        )
+        assert pq.read_schema(file).field("timestamp").type == pa.timestamp("ns")
+    assert table.compact() == 5
+    found = DeltaTable(table.path).to_pyarrow_table()
+    assert sorted(found["timestamp"].to_pylist()) == sorted(times)
+    assert merged_types(table).field("timestamp").type == pa.timestamp("us", "UTC")
+    after = ds.field("timestamp") >= pa.scalar(min(times), pa.timestamp("us", "UTC"))
+    assert DeltaTable(table.path).to_pyarrow_dataset().count_rows(filter=after) == 80
