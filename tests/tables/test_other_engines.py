@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 
 from pubsub.pipeline.tables.delta import Delta
+from pubsub.pipeline.tables.spark import TableTarget, append
 from tests.tables.written_tables import BY, SCHEMA, all_files, fill, offsets
 
 
@@ -67,3 +69,26 @@ def test_a_file_with_times_of_spark(table: Delta, new_york: None) -> None:
     assert merged_types(table).field("timestamp").type == pa.timestamp("us", "UTC")
     after = ds.field("timestamp") >= pa.scalar(min(times), pa.timestamp("us", "UTC"))
     assert DeltaTable(table.path).to_pyarrow_dataset().count_rows(filter=after) == 80
+
+
+@pytest.mark.parametrize("merged", [False, True], ids=["written", "merged"])
+def test_times_without_a_zone_are_found(tmp_path: Path, new_york: None, merged: bool) -> None:
+    path = str(tmp_path / "table")
+    target = TableTarget(path)
+    day = datetime(2026, 3, 1)
+    for batch in range(4):
+        times = [day.replace(hour=2 * batch), day.replace(hour=2 * batch + 1, microsecond=1500)]
+        rows = pa.table(
+            {"offset": [2 * batch, 2 * batch + 1], "at": pa.array(times, pa.timestamp("us"))}
+        )
+        assert append(target, rows, "q", batch)
+    if merged:
+        assert target.table(pa.schema([])).compact() == 4
+    found = DeltaTable(path)
+    for hour in range(8):
+        until = day.replace(hour=hour, minute=30)
+        earlier = found.to_pyarrow_dataset().count_rows(filter=ds.field("at") < until)
+        assert earlier == hour + 1
+        query = f"SELECT * FROM found WHERE \"at\" < TIMESTAMP '{until}'"
+        rows = QueryBuilder().register("found", found).execute(query).read_all()
+        assert pa.table(rows).num_rows == hour + 1

@@ -240,10 +240,15 @@ def statistics(
 
 
 def _json_value(value: Any, up: bool) -> int | str:
-    """Return a value for JSON. Times have milliseconds there and are rounded outwards."""
+    """Return a value for JSON. Times have milliseconds there and are rounded outwards.
+
+    Those of a column without a time zone have none here either.
+    """
     if not isinstance(value, datetime):
         return int(value)
-    time = value.astimezone(UTC)
+    is_local = value.tzinfo is None
+    time = value if is_local else value.astimezone(UTC)
     if up and time.microsecond % 1000:
         time += timedelta(milliseconds=1)
-    return time.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time.microsecond // 1000:03}Z"
+    text = time.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time.microsecond // 1000:03}"
+    return text if is_local else f"{text}Z"
