@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Any, Generic, Literal, Never, TypeVar, overload
 
@@ -158,6 +160,9 @@ class Subscription(Generic[NoticeItem]):
         self._inner = inner
         self._current: Iterator[Message] = iter(())
         self._turn = threading.Lock()
+        # Items that the loop has given out and no caller has got yet: an exception in a caller's
+        # thread, such as KeyboardInterrupt, can come in between.
+        self._taken: deque[MessageBatch | NoticeItem] = deque()
 
     def __enter__(self) -> Subscription[NoticeItem]:
         return self
@@ -177,6 +182,8 @@ class Subscription(Generic[NoticeItem]):
         Several threads may call it: each message is given to one. ``next_item`` and ``batches`` do
         not give the messages of a batch that was begun here, or by iterating.
         """
+        # Where it would wait for ever: the thread that has the turn may be in another process.
+        self._thread.check_caller()
         until = None if seconds is None else monotonic() + seconds
         # One thread waits for a batch; the others, for what it leaves of it.
         if not self._turn.acquire(timeout=_left(until)):
@@ -203,9 +210,20 @@ class Subscription(Generic[NoticeItem]):
     def next_item(self, seconds: float | None = None) -> MessageBatch | NoticeItem | None:
         """Return the next batch or notice; None at the end.
 
-        Raises TimeoutError after ``seconds``, ClientError.
+        Raises TimeoutError after ``seconds``, and ClientError. Nothing is lost by an exception that
+        interrupts the wait, such as KeyboardInterrupt.
         """
-        return self._thread.run(self._inner.next_item(seconds))
+        self._thread.check_caller()
+        if not self._taken:
+            self._thread.run(self._take(seconds))
+        with suppress(IndexError):
+            return self._taken.popleft()
+        return None
+
+    async def _take(self, seconds: float | None) -> None:
+        item = await self._inner.next_item(seconds)
+        if item is not None:
+            self._taken.append(item)
 
     def close(self) -> None:
         """See ``pubsub.client.Subscription.close`` and ``Client.close``."""
@@ -214,6 +232,7 @@ class Subscription(Generic[NoticeItem]):
 
     async def _close(self) -> None:
         self._inner.close()
+        self._taken.clear()
 
 
 def _left(until: float | None) -> float:

@@ -75,24 +75,31 @@ class LoopThread:
         """
         return self.is_of_parent or sys.is_finalizing()
 
+    def check_caller(self) -> None:
+        """Raise an error if the caller must not wait for the loop.
+
+        It is ClientClosed if the loop does not run, in a process that was forked or at the end of
+        the program; and RuntimeError in the thread itself, such as in ``on_event``: the loop would
+        wait for itself.
+        """
+        if self.is_of_parent:
+            raise ClientClosed("the client belongs to the process that was forked; connect again")
+        if self.is_over:
+            raise ClientClosed("the program has ended")
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a blocking client cannot be used in on_event and call")
+
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Return the result of ``work``. Raises its error.
 
-        An exception in the calling thread, such as KeyboardInterrupt, cancels ``work``. Raises
-        ClientClosed if the loop does not run, in a process that was forked or at the end of the
-        program; and RuntimeError in the thread itself, such as in ``on_event``: the loop would wait
-        for itself.
+        An exception in the calling thread, such as KeyboardInterrupt, cancels ``work``. Raises the
+        errors of ``check_caller`` too.
         """
-        if self.is_over:
+        try:
+            self.check_caller()
+        except Exception:
             work.close()
-            if self.is_of_parent:
-                raise ClientClosed(
-                    "the client belongs to the process that was forked; connect again"
-                )
-            raise ClientClosed("the program has ended")
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise RuntimeError("a blocking client cannot be used in on_event and call")
+            raise
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

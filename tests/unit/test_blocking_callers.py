@@ -1,0 +1,122 @@
+"""The callers of a blocking subscription: interrupted, forked, or in the thread of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Thread
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from twisted.internet.threads import deferToThread
+from twisted.trial.unittest import TestCase
+
+from pubsub.client import ClientClosed, blocking
+from pubsub.testing import start_broker
+from tests.unit.raising import raised
+from tests.waiting import until
+
+SECONDS = 60.0
+Subscription = blocking.Subscription[Any]
+
+
+class _LateInterrupt:
+    """A future whose caller is interrupted when the work is done, and does not get the result."""
+
+    def __init__(self, future: Any) -> None:
+        self._future = future
+        self.cancel = future.cancel
+
+    def result(self) -> None:
+        self._future.result()
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def interrupted() -> Iterator[None]:
+    """Let each call of a blocking client be interrupted at its end."""
+    submit = asyncio.run_coroutine_threadsafe
+
+    def submitted(*arguments: Any) -> Any:
+        return _LateInterrupt(submit(*arguments))
+
+    with patch.object(asyncio, "run_coroutine_threadsafe", submitted):
+        yield
+
+
+@contextmanager
+def waiting(messages: Subscription) -> Iterator[list[Any]]:
+    """Let another thread wait for the next message, which is in the list then."""
+    found: list[Any] = []
+    thread = Thread(target=lambda: found.append(messages.next(SECONDS)))
+    thread.start()
+    try:
+        until(messages._turn.locked, "a thread that waits")
+        yield found
+    finally:
+        thread.join(SECONDS)
+
+
+class CallerTests(TestCase):
+    timeout = SECONDS
+
+    def with_subscription(self, work: Callable[[blocking.Client, Subscription], None]) -> Any:
+        """Call ``work`` in a thread; the broker is in this one."""
+        broker = start_broker(self)
+
+        def call() -> None:
+            with (
+                blocking.connect(broker.url("cafe")) as client,
+                client.subscribe("cafe/7") as messages,
+            ):
+                work(client, messages)
+
+        return deferToThread(call)
+
+    async def test_an_interrupted_call_loses_no_message(self) -> None:
+        def work(client: blocking.Client, messages: Subscription) -> None:
+            for take in (messages.next, messages.next_item):
+                for number in range(3):
+                    client.publish("cafe/7", b"%d" % number, confirm=True)
+                with interrupted():
+                    raised(KeyboardInterrupt, take, SECONDS)
+                found = [messages.next(SECONDS) for _ in range(3)]
+                assert [one.payload for one in found if one] == [b"0", b"1", b"2"]
+                raised(TimeoutError, messages.next, 0.01)
+
+        await self.with_subscription(work)
+
+    async def test_a_message_of_an_interrupted_call_is_dropped_at_the_end(self) -> None:
+        def work(client: blocking.Client, messages: Subscription) -> None:
+            client.publish("cafe/7", b"x", confirm=True)
+            with interrupted():
+                raised(KeyboardInterrupt, messages.next, SECONDS)
+            messages.close()
+            assert messages.next(SECONDS) is None
+
+        await self.with_subscription(work)
+
+    async def test_a_forked_process_does_not_wait_for_a_thread_of_its_parent(self) -> None:
+        def work(client: blocking.Client, messages: Subscription) -> None:
+            with waiting(messages) as found:
+                with patch.object(client._thread, "pid", -1), pytest.raises(ClientClosed):
+                    messages.next(0.1)
+                client.publish("cafe/7", b"x")
+            assert found[0].payload == b"x"
+
+        await self.with_subscription(work)
+
+    async def test_on_event_does_not_wait_for_another_thread(self) -> None:
+        def work(client: blocking.Client, messages: Subscription) -> None:
+            async def take(_: object) -> None:
+                messages.next(0.1)
+
+            with waiting(messages) as found:
+                with pytest.raises(RuntimeError, match="cannot be used in on_event and call"):
+                    client.call(take)
+                client.publish("cafe/7", b"x")
+            assert found[0].payload == b"x"
+
+        await self.with_subscription(work)
