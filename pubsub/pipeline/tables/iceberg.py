@@ -17,7 +17,7 @@ from pyiceberg.exceptions import (
     ValidationException,
 )
 from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table, TableProperties
@@ -218,6 +218,8 @@ class Iceberg:
         merged = write_file(storage, path, values, rows)
         for _ in range(_COMMIT_ATTEMPTS):
             table = self.open()
+            if _has_deleted_rows(table):
+                return 0
             with suppress(CommitFailedException):
                 try:
                     self._replace(
@@ -306,6 +308,16 @@ def _listed(table: Table, snapshots: Sequence[Snapshot]) -> Iterator[_Listed]:
             yield _Listed(file.file_path.removeprefix(root), _values(table, file), file)
 
 
+def _has_deleted_rows(table: Table) -> bool:
+    """Return whether other files list deleted rows, which are still in the data files."""
+    snapshot = table.current_snapshot()
+    return snapshot is not None and any(
+        manifest.content == ManifestContent.DELETES
+        and (manifest.has_added_files() or manifest.has_existing_files())
+        for manifest in snapshot.manifests(table.io)
+    )
+
+
 def _values(table: Table, file: DataFile) -> Values:
     found: list[str | None] = []
     for number, field in enumerate(table.spec().fields):
@@ -322,10 +334,10 @@ def _groups(table: Table) -> Iterator[list[_Listed]]:
 
     Files of others are not merged. Nor is a table with deleted rows, as these are in other files.
     """
+    if _has_deleted_rows(table):
+        return
     found: defaultdict[Values, list[_Listed]] = defaultdict(list)
     for file in _current(table):
-        if file.entry.content != 0:
-            return
         if file.entry.file_size_in_bytes < FULL_FILE_BYTES and is_own(file.path):
             found[file.values].append(file)
     offset = table.schema().find_field("offset").field_id
