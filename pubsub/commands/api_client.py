@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
 from http.client import (
     BadStatusLine,
     HTTPConnection,
@@ -53,6 +54,17 @@ class CutOff(RequestFailed):
     """A reply that ended before its end."""
 
 
+class _Members(dict[str, Any]):
+    """An object of a reply. ``foreign`` makes the error for a member that it lacks."""
+
+    def __init__(self, members: dict[str, Any], foreign: Callable[[str], Exception]) -> None:
+        super().__init__(members)
+        self._foreign = foreign
+
+    def __missing__(self, name: str) -> Any:
+        raise self._foreign(f"it has no {name!r}")
+
+
 class Api:
     """The HTTP API of ``destination``. Every method raises RequestFailed."""
 
@@ -65,22 +77,23 @@ class Api:
     def get(self, path: str, query: Mapping[str, object] | None = None) -> Any:
         """Return the JSON body of a reply."""
         with self._request("GET", path, query) as response:
-            return json.loads(self._read(response))
+            return self._object(response)
 
     def post(self, path: str, content: object) -> Any:
         """Send ``content`` as JSON; return the JSON body of the reply."""
         with self._request("POST", path, body=json.dumps(content).encode()) as response:
-            return json.loads(self._read(response))
+            return self._object(response)
 
     def put(self, path: str, content: object) -> Any:
         """Send ``content`` as JSON with PUT; return the JSON body of the reply."""
         with self._request("PUT", path, body=json.dumps(content).encode()) as response:
-            return json.loads(self._read(response))
+            return self._object(response)
 
     def delete(self, path: str, query: Mapping[str, object] | None = None) -> None:
         """Send DELETE."""
-        with self._request("DELETE", path, query):
-            pass
+        with self._request("DELETE", path, query) as response:
+            if response.status != HTTPStatus.NO_CONTENT:
+                raise self._foreign(f"HTTP {response.status}")
 
     def items(self, path: str, query: Mapping[str, object]) -> Iterator[dict[str, Any]]:
         """Yield the items of a list, page by page."""
@@ -102,7 +115,7 @@ class Api:
                     ends[0] = b"".join([*partial, ends[0]])
                     partial.clear()
                     # Far quicker than a call for each line.
-                    yield from json.loads(b"[%b]" % b",".join(ends))
+                    yield from self._parsed(b"[%b]" % b",".join(ends))
                 partial.append(rest)
             if any(partial):
                 raise self._cut_off("the last line is incomplete")
@@ -115,6 +128,28 @@ class Api:
             "/v1/bounds", {} if timestamp is None else {"timestamp": timestamp}
         )
         return found
+
+    def _object(self, response: HTTPResponse) -> Any:
+        """Return the JSON object of a body; a member that it lacks raises RequestFailed."""
+        found = self._parsed(self._read(response), self._with_members)
+        if not isinstance(found, dict):
+            raise self._foreign("not a JSON object")
+        return found
+
+    def _parsed(self, text: bytes, object_hook: Callable[[Any], Any] | None = None) -> Any:
+        try:
+            return json.loads(text, object_hook=object_hook)
+        except (ValueError, RecursionError):
+            raise self._foreign("not JSON") from None
+
+    def _with_members(self, members: dict[str, Any]) -> _Members:
+        return _Members(members, self._foreign)
+
+    def _foreign(self, why: str) -> RequestFailed:
+        return RequestFailed(
+            f"{self._url}: the reply is not one of a broker: {why}; check the URL, which is that "
+            "of the HTTP API, and the version of the broker"
+        )
 
     def _read(self, response: HTTPResponse, most: int = 0) -> bytes:
         """Return the whole body, or what has arrived of it, up to ``most`` bytes."""
