@@ -30,6 +30,7 @@ from pubsub.client.history_replies import (
     HistoryUnreachable,
     Reader,
     reader_of,
+    reply_of,
 )
 from pubsub.client.history_stream import BatchOrGap, items_of
 
@@ -47,7 +48,6 @@ _FIRST_DELAY, _LONGEST_DELAY = 0.1, 5.0
 _TOKEN_PATTERN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 # Readers in a response, the maximum.
 _ROWS = 1000
-_BOUNDS = frozenset(HistoryBounds.__dataclass_fields__)
 # HTTP statuses that can change when the request is repeated.
 _RETRIED_STATUSES = (408, 429, 503)
 
@@ -104,9 +104,7 @@ class HistoryClient:
         skip = 1 if skip_expired else None
         given = {"timestamp": timestamp, "at": at, "from": begin, "skip_expired": skip}
         query = {name: value for name, value in given.items() if value is not None}
-        found = self._json("GET", "/v1/bounds", query)
-        # A later version of the broker may add members.
-        return HistoryBounds(**{name: found[name] for name in found if name in _BOUNDS})
+        return reply_of(HistoryBounds, self._json("GET", "/v1/bounds", query))
 
     def topics(
         self, start: int | None = None, stop: int | None = None
@@ -258,8 +256,7 @@ class HistoryClient:
 
     def limits(self) -> CommitLimits:
         """Return the limits of commits."""
-        found = self._json("GET", "/v1/limits")
-        return CommitLimits(found["batch_bytes"], found["message_bytes"])
+        return reply_of(CommitLimits, self._json("GET", "/v1/limits"))
 
     def stage(self, query: str, batch: int, data: pa.Table | pa.RecordBatch, run: str = "") -> str:
         """Stage messages until ``commit`` and return the id of the part.
@@ -288,7 +285,7 @@ class HistoryClient:
         body: dict[str, object] = {"query": query, "batch": batch, "parts": list(parts)}
         if shared:
             body["shared"] = True
-        return CommitReply(**self._json("POST", "/v1/commit", body=body))
+        return reply_of(CommitReply, self._json("POST", "/v1/commit", body=body))
 
     def abort(self, query: str, batch: int) -> None:
         """Drop the parts of a batch."""

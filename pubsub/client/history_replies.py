@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+_Reply = TypeVar("_Reply", "HistoryBounds", "CommitLimits", "Reader", "CommitReply")
 
 
 class HistoryError(Exception):
@@ -86,7 +88,14 @@ class CommitReply:
     messages: int | None = None
 
 
-def reader_of(row: dict[str, Any]) -> Reader:
+def reply_of(kind: type[_Reply], found: Mapping[str, Any]) -> _Reply:
+    """Return the ``kind`` of a reply. A later version of the broker may add members."""
+    known = {field.name for field in fields(kind)}
+    return kind(**{name: value for name, value in found.items() if name in known})
+
+
+def reader_of(row: Mapping[str, Any]) -> Reader:
     """Return the reader of a row of the reply."""
-    begin, topics = row.pop("quiet_from", None), row.pop("quiet_topics", None)
-    return Reader(**row, quiet=None if begin is None else (begin, topics))
+    begin = row.get("quiet_from")
+    quiet = None if begin is None else (begin, row["quiet_topics"])
+    return replace(reply_of(Reader, row), quiet=quiet)
