@@ -33,6 +33,9 @@ class _AsyncioWaiter:
 class AsyncioRuntime(Runtime):
     """The running loop."""
 
+    # SystemExit ends the loop, and the program.
+    callback_errors: tuple[type[BaseException], ...] = (Exception,)
+
     def __init__(self) -> None:
         try:
             self._loop = asyncio.get_running_loop()

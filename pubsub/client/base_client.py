@@ -312,7 +312,7 @@ class Client:
         if self._options.on_event is not None:
             try:
                 self._options.on_event(notice)
-            except Exception:
+            except self._runtime.callback_errors:
                 # A link calls this while it changes its state.
                 _log.exception("%s: on_event failed", self._options.target)
 

@@ -243,6 +243,8 @@ def _left(until: float | None) -> float:
 class _ThreadRuntime(asyncio_runtime.AsyncioRuntime):
     """The loop of ``thread``, which runs until the program ends."""
 
+    callback_errors = (Exception, SystemExit)
+
     def __init__(self, thread: LoopThread) -> None:
         super().__init__()
         self._thread = thread

@@ -60,7 +60,10 @@ class LoopThread:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        while True:
+            # The caller of ``run`` gets it; the clients of others go on.
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                self._loop.run_forever()
 
     @property
     def is_of_parent(self) -> bool:

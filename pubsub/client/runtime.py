@@ -58,6 +58,9 @@ class Observer(Protocol):
 class Runtime(ABC):
     """An event loop."""
 
+    callback_errors: tuple[type[BaseException], ...] = (Exception, SystemExit)
+    """The errors of the program's callbacks that do not reach the loop."""
+
     def check_caller(self) -> None:
         """Raise RuntimeError if the caller does not run in this loop."""
         # Here it is not known: the reactor's thread is that of the last reactor that was run.

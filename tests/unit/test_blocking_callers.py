@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Thread
 from typing import Any
@@ -97,6 +99,46 @@ class CallerTests(TestCase):
             assert messages.next(SECONDS) is None
 
         await self.with_subscription(work)
+
+    async def test_a_program_that_exits_in_the_thread_of_the_loop(self) -> None:
+        async def leave(kind: type[BaseException]) -> None:
+            raise kind
+
+        def work(client: blocking.Client, messages: Subscription) -> None:
+            for kind in (SystemExit, KeyboardInterrupt):
+                # Another thread, as a wait for a loop that has ended would have no end.
+                other = ThreadPoolExecutor(1)
+                future = other.submit(client.call, lambda _, kind=kind: leave(kind))
+                with pytest.raises(kind):
+                    future.result(5)
+                client.publish("cafe/7", b"x", confirm=True)
+                assert messages.next(SECONDS)
+
+        await self.with_subscription(work)
+
+    async def test_a_program_that_exits_in_on_event(self) -> None:
+        broker = start_broker(self)
+        events: list[str] = []
+
+        def exits(notice: object) -> None:
+            events.append(type(notice).__name__)
+            sys.exit(3)
+
+        async def lose(client: Any) -> None:
+            client._links._subscribing.attempt.transport.abort()
+
+        def work() -> None:
+            with (
+                blocking.connect(broker.url("cafe"), on_event=exits) as client,
+                client.subscribe("cafe/7") as messages,
+            ):
+                client.call(lose)
+                until(lambda: "Reconnected" in events, "the next connection")
+                client.publish("cafe/7", b"x", confirm=True)
+                assert messages.next(SECONDS)
+            assert events == ["Disconnected", "Gap", "Reconnected"]
+
+        await deferToThread(work)
 
     async def test_a_forked_process_does_not_wait_for_a_thread_of_its_parent(self) -> None:
         def work(client: blocking.Client, messages: Subscription) -> None:
