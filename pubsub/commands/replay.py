@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from pubsub.commands.daemon_work import in_daemon_thread
 from pubsub.commands.destination import Destination, destination, destination_options
 from pubsub.commands.history_reading import StoredMessage
 from pubsub.commands.message_formats import NAMES, MessageFormatter, choose
@@ -191,7 +191,7 @@ async def publish_again(
     async def groups() -> AsyncIterator[list[bytes]]:
         messages = _messages(where, wanted, advance)
         # Reading blocks; the connection to the broker is kept meanwhile.
-        while group := await asyncio.to_thread(lambda: list(islice(messages, _GROUP))):
+        while group := await in_daemon_thread(lambda: list(islice(messages, _GROUP))):
             offsets.extend(message.offset for message in group)
             yield [message.payload for message in group]
 

@@ -85,14 +85,13 @@ def sub(
 
 async def subscribe(where: Destination, wanted: SubscribePlan) -> int:
     """Print messages until one of the ends that ``wanted`` names, and return the exit code."""
-    from pubsub.commands.broker_client import connected, find_offset
+    from pubsub.commands.broker_client import connected
     from pubsub.commands.notice_report import NoticeReport
     from pubsub.commands.output import Output
 
-    start = find_offset(where, wanted.start)
     report = NoticeReport(wanted.quiet)
     async with Output(sys.stdout.fileno()) as output, connected(where, report) as client:
-        printing = asyncio.ensure_future(_print(client, start, output, wanted))
+        printing = asyncio.ensure_future(_print(client, where, output, wanted))
         ended = asyncio.ensure_future(output.ended.wait())
         tasks = (printing, ended)
         try:
@@ -112,10 +111,13 @@ async def subscribe(where: Destination, wanted: SubscribePlan) -> int:
     return 0 if done else TIMED_OUT
 
 
-async def _print(client: Client, start: int | None, output: Output, wanted: SubscribePlan) -> None:
+async def _print(client: Client, where: Destination, output: Output, wanted: SubscribePlan) -> None:
     from pubsub.client.messages import BATCHES
+    from pubsub.commands.broker_client import find_offset
     from pubsub.commands.broker_client import subscribe as begin
+    from pubsub.commands.daemon_work import in_daemon_thread
 
+    start = await in_daemon_thread(lambda: find_offset(where, wanted.start))
     left = wanted.count
     async with begin(client, wanted.topics, start) as subscription:
         while (batch := await subscription.next_whole()) is not None:
