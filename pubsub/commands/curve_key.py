@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import click
 
+from pubsub.commands.new_file import write_new
 from pubsub.errors import StartError
 
 
@@ -33,7 +34,8 @@ def curve_key(file: str) -> None:
             (file, encode_key(pair.secret), 0o600),
             (f"{file}.pub", public, 0o644),
         ):
-            _write(path, text, mode, written)
+            write_new(path, f"{text}\n", mode)
+            written.append(path)
     except BaseException as error:
         for path in written:
             with suppress(OSError):
@@ -44,15 +46,6 @@ def curve_key(file: str) -> None:
             ) from None
         raise
     click.echo(public)
-
-
-def _write(path: str, text: str, mode: int, written: list[str]) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    written.append(path)
-    with open(descriptor, "w") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
 
 
 COMMAND = curve_key

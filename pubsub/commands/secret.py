@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
+from pubsub.commands.new_file import write_new
 from pubsub.errors import StartError
 
 _BYTES = 48
@@ -30,13 +29,11 @@ def secret(file: str) -> None:
 def make(path: str) -> None:
     """Write a new random secret, as text, to ``path`` with mode 0600.
 
-    Raises FileExistsError instead of replacing a secret in use.
+    Raises FileExistsError instead of replacing a secret in use, and OSError.
     """
     import secrets
 
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "w") as file:
-        file.write(secrets.token_urlsafe(_BYTES) + "\n")
+    write_new(path, secrets.token_urlsafe(_BYTES) + "\n", 0o600)
 
 
 COMMAND = secret

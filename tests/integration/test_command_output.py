@@ -1,4 +1,4 @@
-"""Standard output that cannot be written: one line of error, and the exit code of a failure."""
+"""Output and files that cannot be written: one line of error, and the exit code of a failure."""
 
 from __future__ import annotations
 
@@ -43,3 +43,17 @@ def test_a_failure_whose_output_nobody_reads() -> None:
     )  # fmt: skip
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, b"pubsub: no more rows\n")
+
+
+@pytest.mark.parametrize("name", ["secret", "curve-key"])
+def test_a_secret_that_cannot_be_written_to_its_end(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "new"
+    # Enough for a part of it.
+    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (8, 8))
+    done = subprocess.run(
+        [PUBSUB, name, path], env=BUFFERED, capture_output=True, timeout=TIMEOUT,
+        preexec_fn=limit, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.decode() == f"pubsub: {path}: File too large\n"
+    assert list(tmp_path.iterdir()) == []
