@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable, Field, QueryBuilder
+from deltalake.schema import PrimitiveType
 
+from pubsub.pipeline.tables import delta
 from pubsub.pipeline.tables.delta import Delta
+from pubsub.pipeline.tables.location import StorageError
 from pubsub.pipeline.tables.spark import TableTarget, append
-from tests.tables.written_tables import BY, SCHEMA, all_files, fill, offsets
+from tests.tables.written_tables import BY, SCHEMA, all_files, before_commit, fill, offsets
 
 
 @pytest.fixture
@@ -92,3 +96,38 @@ def test_times_without_a_zone_are_found(tmp_path: Path, new_york: None, merged: 
         query = f"SELECT * FROM found WHERE \"at\" < TIMESTAMP '{until}'"
         rows = QueryBuilder().register("found", found).execute(query).read_all()
         assert pa.table(rows).num_rows == hour + 1
+
+
+def add_a_column(path: str) -> None:
+    DeltaTable(path).alter.add_columns(Field("note", PrimitiveType("string")))
+
+
+def delete_rows(path: str) -> None:
+    DeltaTable(path).delete('"offset" < 5')
+
+
+@pytest.mark.parametrize(("change", "first"), [(add_a_column, 0), (delete_rows, 5)])
+def test_a_batch_is_committed_beside_a_change(
+    table: Delta, change: Callable[[str], None], first: int
+) -> None:
+    changes = [change]
+    with before_commit(lambda: changes.pop()(table.path) if changes else None):
+        fill(table, 5)
+    assert offsets(table.path) == list(range(first, 96))
+    assert len(DeltaTable(table.path).file_uris()) == 6
+
+
+def test_a_table_that_changes_all_the_time(table: Delta) -> None:
+    names = iter("abc")
+
+    def change() -> None:
+        DeltaTable(table.path).alter.set_table_properties({f"note.{next(names)}": "1"}, False)
+
+    with (
+        before_commit(change),
+        patch.object(delta, "_COMMIT_ATTEMPTS", 3),
+        pytest.raises(StorageError, match="other writers keep changing the table"),
+    ):
+        fill(table, 5)
+    fill(table, 5)
+    assert offsets(table.path) == list(range(96))

@@ -41,7 +41,7 @@ from pubsub.pipeline.tables.file_names import (
 )
 from pubsub.pipeline.tables.files import WrittenFile, top_level_names, write_file
 from pubsub.pipeline.tables.free_directory import require_free_directory
-from pubsub.pipeline.tables.location import Location, storage_errors, system_cause
+from pubsub.pipeline.tables.location import Location, StorageError, storage_errors, system_cause
 from pubsub.pipeline.tables.merging import merge_groups
 from pubsub.pipeline.tables.partitions import Values, hive_directory
 from pubsub.pipeline.tables.storage import open_storage
@@ -127,17 +127,19 @@ class Delta:
             return self._commit(files, query, batch)
 
     def _commit(self, files: Sequence[WrittenFile], query: str, batch: int) -> bool:
-        table = self._table(files)
-        if last_delta_batch(table, query) < batch:
-            try:
+        for _ in range(_COMMIT_ATTEMPTS):
+            table = self._table(files)
+            if last_delta_batch(table, query) >= batch:
+                self.discard(files, query)
+                return False
+            # Another writer can delete rows or change the columns meanwhile, or be another run of
+            # the query.
+            with suppress(CommitFailedError):
                 self._append(table, files, query, batch)
                 return True
-            except CommitFailedError:
-                # Another run of the query may have committed its batch meanwhile.
-                if last_delta_batch(self.open(), query) < batch:
-                    raise
-        self.discard(files, query)
-        return False
+        raise StorageError(
+            f"{self.location}: other writers keep changing the table; run the job again"
+        )
 
     def last_batch(self, query: str) -> int:
         """Return the number of the last batch of ``query`` in the table, or -1."""
