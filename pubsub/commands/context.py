@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from pubsub.commands.contexts import Context, check_name, load
+from pubsub.commands.contexts import Context, changed, check_name, load
 from pubsub.commands.destination import complete_context, split_user
 from pubsub.errors import ConfigurationError
 
@@ -46,14 +46,13 @@ def add(
         raise ConfigurationError("--api: expected a URL with http:// or https://")
     if api and split_user(api)[1] is not None:
         raise ConfigurationError("the URL of the API has no user; clients give a token there")
-    contexts = load(os.environ)
-    if name in contexts.named and not replace:
-        raise ConfigurationError(f"the context {name!r} exists; replace it with --replace")
     paths = {option: _absolute(path) for option, path in files.items()}
-    contexts.named[name] = Context(url, api, client_id, user=own or user, **paths)
-    if contexts.current is None:
-        contexts.current = name
-    contexts.save()
+    with changed(os.environ) as contexts:
+        if name in contexts.named and not replace:
+            raise ConfigurationError(f"the context {name!r} exists; replace it with --replace")
+        contexts.named[name] = Context(url, api, client_id, user=own or user, **paths)
+        if contexts.current is None:
+            contexts.current = name
     click.echo(f"{name}: {url}" + (" (in use)" if contexts.current == name else ""))
 
 
@@ -88,10 +87,9 @@ def list_contexts(as_json: bool) -> None:
 @click.argument("name", shell_complete=complete_context)
 def use(name: str) -> None:
     """Have commands connect to the context NAME."""
-    contexts = load(os.environ)
-    one = contexts.find(name)
-    contexts.current = name
-    contexts.save()
+    with changed(os.environ) as contexts:
+        one = contexts.find(name)
+        contexts.current = name
     click.echo(f"{name}: {one.url} (in use)")
 
 
@@ -99,12 +97,11 @@ def use(name: str) -> None:
 @click.argument("name", shell_complete=complete_context)
 def remove(name: str) -> None:
     """Remove the context NAME. Its token file stays."""
-    contexts = load(os.environ)
-    contexts.find(name)
-    del contexts.named[name]
-    if contexts.current == name:
-        contexts.current = None
-    contexts.save()
+    with changed(os.environ) as contexts:
+        contexts.find(name)
+        del contexts.named[name]
+        if contexts.current == name:
+            contexts.current = None
 
 
 @context.command("show")

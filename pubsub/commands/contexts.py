@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +53,9 @@ class Contexts:
         return found
 
     def save(self) -> None:
-        """Write the file, or nothing of it. Raises ConfigurationError, OSError."""
+        """Write the file, or nothing of it. Raises OSError."""
         import tempfile
 
-        if not self.path.is_absolute():
-            raise ConfigurationError("this user has no home directory; set XDG_CONFIG_HOME")
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         shown = {
             "current": self.current,
             "contexts": {name: _members(one) for name, one in sorted(self.named.items())},
@@ -72,6 +70,26 @@ class Contexts:
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
+
+
+@contextmanager
+def changed(environment: Mapping[str, str]) -> Iterator[Contexts]:
+    """Yield the contexts and save them at the end; another command that changes them waits.
+
+    Raises ConfigurationError, OSError.
+    """
+    from pubsub.commands.directory_lock import locked_directory
+
+    path = path_of(environment)
+    if not path.is_absolute():
+        raise ConfigurationError("this user has no home directory; set XDG_CONFIG_HOME")
+    # A symbolic link stays one.
+    path = Path(os.path.realpath(path))
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with locked_directory(path.parent):
+        contexts = load(environment)
+        yield contexts
+        replace(contexts, path=path).save()
 
 
 def check_name(name: str) -> None:

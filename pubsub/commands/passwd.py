@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import stat
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
+from pubsub.commands.directory_lock import locked_directory
 from pubsub.errors import ConfigurationError, StartError
 
 _MODE = 0o600
@@ -52,7 +51,7 @@ def _set(path: Path, user: str) -> None:
     # Checked before the prompt for the password.
     _read(path, missing_ok=True)
     hashed = hash_password(_ask())
-    with _locked(path):
+    with locked_directory(path.parent):
         lines, users = _read(path, missing_ok=True)
         line = f"{user}:{hashed}"
         if user in users:
@@ -63,7 +62,7 @@ def _set(path: Path, user: str) -> None:
 
 
 def _delete(path: Path, user: str) -> None:
-    with _locked(path):
+    with locked_directory(path.parent):
         lines, users = _read(path, missing_ok=False)
         if user not in users:
             raise StartError(f"{path}: there is no user {user!r}")
@@ -102,20 +101,6 @@ def _read(path: Path, missing_ok: bool) -> tuple[list[str], dict[str, str]]:
     users = parse_password_file(text, str(path))
     # Not splitlines, which also divides a comment at a form feed.
     return text.removesuffix("\n").split("\n") if text else [], users
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Keep a second writer of files in the same directory waiting.
-
-    The directory is locked, as the file itself is replaced.
-    """
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(directory)
 
 
 def _replace(path: Path, lines: list[str]) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import click
 import pytest
 
+from pubsub.commands.contexts import Context, changed
 from pubsub.commands.destination import DEFAULT_URL, Destination, resolve
 from pubsub.errors import ConfigurationError
 from tests.unit.command_case import CommandCase
@@ -52,6 +56,28 @@ class ContextCase(CommandCase):
 
 class ContextTests(ContextCase):
     """add, list, use, remove, show"""
+
+    def test_a_symbolic_link_stays_one(self) -> None:
+        kept = self.directory / "dotfiles" / "contexts.json"
+        kept.parent.mkdir()
+        self.contexts.parent.mkdir(parents=True)
+        self.contexts.symlink_to(kept)
+        self.context("add", "home", CAFE)
+        self.context("add", "other", CAFE)
+        assert self.contexts.is_symlink()
+        assert list(json.loads(kept.read_text())["contexts"]) == ["home", "other"]
+        self.context("remove", "home")
+        assert "home" not in kept.read_text()
+
+    def test_another_command_waits_for_a_change(self) -> None:
+        program = Path(sys.executable).with_name("pubsub")
+        with changed(self.environment) as contexts:
+            other = subprocess.Popen([program, "context", "add", "other", CAFE])
+            with pytest.raises(subprocess.TimeoutExpired):
+                other.wait(1.5)
+            contexts.named["home"] = Context(CAFE)
+        assert other.wait(60) == 0
+        assert set(json.loads(self.contexts.read_text())["contexts"]) == {"home", "other"}
 
     def test_a_user_without_a_home(self) -> None:
         for directory in ("", "relative"):
