@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +31,10 @@ _ROW_GROUP = 1_000_000
 _LONG_RUN = 64
 # Ids increase within a run, so each shares a long prefix with the one before.
 _PREFIXED_COLUMN = "message_id"
+# Nothing can be rounded up to the next one.
+_LAST_MILLISECOND = datetime(9999, 12, 31, 23, 59, 59, 999_000)
+# Of each unit in a second.
+_TICKS = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 _COUNTING_COLUMNS = ("offset", "timestamp")
 _REPEATING_COLUMNS = (
     "protocol",
@@ -217,6 +221,11 @@ def _ordered(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
+def has_statistics(kind: pa.DataType) -> bool:
+    """Return whether a Delta log has the least and greatest values of columns of this type."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_timestamp(kind))
+
+
 def statistics(
     table: pa.Table,
 ) -> tuple[dict[str, int | str], dict[str, int | str], dict[str, int]]:
@@ -228,27 +237,35 @@ def statistics(
     high: dict[str, int | str] = {}
     nulls: dict[str, int] = {}
     for field in table.schema:
-        if not pa.types.is_integer(field.type) and not pa.types.is_timestamp(field.type):
+        if not has_statistics(field.type):
             continue
         column = table.column(field.name)
+        ends = pc.min_max(column)
+        try:
+            least, greatest = _json_value(ends["min"], False), _json_value(ends["max"], True)
+        except OverflowError:
+            # Readers take a number of nulls without the two for a column that has nulls alone.
+            continue
         nulls[field.name] = column.null_count
-        found = pc.min_max(column).as_py()
-        if found["min"] is not None:
-            low[field.name] = _json_value(found["min"], up=False)
-            high[field.name] = _json_value(found["max"], up=True)
+        if least is not None and greatest is not None:
+            low[field.name], high[field.name] = least, greatest
     return low, high, nulls
 
 
-def _json_value(value: Any, up: bool) -> int | str:
+def _json_value(value: Any, up: bool) -> int | str | None:
     """Return a value for JSON. Times have milliseconds there and are rounded outwards.
 
-    Those of a column without a time zone have none here either.
+    Those of a column without a time zone have none here either. Raises OverflowError for a time
+    before the year 1 or after 9999.
     """
-    if not isinstance(value, datetime):
-        return int(value)
-    is_local = value.tzinfo is None
-    time = value if is_local else value.astimezone(UTC)
-    if up and time.microsecond % 1000:
+    if not value.is_valid or not pa.types.is_timestamp(value.type):
+        number: int | None = value.as_py()
+        return number
+    ticks = _TICKS[value.type.unit]
+    microseconds = (value.value * 1_000_000 + (ticks - 1 if up else 0)) // ticks
+    time = datetime(1970, 1, 1) + timedelta(microseconds=microseconds)
+    is_last = up and time > _LAST_MILLISECOND
+    if up and time.microsecond % 1000 and not is_last:
         time += timedelta(milliseconds=1)
-    text = time.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time.microsecond // 1000:03}"
-    return text if is_local else f"{text}Z"
+    text = time.isoformat(timespec="microseconds" if is_last else "milliseconds")
+    return text if value.type.tz is None else f"{text}Z"

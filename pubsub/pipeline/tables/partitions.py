@@ -44,8 +44,9 @@ def partition_text(value: Any) -> str | None:
     if isinstance(value, bytes):
         return _decoded(value)
     if isinstance(value, datetime):
-        utc = value if value.tzinfo is None else value.astimezone(UTC)
-        return utc.strftime("%Y-%m-%d %H:%M:%S.%f")
+        utc = value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
+        # Not strftime, which shortens the years before 1000.
+        return utc.isoformat(" ", "microseconds")
     if isinstance(value, date):
         return value.isoformat()
     return str(value)
