@@ -32,6 +32,7 @@ from pubsub.pipeline.tables.delta_layout import (
     check_layout,
     check_writable,
     lacks_long_topics,
+    statistics_property,
 )
 from pubsub.pipeline.tables.file_names import (
     is_merge_of,
@@ -205,6 +206,7 @@ class Delta:
                 self.schema,
                 mode="ignore",
                 partition_by=self.partition_by or None,
+                configuration=statistics_property(self.schema, self.partition_by),
                 storage_options=self.location.storage_options,
             )
         except Exception as error:

@@ -14,8 +14,10 @@ import pyarrow as pa
 from deltalake import DeltaTable, Field
 from deltalake.exceptions import DeltaError, DeltaProtocolError
 from deltalake.schema import PrimitiveType
+from pyarrow.dataset import FileSystemDataset
 
 from pubsub.errors import ConfigurationError
+from pubsub.pipeline.tables.files import has_statistics
 from pubsub.pipeline.tables.location import Location
 from pubsub.pipeline.tables.partitions import LONG_TOPIC
 
@@ -125,13 +127,51 @@ def add_long_topics(table: DeltaTable) -> None:
 
 def readable_dataset(where: Location, table: DeltaTable, **options: Any) -> Any:
     """Return ``table`` as a dataset of pyarrow. Raises ConfigurationError."""
+    files = pa.table(table.get_add_actions(flatten=True))
     try:
         mapping = table.metadata().configuration.get(_MAPPING, "none")
         if mapping != "none":
             raise DeltaProtocolError(f"it has column mapping ({_MAPPING} = {mapping})")
-        return table.to_pyarrow_dataset(**options)
+        columns = pa.schema(table.schema().to_arrow())
+        pruning = pa.schema([field for field in columns if _prunes(files, field.name)])
+        found = table.to_pyarrow_dataset(schema=pruning, **options)
     except DeltaProtocolError as error:
         raise ConfigurationError(
             f"{where}: the package deltalake cannot read this table: {error}; copy it to a table "
             "without this feature, or use another program"
         ) from None
+    return FileSystemDataset(list(found.get_fragments()), columns, found.format, found.filesystem)
+
+
+def _prunes(files: pa.Table, column: str) -> bool:
+    """Return whether each file has a partition value, or a minimum and maximum, of ``column``.
+
+    deltalake skips a file without them by every filter of this column.
+    """
+    if f"partition.{column}" in files.column_names:
+        return True
+    ends = [f"min.{column}", f"max.{column}"]
+    return set(ends) <= set(files.column_names) and not any(files[end].null_count for end in ends)
+
+
+def statistics_property(schema: pa.Schema, partition_by: Sequence[str]) -> dict[str, str]:
+    """Return the property of a new table that names the columns that have statistics.
+
+    Without it, readers that use deltalake find no row by another column (see ``_prunes``), and
+    other engines write texts of clients into the log.
+    """
+    names = [
+        field.name
+        for field in schema
+        if field.name not in partition_by and has_statistics(field.type)
+    ]
+    if not names:
+        return {"delta.dataSkippingNumIndexedCols": "0"}
+    return {"delta.dataSkippingStatsColumns": ",".join(map(_quoted, names))}
+
+
+def _quoted(name: str) -> str:
+    if name.isidentifier() and name.isascii():
+        return name
+    doubled = name.replace("`", "``")
+    return f"`{doubled}`"
