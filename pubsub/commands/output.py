@@ -13,6 +13,8 @@ import threading
 from contextlib import suppress
 
 _MOST_BYTES = 256 * 1024
+# At a time, so that it shows whether the reader reads.
+_WRITE_BYTES = 64 * 1024
 _INTERRUPTED_SECONDS = 1.0
 _HUNG_UP = select.POLLERR | select.POLLHUP | select.POLLNVAL
 
@@ -22,12 +24,15 @@ class Output:
 
     ``ended`` is set once the reader is gone or writing has failed; ``error`` has the reason, None
     if the reader is gone. Use it as an asynchronous context manager: its end waits until everything
-    is written.
+    is written. If the command was interrupted, it waits for a moment only.
     """
 
     def __init__(self, to: int) -> None:
         self.ended = asyncio.Event()
         self.error: OSError | None = None
+        self.hurried = False
+        """True if the end does not wait for a reader that does not read."""
+        self._written = 0
         self._loop = asyncio.get_running_loop()
         self._to = to
         self._waiting: list[bytes] = []
@@ -47,13 +52,22 @@ class Output:
         with self._lock:
             self._closing = True
         self._wake()
-        # An interrupted command does not wait for a reader that does not read.
-        with suppress(TimeoutError):
-            await asyncio.wait_for(
-                self._done.wait(), None if kind is None else _INTERRUPTED_SECONDS
-            )
+        if kind is not None:
+            await self._wait_for_end(_INTERRUPTED_SECONDS)
+        elif not self.hurried:
+            await self._wait_for_end(None)
+        else:
+            written = -1
+            while written < self._written and not self._done.is_set():
+                written = self._written
+                await self._wait_for_end(_INTERRUPTED_SECONDS)
+        if self._done.is_set():
             os.close(self._wake_read)
             os.close(self._wake_write)
+
+    async def _wait_for_end(self, seconds: float | None) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._done.wait(), seconds)
 
     async def write(self, data: bytes) -> None:
         """Write ``data``, after waiting for room."""
@@ -110,7 +124,9 @@ class Output:
         view = memoryview(data)
         while view:
             try:
-                view = view[os.write(self._to, view) :]
+                count = os.write(self._to, view[:_WRITE_BYTES])
+                view = view[count:]
+                self._written += count
             except BlockingIOError:
                 # Another program has made the descriptor non-blocking for all that share it.
                 select.select([], [self._to], [])

@@ -105,6 +105,7 @@ async def subscribe(where: Destination, wanted: SubscribePlan) -> int:
             await asyncio.gather(*tasks, return_exceptions=True)
         if printing in done:
             printing.result()
+        output.hurried = not done
     # Only now is everything written, or has failed to be.
     if output.error is not None:
         raise output.error
