@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from random import Random
+from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
 from pubsub.kernel import Columns
+from pubsub.protocols.nsd import client_connection
 from pubsub.protocols.nsd.client import NsdWire
 from pubsub.protocols.nsd.codec import MAX_LINE
 from pubsub.wire.client_events import (
@@ -275,6 +277,16 @@ class PublisherTests(SynchronousTestCase):
             assert events == [Alive(), Malformed("a line is not a response of nsd")]
             assert connection.ended
             assert connection.receive(NOTHING) == []
+
+    def test_a_line_without_an_end(self) -> None:
+        with patch.object(client_connection, "MOST_LINE", 1000):
+            for role in (Role.PUBLISHER, Role.SUBSCRIBER):
+                connection = make_wire().connect(role)
+                connection.open("news")
+                assert connection.receive(bytes(1000)) == []
+                (event,) = connection.receive(b"0")
+                assert event == Malformed("a line of nsd with more than 1000 bytes")
+                assert connection.ended
 
     def test_a_response_to_nothing(self) -> None:
         for data, reason in ((SUCCESS, "an unexpected response"), (REFUSED, REFUSED_TEXT)):

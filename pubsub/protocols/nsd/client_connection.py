@@ -20,6 +20,9 @@ from pubsub.wire.confirm_groups import ConfirmGroup, ConfirmGroups
 
 _SUCCESS_LINE = SUCCESS + b"\n"
 _SHOWN = 200
+MOST_LINE = 64 * 1024 * 1024
+"""Bytes of a line, or of a message in a list, at the most: more than that of the longest body, of
+which each character is an escape."""
 # The requests that wait for the first reply, with and without a password.
 _LOGIN, _HELLO = object(), object()
 # Refusals of a connection that may be admitted the next time.
@@ -97,7 +100,17 @@ class NsdClientConnection(WireConnection):
                 events.append(self.opened())
             else:
                 self.answered(waiting, fields, error, events)
-        return at, len(data) - at + 1
+        return self.unfinished(data, at)
+
+    def unfinished(self, data: bytes, at: int) -> tuple[int, int]:
+        """Return the result of ``consume`` for the beginning of a line, or of a message of a list.
+
+        Raises WireError if it is longer than any of a broker: it would fill the memory.
+        """
+        left = len(data) - at
+        if left > MOST_LINE:
+            raise WireError(f"a line of nsd with more than {MOST_LINE} bytes")
+        return at, left + 1
 
     def answered(
         self, waiting: Any, fields: dict[str, Any], error: str, events: list[WireEvent]

@@ -181,11 +181,11 @@ class NsdSubscriber(NsdClientConnection):
             if self._list is not None:
                 at, done = self._take(self._list, data, at, events)
                 if not done:
-                    return at, len(data) - at + 1
+                    return self.unfinished(data, at)
                 continue
             end = data.find(b"\n", at)
             if end < 0:
-                return at, len(data) - at + 1
+                return self.unfinished(data, at)
             super().consume(data[at : end + 1], 0, events)
             if events and isinstance(events[-1], Rejected):
                 return len(data), 1
