@@ -213,6 +213,21 @@ class IcebergTests(TestCase):
             assert self.table.compact() == 0
         assert self.offsets() == list(range(64))
 
+    def test_a_merge_that_loses_all_attempts_is_left_to_the_next_compaction(self) -> None:
+        self.fill(0, 1, 2, 3)
+        numbers = iter(range(100, 200))
+
+        def interfere() -> None:
+            number = next(numbers)
+            self.put("other", number, batch(number, 1, ["others"]))
+
+        with before_commit(interfere), patch.object(iceberg, "_COMMIT_ATTEMPTS", 2):
+            assert self.table.compact() == 0
+        others = next(numbers) - 100
+        assert self.offsets() == [*range(64), *range(100, 100 + others)]
+        assert self.table.compact() >= 4
+        assert self.offsets() == [*range(64), *range(100, 100 + others)]
+
     def test_compaction_keeps_the_order_and_earlier_snapshots(self) -> None:
         for number, first in enumerate((48, 0, 32, 16)):
             self.put("q", number, batch(first, 16, ["orders"]))
