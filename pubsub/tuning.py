@@ -69,7 +69,7 @@ LIGHT_TRANSPORT = Trick(
 KEPT_MEMORY = Trick(
     "kept-memory",
     "pubsub/server/memory_tuning.py",
-    "Up to 64 MiB of freed memory stay with the process for the next large message.",
+    "Up to 64 MiB of freed memory stay with the process, in one heap, for the next large message.",
     "mallopt(3) of glibc",
     "1 MiB, not stored: 4.4; below 256 KiB nothing",
 )

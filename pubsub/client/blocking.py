@@ -22,7 +22,7 @@ from typing import Any, Generic, Literal, Never, TypeVar, overload
 from pubsub.client import asyncio_runtime, base_client, subscription
 from pubsub.client.client_options import ClientOptions, takes_options
 from pubsub.client.loop_thread import LoopThread, loop_thread
-from pubsub.client.messages import BATCHES, Message, MessageBatch
+from pubsub.client.messages import BATCHES, Message, MessageBatch, MixedBatch
 from pubsub.client.notices import Notice
 from pubsub.client.request_checks import BytesLike
 from pubsub.client.runtime import Cancel, Ending
@@ -162,7 +162,8 @@ class Subscription(Generic[NoticeItem]):
         self._turn = threading.Lock()
         # Items that the loop has given out and no caller has got yet: an exception in a caller's
         # thread, such as KeyboardInterrupt, can come in between.
-        self._taken: deque[MessageBatch | NoticeItem] = deque()
+        self._taken: deque[MessageBatch | MixedBatch | NoticeItem] = deque()
+        self._splitting = threading.Lock()
 
     def __enter__(self) -> Subscription[NoticeItem]:
         return self
@@ -192,7 +193,7 @@ class Subscription(Generic[NoticeItem]):
             for message in self._current:
                 return message
             left = None if until is None else _left(until)
-            item = self._thread.run(self._inner.next_whole(left))
+            item = self._next_whole(left)
             if not isinstance(item, BATCHES):
                 return item
             self._current = iter(item)
@@ -214,14 +215,30 @@ class Subscription(Generic[NoticeItem]):
         interrupts the wait, such as KeyboardInterrupt.
         """
         self._thread.check_caller()
-        if not self._taken:
-            self._thread.run(self._take(seconds))
+        self._fill(seconds)
+        # Otherwise another thread could get what arrived later before the rest of an item.
+        with self._splitting, suppress(IndexError):
+            item = self._taken.popleft()
+            if not isinstance(item, MixedBatch):
+                return item
+            first, *rest = item.parts()
+            self._taken.extendleft(reversed(rest))
+            return first
+        return None
+
+    def _next_whole(self, seconds: float | None) -> MessageBatch | MixedBatch | NoticeItem | None:
+        """As ``next_item``; messages of several topics that arrived together are one item."""
+        self._fill(seconds)
         with suppress(IndexError):
             return self._taken.popleft()
         return None
 
+    def _fill(self, seconds: float | None) -> None:
+        if not self._taken:
+            self._thread.run(self._take(seconds))
+
     async def _take(self, seconds: float | None) -> None:
-        item = await self._inner.next_item(seconds)
+        item = await self._inner.next_whole(seconds)
         if item is not None:
             self._taken.append(item)
 

@@ -16,7 +16,10 @@ from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import TestCase
 
 from pubsub.client import ClientClosed, blocking
+from pubsub.client.messages import MixedBatch
+from pubsub.kernel import Columns
 from pubsub.testing import start_broker
+from pubsub.wire.client_events import MixedMessages
 from tests.unit.raising import raised
 from tests.waiting import until
 
@@ -87,6 +90,35 @@ class CallerTests(TestCase):
                 found = [messages.next(SECONDS) for _ in range(3)]
                 assert [one.payload for one in found if one] == [b"0", b"1", b"2"]
                 raised(TimeoutError, messages.next, 0.01)
+
+        await self.with_subscription(work)
+
+    async def test_messages_of_several_topics(self) -> None:
+        sent = [("a", b"1"), ("b", b"2"), ("b", b"3"), ("a", b"4")]
+        columns = Columns.of([payload for _, payload in sent], [0, 1, 1, 0])
+
+        def work(client: blocking.Client, messages: Subscription) -> None:
+            async def put() -> None:
+                messages._inner._feed.put(MixedBatch(MixedMessages(("a", "b"), columns)))
+
+            def taken(count: int) -> list[tuple[str, bytes]]:
+                found = [messages.next(SECONDS) for _ in range(count)]
+                return [(one.topic, one.payload) for one in found if one]
+
+            def runs(count: int) -> list[tuple[str, list[bytes]]]:
+                found = [messages.next_item(SECONDS) for _ in range(count)]
+                return [(one.topic, one.payloads) for one in found if one]
+
+            messages._thread.run(put())
+            assert taken(4) == sent
+            messages._thread.run(put())
+            assert runs(3) == [("a", [b"1"]), ("b", [b"2", b"3"]), ("a", [b"4"])]
+            messages._thread.run(put())
+            assert (runs(1), taken(3)) == ([("a", [b"1"])], sent[1:])
+            messages._thread.run(put())
+            with interrupted():
+                raised(KeyboardInterrupt, messages.next, SECONDS)
+            assert (runs(2), taken(1)) == ([("a", [b"1"]), ("b", [b"2", b"3"])], sent[3:])
 
         await self.with_subscription(work)
 
