@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from functools import lru_cache
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING
 
@@ -27,17 +28,14 @@ def rows_of(
     ``names`` is as in ``RowEncoding``. ``run`` is the run of the broker for a batch without one.
     ``before`` and ``after`` precede and follow each object.
     """
-    run = batch.run or run
-    high = f"{run >> 12:012x}"
     ends: list[bytes] | None = None
     template: RowTemplate = (
         *before, b'{"offset": ', RowField.NUMBER,
         b', "timestamp": %d, "topic": ' % batch.timestamp, RowField.NAME,
         b', "protocol": %b, "key": "%b", ' % (_text(batch.protocol), b64encode(batch.sender)),
         *((RowField.VALUE, b", ") if with_value else ()),
-        # The id of message_id().
-        f'"message_id": "{high[:8]}-{high[8:]}-{0x8000 | run & 0xFFF:04x}-'.encode(), RowField.ID,
-        b'"', *_headers(batch, with_headers), b"}", *after,
+        _id_of_run(batch.run or run), RowField.ID, b'"',
+        *_headers(batch, with_headers), b"}", *after,
     )  # fmt: skip
     if with_headers and batch.headers is not None:
         ends = [headers_row(one) for one in batch.headers]
@@ -46,6 +44,13 @@ def rows_of(
     # None stands for a text that is not UTF-8, and a value is not one.
     assert found is not None
     return found
+
+
+@lru_cache(maxsize=64)
+def _id_of_run(run: int) -> bytes:
+    """Return the member with the id of ``message_id`` up to its last 64 bits."""
+    high = f"{run >> 12:012x}"
+    return f'"message_id": "{high[:8]}-{high[8:]}-{0x8000 | run & 0xFFF:04x}-'.encode()
 
 
 def _headers(batch: Batch, with_headers: bool) -> RowTemplate:

@@ -129,6 +129,8 @@ class BatchEncoding(RowEncoding):
 
     def rows(self, batch: Batch, names: list[bytes | None]) -> tuple[bytes, int]:
         """See ``RowEncoding``."""
+        if batch.count == 1:
+            return self._alone(batch, names)
         if len(names) == 1 and names[0] is not None:
             return self._frames(batch, names), batch.count
         if self.mixed:

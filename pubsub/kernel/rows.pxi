@@ -151,7 +151,8 @@ cdef int read_pieces(tuple template, Piece *pieces) except -1:
             pieces[count].text = <const uint8_t *>PyBytes_AsString(item)
             pieces[count].size = PyBytes_Size(item)
         else:
-            pieces[count].field = RowField(item)
+            # To make a field from one takes a microsecond.
+            pieces[count].field = item if isinstance(item, RowField) else RowField(item)
             if pieces[count].field >= FRAME and has_field(pieces, count, pieces[count].field):
                 raise ValueError("a row has two lengths of one kind")
         count += 1
