@@ -23,8 +23,8 @@ from pubsub.wire.client_wire import Headers, Sender, WireOptions
 from pubsub.wire.confirm_groups import ConfirmGroup, ConfirmGroups
 
 _LEVELS = {"stored": Level.STORED}
-# Bytes of a request with several messages, at most; of a size in its list; and of other members.
-_REQUEST_BYTES, _SIZE_BYTES, _AROUND = 64 * 1024, 6, 128
+# Bytes of a request with several messages, at most; of a size and an index; of other members.
+_REQUEST_BYTES, _SIZE_BYTES, _AROUND = 64 * 1024, 11, 128
 
 
 @dataclass(slots=True)
@@ -50,15 +50,18 @@ class _HttpMessages(NamedTuple):
 class HttpPublisher(HttpConnection):
     """Publishes.
 
-    Consecutive messages that have everything but the payload in common are sent in one request, if
-    the broker takes several.
+    Consecutive messages that have everything but the payload in common, and the topic if the broker
+    takes messages of several, are sent in one request.
     """
 
     def __init__(self, options: WireOptions) -> None:
         super().__init__(options)
         self._groups = ConfirmGroups()
-        # The members of the next request, and its payloads.
+        # The members of the next request, its topics with their indexes, the index of each message,
+        # and the payloads.
         self._members: dict[str, object] = {}
+        self._topics: dict[str, int] = {}
+        self._indexes: list[int] = []
         self._payloads: list[bytes] = []
         # The bytes of the request so far, and those of it without payloads.
         self._nbytes = self._around = 0
@@ -76,7 +79,7 @@ class HttpPublisher(HttpConnection):
         self, topic: str, columns: Columns, sender: Sender = None, headers: Headers | None = None
     ) -> None:
         """See ``WireConnection``."""
-        members: dict[str, object] = {"op": "publish", "topic": topic}
+        members: dict[str, object] = {"op": "publish"}
         if sender is not None:
             members["sender"] = sender.decode(errors="replace")
         if headers:
@@ -84,7 +87,7 @@ class HttpPublisher(HttpConnection):
                 {"key": key, "value_base64": base64.b64encode(value).decode()}
                 for key, value in headers.items()
             ]
-        self._add(members, columns.payloads())
+        self._add(members, topic, columns.payloads())
 
     def publish_alike(self, topic: str, payloads: list[bytes]) -> bool:
         """See ``WireConnection``."""
@@ -94,40 +97,46 @@ class HttpPublisher(HttpConnection):
             return False
         if size > self._max_bytes:
             return False
-        self._add({"op": "publish", "topic": topic}, payloads)
+        self._add({"op": "publish"}, topic, payloads)
         return True
 
-    def _add(self, members: dict[str, object], payloads: list[bytes]) -> None:
-        if members != self._members:
+    def _add(self, members: dict[str, object], topic: str, payloads: list[bytes]) -> None:
+        if members != self._members or not (self.mixes or topic in self._topics):
             self._request_all()
             self._members = members
             self._around = self._nbytes = len(encode(members).encode()) + _AROUND
+        named = len(encode(topic).encode()) + 1
         for payload in payloads:
-            nbytes = len(payload) + _SIZE_BYTES
-            if self._nbytes + nbytes > self._max_bytes or len(self._payloads) >= self.max_messages:
+            more = len(payload) + _SIZE_BYTES + (0 if topic in self._topics else named)
+            if self._nbytes + more > self._max_bytes or len(self._payloads) >= self.max_messages:
                 self._request_all()
+                more = len(payload) + _SIZE_BYTES + named
+            self._indexes.append(self._topics.setdefault(topic, len(self._topics)))
             self._payloads.append(payload)
-            self._nbytes += nbytes
+            self._nbytes += more
         group = self._groups.current
         group.published += len(payloads)
         group.left += len(payloads)
 
     def _request_all(self) -> None:
         """Send the messages that wait for others."""
-        payloads = self._payloads
+        payloads, topics, indexes = self._payloads, list(self._topics), self._indexes
         if not payloads:
             return
-        self._payloads, self._nbytes = [], self._around
-        members, waiting = self._members, _HttpMessages(self._groups.current, len(payloads))
-        if len(payloads) == 1 and 0 < self._limit < self._around + len(payloads[0]):
+        nbytes, self._nbytes = self._nbytes, self._around
+        self._payloads, self._topics, self._indexes = [], {}, []
+        waiting = _HttpMessages(self._groups.current, len(payloads))
+        if len(payloads) == 1 and 0 < self._limit < nbytes - _SIZE_BYTES:
             # The broker would end the connection, with all that is on its way.
             message = f"a message of {len(payloads[0])} bytes is more than the broker takes"
             _count(waiting, None, {"message": message})
-        elif len(payloads) == 1:
-            self.request_binary(waiting, payloads[0], members)
-        else:
-            sizes = list(map(len, payloads))
-            self.request_binary(waiting, b"".join(payloads), {**members, "sizes": sizes})
+            return
+        members = {**self._members, "topic": topics[0]}
+        if len(topics) > 1:
+            members = {**self._members, "topics": topics, "indexes": indexes}
+        if len(payloads) > 1:
+            members["sizes"] = list(map(len, payloads))
+        self.request_binary(waiting, b"".join(payloads), members)
 
     def take_output(self) -> bytes:
         """See ``WireConnection``."""
@@ -166,7 +175,8 @@ def _count(waiting: _HttpMessages, ok: Any, error: Any) -> None:
     refused = int(ok.get("refused", 0))
     if 0 < refused < count:
         group.refused += refused
-        group.reason = group.reason or "the rate limit is exceeded"
+        found = ok.get("error", {"message": "the rate limit is exceeded"})
+        group.reason = group.reason or str(found["message"])
 
 
 class _HttpSubscribe(NamedTuple):

@@ -96,6 +96,10 @@ class ApiError(Exception):
         sentence = _SENTENCES.get(type(refused), "{}").format(*refused.args or [""])
         return cls(status, refused.reason, sentence or refused.reason)
 
+    def members(self) -> dict[str, object]:
+        """Return the error as an object of the WebSocket."""
+        return {"code": self.code, "message": str(self), **self.more}
+
     @property
     def topic(self) -> str | None:
         """The topic that was refused, if known."""

@@ -79,15 +79,18 @@ def many_messages(body: bytes) -> SubmittedMessages:
     return SubmittedMessages(Columns.of(payloads), headers if any(headers) else None)
 
 
-def joined_messages(data: bytes, sizes: object) -> Columns:
-    """Return the payloads of ``sizes`` bytes that ``data`` consists of; raises ValueError."""
+def joined_messages(data: bytes, sizes: object, indexes: bytes = b"") -> Columns:
+    """Return the payloads of ``sizes`` bytes that ``data`` consists of; raises ValueError.
+
+    ``indexes`` are as in ``Columns.unpack``.
+    """
     if not isinstance(sizes, list) or any(type(size) is not int for size in sizes):
         raise ValueError("sizes: expected a list of numbers")
     if not 0 < len(sizes) <= MAX_JOINED:
         raise ValueError(f"sizes: expected 1 to {MAX_JOINED} numbers")
     if min(sizes) < 0 or sum(sizes) != len(data):
         raise ValueError(f"sizes: expected numbers whose sum is {len(data)}, the payload's bytes")
-    return Columns.unpack(data, array("I", sizes).tobytes(), b"")
+    return Columns.unpack(data, array("I", sizes).tobytes(), indexes)
 
 
 def message_of(row: Any) -> tuple[bytes, Headers]:

@@ -91,7 +91,7 @@ class MessagePublisher:
 
         Raises as ``submit`` and ``confirmed``.
         """
-        return await self.confirmed(await self.submit(name, messages, sender, access, limiters))
+        return await self.confirmed([await self.submit(name, messages, sender, access, limiters)])
 
     async def submit(
         self,
@@ -170,23 +170,26 @@ class MessagePublisher:
             limiter.take(count, nbytes)
         return admitted
 
-    async def confirmed(self, submitted: Submitted) -> Published:
-        """Wait until the messages are as durable as their topic requires.
+    async def confirmed(self, submitted: Sequence[Submitted]) -> Published:
+        """Wait until the messages, of a topic at least, are as durable as their topics require.
 
-        Raises ApiError if that is not known: they have been published.
+        The outcome is that of all: the offset of the first message, and the least level. Raises
+        ApiError if that is not known: they have been published.
         """
-        listener, (topic, batch, refused) = self._listener, submitted
-        stored = stored_in(listener.store, topic.durability)
-        is_remote = topic.upstream is not None
-        condition = all_of([confirmed_by_host(topic), stored]) if is_remote else stored
-        failure = await _result(listener, condition)
+        listener = self._listener
+        topics = {one.topic: None for one in submitted}
+        conditions = [stored_in(listener.store, one) for one in {t.durability for t in topics}]
+        conditions += [confirmed_by_host(topic) for topic in topics if topic.upstream is not None]
+        failure = await _result(listener, all_of(conditions))
         if failure is not None:
             message = "the messages are published; it is not known whether they are stored"
             raise ApiError(UNAVAILABLE, failure, message)
-        if is_remote or not topic.durability:
-            return Published(None, batch.count, HANDLED, refused)
-        level = STORED if listener.store.durable else HANDLED
-        return Published(batch.offset, batch.count, level, refused)
+        messages = sum([one.batch.count for one in submitted])
+        refused = sum([one.refused for one in submitted])
+        are_here = [one.topic.upstream is None and one.topic.durability > 0 for one in submitted]
+        level = STORED if all(are_here) and listener.store.durable else HANDLED
+        first = submitted[0].batch.offset if are_here[0] else None
+        return Published(first, messages, level, refused)
 
 
 async def _result(listener: Listener, condition: Condition) -> str | None:

@@ -18,12 +18,13 @@ from websockets.protocol import OPEN, SERVER
 from websockets.protocol import Protocol as Frames
 
 from pubsub.broker.memory_budget import INPUT
-from pubsub.errors import BadToken, HandshakeTimeout, Refused
+from pubsub.errors import BadToken, HandshakeTimeout
 from pubsub.http_api.api_error import BAD_REQUEST, ApiError
 from pubsub.http_api.forwarded_requests import is_from_here, proved_identity
 from pubsub.http_api.live_response import HEARTBEAT_SECONDS, RESPONSE_BYTES, LiveResponse
 from pubsub.http_api.parameters import invalid
 from pubsub.http_api.request_access import RequestAccess
+from pubsub.http_api.socket_publishing import error_of
 from pubsub.http_api.websocket_close import BAD_TOKEN, TIMEOUT, close_code, close_reason
 from pubsub.http_api.websocket_frames import frame, id_of, is_utf8, refusal, reply, request_of, text
 from pubsub.http_api.websocket_requests import WebSocketRequests
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     from pubsub.broker.topics import KeyChange, Topic
     from pubsub.http_api.api_request import ApiRequest
-    from pubsub.http_api.message_publishing import Submitted
+    from pubsub.http_api.socket_publishing import PublishOutcome
     from pubsub.http_api.websocket_requests import RequestContext
 
 log = Logger()
@@ -47,8 +48,8 @@ _MAX_CONFIRMING = 256
 _READ_BYTES, _LONG_READ = 4 * 1024, 16 * 1024
 # Bytes of a message that may have arrived while there is no connect: a token, and a read behind it.
 _CONNECT_BYTES = 32 * 1024
-# Frames that a request counts as (see ``FrameTurns``), and its messages that count as another one.
-_REQUEST_FRAMES, _FRAME_MESSAGES = 4, 40
+# Frames that a request counts as (see ``FrameTurns``).
+_REQUEST_FRAMES = 4
 
 
 class WebSocketClient(LiveResponse):
@@ -206,9 +207,8 @@ class WebSocketClient(LiveResponse):
                 self.close(BAD_TOKEN, "the token is not valid any more")
                 return
             if op == "publish":
-                submitted = await self._requests.publish(members, payload, self.channel.limiters())
-                self._listener.frame_turns.count(submitted.batch.count // _FRAME_MESSAGES)
-                self._begin_confirmation(self._confirm(id, submitted))
+                done = await self._requests.publish(members, payload, self.channel.limiters())
+                self._begin_confirmation(self._confirm(id, done))
                 return
             if payload is not None:
                 raise invalid("a binary frame is for the op publish only")
@@ -227,30 +227,30 @@ class WebSocketClient(LiveResponse):
             self._hold("answers")
         ensureDeferred(confirmation)
 
-    async def _confirm(self, id: object, submitted: Submitted) -> None:
+    async def _confirm(self, id: object, done: PublishOutcome) -> None:
         """Answer a publish when it is confirmed."""
-        self._request.count_submitted(*submitted)
+        for submitted in done.submitted:
+            self._request.count_submitted(*submitted)
+        errors = [error_of(problem, self.log_fields) for problem in done.problems]
+        for error in errors:
+            self._request.count_refusal(error)
         try:
-            published = await self._context.publisher.confirmed(submitted)
-        except Exception as problem:
-            self._refuse(id, problem)
+            published = await self._context.publisher.confirmed(done.submitted)
+        except Exception as failure:
+            self._refuse(id, failure)
         else:
-            self._send(reply(id, published.members()))
+            self._send(reply(id, done.members(published, errors)))
         self._confirming -= 1
         self._release("answers")
         self._close_if_done()
 
     def _refuse(self, id: object, problem: Exception) -> None:
         """Answer with an error; without a connect before, also close."""
-        if isinstance(problem, Refused):
-            problem = ApiError.from_refusal(problem)
-        if not isinstance(problem, ApiError):
-            log.failure("http: a request of a WebSocket failed", connection=self.log_fields())
-            problem = ApiError.of_defect()
-        self._request.count_refusal(problem)
-        self._send(refusal(id, problem))
+        error = error_of(problem, self.log_fields)
+        self._request.count_refusal(error)
+        self._send(refusal(id, error))
         if not self._connected:
-            self.close(close_code(problem), problem.code)
+            self.close(close_code(error), error.code)
 
     # As a subscriber
 

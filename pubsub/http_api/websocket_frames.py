@@ -57,7 +57,7 @@ def reply(id: object, members: dict[str, object]) -> bytes:
 
 def refusal(id: object, error: ApiError) -> bytes:
     """Return the frame that refuses the request ``id``, which is None if it is not known."""
-    return text({"id": id, "error": {"code": error.code, "message": str(error), **error.more}})
+    return text({"id": id, "error": error.members()})
 
 
 def is_utf8(data: bytes) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,24 +12,20 @@ from pubsub.errors import LimitReached
 from pubsub.http_api.api_error import CONFLICT, NOT_FOUND, NOT_SATISFIABLE, ApiError
 from pubsub.http_api.follow_start import find_start
 from pubsub.http_api.live_response import TOPIC_BYTES
-from pubsub.http_api.message_body import (
-    MAX_JOINED,
-    SubmittedMessages,
-    joined_messages,
-    message_of,
-)
+from pubsub.http_api.message_body import MAX_JOINED
 from pubsub.http_api.parameters import Parameters, check_name, invalid
 from pubsub.http_api.request_access import RequestAccess, token_access
+from pubsub.http_api.socket_publishing import PublishOutcome, publish
 from pubsub.http_api.websocket_frames import BatchEncoding, FrameEncoding
-from pubsub.kernel import Columns
 
 if TYPE_CHECKING:
     from pubsub.broker.encoders import RowEncoding
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
+    from pubsub.broker.rate_limits import RateLimiter
     from pubsub.broker.slices import Work
     from pubsub.broker.topics import Topic
-    from pubsub.http_api.message_publishing import MessagePublisher, Submitted
+    from pubsub.http_api.message_publishing import MessagePublisher
     from pubsub.http_api.reader_positions import ReaderPositions
 
 JsonReply = dict[str, object]
@@ -208,35 +204,12 @@ class WebSocketRequests:
     # Publishing and positions
 
     async def publish(
-        self, members: dict[str, Any], payload: bytes | None, limiters: Any
-    ) -> Submitted:
-        """Publish messages; ``payload`` is that of a binary frame. Raises ApiError or Refused.
-
-        ``sizes`` divides a payload into several; each of these has the headers of the request.
-        """
-        row = dict(members)
-        name = topic_name(check_name("topic", row.pop("topic", None)))
-        sender = self.sender
-        if "sender" in row:
-            sender = check_name("sender", row.pop("sender")).encode()
-        if payload is not None:
-            if "value" in row or "value_base64" in row:
-                raise invalid("the payload of a binary frame follows the object; it has no value")
-            row["value"] = ""
-        elif "sizes" in row:
-            raise invalid("sizes: expected a binary frame, whose payload they divide")
-        sizes = row.pop("sizes", None)
-        try:
-            value, headers = message_of(row)
-            if payload is None or sizes is None:
-                columns = Columns.one(value if payload is None else payload)
-            else:
-                columns = joined_messages(payload, sizes)
-        except ValueError as problem:
-            raise invalid(str(problem)) from None
-        messages = SubmittedMessages(columns, [headers] * columns.count if headers else None)
-        return await self._context.publisher.submit(
-            name, messages, sender, self.access, limiters, divisible=sizes is not None
+        self, members: dict[str, Any], payload: bytes | None, limiters: Sequence[RateLimiter]
+    ) -> PublishOutcome:
+        """See ``socket_publishing.publish``."""
+        context, access = self._context, self.access
+        return await publish(
+            context.listener, context.publisher, members, payload, self.sender, access, limiters
         )
 
     async def _acknowledge(self, members: dict[str, Any]) -> JsonReply:

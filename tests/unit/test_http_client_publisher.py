@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -176,6 +177,38 @@ class SeveralTests(SynchronousTestCase):
         assert far.receive(ok, far.error(3, "rate-limited", "no more")) == []
         (event,) = far.receive(far.ok(4, level="stored", messages=4))
         assert event == Confirmed(12, Level.STORED, 5, "the rate limit is exceeded")
+
+    def test_topics_that_alternate(self) -> None:
+        far = upgraded(Role.PUBLISHER, max_messages=4, max_bytes=1000, mixed=True)
+        for topic, payload in (("a", b"1"), ("b", b"22"), ("a", b"3")):
+            far.connection.publish(topic, Columns.one(payload))
+        far.connection.publish("b", Columns.of([b"4", b"5", b"6"]))
+        far.connection.publish("a", Columns.one(b"7"), b"me")
+        far.connection.confirm()
+        assert far.requests() == [
+            (
+                {
+                    "id": 2, "op": "publish", "topics": ["a", "b"], "indexes": [0, 1, 0, 1],
+                    "sizes": [1, 2, 1, 1],
+                },
+                b"12234",
+            ),
+            ({"id": 3, "op": "publish", "topic": "b", "sizes": [1, 1]}, b"56"),
+            ({"id": 4, "op": "publish", "topic": "a", "sender": "me"}, b"7"),
+        ]  # fmt: skip
+        error = {"code": "not-authorized", "message": "permission denied"}
+        ok = far.ok(2, level="stored", messages=3, refused=1, error=error)
+        (event,) = far.receive(ok, far.ok(3, level="stored"), far.ok(4, level="stored"))
+        assert event == Confirmed(7, Level.STORED, 1, "permission denied")
+
+    def test_names_count_in_the_size_of_a_request(self) -> None:
+        far = upgraded(Role.PUBLISHER, max_messages=1000, max_bytes=2000, mixed=True)
+        for number in range(40):
+            far.connection.publish(f"{number:0200}", Columns.one(b"x"))
+        requests = far.requests()
+        assert sum(len(payload) for _, payload in requests) == 40
+        assert all(len(json.dumps(head)) < 2000 for head, _ in requests)
+        assert len(requests) < 8
 
     def test_payloads_of_one_size(self) -> None:
         assert self.connection.publish_alike("a", [b"1", b"2", b"3"])

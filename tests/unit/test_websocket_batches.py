@@ -7,6 +7,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.frame_turns import FRAMES
 from pubsub.broker.memory_budget import INPUT
 from pubsub.http_api.message_body import MAX_JOINED
 from tests.unit.web import WebHouse
@@ -18,6 +19,23 @@ def publish(client: SocketClient, payload: bytes, **members: object) -> Any:
     number = client.send_binary(payload, op="publish", topic="a", **members)
     (reply,) = client.pull()
     assert reply["id"] == number
+    return reply
+
+
+def request_of(topics: list[str], sent: list[tuple[str, bytes]]) -> dict[str, Any]:
+    """Return the members of a request with these messages."""
+    return {
+        "op": "publish",
+        "topics": topics,
+        "indexes": [topics.index(topic) for topic, _ in sent],
+        "sizes": [len(payload) for _, payload in sent],
+    }
+
+
+def mixed(client: SocketClient, topics: list[str], sent: list[tuple[str, bytes]]) -> Any:
+    """Return the reply to a request with messages of several topics."""
+    client.send_binary(b"".join(payload for _, payload in sent), **request_of(topics, sent))
+    (reply,) = client.pull()
     return reply
 
 
@@ -74,6 +92,61 @@ class SeveralTests(SynchronousTestCase):
         rows = house.get("/v1/topics/a/messages").lines
         assert [row["value"] for row in rows] == ["a", "b", "c"]
         assert house.broker.counters.refusals["http", "rate-limited"] == 3
+
+    def test_several_topics(self) -> None:
+        reply = mixed(self.client, ["a", "b"], [("a", b"1"), ("b", b"22"), ("b", b""), ("a", b"3")])
+        assert reply["ok"] == {"offset": 0, "messages": 4, "level": "handled"}
+        found = self.house.get("/v1/topics/a/messages?topic=b").lines
+        assert [(row["topic"], row["value"]) for row in found] == [
+            ("a", "1"), ("b", "22"), ("b", ""), ("a", "3"),
+        ]  # fmt: skip
+
+    def test_one_of_several_topics_is_refused(self) -> None:
+        house = WebHouse(allow_publish=["a", "c"], allow_subscribe="*")
+        client = connected(house)
+        sent = [("b", b"0"), ("a", b"1"), ("b", b"2"), ("b", b"3"), ("c", b"4")]
+        ok = mixed(client, ["a", "b", "c"], sent)["ok"]
+        assert (ok["offset"], ok["messages"], ok["refused"]) == (0, 2, 3)
+        assert (ok["error"]["code"], ok["error"]["topic"]) == ("not-authorized", "b")
+        found = house.get("/v1/topics/a/messages?topic=c").lines
+        assert [row["value"] for row in found] == ["1", "4"]
+        assert house.broker.counters.refusals["http", "not-authorized"] == 2
+
+    def test_all_of_several_topics_are_refused(self) -> None:
+        client = connected(WebHouse(allow_publish="a", allow_subscribe="*"))
+        reply = mixed(client, ["b", "c"], [("b", b"1"), ("c", b"2")])
+        assert reply["error"]["code"] == "not-authorized"
+        assert "ok" not in reply
+
+    def test_a_rate_limit_and_several_topics(self) -> None:
+        client = connected(WebHouse(rate_messages=2))
+        ok = mixed(client, ["a", "b"], [("a", b"1"), ("b", b"2"), ("b", b"3"), ("a", b"4")])["ok"]
+        assert (ok["messages"], ok["refused"], ok["error"]["code"]) == (2, 2, "rate-limited")
+
+    def test_topics_that_are_malformed(self) -> None:
+        right = {"topics": ["a", "b"], "indexes": [0, 1, 1], "sizes": [1, 1, 1]}
+        wrong: list[dict[str, Any]] = [
+            {"topics": []}, {"topics": "ab"}, {"topics": ["a", 5]}, {"topics": ["a", ""]},
+            {"topics": ["a"]}, {"topics": ["a"] * (MAX_JOINED + 1)}, {"indexes": [0, 1]},
+            {"indexes": [0, 1, 2]}, {"indexes": [0, 1, -1]}, {"indexes": [0, 1, True]},
+            {"indexes": [0, 1, 1.0]}, {"indexes": None}, {"indexes": 3}, {"sizes": [1, 2]},
+            {"sizes": [3]}, {"sizes": None}, {"topic": "a"},
+        ]  # fmt: skip
+        for changed in wrong:
+            self.client.send_binary(b"abc", op="publish", **{**right, **changed})
+            (reply,) = self.client.pull()
+            assert reply["error"]["code"] == "invalid-request", changed
+        assert self.house.store.next_offset == 0
+        assert self.client.refused("publish", **right, value="x") == "invalid-request"
+
+    def test_others_are_served_between_the_runs_of_a_request(self) -> None:
+        sent = [("ab"[number % 2], b"x") for number in range(MAX_JOINED)]
+        head = json.dumps({"id": 1, **request_of(["a", "b"], sent)}).encode()
+        self.client.frames.send_binary(len(head).to_bytes(4, "big") + head + b"x" * MAX_JOINED)
+        self.client.stream.feed(b"".join(self.client.frames.data_to_send()))
+        assert 0 < self.house.store.next_offset <= FRAMES
+        (reply,) = self.client.pull()
+        assert reply["ok"]["messages"] == self.house.store.next_offset == MAX_JOINED
 
     def many(self) -> bytes:
         """Return eight requests, which take several turns."""

@@ -1,0 +1,143 @@
+"""The op ``publish`` of a WebSocket: one message, or several of one or of several topics."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pubsub.broker.topic_names import topic_name
+from pubsub.errors import Refused
+from pubsub.http_api.api_error import ApiError
+from pubsub.http_api.message_body import MAX_JOINED, SubmittedMessages, joined_messages, message_of
+from pubsub.http_api.parameters import check_name, invalid
+from pubsub.kernel import Columns
+
+if TYPE_CHECKING:
+    from pubsub.broker.batch import Headers
+    from pubsub.broker.listener import Listener
+    from pubsub.broker.rate_limits import RateLimiter
+    from pubsub.http_api.message_publishing import MessagePublisher, Published, Submitted
+    from pubsub.http_api.request_access import RequestAccess
+
+log = Logger()
+# Messages of a request that count as a frame (see ``FrameTurns``).
+_FRAME_MESSAGES = 40
+
+
+@dataclass(slots=True)
+class PublishOutcome:
+    """The outcome of a request: what was published, and the errors of runs that were refused.
+
+    A run is consecutive messages of one topic; ``refused`` is the number of messages of these runs.
+    """
+
+    submitted: list[Submitted] = field(default_factory=list)
+    problems: list[Exception] = field(default_factory=list)
+    refused: int = 0
+
+    def members(self, published: Published, errors: list[ApiError]) -> dict[str, object]:
+        """Return the members of the reply; ``errors`` are the problems as those of the API."""
+        members = published.members()
+        if errors:
+            members["refused"] = published.refused + self.refused
+            members["error"] = errors[0].members()
+        return members
+
+
+def error_of(problem: Exception, connection: Callable[[], dict[str, str]]) -> ApiError:
+    """Return ``problem`` as an error of the API; a defect is logged with the ``connection``."""
+    if isinstance(problem, Refused):
+        return ApiError.from_refusal(problem)
+    if isinstance(problem, ApiError):
+        return problem
+    log.failure("http: a request of a WebSocket failed", Failure(problem), connection=connection())
+    return ApiError.of_defect()
+
+
+async def publish(
+    listener: Listener,
+    publisher: MessagePublisher,
+    members: dict[str, Any],
+    payload: bytes | None,
+    sender: bytes,
+    access: RequestAccess,
+    limiters: Sequence[RateLimiter],
+) -> PublishOutcome:
+    """Publish the messages of a request; ``payload`` is that of a binary frame.
+
+    ``sizes`` divides a payload into several; each of these has the headers of the request. A rate
+    limit may admit the first ones only. The runs of several topics are published one after another,
+    even if some are refused. Raises ApiError or Refused if the request is malformed, or all is
+    refused.
+    """
+    row = dict(members)
+    sender = check_name("sender", row.pop("sender")).encode() if "sender" in row else sender
+    is_divided, is_mixed = row.get("sizes") is not None, row.get("topics") is not None
+    names, columns, headers = _parsed(row, payload)
+    outcome = PublishOutcome()
+    for index, run in columns.runs() if is_mixed else ((0, columns),):
+        messages = SubmittedMessages(run, [headers] * run.count if headers else None)
+        work = publisher.submit(names[index], messages, sender, access, limiters, is_divided)
+        try:
+            outcome.submitted.append(await work)
+        except Exception as problem:
+            if not is_mixed:
+                raise
+            outcome.problems.append(problem)
+            outcome.refused += run.count
+        if listener.frame_turns.count(run.count // _FRAME_MESSAGES + is_mixed) and is_mixed:
+            await deferLater(listener.clock, 0)
+    if not outcome.submitted:
+        raise outcome.problems[0]
+    return outcome
+
+
+def _parsed(row: dict[str, Any], payload: bytes | None) -> tuple[list[str], Columns, Headers]:
+    """Return the topics of a request, its messages, and the headers of each; raises ApiError."""
+    topics, indexes, sizes = [row.pop(name, None) for name in ("topics", "indexes", "sizes")]
+    if topics is None:
+        names = [topic_name(check_name("topic", row.pop("topic", None)))]
+    elif sizes is None or not isinstance(topics, list) or not 0 < len(topics) <= MAX_JOINED:
+        raise invalid(f"topics: expected 1 to {MAX_JOINED} names, beside indexes and sizes")
+    else:
+        names = [topic_name(check_name("topics", name)) for name in topics]
+    columns, headers = _messages(row, payload, sizes, _indexes(indexes, sizes, len(names)))
+    return names, columns, headers
+
+
+def _indexes(indexes: object, sizes: object, topics: int) -> bytes:
+    """Return the indexes of messages among this number of topics; raises ApiError."""
+    if indexes is None and topics == 1:
+        return b""
+    if not isinstance(indexes, list) or any(type(index) is not int for index in indexes):
+        raise invalid("indexes: expected a list of numbers")
+    if not isinstance(sizes, list) or len(indexes) != len(sizes):
+        raise invalid("indexes: expected as many as sizes")
+    if indexes and not 0 <= min(indexes) <= max(indexes) < topics:
+        raise invalid(f"indexes: expected numbers below {topics}, the number of topics")
+    return array("I", indexes).tobytes()
+
+
+def _messages(
+    row: dict[str, Any], payload: bytes | None, sizes: object, indexes: bytes
+) -> tuple[Columns, Headers]:
+    """Return the messages, and the headers of each; raises ApiError."""
+    if payload is not None:
+        if "value" in row or "value_base64" in row:
+            raise invalid("the payload of a binary frame follows the object; it has no value")
+        row["value"] = ""
+    elif sizes is not None:
+        raise invalid("sizes: expected a binary frame, whose payload they divide")
+    try:
+        value, headers = message_of(row)
+        if payload is None or sizes is None:
+            return Columns.one(value if payload is None else payload), headers
+        return joined_messages(payload, sizes, indexes), headers
+    except ValueError as problem:
+        raise invalid(str(problem)) from None
