@@ -54,8 +54,9 @@ class Identities:
         self.ended: Callable[[NsdIdentity], None] = lambda identity: None
         """Is called with an identity that ends, before."""
         self.is_shared = False
-        self.max_channels: Callable[[], int] = lambda: MAX_CHANNELS
         """Whether other brokers may have the identities."""
+        self.max_channels: Callable[[], int] = lambda: MAX_CHANNELS
+        """Returns the number of channels that an identity from another broker may have."""
         self.wanted: set[str] = set()
         """Names that were opened while the engine was away, and perhaps some others."""
         self._store = store
