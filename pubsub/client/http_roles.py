@@ -105,12 +105,12 @@ class HttpPublisher(HttpConnection):
             self._request_all()
             self._members = members
             self._around = self._nbytes = len(encode(members).encode()) + _AROUND
-        named = len(encode(topic).encode()) + 1
         for payload in payloads:
-            more = len(payload) + _SIZE_BYTES + (0 if topic in self._topics else named)
+            own = len(payload) + _SIZE_BYTES
+            more = own if topic in self._topics else own + _name_bytes(topic)
             if self._nbytes + more > self._max_bytes or len(self._payloads) >= self.max_messages:
                 self._request_all()
-                more = len(payload) + _SIZE_BYTES + named
+                more = own + _name_bytes(topic)
             self._indexes.append(self._topics.setdefault(topic, len(self._topics)))
             self._payloads.append(payload)
             self._nbytes += more
@@ -161,6 +161,11 @@ class HttpPublisher(HttpConnection):
             self.replies += 1
             _count(waiting, ok, error)
         self._groups.report(events)
+
+
+def _name_bytes(topic: str) -> int:
+    """Return the bytes that a topic takes in a list of a request."""
+    return len(encode(topic).encode()) + 1
 
 
 def _count(waiting: _HttpMessages, ok: Any, error: Any) -> None:

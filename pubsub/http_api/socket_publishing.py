@@ -14,6 +14,7 @@ from twisted.python.failure import Failure
 from pubsub.broker.topic_names import topic_name
 from pubsub.errors import Refused
 from pubsub.http_api.api_error import ApiError
+from pubsub.http_api.flow_control import WAIT_SECONDS
 from pubsub.http_api.message_body import MAX_JOINED, SubmittedMessages, joined_messages, message_of
 from pubsub.http_api.parameters import check_name, invalid
 from pubsub.kernel import Columns
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pubsub.broker.batch import Headers
     from pubsub.broker.listener import Listener
     from pubsub.broker.rate_limits import RateLimiter
+    from pubsub.http_api.api_request import ApiRequest
     from pubsub.http_api.message_publishing import MessagePublisher, Published, Submitted
     from pubsub.http_api.request_access import RequestAccess
 
@@ -32,32 +34,41 @@ _FRAME_MESSAGES = 40
 
 @dataclass(slots=True)
 class PublishOutcome:
-    """The outcome of a request: what was published, and the errors of runs that were refused.
+    """The outcome of a request: what was published, and the first error if runs were refused.
 
     A run is consecutive messages of one topic; ``refused`` is the number of messages of these runs.
     """
 
     submitted: list[Submitted] = field(default_factory=list)
-    problems: list[Exception] = field(default_factory=list)
+    error: ApiError | None = None
     refused: int = 0
 
-    def members(self, published: Published, errors: list[ApiError]) -> dict[str, object]:
-        """Return the members of the reply; ``errors`` are the problems as those of the API."""
+    def members(self, published: Published) -> dict[str, object]:
+        """Return the members of the reply."""
         members = published.members()
-        if errors:
+        if self.error is not None:
             members["refused"] = published.refused + self.refused
-            members["error"] = errors[0].members()
+            members["error"] = self.error.members()
         return members
 
 
-def error_of(problem: Exception, connection: Callable[[], dict[str, str]]) -> ApiError:
-    """Return ``problem`` as an error of the API; a defect is logged with the ``connection``."""
+def counted_error(
+    request: ApiRequest, connection: Callable[[], dict[str, str]], problem: Exception
+) -> ApiError:
+    """Count ``problem`` for the WebSocket that ``request`` has opened; return it as an ApiError.
+
+    A defect is logged with the fields of the ``connection``.
+    """
     if isinstance(problem, Refused):
-        return ApiError.from_refusal(problem)
-    if isinstance(problem, ApiError):
-        return problem
-    log.failure("http: a request of a WebSocket failed", Failure(problem), connection=connection())
-    return ApiError.of_defect()
+        error = ApiError.from_refusal(problem)
+    elif isinstance(problem, ApiError):
+        error = problem
+    else:
+        failure = Failure(problem)
+        log.failure("http: a request of a WebSocket failed", failure, connection=connection())
+        error = ApiError.of_defect()
+    request.count_refusal(error)
+    return error
 
 
 async def publish(
@@ -68,20 +79,26 @@ async def publish(
     sender: bytes,
     access: RequestAccess,
     limiters: Sequence[RateLimiter],
+    refuse: Callable[[Exception], ApiError],
 ) -> PublishOutcome:
     """Publish the messages of a request; ``payload`` is that of a binary frame.
 
     ``sizes`` divides a payload into several; each of these has the headers of the request. A rate
     limit may admit the first ones only. The runs of several topics are published one after another,
-    even if some are refused. Raises ApiError or Refused if the request is malformed, or all is
-    refused.
+    even if some are refused: ``refuse`` counts an error of one, and returns it as one of the API.
+    All of them together wait for WAIT_SECONDS. Raises ApiError or Refused if the request is
+    malformed, or the messages of a single topic are refused.
     """
     row = dict(members)
     sender = check_name("sender", row.pop("sender")).encode() if "sender" in row else sender
     is_divided, is_mixed = row.get("sizes") is not None, row.get("topics") is not None
     names, columns, headers = _parsed(row, payload)
-    outcome = PublishOutcome()
+    outcome, clock = PublishOutcome(), listener.clock
+    ends = clock.seconds() + WAIT_SECONDS
     for index, run in columns.runs() if is_mixed else ((0, columns),):
+        if outcome.error is not None and clock.seconds() >= ends:
+            outcome.refused += run.count
+            continue
         messages = SubmittedMessages(run, [headers] * run.count if headers else None)
         work = publisher.submit(names[index], messages, sender, access, limiters, is_divided)
         try:
@@ -89,12 +106,11 @@ async def publish(
         except Exception as problem:
             if not is_mixed:
                 raise
-            outcome.problems.append(problem)
+            error = refuse(problem)
+            outcome.error = outcome.error or error
             outcome.refused += run.count
         if listener.frame_turns.count(run.count // _FRAME_MESSAGES + is_mixed) and is_mixed:
-            await deferLater(listener.clock, 0)
-    if not outcome.submitted:
-        raise outcome.problems[0]
+            await deferLater(clock, 0)
     return outcome
 
 

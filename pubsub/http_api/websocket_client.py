@@ -8,6 +8,7 @@ message is stored; requests after it do not wait for that.
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import ensureDeferred
@@ -24,7 +25,7 @@ from pubsub.http_api.forwarded_requests import is_from_here, proved_identity
 from pubsub.http_api.live_response import HEARTBEAT_SECONDS, RESPONSE_BYTES, LiveResponse
 from pubsub.http_api.parameters import invalid
 from pubsub.http_api.request_access import RequestAccess
-from pubsub.http_api.socket_publishing import error_of
+from pubsub.http_api.socket_publishing import counted_error
 from pubsub.http_api.websocket_close import BAD_TOKEN, TIMEOUT, close_code, close_reason
 from pubsub.http_api.websocket_frames import frame, id_of, is_utf8, refusal, reply, request_of, text
 from pubsub.http_api.websocket_requests import WebSocketRequests
@@ -60,6 +61,7 @@ class WebSocketClient(LiveResponse):
         listener.memory.reserve(RESPONSE_BYTES)
         super().__init__(listener, request)
         self._context = context
+        self._counted = partial(counted_error, request, self.log_fields)
         self._limit: int = listener.settings["max-message"]
         self._frames = Frames(SERVER, state=OPEN, max_size=self._limit, logger=quiet)
         is_local = is_from_here(request)
@@ -207,8 +209,12 @@ class WebSocketClient(LiveResponse):
                 self.close(BAD_TOKEN, "the token is not valid any more")
                 return
             if op == "publish":
-                done = await self._requests.publish(members, payload, self.channel.limiters())
-                self._begin_confirmation(self._confirm(id, done))
+                limiters = self.channel.limiters()
+                done = await self._requests.publish(members, payload, limiters, self._counted)
+                if done.submitted:
+                    self._begin_confirmation(self._confirm(id, done))
+                elif done.error is not None:
+                    self._send(refusal(id, done.error))
                 return
             if payload is not None:
                 raise invalid("a binary frame is for the op publish only")
@@ -231,23 +237,19 @@ class WebSocketClient(LiveResponse):
         """Answer a publish when it is confirmed."""
         for submitted in done.submitted:
             self._request.count_submitted(*submitted)
-        errors = [error_of(problem, self.log_fields) for problem in done.problems]
-        for error in errors:
-            self._request.count_refusal(error)
         try:
             published = await self._context.publisher.confirmed(done.submitted)
         except Exception as failure:
             self._refuse(id, failure)
         else:
-            self._send(reply(id, done.members(published, errors)))
+            self._send(reply(id, done.members(published)))
         self._confirming -= 1
         self._release("answers")
         self._close_if_done()
 
     def _refuse(self, id: object, problem: Exception) -> None:
         """Answer with an error; without a connect before, also close."""
-        error = error_of(problem, self.log_fields)
-        self._request.count_refusal(error)
+        error = self._counted(problem)
         self._send(refusal(id, error))
         if not self._connected:
             self.close(close_code(error), error.code)

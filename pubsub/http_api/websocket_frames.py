@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 SUBPROTOCOL = "pubsub.v1.json"
 _TEXT, _BINARY = 0x81, 0x82
 _LENGTH = struct.Struct(">I")
+# Consecutive messages of one of several topics that have a frame together: that of fewer takes
+# longer to write than a frame for each.
+_RUN_MESSAGES = 20
 # Messages and bytes of payload in a frame, at most, unless one is larger.
 _BATCH_MESSAGES, _BATCH_BYTES = 1_000, 64 * 1024
 _MEDIUM, _LONG = struct.Struct(">BBH"), struct.Struct(">BBQ")
@@ -139,7 +142,7 @@ class BatchEncoding(RowEncoding):
         count = begin = at = 0
         for index, run in groupby(batch.columns.indexes()):
             stop = at + len(list(run))
-            if stop - at > 1 and names[index] is not None:
+            if stop - at >= _RUN_MESSAGES and names[index] is not None:
                 data, number = self._alone(batch.slice(begin, at), names)
                 parts += data, self._frames(batch.slice(at, stop), names)
                 count += number + stop - at

@@ -204,12 +204,17 @@ class WebSocketRequests:
     # Publishing and positions
 
     async def publish(
-        self, members: dict[str, Any], payload: bytes | None, limiters: Sequence[RateLimiter]
+        self,
+        members: dict[str, Any],
+        payload: bytes | None,
+        limiters: Sequence[RateLimiter],
+        refuse: Callable[[Exception], ApiError],
     ) -> PublishOutcome:
         """See ``socket_publishing.publish``."""
-        context, access = self._context, self.access
+        listener, publisher = self._context.listener, self._context.publisher
+        sender, access = self.sender, self.access
         return await publish(
-            context.listener, context.publisher, members, payload, self.sender, access, limiters
+            listener, publisher, members, payload, sender, access, limiters, refuse
         )
 
     async def _acknowledge(self, members: dict[str, Any]) -> JsonReply:

@@ -4,7 +4,8 @@ One publisher of cafe sends 500 messages of 16 to 256 bytes at a time, to one to
 turn; up to four such sends are in flight. WebSockets, responses of lines or events, and clients of
 the library receive all topics. The broker is on one core, everything else on another. No message
 may be lost or out of order: each send ends with a mark, which every subscriber must get in its
-turn. Topics are not stored.
+turn. Topics are not stored. The second table is of a client of the library that publishes messages
+of 64 bytes one by one, without waiting for their confirmations.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -29,7 +30,7 @@ from tests.bench.broker import HOST, Broker
 from tests.bench.measure import no_collection
 from tests.bench.wires.cafe import PUBLISH, CafeWire, frame
 
-TOPICS = (1, 10)
+TOPICS, PUBLISHED = (1, 10), ("cafe", "spot", "http")
 _TOGETHER, _IN_FLIGHT = 500, 4
 _WARM_UP_SECONDS, _DEADLINE = 0.5, 20.0
 _MARK, _MARK_BYTES = b"-mark-%06d-", 13
@@ -197,10 +198,31 @@ async def measured(
     return used * 1e9 / deliveries, own * 1e9 / deliveries
 
 
-def measure(
-    twistd: Path, kind: str, topics: int, subscribers: int, seconds: float
+async def published(
+    broker: Broker, protocol: str, topics: int, seconds: float
 ) -> tuple[float, float]:
-    """As ``measured``, with a broker of its own. Raises BenchError."""
+    """Return the processor time of the broker, and here, for a published message, in ns."""
+    names = [f"cafe/{number + 1}" for number in range(topics)]
+    async with connect(f"{protocol}://{HOST}:{_port(broker, protocol)}") as client:
+
+        async def publish(until: float) -> int:
+            number = 0
+            while time.monotonic() < until:
+                await client.publish(names[number % topics], bytes(64))
+                number += 1
+            await client.flush()
+            return number
+
+        await publish(time.monotonic() + _WARM_UP_SECONDS)
+        before, here = broker.cpu_seconds(), time.process_time()
+        count = await publish(time.monotonic() + seconds)
+        used, own = broker.cpu_seconds() - before, time.process_time() - here
+    return used * 1e9 / count, own * 1e9 / count
+
+
+@contextmanager
+def _serving(twistd: Path) -> Iterator[Broker]:
+    """Run a broker. Raises BenchError."""
     command = [
         str(twistd), "-n", "--pidfile=", "pubsub", "--store=memory", "--durability=*=none",
         *[f"--listen={one}=tcp:0:interface={HOST}" for one in ("spot", "cafe")],
@@ -208,11 +230,27 @@ def measure(
     ]  # fmt: skip
     ready = re.compile(rf"http on tcp {re.escape(HOST)}:(\d+)")
     with Broker(command, ready, 0, {}) as broker, no_collection():
+        yield broker
+
+
+def measure_publishing(
+    twistd: Path, protocol: str, topics: int, seconds: float
+) -> tuple[float, float]:
+    """As ``published``, with a broker of its own. Raises BenchError."""
+    with _serving(twistd) as broker:
+        return asyncio.run(published(broker, protocol, topics, seconds))
+
+
+def measure(
+    twistd: Path, kind: str, topics: int, subscribers: int, seconds: float
+) -> tuple[float, float]:
+    """As ``measured``, with a broker of its own. Raises BenchError."""
+    with _serving(twistd) as broker:
         return asyncio.run(measured(broker, kind, topics, subscribers, seconds))
 
 
 def main() -> int:
-    """Print a table."""
+    """Print two tables."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.followers", description=__doc__)
     parser.add_argument("--twistd", type=Path, default=Path(sys.executable).with_name("twistd"))
     parser.add_argument("--seconds", type=float, default=2.0)
@@ -226,6 +264,13 @@ def main() -> int:
         for topics in TOPICS:
             cells += measure(options.twistd, kind, topics, options.subscribers, options.seconds)
         print(f"| {kind} |" + "".join(f" {one:,.0f} |" for one in cells), flush=True)
+    print("\n| ns a message | one topic: broker | publisher | ten in turn: broker | publisher |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    for protocol in PUBLISHED:
+        cells = []
+        for topics in TOPICS:
+            cells += measure_publishing(options.twistd, protocol, topics, options.seconds)
+        print(f"| {protocol} |" + "".join(f" {one:,.0f} |" for one in cells), flush=True)
     return 0
 
 

@@ -34,6 +34,11 @@ def test_followers(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert min(found) > 0
 
 
+def test_publishing_to_several_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followers, "_WARM_UP_SECONDS", 0.1)
+    assert min(followers.measure_publishing(TWISTD, "http", topics=3, seconds=0.1)) > 0
+
+
 def test_clients_that_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(churn, "_WARM_UP_SECONDS", 0.1)
     assert churn.measure(TWISTD, topics=20, rate=100, seconds=0.3) > 0

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch, message_id
+from pubsub.http_api import websocket_frames
 from pubsub.http_api.follow_formats import EventEncoding, LinesEncoding, chunk
 from pubsub.http_api.message_body import message_of
 from pubsub.http_api.message_rows import names_of, rows_of
@@ -179,6 +180,18 @@ class RowTests(SynchronousTestCase):
         del wanted["headers"]
         assert row == wanted
 
+    def test_few_messages_of_one_of_several_topics_come_alone(self) -> None:
+        indexes = [0] * 19 + [1] * 20 + [0]
+        columns = Columns.of([b"x"] * len(indexes), indexes)
+        batch = Batch(("a", "b"), columns, 0, 0, b"", "toy", offset=0)
+        data, count = BatchEncoding(False, 1).rows(batch, names_of(batch))
+        assert count == 40
+        found = []
+        while data:
+            object, value, data = _binary(data)
+            found.append((*object, len(value)))
+        assert found == [("message", 1)] * 19 + [("batch", 20), ("message", 1)]
+
     def test_mixed_batches_are_bounded(self) -> None:
         sizes = [3] * 2500 + [30_000] * 4
         columns = Columns.of([bytes(size) for size in sizes], [at % 2 for at in range(len(sizes))])
@@ -195,6 +208,7 @@ class RowTests(SynchronousTestCase):
 
     @given(batches(), RUNS, st.booleans(), SOME)
     def test_batches(self, batch: Batch, run: int, headers: bool, some: int) -> None:
+        self.patch(websocket_frames, "_RUN_MESSAGES", 2)  # type: ignore[no-untyped-call]
         names, places = wanted_of(batch, some)
         data, count = BatchEncoding(headers, run).rows(batch, names)
         assert count == len(places)

@@ -9,7 +9,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.frame_turns import FRAMES
 from pubsub.broker.memory_budget import INPUT
+from pubsub.http_api.flow_control import WAIT_SECONDS
 from pubsub.http_api.message_body import MAX_JOINED
+from tests.unit.fakes import Held
 from tests.unit.web import WebHouse
 from tests.unit.web_sockets import SocketClient, connected
 
@@ -122,6 +124,18 @@ class SeveralTests(SynchronousTestCase):
         client = connected(WebHouse(rate_messages=2))
         ok = mixed(client, ["a", "b"], [("a", b"1"), ("b", b"2"), ("b", b"3"), ("a", b"4")])["ok"]
         assert (ok["messages"], ok["refused"], ok["error"]["code"]) == (2, 2, "rate-limited")
+
+    def test_all_topics_wait_for_backpressure_together(self) -> None:
+        for name in ("a", "b"):
+            self.house.broker.topics.create(name).block(Held())
+        sent = [("abc"[number % 3], b"x") for number in range(10)]
+        self.client.send_binary(b"x" * 10, **request_of(["a", "b", "c"], sent))
+        assert self.client.pull() == []
+        self.house.pass_time(WAIT_SECONDS + 1)
+        (reply,) = self.client.pull()
+        assert reply["error"]["code"] == "rate-limited"
+        assert self.house.store.next_offset == 0
+        assert self.client.ask("ping") == {}
 
     def test_topics_that_are_malformed(self) -> None:
         right = {"topics": ["a", "b"], "indexes": [0, 1, 1], "sizes": [1, 1, 1]}
