@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from tests.browser.dashboard_tab import DashboardTab
 from tests.browser.fake_broker import FakeBroker
@@ -147,9 +147,24 @@ def test_filters_of_a_longer_list(browser: Browser, longer: str) -> None:
     tab.close()
 
 
-def test_a_page_of_320_pixels(browser: Browser, url: str) -> None:
+# What becomes of the request that the page follows the broker by.
+_ANSWERS: dict[str, Callable[[Route], None]] = {
+    "Live": lambda route: route.continue_(),
+    "Connecting": lambda route: None,
+    "Disconnected": lambda route: route.abort(),
+    "Token needed": lambda route: route.fulfill(status=401, json={"error": "unauthorized"}),
+}
+
+
+@pytest.mark.parametrize("phase", _ANSWERS)
+def test_a_page_of_320_pixels(browser: Browser, url: str, phase: str) -> None:
     tab = DashboardTab(browser, url, width=320, hash="#/topics/" + "x" * 255, failures=True)
-    expect(tab.page.get_by_role("button", name="Manage")).to_be_visible()
+    tab.page.route("**/status*", _ANSWERS[phase])
+    tab.page.reload()
+    expect(tab.page.locator(".pill")).to_have_text(phase)
+    expect(tab.page.get_by_role("link", name="pubsub", exact=True)).to_be_visible()
+    if phase == "Live":
+        expect(tab.page.get_by_role("button", name="Manage")).to_be_visible()
     assert tab.overflow() <= 0
     tab.close()
 
