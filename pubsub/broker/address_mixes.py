@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from pubsub.broker.combination_cache import (
@@ -59,13 +59,16 @@ class AddressMixes:
         for watcher in (self._note_removed, self._known.note_ended):
             listener.topics.watch_removal(watcher)
 
-    def find(self, columns: Columns) -> tuple[ReadMix, Columns] | None:
+    def find(
+        self, columns: Columns, addresses: Sequence[Any] | None = None
+    ) -> tuple[ReadMix, Columns] | None:
         """Return the mix of the messages' topics, and the messages with its indexes.
 
-        None if an address has no topic, if a topic is not hosted by this broker, or if there are
-        too many addresses to route their messages in one tick.
+        ``addresses`` are those that the messages have indexes of, if not those of a scan; each has
+        messages. None if an address has no topic, if a topic is not hosted by this broker, or if
+        there are too many addresses to route their messages in one tick.
         """
-        key = tuple(columns.addresses)
+        key = tuple(columns.addresses if addresses is None else addresses)
         if len(key) > _AT_ONCE:
             return None
         known = self._known.get(key)

@@ -28,6 +28,36 @@ _durability_of: Callable[[Topic], object] = attrgetter("durability")
 _blockers_of: Callable[[Topic], object] = attrgetter("blockers")
 
 
+def publish_mix(
+    dispatcher: Dispatcher,
+    mix: ReadMix,
+    columns: Columns,
+    sender: bytes,
+    protocol: str,
+    limiters: Sequence[RateLimiter],
+    headers: Sequence[Headers] | None = None,
+    publisher: PublisherTally | None = None,
+) -> Batch | None:
+    """Publish messages of the topics of ``mix``, which the client may publish to, at once.
+
+    Returns None, and has published nothing, if some of the topics are stored and others are not,
+    if the ``limiters`` do not admit all messages, or if the history is not available.
+    """
+    topics = mix.topics
+    if not all(map(_durability_of, topics)) and any(map(_durability_of, topics)):
+        return None
+    for limiter in limiters:
+        if limiter.admissible(columns, sender, headers) < columns.count:
+            return None
+    try:
+        batch = dispatcher.publish_mixed(mix, columns, sender, protocol, headers, publisher)
+    except HistoryUnavailable:
+        return None
+    for limiter in limiters:
+        limiter.take(columns.count, messages_nbytes(columns, sender, headers))
+    return batch
+
+
 class PublishingRules(Protocol):
     """The listener, as a publisher uses it."""
 
@@ -231,27 +261,18 @@ class Publisher(PublisherTally):
         if len(sender) > MAX_SENDER:
             return None
         topics = mix.topics
-        stored = all(map(_durability_of, topics))
-        if not stored and any(map(_durability_of, topics)):
+        batch = publish_mix(
+            self._dispatcher, mix, columns, sender, rules.protocol, self._limiters, publisher=self
+        )
+        if batch is None:
             return None
-        for limiter in self._limiters:
-            if limiter.admissible(columns, sender) < columns.count:
-                return None
-        try:
-            batch = self._dispatcher.publish_mixed(
-                mix, columns, sender, rules.protocol, publisher=self
-            )
-        except HistoryUnavailable:
-            return None
-        for limiter in self._limiters:
-            limiter.take(columns.count, messages_nbytes(columns, sender, None))
         if any(map(_blockers_of, topics)):
             for topic in topics:
                 if topic.blockers:
                     topic.wait(connection)
         if rules.memory.full:
             rules.memory.wait(connection)
-        if stored and rules.store.gate.shut:
+        if topics[0].durability and rules.store.gate.shut:
             rules.store.gate.wait(connection)
         if rules.router.gate.shut:
             rules.router.gate.wait(connection)

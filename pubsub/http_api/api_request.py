@@ -19,7 +19,7 @@ from pubsub.http_api.request_target import origin_form
 from pubsub.wire.peer_address import address_text, host_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pubsub.broker.batch import Batch
     from pubsub.broker.identity import Identity
@@ -226,12 +226,16 @@ class ApiRequest(Request):
         if not self.client_left:
             self.channel.count_published(messages, nbytes)
 
-    def count_submitted(self, topic: Topic, batch: Batch, refused: int) -> None:
+    def count_submitted(self, topics: Sequence[Topic], batch: Batch, refused: int) -> None:
         """Count published messages, and those that a rate limit has refused."""
         self.count_published(batch.count, batch.nbytes)
         if refused:
             self._listener.refuse(
-                RateLimited.reason, self.label, refused, topic=topic.name, connection=self.channel
+                RateLimited.reason,
+                self.label,
+                refused,
+                topic=topics[0].name,
+                connection=self.channel,
             )
 
     def keep_body(self) -> Body:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from twisted.internet.defer import Deferred
 
+from pubsub.broker.address_mixes import AddressMixes
 from pubsub.broker.batch import MAX_SENDER, messages_nbytes
 from pubsub.broker.provisional_topics import ProvisionalTopics
+from pubsub.broker.publisher import publish_mix
 from pubsub.errors import BadToken, RateLimited, SenderTooLong
 from pubsub.http_api.api_error import TOO_LARGE, UNAVAILABLE, UNSUPPORTED, ApiError
 from pubsub.http_api.flow_control import WAIT_SECONDS, wait_for_backpressure
@@ -66,9 +68,13 @@ class Published:
 
 
 class Submitted(NamedTuple):
-    """Messages that are published and perhaps not stored yet; ``refused`` as in ``Published``."""
+    """Messages that are published and perhaps not stored yet; ``refused`` as in ``Published``.
 
-    topic: Topic
+    All of the ``topics`` are stored in this broker's history, or none of them; only messages of one
+    topic can have been refused.
+    """
+
+    topics: Sequence[Topic]
     batch: Batch
     refused: int
 
@@ -78,6 +84,7 @@ class MessagePublisher:
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
+        self._mixes = AddressMixes(listener, listener.topics.named)
 
     async def publish(
         self,
@@ -130,7 +137,38 @@ class MessagePublisher:
             raise
         for _ in topics.keep():
             pass
-        return Submitted(topic, batch, messages.columns.count - batch.count)
+        return Submitted((topic,), batch, messages.columns.count - batch.count)
+
+    async def submit_mixed(
+        self,
+        names: Sequence[str],
+        messages: SubmittedMessages,
+        sender: bytes,
+        access: RequestAccess,
+        limiters: Sequence[RateLimiter],
+    ) -> Submitted | None:
+        """Publish messages with the topics ``names`` at once, after a wait for backpressure.
+
+        Returns None, and has published nothing, if each run of a topic has to be looked at: it may
+        be refused, wait for its topic, or create it. Raises RateLimited.
+        """
+        listener, columns = self._listener, messages.columns
+        await wait_for_backpressure(listener, ())
+        if not access.token_is_valid or len(sender) > MAX_SENDER:
+            return None
+        # Rights are needed for topics that have messages.
+        found = self._mixes.find(columns, names) if len(columns.totals()) == len(names) else None
+        if found is None:
+            return None
+        mix, columns = found
+        if any(topic.blocked() for topic in mix.topics):
+            return None
+        if not access.may_publish_all(mix.names, mix.lasts):
+            return None
+        batch = publish_mix(
+            listener.dispatcher, mix, columns, sender, PROTOCOL, limiters, messages.headers
+        )
+        return None if batch is None else Submitted(mix.topics, batch, 0)
 
     @staticmethod
     def _check(name: str, sender: bytes, access: RequestAccess) -> None:
@@ -177,7 +215,7 @@ class MessagePublisher:
         ApiError if that is not known: they have been published.
         """
         listener = self._listener
-        topics = {one.topic: None for one in submitted}
+        topics = {topic: None for one in submitted for topic in one.topics}
         conditions = [stored_in(listener.store, one) for one in {t.durability for t in topics}]
         conditions += [confirmed_by_host(topic) for topic in topics if topic.upstream is not None]
         failure = await _result(listener, all_of(conditions))
@@ -186,7 +224,10 @@ class MessagePublisher:
             raise ApiError(UNAVAILABLE, failure, message)
         messages = sum([one.batch.count for one in submitted])
         refused = sum([one.refused for one in submitted])
-        are_here = [one.topic.upstream is None and one.topic.durability > 0 for one in submitted]
+        are_here = [
+            topic.upstream is None and topic.durability > 0
+            for topic in (one.topics[0] for one in submitted)
+        ]
         level = STORED if all(are_here) and listener.store.durable else HANDLED
         first = submitted[0].batch.offset if are_here[0] else None
         return Published(first, messages, level, refused)

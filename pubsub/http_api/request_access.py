@@ -166,6 +166,13 @@ class RequestAccess:
         exists = topic is not None and (topic.hosted or topic.upstream is not None)
         return exists or name.startswith(RESERVED) or self._access.may_create(name)
 
+    def may_publish_all(self, names: tuple[str, ...], remember: bool) -> bool:
+        """Return whether all of these topics, which exist, may be published to without a key.
+
+        ``remember`` and the meaning of False are as in ``AccessRules.may_publish_all``.
+        """
+        return self._token_allows("publish") and self._access.may_publish_all(names, remember)
+
     def require_publish(self, name: str) -> None:
         """Raise ApiError unless this topic may be published to."""
         self._check([] if self.may_publish(name) else [name], "publish to")

@@ -84,9 +84,10 @@ async def publish(
     """Publish the messages of a request; ``payload`` is that of a binary frame.
 
     ``sizes`` divides a payload into several; each of these has the headers of the request. A rate
-    limit may admit the first ones only. The runs of several topics are published one after another,
-    even if some are refused: ``refuse`` counts an error of one, and returns it as one of the API.
-    All of them together wait for WAIT_SECONDS. Raises ApiError or Refused if the request is
+    limit may admit the first ones only. Messages of several topics are published at once if nothing
+    requires to look at each run; otherwise the runs are published one after another, even if some
+    are refused: ``refuse`` counts an error of one, and returns it as one of the API. All of them
+    together wait for WAIT_SECONDS. Raises ApiError or Refused if the request is
     malformed, or the messages of a single topic are refused.
     """
     row = dict(members)
@@ -95,6 +96,15 @@ async def publish(
     names, columns, headers = _parsed(row, payload)
     outcome, clock = PublishOutcome(), listener.clock
     ends = clock.seconds() + WAIT_SECONDS
+    if len(names) > 1:
+        every = SubmittedMessages(columns, [headers] * columns.count if headers else None)
+        try:
+            together = await publisher.submit_mixed(names, every, sender, access, limiters)
+        except Exception as problem:
+            return PublishOutcome(error=refuse(problem), refused=columns.count)
+        if together is not None:
+            listener.frame_turns.count(columns.count // _FRAME_MESSAGES + 1)
+            return PublishOutcome([together])
     for index, run in columns.runs() if is_mixed else ((0, columns),):
         if outcome.error is not None and clock.seconds() >= ends:
             outcome.refused += run.count
