@@ -98,13 +98,10 @@ async def publish(
     ends = clock.seconds() + WAIT_SECONDS
     if len(names) > 1:
         every = SubmittedMessages(columns, [headers] * columns.count if headers else None)
-        try:
-            together = await publisher.submit_mixed(names, every, sender, access, limiters)
-        except Exception as problem:
-            return PublishOutcome(error=refuse(problem), refused=columns.count)
-        if together is not None:
+        done = await _published_at_once(publisher, names, every, sender, access, limiters, refuse)
+        if done is not None:
             listener.frame_turns.count(columns.count // _FRAME_MESSAGES + 1)
-            return PublishOutcome([together])
+            return done
     for index, run in columns.runs() if is_mixed else ((0, columns),):
         if outcome.error is not None and clock.seconds() >= ends:
             outcome.refused += run.count
@@ -122,6 +119,23 @@ async def publish(
         if listener.frame_turns.count(run.count // _FRAME_MESSAGES + is_mixed) and is_mixed:
             await deferLater(clock, 0)
     return outcome
+
+
+async def _published_at_once(
+    publisher: MessagePublisher,
+    names: Sequence[str],
+    messages: SubmittedMessages,
+    sender: bytes,
+    access: RequestAccess,
+    limiters: Sequence[RateLimiter],
+    refuse: Callable[[Exception], ApiError],
+) -> PublishOutcome | None:
+    """Publish messages of several topics at once; None if each run has to be looked at."""
+    try:
+        together = await publisher.submit_mixed(names, messages, sender, access, limiters)
+    except Exception as problem:
+        return PublishOutcome(error=refuse(problem), refused=messages.columns.count)
+    return None if together is None else PublishOutcome([together])
 
 
 def _parsed(row: dict[str, Any], payload: bytes | None) -> tuple[list[str], Columns, Headers]:

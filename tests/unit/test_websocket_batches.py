@@ -13,7 +13,7 @@ from pubsub.http_api.flow_control import WAIT_SECONDS
 from pubsub.http_api.message_body import MAX_JOINED
 from tests.unit.fakes import Held
 from tests.unit.web import WebHouse
-from tests.unit.web_sockets import SocketClient, connected
+from tests.unit.web_sockets import SocketClient, connected, mixed, request_of
 
 
 def publish(client: SocketClient, payload: bytes, **members: object) -> Any:
@@ -21,23 +21,6 @@ def publish(client: SocketClient, payload: bytes, **members: object) -> Any:
     number = client.send_binary(payload, op="publish", topic="a", **members)
     (reply,) = client.pull()
     assert reply["id"] == number
-    return reply
-
-
-def request_of(topics: list[str], sent: list[tuple[str, bytes]]) -> dict[str, Any]:
-    """Return the members of a request with these messages."""
-    return {
-        "op": "publish",
-        "topics": topics,
-        "indexes": [topics.index(topic) for topic, _ in sent],
-        "sizes": [len(payload) for _, payload in sent],
-    }
-
-
-def mixed(client: SocketClient, topics: list[str], sent: list[tuple[str, bytes]]) -> Any:
-    """Return the reply to a request with messages of several topics."""
-    client.send_binary(b"".join(payload for _, payload in sent), **request_of(topics, sent))
-    (reply,) = client.pull()
     return reply
 
 

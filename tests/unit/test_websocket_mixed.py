@@ -13,9 +13,8 @@ from pubsub.errors import HistoryUnavailable
 from pubsub.http_api.flow_control import WAIT_SECONDS
 from pubsub.http_api.message_body import MAX_JOINED
 from tests.unit.fakes import Held
-from tests.unit.test_websocket_batches import mixed, request_of
 from tests.unit.web import WebHouse
-from tests.unit.web_sockets import connected
+from tests.unit.web_sockets import connected, mixed, request_of
 
 SENT = [("a", b"1"), ("b", b"22"), ("b", b""), ("a", b"3")]
 

@@ -124,3 +124,20 @@ def connected(house: WebHouse, **members: object) -> SocketClient:
     client = SocketClient(house)
     client.ask("connect", **members)
     return client
+
+
+def request_of(topics: list[str], sent: list[tuple[str, bytes]]) -> dict[str, Any]:
+    """Return the members of a request with these messages."""
+    return {
+        "op": "publish",
+        "topics": topics,
+        "indexes": [topics.index(topic) for topic, _ in sent],
+        "sizes": [len(payload) for _, payload in sent],
+    }
+
+
+def mixed(client: SocketClient, topics: list[str], sent: list[tuple[str, bytes]]) -> Any:
+    """Return the reply to a request with messages of several topics."""
+    client.send_binary(b"".join(payload for _, payload in sent), **request_of(topics, sent))
+    (reply,) = client.pull()
+    return reply
