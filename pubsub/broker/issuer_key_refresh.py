@@ -78,7 +78,7 @@ class IssuerKeyRefresh:
         self._record = record
         self._watches: dict[str, _Watch] = {}
         self._running = False
-        tokens.key_missing = self.hasten
+        tokens.signatures.key_missing = self.hasten
 
     def start(self) -> None:
         """Fetch the keys of all sources, and do so again on schedule."""

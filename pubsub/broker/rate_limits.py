@@ -38,6 +38,10 @@ class TokenBucket:
         """Take ``amount`` tokens; the balance may become negative."""
         self._tokens -= amount
 
+    def put_back(self, amount: float) -> None:
+        """Return ``amount`` tokens that were taken."""
+        self._tokens += amount
+
 
 @dataclass(frozen=True, slots=True)
 class Rate:

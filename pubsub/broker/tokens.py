@@ -7,15 +7,13 @@ verified tokens are cached, so forged tokens can neither fill the cache nor evic
 from __future__ import annotations
 
 import json
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
-import jwt
-
-from pubsub.broker.master_secrets import HMACS, PUBLIC_ALGORITHMS, MasterSecret, SecretRing
+from pubsub.broker.master_secrets import MasterSecret, SecretRing
+from pubsub.broker.token_signatures import TokenSignatures
 from pubsub.errors import BadToken
 
 if TYPE_CHECKING:
@@ -69,13 +67,11 @@ class TokenVerifier:
 
     def __init__(self, ring: SecretRing, memory: MemoryBudget | None = None) -> None:
         self._ring = ring
-        self._signatures = _signatures()
+        self.signatures = TokenSignatures()
         self._verified: dict[bytes, Token] = {}
         self._account = None if memory is None else memory.cache(_MAX_BYTES, self._verified.clear)
         self.version = 0
         """Changes when the secrets do."""
-        self.key_missing: Callable[[], object] = lambda: None
-        """Called when a token names a public key that is not in the ring. The token is refused."""
         self.hits = 0
         self.misses = 0
 
@@ -87,6 +83,7 @@ class TokenVerifier:
     def replace(self, ring: SecretRing) -> None:
         """Replace the secrets and clear the cache."""
         self._ring = ring
+        self.signatures.forget_keys()
         self.version += 1
         self._forget(tuple(self._verified))
 
@@ -102,7 +99,8 @@ class TokenVerifier:
         token = self._verified.get(raw)
         if token is None:
             self.misses += 1
-            token = self._verify(raw, now)
+            signed, secret = self.signatures.verified(raw, self._ring, now)
+            token = _token(_claims(signed), secret)
             problem = self._ring.problem(token)
             if problem:
                 raise BadToken(problem)
@@ -149,47 +147,10 @@ class TokenVerifier:
         if self._account is not None:
             self._account.charge(-nbytes)
 
-    def _verify(self, raw: bytes, now: float) -> Token:
-        if not _is_canonical(raw):
-            raise BadToken("malformed token")
-        try:
-            header = jwt.get_unverified_header(raw)
-        except (jwt.InvalidTokenError, UnicodeError):
-            raise BadToken("malformed token") from None
-        kid, algorithm = header.get("kid"), header.get("alg")
-        candidates = self._ring.candidates(kid, algorithm, now)
-        if kid is not None and not candidates and algorithm in PUBLIC_ALGORITHMS:
-            self.key_missing()
-        for secret in candidates:
-            try:
-                # The secret determines the algorithm; the header must agree with it.
-                signed = self._signatures.decode(raw, secret.key, [secret.algorithm])
-            except (jwt.InvalidTokenError, jwt.InvalidKeyError, UnicodeError):
-                continue
-            return _token(_claims(signed), secret)
-        raise BadToken("no secret verifies the token")
-
 
 def _nbytes_of(raw: bytes, token: Token) -> int:
     items = len(token.permissions) + len(token.audience)
     return _TOKEN_BYTES + 2 * len(raw) + _ITEM_BYTES * items
-
-
-def _signatures() -> jwt.PyJWS:
-    """Return what verifies signatures, without warnings of short keys.
-
-    Weak secrets are refused when they are read, or allowed with --allow-weak-secret. A filter of
-    warnings would hold for the whole process, which may be another program's.
-    """
-    made = jwt.PyJWS()
-    for name in HMACS:
-        made.get_algorithm_by_name(name).check_key_length = _accept  # type: ignore[assignment, method-assign]
-    return made
-
-
-def _accept(_key: object) -> str | None:
-    """Accept a key of any length."""
-    return None
 
 
 def _claims(signed: bytes) -> dict[str, Any]:
@@ -204,19 +165,6 @@ def _claims(signed: bytes) -> dict[str, Any]:
     if not isinstance(claims, dict):
         raise BadToken("malformed token")
     return claims
-
-
-def _is_canonical(raw: bytes) -> bool:
-    """Return whether ``raw`` is the canonical encoding.
-
-    Decoders accept other encodings of the same token, each of which would take a cache entry.
-    """
-    parts = raw.split(b".")
-    try:
-        decoded = [urlsafe_b64decode(part + b"=" * (-len(part) % 4)) for part in parts]
-    except ValueError:
-        return False
-    return [urlsafe_b64encode(part).rstrip(b"=") for part in decoded] == parts
 
 
 def _token(claims: dict[str, Any], secret: MasterSecret) -> Token:

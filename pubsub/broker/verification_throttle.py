@@ -2,7 +2,8 @@
 
 A token that was verified before costs a look-up. Any other costs the verification of a signature,
 and forged tokens are never remembered. All connections of a broker, over all protocols, share
-``VERIFICATIONS`` a second (``Listener.verifications``). After several wrong tokens in a row a
+``VERIFICATIONS`` of wrong tokens a second (``Listener.verifications``): a good token returns what
+was taken for it, as its client may sign one for each request. After several wrong tokens in a row a
 connection also waits before the next verification, longer each time. Clients whose tokens are known
 never wait.
 """
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from pubsub.broker.rate_limits import TokenBucket
 
 VERIFICATIONS = 4000
-"""Signatures verified a second, for all connections together."""
+"""Wrong tokens verified a second, for all connections together."""
 _FREE_FAILURES = 3
 _FIRST_WAIT, _LONGEST_WAIT = 0.02, 1.0
 _EXHAUSTED_WAIT = 0.05
@@ -26,13 +27,18 @@ def verification_bucket(seconds: Callable[[], float]) -> TokenBucket:
 
 
 class VerificationThrottle:
-    """Delays one connection's verifications; ``bucket`` is that of all connections."""
+    """Delays one connection's verifications; ``bucket`` is that of all connections.
 
-    __slots__ = ("_bucket", "_failures", "_waited")
+    ``count`` counts each as a frame, as it takes about as long (see ``FrameTurns``).
+    """
 
-    def __init__(self, bucket: TokenBucket) -> None:
+    __slots__ = ("_bucket", "_count", "_failures", "_taken", "_waited")
+
+    def __init__(self, bucket: TokenBucket, count: Callable[[], object]) -> None:
         self._bucket = bucket
+        self._count = count
         self._failures = 0
+        self._taken = 0
         self._waited = False
 
     def wait(self) -> float:
@@ -43,13 +49,17 @@ class VerificationThrottle:
         if self._bucket.available() < 1:
             return _EXHAUSTED_WAIT
         self._bucket.take(1)
+        self._count()
+        self._taken = 1
         self._waited = False
         return 0.0
 
     def succeeded(self) -> None:
-        """A token was verified."""
-        self._failures = 0
+        """A token was verified, or was known."""
+        self._bucket.put_back(self._taken)
+        self._failures = self._taken = 0
 
     def failed(self) -> None:
         """A token was refused."""
+        self._taken = 0
         self._failures = min(self._failures + 1, 100)

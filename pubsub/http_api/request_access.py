@@ -266,7 +266,7 @@ class RequestAccess:
 def request_access(request: ApiRequest, listener: Listener) -> RequestAccess:
     """Return the access of ``request``.
 
-    Raises BadToken, RateLimited if too many unknown tokens have to be verified, or ApiError.
+    Raises BadToken, RateLimited after too many wrong tokens of all clients, or ApiError.
     """
     header = request.requestHeaders.getRawHeaders(b"authorization")
     if header is None:
@@ -283,9 +283,11 @@ def request_access(request: ApiRequest, listener: Listener) -> RequestAccess:
 
 def token_access(raw: bytes, listener: Listener, host: str) -> RequestAccess:
     """Return the access of a client at ``host`` with this token; raises as ``request_access``."""
-    if not listener.tokens.known(raw):
-        if listener.verifications.available() < 1:
-            raise RateLimited("too many unknown tokens; try again later")
-        listener.verifications.take(1)
+    cost = 0 if listener.tokens.known(raw) else 1
+    if listener.verifications.available() < cost:
+        raise RateLimited("too many wrong tokens; try again later")
+    listener.verifications.take(cost)
     token = listener.tokens.check(raw, listener.wall.system())
+    # Only wrong tokens count: clients may sign one for each request.
+    listener.verifications.put_back(cost)
     return RequestAccess(listener, token_identity(token, host), token)

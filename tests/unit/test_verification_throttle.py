@@ -21,7 +21,7 @@ class VerificationThrottleTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = clock_at()
         self.bucket = TokenBucket(VERIFICATIONS, self.clock.seconds)
-        self.throttle = VerificationThrottle(self.bucket)
+        self.throttle = VerificationThrottle(self.bucket, lambda: None)
 
     def waits(self, failures: int) -> list[float]:
         """Return the waits before each of the next tokens, all of which are wrong."""
@@ -50,9 +50,21 @@ class VerificationThrottleTests(SynchronousTestCase):
         self.waits(10)
         assert self.bucket.available() == VERIFICATIONS - 10
 
+    def test_good_tokens_return_what_was_taken_for_them(self) -> None:
+        for _ in range(2 * VERIFICATIONS):
+            assert self.throttle.wait() == 0
+            self.throttle.succeeded()
+        assert self.bucket.available() == VERIFICATIONS
+
+    def test_known_tokens_return_nothing(self) -> None:
+        self.waits(1)
+        self.throttle.succeeded()
+        self.throttle.succeeded()
+        assert self.bucket.available() == VERIFICATIONS - 1
+
     def test_all_wait_when_the_rate_is_used_up(self) -> None:
         self.bucket.take(VERIFICATIONS)
-        other = VerificationThrottle(self.bucket)
+        other = VerificationThrottle(self.bucket, lambda: None)
         assert self.throttle.wait() == other.wait() == 0.05
         self.clock.advance(1.5 / VERIFICATIONS)
         assert (self.throttle.wait(), other.wait()) == (0, 0.05)
@@ -139,6 +151,14 @@ class WaitingTests(ForgeryCase):
             assert len(client.take()) == 4 * 7
             self.fast.advance(1)
             assert len(client.take()) == 2 * 7
+
+    def test_a_token_for_each_request_does_not_wait(self) -> None:
+        verifications = self.fast.listeners["fast"].verifications
+        verifications.take(verifications.available() - 1)
+        client = self.fast.client(wire.subscribe(OWNER))
+        for number in range(5):
+            client.send(wire.publish(wire.grant(jti=str(number)), b"%d" % number))
+        assert client.take() == wire.message(*[b"%d" % number for number in range(5)])
 
     def test_other_connections_do_not_wait(self) -> None:
         self.flood(self.fast.client(), 100)

@@ -77,7 +77,7 @@ class FastConnection(Connection):
         super().__init__(listener)
         self._shared = shared
         self._publisher = listener.publisher(self, b"")
-        self._throttle = VerificationThrottle(listener.verifications)
+        self._throttle = VerificationThrottle(listener.verifications, listener.frame_turns.count)
 
     # Input
 
@@ -201,9 +201,7 @@ class FastConnection(Connection):
 
     def _must_wait(self, raw: bytes) -> bool:
         """Return whether the client has to wait before its token is verified."""
-        if self.listener.tokens.known(raw):
-            return False
-        seconds = self._throttle.wait()
+        seconds = 0.0 if self.listener.tokens.known(raw) else self._throttle.wait()
         if not seconds:
             return False
         self._waits_for_token = True
