@@ -157,8 +157,18 @@ def matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
     """Return a function that matches names with the shell-style ``patterns``."""
     if "*" in patterns:
         return lambda name: True
-    expression = re.compile("|".join(fnmatch.translate(p) for p in patterns) or r"(?!)")
-    return lambda name: expression.match(name) is not None
+    # Of many names an expression would try one after the other.
+    names = frozenset([one for one in patterns if not is_pattern(one)])
+    wild = [fnmatch.translate(one) for one in patterns if is_pattern(one)]
+    if not wild:
+        return names.__contains__
+    expression = re.compile("|".join(wild))
+    return lambda name: name in names or expression.match(name) is not None
+
+
+def is_pattern(text: str) -> bool:
+    """Return whether ``text`` can match other names than itself."""
+    return any(map(text.__contains__, "*?["))
 
 
 def _networks(value: object) -> tuple[IPv4Network | IPv6Network, ...]:

@@ -98,7 +98,7 @@ def _part(table: AccessTable, rule: AccessRule, protocol: str, request: AccessRe
         # Each condition alone.
         condition = getattr(rule.who, name)
         who = replace(Who(), **{name: condition})
-        if condition and not table.about([replace(rule, who=who)], request.identity, protocol):
+        if condition and not table.is_about(who, request.identity, protocol):
             return f"about other {name}"
     if not rule.matcher_for(request.identity.name)(request.topic):
         return "about other topics"

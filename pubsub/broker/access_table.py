@@ -10,13 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from glob import escape
 from ipaddress import IPv4Network, IPv6Network, ip_address
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from pubsub.broker.access import RESERVED, View
 from pubsub.broker.identity import Identity
+from pubsub.broker.name_index import NameIndex
 from pubsub.settings import matcher
 
 ACTIONS = ("publish", "subscribe", "history", "create", "delete", "rotate", "admin", "metrics")
@@ -28,7 +31,7 @@ UNIX = "unix"
 Network = IPv4Network | IPv6Network
 EVERYTHING = ("*",)
 # Identities are compared with the same few patterns again and again.
-_matcher = lru_cache(1024)(matcher)
+_matcher = lru_cache(16_384)(matcher)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +206,13 @@ class AccessTable:
         self.rules: Sequence[AccessRule] = (NO_TABLE,) if rules is None else tuple(rules)
         self.groups = dict(groups or {})
         self._groups = {name: matcher(members) for name, members in self.groups.items()}
+        self._index = NameIndex(self.rules, attrgetter("who.identities"))
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         """The tables in a line, to be compared."""
         if not self.exists:
             return "; ".join(map(str, self._of_issuers)) or "none"
@@ -213,13 +221,25 @@ class AccessTable:
 
     def listed(self, settings: Mapping[str, Any]) -> tuple[AccessRule, ...]:
         """Return all rules of a listener with these settings, in order."""
-        return (*self._of_issuers, *listener_rules(settings), *self.rules)
+        return (*self.first(settings), *self.rules)
 
-    def about(
-        self, rules: Sequence[AccessRule], identity: Identity, protocol: str
+    def first(self, settings: Mapping[str, Any]) -> tuple[AccessRule, ...]:
+        """Return the rules of a listener with these settings that stand before the table's."""
+        return (*self._of_issuers, *listener_rules(settings))
+
+    def rules_about(
+        self, first: Sequence[AccessRule], identity: Identity, protocol: str
     ) -> tuple[AccessRule, ...]:
-        """Return those of ``rules`` that are about a client of a listener with this protocol."""
-        return tuple(rule for rule in rules if rule.who.includes(identity, protocol, self._groups))
+        """Return those of ``first`` and of the table that are about a client.
+
+        ``first`` are those of its listener, which has this protocol.
+        """
+        candidates = chain(first, self._index.candidates(identity.name))
+        return tuple([one for one in candidates if self.is_about(one.who, identity, protocol)])
+
+    def is_about(self, who: Who, identity: Identity, protocol: str) -> bool:
+        """Return whether a client of a listener with this protocol is one of ``who``."""
+        return who.includes(identity, protocol, self._groups)
 
 
 class Decisions:

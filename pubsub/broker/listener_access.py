@@ -42,7 +42,7 @@ class ListenerAccess:
         self._settings = settings
         self._table = table
         self._admits = admits
-        self._listed = table.listed(settings)
+        self._first = table.first(settings)
         self._closed: Collection[str] = ()
         self._exclusive: Container[str] = ()
         # Those in use. Rules that a connection has are here, so that a change reaches them.
@@ -76,7 +76,7 @@ class ListenerAccess:
     def replace(self, settings: Mapping[str, Any], table: AccessTable | None) -> None:
         """Apply new settings, and a new table unless None, to rules in use as well."""
         self._settings, self._table = settings, table or self._table
-        self._listed = self._table.listed(settings)
+        self._first = self._table.first(settings)
         self._views.clear()
         self.version += 1
         for rules in tuple(self._rules.values()):
@@ -86,7 +86,7 @@ class ListenerAccess:
         if identity.is_anonymous and not self._admits(identity.host):
             # No rule: that denies everything.
             return make_view((), "", _NOTHING, True, 0)
-        rules = self._table.about(self._listed, identity, self._protocol)
+        rules = self._table.rules_about(self._first, identity, self._protocol)
         is_personal = any(rule.is_personal for rule in rules)
         name = identity.name if is_personal else ""
         key = (tuple(map(id, rules)), name)

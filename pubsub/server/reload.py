@@ -14,9 +14,10 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, execute
 from twisted.internet.interfaces import IReactorFromThreads
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from pubsub.broker.password_changes import changed_users, end_connections
 from pubsub.errors import ConfigurationError, StartError
@@ -78,7 +79,7 @@ class LiveConfiguration:
             )
         check_history(config.broker, self._broker.memory.aside)
         new = carried(self._running, config)
-        changes = compare(describe(self._running), describe(config))
+        changes = compare(self._broker.configuration.content, describe(config))
         wanted = entries(new)
         leaving = self._listeners.others(wanted)
         free = list(leaving)
@@ -208,7 +209,8 @@ def _attempt(step: Callable[[], object]) -> None:
 class Reloader(Service):
     """Applies the result of ``read`` to ``live`` whenever the process receives SIGHUP.
 
-    ``begun`` and ``done`` are called before and after each reload.
+    ``run_in_thread`` calls ``read``: a table of access rules can have thousands of lines. ``begun``
+    and ``done`` are called before and after each reload.
     """
 
     def __init__(
@@ -218,17 +220,20 @@ class Reloader(Service):
         reactor: object,
         begun: Callable[[], object] = lambda: None,
         done: Callable[[], object] = lambda: None,
+        run_in_thread: Callable[[Callable[[], Config]], Deferred[Config]] = execute,
     ) -> None:
         self._live = live
         self._read = read
         self._reactor = cast(IReactorFromThreads, reactor)
         self._begun = begun
         self._done = done
-        self._is_reloading = self._is_wanted = False
+        self._run_in_thread = run_in_thread
+        self._is_reloading = self._is_wanted = self._is_stopped = False
 
     def startService(self) -> None:
         """Handle the signal, also one that came before."""
         super().startService()  # type: ignore[no-untyped-call]
+        self._is_stopped = False
         signal.signal(signal.SIGHUP, self._signalled)
         if early_reload.take():
             self._reactor.callFromThread(self.reload)
@@ -237,6 +242,7 @@ class Reloader(Service):
         """Ignore the signal, so that it does not kill a process that is stopping."""
         super().stopService()  # type: ignore[no-untyped-call]
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self._is_stopped = True
         return None
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
@@ -252,17 +258,15 @@ class Reloader(Service):
             return
         self._is_reloading = True
         self._begun()
-        try:
-            applied = self._live.apply(self._read())
-        except (ConfigurationError, OSError) as error:
-            log.error("reload failed, nothing is changed: {reason}", reason=error)
-            self._end()
-            return
-        except Exception:
-            log.failure("reload failed, nothing is changed")
-            self._end()
-            return
-        applied.addCallbacks(
+        reloaded = self._run_in_thread(self._read).addCallback(self._apply)
+        reloaded.addErrback(self._report)
+        reloaded.addCallback(lambda _: self._end())
+
+    def _apply(self, config: Config) -> Deferred[None] | None:
+        if self._is_stopped:
+            return None
+        applied = self._live.apply(config)
+        return applied.addCallbacks(
             lambda counts: log.info(
                 "reloaded: {kept} subscriptions stay, {removed} end",
                 kept=counts[0],
@@ -270,7 +274,14 @@ class Reloader(Service):
             ),
             lambda failure: log.failure("rechecking the subscriptions failed", failure),
         )
-        applied.addCallback(lambda _: self._end())
+
+    @staticmethod
+    def _report(failure: Failure) -> None:
+        if failure.check(ConfigurationError, OSError):
+            reason = failure.value
+            log.error("reload failed, nothing is changed: {reason}", reason=reason)
+        else:
+            log.failure("reload failed, nothing is changed", failure)
 
     def _end(self) -> None:
         """The reload has ended, with or without an error."""

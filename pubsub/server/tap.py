@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from socket import gethostname
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from twisted.application.service import IService, Service
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IReactorThreads, IReactorTime
+from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
 from pubsub.broker.audit import AuditLog
@@ -78,7 +80,9 @@ def makeService(options: ParsedOptions) -> IService:
     process_log.watch(broker.served.log_connections)
     live = LiveConfiguration(broker, options.config, reactor, tuning, process_log.configure)
     begun, done = _report_to_manager(broker, reactor)
-    reloader = Reloader(live, options.read, reactor, begun, done)
+    threads = cast(IReactorThreads, reactor)
+    run_in_thread = partial(deferToThreadPool, threads, threads.getThreadPool())
+    reloader = Reloader(live, options.read, reactor, begun, done, run_in_thread)
     reloader.setServiceParent(broker)  # type: ignore[no-untyped-call]
     ForcedShutdown(broker, reactor).setServiceParent(broker)  # type: ignore[no-untyped-call]
     process = LoggedProcess(process_log)

@@ -134,6 +134,11 @@ class ComparisonTests(SynchronousTestCase):
         assert "; allow * identity=ada' becomes '... " in line
         assert cut_both("a b", "a c") == ("'a b'", "'a c'")
         assert cut_both("x" * 200, "") == (cut("x" * 200), "''")
+        for same in (4095, 4096, 9000):
+            long = "y" * same
+            expected = tuple(cut(f"... {'y' * 30}{end}") for end in ("ab", "cd"))
+            assert cut_both(long + "ab", long + "cd") == expected
+            assert cut_both(long, long + "z")[1] == cut(f"... {'y' * 30}z")
 
 
 class CarryTests(SynchronousTestCase):

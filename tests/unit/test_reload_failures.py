@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
 from pubsub.server import listener_set
+from pubsub.server.configuration import Config
 from pubsub.server.configuration_changes import describe
 from pubsub.server.reload import LiveConfiguration, Reloader
 from pubsub.tuning import TUNED
 from pubsub.wire.listener_service import ListenerService
 from tests.unit.fakes import scratch
+from tests.unit.signalled import Signalled
 from tests.unit.streams import House, logged
 from tests.unit.tokens import KEY, OTHER_KEY
 
@@ -195,6 +199,40 @@ class PartTests(FailureCase):
         Reloader(self.live, read, None, done=lambda: done.append("done")).reload()
         assert done == ["done"]
         assert any("nothing is changed: the disk is broken" in line for line in self.lines)
+        assert self.state() == self.before
+
+    def test_the_configuration_is_read_in_a_thread(self) -> None:
+        reading: list[Deferred[Config]] = []
+        done: list[str] = []
+
+        def run_in_thread(_call: object) -> Deferred[Config]:
+            reading.append(Deferred())
+            return reading[-1]
+
+        reloader = Reloader(
+            self.live,
+            self.house.read,
+            Signalled(),
+            done=lambda: done.append("done"),
+            run_in_thread=run_in_thread,
+        )
+        self.house.document["max-topics"] = 7
+        reloader.reload()
+        reloader.reload()
+        assert (len(reading), done, self.state()) == (1, [], self.before)
+        reading[0].callback(self.house.read())
+        self.house.advance(1)
+        assert done == ["done"]
+        assert self.broker.topics.limit == 7
+
+    def test_the_broker_stops_while_the_configuration_is_read(self) -> None:
+        reading: Deferred[Config] = Deferred()
+        reloader = Reloader(self.live, self.house.read, None, run_in_thread=lambda _: reading)
+        self.house.document["max-topics"] = 7
+        reloader.reload()
+        with patch.object(signal, "signal"):
+            reloader.stopService()
+        reading.callback(self.house.read())
         assert self.state() == self.before
 
     def test_a_program_gets_the_error(self) -> None:
