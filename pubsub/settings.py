@@ -157,13 +157,20 @@ def matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
     """Return a function that matches names with the shell-style ``patterns``."""
     if "*" in patterns:
         return lambda name: True
-    # Of many names an expression would try one after the other.
+    # An expression would try one name after the other, and takes long to compile.
     names = frozenset([one for one in patterns if not is_pattern(one)])
-    wild = [fnmatch.translate(one) for one in patterns if is_pattern(one)]
+    starts = tuple([one[:-1] for one in patterns if _is_prefix(one)])
+    wild = [one for one in patterns if is_pattern(one) and not _is_prefix(one)]
     if not wild:
-        return names.__contains__
-    expression = re.compile("|".join(wild))
-    return lambda name: name in names or expression.match(name) is not None
+        return lambda name: name in names or name.startswith(starts)
+    expression = re.compile("|".join(map(fnmatch.translate, wild)))
+    return lambda name: (
+        name in names or name.startswith(starts) or expression.match(name) is not None
+    )
+
+
+def _is_prefix(pattern: str) -> bool:
+    return pattern.endswith("*") and not is_pattern(pattern[:-1])
 
 
 def is_pattern(text: str) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from glob import escape
-from ipaddress import IPv4Network, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from itertools import chain
 from operator import attrgetter
 from typing import Any
@@ -32,6 +32,13 @@ Network = IPv4Network | IPv6Network
 EVERYTHING = ("*",)
 # Identities are compared with the same few patterns again and again.
 _matcher = lru_cache(16_384)(matcher)
+
+
+@lru_cache(1024)
+def _address(host: str) -> IPv4Address | IPv6Address:
+    address = ip_address(host.partition("%")[0])
+    # As IPv4 clients appear on a socket that serves both.
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +91,7 @@ class Who:
     def _is_near(self, host: str) -> bool:
         if host == UNIX or not host:
             return host in self.networks
-        address = ip_address(host.partition("%")[0])
-        # As IPv4 clients appear on a socket that serves both.
-        address = getattr(address, "ipv4_mapped", None) or address
+        address = _address(host)
         return any(not isinstance(net, str) and address in net for net in self.networks)
 
 
