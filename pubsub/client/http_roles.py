@@ -8,6 +8,14 @@ from typing import Any, NamedTuple
 
 from pubsub.client.http_batches import messages_of_batch, value_of
 from pubsub.client.http_connection import HttpConnection, encode
+from pubsub.client.http_requests import (
+    SIZE_BYTES,
+    GatheredRequest,
+    HeaderRows,
+    bytes_of_rows,
+    bytes_of_text,
+    header_rows,
+)
 from pubsub.kernel import Columns
 from pubsub.wire.client_events import (
     Interest,
@@ -23,8 +31,8 @@ from pubsub.wire.client_wire import Headers, Sender, WireOptions
 from pubsub.wire.confirm_groups import ConfirmGroup, ConfirmGroups
 
 _LEVELS = {"stored": Level.STORED}
-# Bytes of a request with several messages, at most; of a size and an index; of other members.
-_REQUEST_BYTES, _SIZE_BYTES, _AROUND = 64 * 1024, 11, 128
+# Bytes of a request with several messages, at most, and of members that are not counted.
+_REQUEST_BYTES, _AROUND = 64 * 1024, 128
 
 
 @dataclass(slots=True)
@@ -50,21 +58,16 @@ class _HttpMessages(NamedTuple):
 class HttpPublisher(HttpConnection):
     """Publishes.
 
-    Consecutive messages that have everything but the payload in common, and the topic if the broker
-    takes messages of several, are sent in one request.
+    Consecutive messages of one sender are sent in one request. They may have several topics, and
+    headers of their own, unless the broker is of an earlier version.
     """
 
     def __init__(self, options: WireOptions) -> None:
         super().__init__(options)
         self._groups = ConfirmGroups()
-        # The members of the next request, its topics with their indexes, the index of each message,
-        # and the payloads.
-        self._members: dict[str, object] = {}
-        self._topics: dict[str, int] = {}
-        self._indexes: list[int] = []
-        self._payloads: list[bytes] = []
-        # The bytes of the request so far, and those of it without payloads.
-        self._nbytes = self._around = 0
+        # The next request, and its bytes without messages.
+        self._next = GatheredRequest({}, 0)
+        self._around = 0
         self._max_bytes = 0
         # Of any request; 0 if the broker does not say.
         self._limit = 0
@@ -82,12 +85,11 @@ class HttpPublisher(HttpConnection):
         members: dict[str, object] = {"op": "publish"}
         if sender is not None:
             members["sender"] = sender.decode(errors="replace")
-        if headers:
-            members["headers"] = [
-                {"key": key, "value_base64": base64.b64encode(value).decode()}
-                for key, value in headers.items()
-            ]
-        self._add(members, topic, columns.payloads())
+        rows = header_rows(headers) if headers else []
+        if rows and not self.mixes:
+            # A broker of an earlier version takes those of all messages only.
+            members["headers"], rows = rows, []
+        self._add(members, topic, columns.payloads(), rows)
 
     def publish_alike(self, topic: str, payloads: list[bytes]) -> bool:
         """See ``WireConnection``."""
@@ -97,46 +99,47 @@ class HttpPublisher(HttpConnection):
             return False
         if size > self._max_bytes:
             return False
-        self._add({"op": "publish"}, topic, payloads)
+        self._add({"op": "publish"}, topic, payloads, [])
         return True
 
-    def _add(self, members: dict[str, object], topic: str, payloads: list[bytes]) -> None:
-        if members != self._members or not (self.mixes or topic in self._topics):
+    def _add(
+        self, members: dict[str, object], topic: str, payloads: list[bytes], rows: HeaderRows
+    ) -> None:
+        request = self._next
+        if members != request.members or not (self.mixes or topic in request.topics):
             self._request_all()
-            self._members = members
-            self._around = self._nbytes = len(encode(members).encode()) + _AROUND
+            self._around = len(encode(members).encode()) + _AROUND
+            request = self._next = GatheredRequest(members, self._around)
+        own = SIZE_BYTES + (bytes_of_rows(rows) if rows else 0)
+        name = 0 if topic in request.topics else bytes_of_text(topic)
         for payload in payloads:
-            own = len(payload) + _SIZE_BYTES
-            more = own if topic in self._topics else own + _name_bytes(topic)
-            if self._nbytes + more > self._max_bytes or len(self._payloads) >= self.max_messages:
+            more = len(payload) + own
+            full = request.nbytes + more + name > self._max_bytes
+            if full or len(request.payloads) >= self.max_messages:
                 self._request_all()
-                more = own + _name_bytes(topic)
-            self._indexes.append(self._topics.setdefault(topic, len(self._topics)))
-            self._payloads.append(payload)
-            self._nbytes += more
+                request, name = self._next, bytes_of_text(topic)
+            request.indexes.append(request.topics.setdefault(topic, len(request.topics)))
+            request.headers.append(rows)
+            request.payloads.append(payload)
+            request.nbytes += more + name
+            name = 0
         group = self._groups.current
         group.published += len(payloads)
         group.left += len(payloads)
 
     def _request_all(self) -> None:
         """Send the messages that wait for others."""
-        payloads, topics, indexes = self._payloads, list(self._topics), self._indexes
+        request, payloads = self._next, self._next.payloads
         if not payloads:
             return
-        nbytes, self._nbytes = self._nbytes, self._around
-        self._payloads, self._topics, self._indexes = [], {}, []
+        self._next = GatheredRequest(request.members, self._around)
         waiting = _HttpMessages(self._groups.current, len(payloads))
-        if len(payloads) == 1 and 0 < self._limit < nbytes - _SIZE_BYTES:
+        if len(payloads) == 1 and 0 < self._limit < request.nbytes - SIZE_BYTES:
             # The broker would end the connection, with all that is on its way.
             message = f"a message of {len(payloads[0])} bytes is more than the broker takes"
             _count(waiting, None, {"message": message})
             return
-        members = {**self._members, "topic": topics[0]}
-        if len(topics) > 1:
-            members = {**self._members, "topics": topics, "indexes": indexes}
-        if len(payloads) > 1:
-            members["sizes"] = list(map(len, payloads))
-        self.request_binary(waiting, b"".join(payloads), members)
+        self.request_binary(waiting, b"".join(payloads), request.all_members())
 
     def take_output(self) -> bytes:
         """See ``WireConnection``."""
@@ -161,11 +164,6 @@ class HttpPublisher(HttpConnection):
             self.replies += 1
             _count(waiting, ok, error)
         self._groups.report(events)
-
-
-def _name_bytes(topic: str) -> int:
-    """Return the bytes that a topic takes in a list of a request."""
-    return len(encode(topic).encode()) + 1
 
 
 def _count(waiting: _HttpMessages, ok: Any, error: Any) -> None:

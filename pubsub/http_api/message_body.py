@@ -101,7 +101,11 @@ def message_of(row: Any) -> tuple[bytes, Headers]:
     if unknown:
         shown = unknown[0][:MAX_SHOWN]
         raise ValueError(f"unknown member {shown!r}; expected {', '.join(sorted(_MEMBERS))}")
-    listed = row.get("headers", [])
+    return bytes_of(row), headers_of(row.get("headers", []))
+
+
+def headers_of(listed: Any) -> Headers:
+    """Return the headers of a message as JSON; raises ValueError."""
     if not isinstance(listed, list) or len(listed) > MAX_HEADERS:
         raise ValueError(f"headers: expected a list of at most {MAX_HEADERS}")
     headers: dict[str, bytes] = {}
@@ -112,7 +116,7 @@ def message_of(row: Any) -> tuple[bytes, Headers]:
             raise ValueError("headers: expected objects with key and value")
         _text("key", one["key"])
         headers[one["key"]] = bytes_of(one)
-    return bytes_of(row), headers
+    return headers
 
 
 def bytes_of(row: dict[str, Any]) -> bytes:

@@ -157,7 +157,8 @@ class MessagePublisher:
         if not access.token_is_valid or len(sender) > MAX_SENDER:
             return None
         # Rights are needed for topics that have messages.
-        found = self._mixes.find(columns, names) if len(columns.totals()) == len(names) else None
+        used = len(columns.totals())
+        found = self._mixes.find(columns, names) if 1 < used == len(names) else None
         if found is None:
             return None
         mix, columns = found

@@ -15,7 +15,13 @@ from pubsub.broker.topic_names import topic_name
 from pubsub.errors import Refused
 from pubsub.http_api.api_error import ApiError
 from pubsub.http_api.flow_control import WAIT_SECONDS
-from pubsub.http_api.message_body import MAX_JOINED, SubmittedMessages, joined_messages, message_of
+from pubsub.http_api.message_body import (
+    MAX_JOINED,
+    SubmittedMessages,
+    headers_of,
+    joined_messages,
+    message_of,
+)
 from pubsub.http_api.parameters import check_name, invalid
 from pubsub.kernel import Columns
 
@@ -30,6 +36,8 @@ if TYPE_CHECKING:
 log = Logger()
 # Messages of a request that count as a frame (see ``FrameTurns``).
 _FRAME_MESSAGES = 40
+# Estimated bytes of memory that a header takes, as JSON has parsed it and as it is published.
+_HEADER_BYTES = 1000
 
 
 @dataclass(slots=True)
@@ -71,6 +79,70 @@ def counted_error(
     return error
 
 
+@dataclass(frozen=True, slots=True)
+class _Publication:
+    """Publishes for a request; ``refuse`` counts an error, and returns it as one of the API."""
+
+    listener: Listener
+    publisher: MessagePublisher
+    sender: bytes
+    access: RequestAccess
+    limiters: Sequence[RateLimiter]
+    refuse: Callable[[Exception], ApiError]
+
+    async def of_one_topic(
+        self, name: str, messages: SubmittedMessages, divisible: bool
+    ) -> PublishOutcome:
+        """Publish messages of one topic; raises as ``MessagePublisher.submit``."""
+        done = await self._submit(name, messages, divisible)
+        self.listener.frame_turns.count(messages.columns.count // _FRAME_MESSAGES)
+        return PublishOutcome([done])
+
+    async def of_several_topics(
+        self, names: Sequence[str], messages: SubmittedMessages
+    ) -> PublishOutcome:
+        """Publish at once if nothing requires to look at each run, and else run by run."""
+        count, ends = messages.columns.count, self.listener.clock.seconds() + WAIT_SECONDS
+        try:
+            together = await self.publisher.submit_mixed(
+                names, messages, self.sender, self.access, self.limiters
+            )
+        except Exception as problem:
+            return PublishOutcome(error=self.refuse(problem), refused=count)
+        if together is None:
+            return await self._run_by_run(names, messages, ends)
+        self.listener.frame_turns.count(count // _FRAME_MESSAGES + 1)
+        return PublishOutcome([together])
+
+    async def _run_by_run(
+        self, names: Sequence[str], messages: SubmittedMessages, ends: float
+    ) -> PublishOutcome:
+        """Publish all runs, even if some are refused; those that wait do so until ``ends``."""
+        outcome, clock, start = PublishOutcome(), self.listener.clock, 0
+        for index, run in messages.columns.runs():
+            stop = start + run.count
+            headers = None if messages.headers is None else messages.headers[start:stop]
+            start = stop
+            if outcome.error is not None and clock.seconds() >= ends:
+                outcome.refused += run.count
+                continue
+            try:
+                done = await self._submit(names[index], SubmittedMessages(run, headers), True)
+                outcome.submitted.append(done)
+            except Exception as problem:
+                error = self.refuse(problem)
+                outcome.error = outcome.error or error
+                outcome.refused += run.count
+            if self.listener.frame_turns.count(run.count // _FRAME_MESSAGES + 1):
+                await deferLater(clock, 0)
+        return outcome
+
+    async def _submit(self, name: str, messages: SubmittedMessages, divisible: bool) -> Submitted:
+        return await self.publisher.submit(
+            name, messages, self.sender, self.access, self.limiters, divisible
+        )
+
+
 async def publish(
     listener: Listener,
     publisher: MessagePublisher,
@@ -83,59 +155,57 @@ async def publish(
 ) -> PublishOutcome:
     """Publish the messages of a request; ``payload`` is that of a binary frame.
 
-    ``sizes`` divides a payload into several; each of these has the headers of the request. A rate
-    limit may admit the first ones only. Messages of several topics are published at once if nothing
-    requires to look at each run; otherwise the runs are published one after another, even if some
-    are refused: ``refuse`` counts an error of one, and returns it as one of the API. All of them
-    together wait for WAIT_SECONDS. Raises ApiError or Refused if the request is
-    malformed, or the messages of a single topic are refused.
+    ``sizes`` divides a payload into several; each of these has the headers of the request, or those
+    of a list for each. A rate limit may admit the first ones only. ``refuse`` counts an error of
+    some of several topics, and returns it as one of the API. Raises ApiError or Refused if the
+    request is malformed, or the messages of a single topic are refused.
     """
     row = dict(members)
     sender = check_name("sender", row.pop("sender")).encode() if "sender" in row else sender
     is_divided, is_mixed = row.get("sizes") is not None, row.get("topics") is not None
-    names, columns, headers = _parsed(row, payload)
-    outcome, clock = PublishOutcome(), listener.clock
-    ends = clock.seconds() + WAIT_SECONDS
-    if len(names) > 1:
-        every = SubmittedMessages(columns, [headers] * columns.count if headers else None)
-        done = await _published_at_once(publisher, names, every, sender, access, limiters, refuse)
-        if done is not None:
-            listener.frame_turns.count(columns.count // _FRAME_MESSAGES + 1)
-            return done
-    for index, run in columns.runs() if is_mixed else ((0, columns),):
-        if outcome.error is not None and clock.seconds() >= ends:
-            outcome.refused += run.count
-            continue
-        messages = SubmittedMessages(run, [headers] * run.count if headers else None)
-        work = publisher.submit(names[index], messages, sender, access, limiters, is_divided)
+    each = _pop_headers(row)
+    names, columns, common = _parsed(row, payload)
+    publication = _Publication(listener, publisher, sender, access, limiters, refuse)
+    with listener.memory.work(_HEADER_BYTES * sum(map(len, each))):
+        headers = await _headers_of_each(listener, each, columns.count, common)
+        messages = SubmittedMessages(columns, headers)
+        if is_mixed:
+            return await publication.of_several_topics(names, messages)
+        return await publication.of_one_topic(names[0], messages, is_divided)
+
+
+def _pop_headers(row: dict[str, Any]) -> list[list[Any]]:
+    """Return the headers of each of several messages; none if all have the same."""
+    listed = row.get("headers")
+    if row.get("sizes") is None or not isinstance(listed, list) or {*map(type, listed)} != {list}:
+        return []
+    each: list[list[Any]] = row.pop("headers")
+    return each
+
+
+async def _headers_of_each(
+    listener: Listener, each: list[list[Any]], count: int, common: Headers
+) -> Sequence[Headers] | None:
+    """Return the headers of ``count`` messages: of ``each``, or ``common``; None without any.
+
+    Raises ApiError. Others are served meanwhile.
+    """
+    if not each:
+        return [common] * count if common else None
+    if len(each) != count:
+        raise invalid("headers: expected a list for each of sizes")
+    found, since = [], 0
+    for listed in each:
         try:
-            outcome.submitted.append(await work)
-        except Exception as problem:
-            if not is_mixed:
-                raise
-            error = refuse(problem)
-            outcome.error = outcome.error or error
-            outcome.refused += run.count
-        if listener.frame_turns.count(run.count // _FRAME_MESSAGES + is_mixed) and is_mixed:
-            await deferLater(clock, 0)
-    return outcome
-
-
-async def _published_at_once(
-    publisher: MessagePublisher,
-    names: Sequence[str],
-    messages: SubmittedMessages,
-    sender: bytes,
-    access: RequestAccess,
-    limiters: Sequence[RateLimiter],
-    refuse: Callable[[Exception], ApiError],
-) -> PublishOutcome | None:
-    """Publish messages of several topics at once; None if each run has to be looked at."""
-    try:
-        together = await publisher.submit_mixed(names, messages, sender, access, limiters)
-    except Exception as problem:
-        return PublishOutcome(error=refuse(problem), refused=messages.columns.count)
-    return None if together is None else PublishOutcome([together])
+            found.append(headers_of(listed))
+        except ValueError as problem:
+            raise invalid(str(problem)) from None
+        since += 1 + len(listed)
+        if since >= _FRAME_MESSAGES:
+            since = 0
+            if listener.frame_turns.count():
+                await deferLater(listener.clock, 0)
+    return found if any(found) else None
 
 
 def _parsed(row: dict[str, Any], payload: bytes | None) -> tuple[list[str], Columns, Headers]:

@@ -210,6 +210,32 @@ class SeveralTests(SynchronousTestCase):
         assert all(len(json.dumps(head)) < 2000 for head, _ in requests)
         assert len(requests) < 8
 
+    def test_headers_of_each(self) -> None:
+        far = upgraded(Role.PUBLISHER, max_messages=4, max_bytes=2000, mixed=True)
+        for topic, headers in (("a", {"k": b"1"}), ("b", None), ("a", {"k": b"2", "l": b""})):
+            far.connection.publish(topic, Columns.one(b"x"), None, headers)
+        far.connection.publish("a", Columns.of([b"y", b"z", b"z"]), None, {"m": b"\xff"})
+        rows = [
+            [{"key": "k", "value_base64": "MQ=="}],
+            [],
+            [{"key": "k", "value_base64": "Mg=="}, {"key": "l", "value_base64": ""}],
+            [{"key": "m", "value_base64": "/w=="}],
+        ]
+        first, second = far.requests()
+        assert first[0]["headers"] == rows
+        assert first[0]["indexes"] == [0, 1, 0, 0]
+        assert (second[0]["headers"], second[0]["sizes"], second[1]) == (rows[3], [1, 1], b"zz")
+
+    def test_headers_count_in_the_size_of_a_request(self) -> None:
+        far = upgraded(Role.PUBLISHER, max_messages=1000, max_bytes=2000, mixed=True)
+        for number in range(40):
+            headers = {'"\n\x01' * 20: bytes(100), f"{number}": b"", "\u20ac": b"x"}
+            far.connection.publish("a", Columns.one(b"x"), None, headers)
+        requests = far.requests()
+        assert sum(len(payload) for _, payload in requests) == 40
+        assert all(len(json.dumps(head, ensure_ascii=False)) < 2000 for head, _ in requests)
+        assert len(requests) < 20
+
     def test_payloads_of_one_size(self) -> None:
         assert self.connection.publish_alike("a", [b"1", b"2", b"3"])
         assert not self.connection.publish_alike("a", [bytes(1001)])

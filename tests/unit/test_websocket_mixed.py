@@ -153,3 +153,82 @@ class MixedRequestTests(SynchronousTestCase):
         self.patch(self.house.store, "append", refuse)  # type: ignore[no-untyped-call]
         assert self.send()["error"]["code"] == "history-unavailable"
         assert [topic.messages for topic in self.topics] == [0, 0, 0]
+
+
+class HeadersTests(SynchronousTestCase):
+    """Requests with headers of each message"""
+
+    def setUp(self) -> None:
+        self.house = WebHouse()
+        self.client = connected(self.house)
+
+    def rows(self) -> list[Any]:
+        return self.house.get("/v1/topics/a/messages?topic=b&headers=1").lines
+
+    def send(self, each: list[Any], **members: object) -> Any:
+        """Return the reply to a request with SENT and these headers."""
+        request = {**request_of(["a", "b"], SENT), "headers": each, **members}
+        self.client.send_binary(b"1223", **request)
+        (reply,) = self.client.pull()
+        return reply
+
+    def test_of_several_topics(self) -> None:
+        each = [[{"key": "k", "value": str(number)}] * (number % 2) for number in range(4)]
+        # The topics are new for the first request, and known for the second one.
+        for _ in range(2):
+            assert self.send(each)["ok"]["messages"] == 4
+        assert [row["headers"] for row in self.rows()] == 2 * each
+
+    def test_of_one_topic(self) -> None:
+        each = [[], [{"key": "k", "value": "v"}, {"key": "l", "value_base64": "/w=="}]]
+        members = {"op": "publish", "topic": "a", "sizes": [1, 1]}
+        self.client.send_binary(b"12", **members, headers=each)
+        assert self.client.pull()[0]["ok"]["messages"] == 2
+        assert [row["headers"] for row in self.rows()] == each
+
+    def test_a_rate_limit_admits_the_first(self) -> None:
+        self.house = WebHouse(rate_messages=2)
+        self.client = connected(self.house)
+        each = [[{"key": "k", "value": str(number)}] for number in range(4)]
+        assert self.send(each)["ok"]["refused"] == 2
+        assert [row["headers"] for row in self.rows()] == each[:2]
+
+    def test_none_has_some(self) -> None:
+        assert self.send([[]] * 4)["ok"]["messages"] == 4
+        assert [row["headers"] for row in self.rows()] == [[]] * 4
+
+    def test_headers_that_are_refused(self) -> None:
+        one = [{"key": "k", "value": "v"}]
+        wrong: list[list[Any]] = [
+            [one] * 3, [one] * 5, [one, one, one, {}], [one, one, one, None], [{}, one, one, one],
+            [one, one, one, [{"key": "k"}]], [one, one, one, [5]], [[[]], one, one, one],
+            [one, one, one, [{"key": 5, "value": "v"}]],
+            [one, one, one, [{"key": "k", "value": "v", "x": 1}]],
+        ]  # fmt: skip
+        for each in wrong:
+            assert self.send(each)["error"]["code"] == "invalid-request", each
+        assert self.client.refused("publish", topic="a", value="x", headers=[one]) == (
+            "invalid-request"
+        )
+        assert self.house.store.next_offset == 0
+
+    def test_others_are_served_meanwhile(self) -> None:
+        each = [[{"key": "k", "value": str(number)}] * 7 for number in range(MAX_JOINED)]
+        head = {"id": 1, "op": "publish", "topic": "a", "sizes": [1] * MAX_JOINED, "headers": each}
+        raw = json.dumps(head).encode()
+        self.client.frames.send_binary(len(raw).to_bytes(4, "big") + raw + b"x" * MAX_JOINED)
+        self.client.stream.feed(b"".join(self.client.frames.data_to_send()))
+        seen = []
+        for _ in range(20):
+            self.house.pass_time(0)
+            seen.append((self.house.store.next_offset, self.house.broker.memory.used))
+        # Their memory is counted in the ticks before they are published, and no longer.
+        assert [offset for offset, used in seen if used > 7 * MAX_JOINED * 500] == [0]
+        assert self.client.pull()[0]["ok"]["messages"] == seen[-1][0] == MAX_JOINED
+
+    def test_there_is_no_memory_for_them(self) -> None:
+        memory = self.house.broker.memory
+        memory.limit = memory.used + 50_000
+        each = [[{"key": "k", "value": "v"}] * 20] * 4
+        assert self.send(each)["error"]["code"] == "memory-exhausted"
+        assert self.house.store.next_offset == 0
