@@ -226,5 +226,5 @@ class HeadersTests(SynchronousTestCase):
         memory = self.house.broker.memory
         memory.limit = memory.used + 50_000
         each = [[{"key": "k", "value": "v"}] * 20] * 4
-        assert self.send(each)["error"]["code"] == "memory-exhausted"
+        assert self.send(each)["error"]["code"] == "memory"
         assert self.house.store.next_offset == 0
