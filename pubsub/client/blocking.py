@@ -31,6 +31,8 @@ from pubsub.wire.client_events import Level
 from pubsub.wire.client_wire import Headers
 
 _Result = TypeVar("_Result")
+_Item = TypeVar("_Item")
+_Whole = MessageBatch | MixedBatch | Notice
 
 __all__ = ["Client", "Subscription", "connect"]
 
@@ -159,11 +161,11 @@ class Subscription(Generic[NoticeItem]):
         self._thread = thread
         self._inner = inner
         self._current: Iterator[Message] = iter(())
+        # One thread waits for an item; the others, for what it leaves of it.
         self._turn = threading.Lock()
         # Items that the loop has given out and no caller has got yet: an exception in a caller's
         # thread, such as KeyboardInterrupt, can come in between.
-        self._taken: deque[MessageBatch | MixedBatch | NoticeItem] = deque()
-        self._splitting = threading.Lock()
+        self._taken: deque[_Whole] = deque()
 
     def __enter__(self) -> Subscription[NoticeItem]:
         return self
@@ -183,21 +185,16 @@ class Subscription(Generic[NoticeItem]):
         Several threads may call it: each message is given to one. ``next_item`` and ``batches`` do
         not give the messages of a batch that was begun here, or by iterating.
         """
-        # Where it would wait for ever: the thread that has the turn may be in another process.
-        self._thread.check_caller()
-        until = None if seconds is None else monotonic() + seconds
-        # One thread waits for a batch; the others, for what it leaves of it.
-        if not self._turn.acquire(timeout=_left(until)):
-            raise TimeoutError(f"no message within {seconds:g} s")
+        until = self._await_turn(seconds)
         try:
             for message in self._current:
                 return message
-            left = None if until is None else _left(until)
-            item = self._next_whole(left)
-            if not isinstance(item, BATCHES):
-                return item
-            self._current = iter(item)
-            return next(self._current)
+            item = self._next_of(_begun, until)
+            if not isinstance(item, Iterator):
+                # A feed has no notices unless it was made with ``events``.
+                return item  # type: ignore[return-value]
+            self._current = item
+            return next(item)
         except TimeoutError:
             raise TimeoutError(f"no message within {seconds:g} s") from None
         finally:
@@ -212,30 +209,42 @@ class Subscription(Generic[NoticeItem]):
         """Return the next batch or notice; None at the end.
 
         Raises TimeoutError after ``seconds``, and ClientError. Nothing is lost by an exception that
-        interrupts the wait, such as KeyboardInterrupt.
+        interrupts the wait, such as KeyboardInterrupt. Several threads may call it.
         """
+        until = self._await_turn(seconds)
+        try:
+            return self._next_of(_divided, until)  # type: ignore[return-value]
+        except TimeoutError:
+            raise TimeoutError(f"no message within {seconds:g} s") from None
+        finally:
+            self._turn.release()
+
+    def _await_turn(self, seconds: float | None) -> float | None:
+        """Wait for the turn; return when the ``seconds`` are over. Raises TimeoutError."""
+        # Where it would wait for ever: the thread that has the turn may be in another process.
         self._thread.check_caller()
-        self._fill(seconds)
-        # Otherwise another thread could get what arrived later before the rest of an item.
-        with self._splitting, suppress(IndexError):
-            item = self._taken.popleft()
-            if not isinstance(item, MixedBatch):
-                return item
-            first, *rest = item.parts()
-            self._taken.extendleft(reversed(rest))
-            return first
-        return None
+        until = None if seconds is None else monotonic() + seconds
+        if not self._turn.acquire(timeout=_left(until)):
+            raise TimeoutError(f"no message within {seconds:g} s")
+        return until
 
-    def _next_whole(self, seconds: float | None) -> MessageBatch | MixedBatch | NoticeItem | None:
-        """As ``next_item``; messages of several topics that arrived together are one item."""
-        self._fill(seconds)
-        with suppress(IndexError):
-            return self._taken.popleft()
-        return None
+    def _next_of(
+        self, divide: Callable[[_Whole], tuple[_Item, Sequence[_Whole]]], until: float | None
+    ) -> _Item | None:
+        """Return what ``divide`` takes of the next item; the rest is for later calls.
 
-    def _fill(self, seconds: float | None) -> None:
+        Returns None at the end. Raises TimeoutError, and ClientError.
+        """
         if not self._taken:
-            self._thread.run(self._take(seconds))
+            self._thread.run(self._take(None if until is None else _left(until)))
+        # Another thread may close the subscription.
+        with suppress(IndexError):
+            # It is divided before it is taken, because an exception could come in between.
+            item, rest = divide(self._taken[0])
+            self._taken.popleft()
+            self._taken.extendleft(reversed(rest))
+            return item
+        return None
 
     async def _take(self, seconds: float | None) -> None:
         item = await self._inner.next_whole(seconds)
@@ -250,6 +259,19 @@ class Subscription(Generic[NoticeItem]):
     async def _close(self) -> None:
         self._inner.close()
         self._taken.clear()
+
+
+def _begun(item: _Whole) -> tuple[Iterator[Message] | Notice, tuple[()]]:
+    """Return the messages of an item, or the notice, and no rest."""
+    return (iter(item) if isinstance(item, BATCHES) else item), ()
+
+
+def _divided(item: _Whole) -> tuple[MessageBatch | Notice, Sequence[MessageBatch]]:
+    """Return the first messages of an item, which are of one topic, or the notice, and the rest."""
+    if not isinstance(item, MixedBatch):
+        return item, ()
+    first, *rest = item.parts()
+    return first, rest
 
 
 def _left(until: float | None) -> float:

@@ -51,6 +51,20 @@ def interrupted() -> Iterator[None]:
         yield
 
 
+class _SlowCaller:
+    """A future whose caller goes on later than another thread, which tries to take the result."""
+
+    def __init__(self, future: Any, take: Callable[[], object]) -> None:
+        self._future = future
+        self._take = take
+        self.cancel = future.cancel
+
+    def result(self) -> None:
+        self._future.result()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(self._take).exception()
+
+
 @contextmanager
 def waiting(messages: Subscription) -> Iterator[list[Any]]:
     """Let another thread wait for the next message, which is in the list then."""
@@ -119,6 +133,35 @@ class CallerTests(TestCase):
             with interrupted():
                 raised(KeyboardInterrupt, messages.next, SECONDS)
             assert (runs(2), taken(1)) == ([("a", [b"1"]), ("b", [b"2", b"3"])], sent[3:])
+
+        await self.with_subscription(work)
+
+    async def test_an_item_that_came_for_another_thread_is_not_taken(self) -> None:
+        submit = asyncio.run_coroutine_threadsafe
+
+        def work(client: blocking.Client, messages: Subscription) -> None:
+            def submitted(*arguments: Any) -> Any:
+                return _SlowCaller(submit(*arguments), lambda: messages.next_item(0.01))
+
+            for take in (messages.next, messages.next_item):
+                client.publish("cafe/7", b"x", confirm=True)
+                with patch.object(asyncio, "run_coroutine_threadsafe", submitted):
+                    assert take(SECONDS) is not None
+
+        await self.with_subscription(work)
+
+    async def test_two_threads_wait_for_items(self) -> None:
+        columns = Columns.of([b"1", b"2"], [0, 1])
+
+        def work(client: blocking.Client, messages: Subscription) -> None:
+            async def put() -> None:
+                messages._inner._feed.put(MixedBatch(MixedMessages(("a", "b"), columns)))
+
+            with ThreadPoolExecutor(2) as pool:
+                waiting = [pool.submit(messages.next_item, SECONDS / 4) for _ in range(2)]
+                messages._thread.run(put())
+                found = {one.result().topic for one in waiting}
+            assert found == {"a", "b"}
 
         await self.with_subscription(work)
 
