@@ -195,6 +195,7 @@ class WebSocketClient(LiveResponse):
         if not self._ended:
             self._measure()
         self._release("working")
+        self._close_if_done()
 
     async def _carry_out(self, data: bytes, binary: bool) -> None:
         id: object = None
@@ -310,15 +311,19 @@ class WebSocketClient(LiveResponse):
     # The end
 
     def drain(self, reason: str) -> None:
-        """See ``LongResponse``: send pending replies and queued messages, then close."""
+        """See ``LongResponse``: answer the requests that have arrived, send what waits, close."""
         if self._closing is None and not self._ended:
             self._closing = (CloseCode.GOING_AWAY, close_reason(reason))
             self._hold("closing")
-            self._outbox.when_drained(self._close_if_done)
+            self._close_if_done()
 
     def _close_if_done(self) -> None:
-        if self._closing is not None and not self._confirming and self._outbox.drained:
+        if self._closing is None or self._is_working or self._confirming:
+            return
+        if self._outbox.drained:
             self.close(*self._closing)
+        elif not self._ended:
+            self._outbox.when_drained(self._close_if_done)
 
     def input_ended(self) -> None:
         """See ``LongResponse``: without a close before, the client is gone."""

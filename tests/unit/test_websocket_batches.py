@@ -145,6 +145,28 @@ class SeveralTests(SynchronousTestCase):
         (reply,) = self.client.pull()
         assert reply["ok"]["messages"] == self.house.store.next_offset == MAX_JOINED
 
+    def test_the_broker_stops_between_the_runs_of_a_request(self) -> None:
+        sent = [("ab"[number % 2], b"x") for number in range(MAX_JOINED)]
+        head = json.dumps({"id": 1, **request_of(["a", "b"], sent)}).encode()
+        self.client.frames.send_binary(len(head).to_bytes(4, "big") + head + b"x" * MAX_JOINED)
+        self.client.stream.feed(b"".join(self.client.frames.data_to_send()))
+        self.house.broker.stopService()
+        assert 0 < self.house.store.next_offset <= FRAMES
+        (reply,) = self.client.pull()
+        assert reply["ok"]["messages"] == self.house.store.next_offset == MAX_JOINED
+        assert self.client.close_code == 1001
+
+    def test_the_broker_stops_and_the_client_reads_its_replies_later(self) -> None:
+        self.client.stream.feed(self.many())
+        self.house.broker.stopService()
+        self.client.stream.stop_reading()
+        self.house.clock.pump([0] * 9)
+        assert self.house.store.next_offset == 8 * MAX_JOINED
+        self.client.stream.read()
+        replies = self.client.pull()
+        assert [one["ok"]["messages"] for one in replies] == [MAX_JOINED] * 8
+        assert self.client.close_code == 1001
+
     def many(self) -> bytes:
         """Return eight requests, which take several turns."""
         sent = []
