@@ -27,13 +27,16 @@ def all_stored(store: IStore) -> Deferred[bool]:
     return done
 
 
-async def wait_for_backpressure(listener: Listener, topics: Iterable[Topic]) -> None:
+async def wait_for_backpressure(
+    listener: Listener, topics: Iterable[Topic], ends: float | None = None
+) -> None:
     """Wait while a topic, the memory bound, the history or the backplane holds publishers.
 
-    Raises RateLimited after WAIT_SECONDS.
+    Raises RateLimited at the time ``ends``, by default after WAIT_SECONDS.
     """
     clock, memory, gate = listener.clock, listener.memory, listener.store.gate
-    ends = clock.seconds() + WAIT_SECONDS
+    if ends is None:
+        ends = clock.seconds() + WAIT_SECONDS
     while True:
         waiter = HeldRequest()
         for topic in topics:

@@ -108,8 +108,9 @@ class MessagePublisher:
         access: RequestAccess,
         limiters: Sequence[RateLimiter],
         divisible: bool = False,
+        ends: float | None = None,
     ) -> Submitted:
-        """Publish messages, after a wait for backpressure.
+        """Publish messages, after a wait for backpressure, until ``ends`` at most.
 
         A topic that does not exist is created. Either all messages are published or none; of
         ``divisible`` ones as many as the rate limits admit, from the first on. Raises ApiError,
@@ -122,7 +123,7 @@ class MessagePublisher:
             for _ in topics.add((name,)):
                 pass
             topic = topics[name]
-            await wait_for_backpressure(self._listener, (topic,))
+            await wait_for_backpressure(self._listener, (topic,), ends)
             if not self._listener.topics.holds(topic):
                 raise RateLimited("the topic was deleted meanwhile")
             # A queue key may have been set or rotated in the meantime, and the token have ended.
@@ -146,14 +147,16 @@ class MessagePublisher:
         sender: bytes,
         access: RequestAccess,
         limiters: Sequence[RateLimiter],
+        ends: float,
     ) -> Submitted | None:
         """Publish messages with the topics ``names`` at once, after a wait for backpressure.
 
-        Returns None, and has published nothing, if each run of a topic has to be looked at: it may
-        be refused, wait for its topic, or create it. Raises RateLimited.
+        It waits until ``ends`` at most. Returns None, and has published nothing, if each run of a
+        topic has to be looked at: it may be refused, wait for its topic, or create it. Raises
+        RateLimited.
         """
         listener, columns = self._listener, messages.columns
-        await wait_for_backpressure(listener, ())
+        await wait_for_backpressure(listener, (), ends)
         if not access.token_is_valid or len(sender) > MAX_SENDER:
             return None
         # Rights are needed for topics that have messages.

@@ -105,7 +105,7 @@ class _Publication:
         count, ends = messages.columns.count, self.listener.clock.seconds() + WAIT_SECONDS
         try:
             together = await self.publisher.submit_mixed(
-                names, messages, self.sender, self.access, self.limiters
+                names, messages, self.sender, self.access, self.limiters, ends
             )
         except Exception as problem:
             return PublishOutcome(error=self.refuse(problem), refused=count)
@@ -127,7 +127,8 @@ class _Publication:
                 outcome.refused += run.count
                 continue
             try:
-                done = await self._submit(names[index], SubmittedMessages(run, headers), True)
+                one = SubmittedMessages(run, headers)
+                done = await self._submit(names[index], one, True, ends)
                 outcome.submitted.append(done)
             except Exception as problem:
                 error = self.refuse(problem)
@@ -137,9 +138,11 @@ class _Publication:
                 await deferLater(clock, 0)
         return outcome
 
-    async def _submit(self, name: str, messages: SubmittedMessages, divisible: bool) -> Submitted:
+    async def _submit(
+        self, name: str, messages: SubmittedMessages, divisible: bool, ends: float | None = None
+    ) -> Submitted:
         return await self.publisher.submit(
-            name, messages, self.sender, self.access, self.limiters, divisible
+            name, messages, self.sender, self.access, self.limiters, divisible, ends
         )
 
 

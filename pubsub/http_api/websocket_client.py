@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twisted.internet.defer import ensureDeferred
 from twisted.internet.task import deferLater
@@ -34,7 +34,6 @@ from pubsub.wire.unsent_bytes import TransportCharge
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Coroutine
 
     from pubsub.broker.topics import KeyChange, Topic
     from pubsub.http_api.api_request import ApiRequest
@@ -213,7 +212,7 @@ class WebSocketClient(LiveResponse):
                 limiters = self.channel.limiters()
                 done = await self._requests.publish(members, payload, limiters, self._counted)
                 if done.submitted:
-                    self._begin_confirmation(self._confirm(id, done))
+                    ensureDeferred(self._confirm(id, done))
                 elif done.error is not None:
                     self._send(refusal(id, done.error))
                 return
@@ -228,14 +227,11 @@ class WebSocketClient(LiveResponse):
             self._listener.handshakes.done(self)
         self._send(reply(id, answer))
 
-    def _begin_confirmation(self, confirmation: Coroutine[Any, Any, None]) -> None:
+    async def _confirm(self, id: object, done: PublishOutcome) -> None:
+        """Answer a publish when it is confirmed."""
         self._confirming += 1
         if self._confirming >= _MAX_CONFIRMING:
             self._hold("answers")
-        ensureDeferred(confirmation)
-
-    async def _confirm(self, id: object, done: PublishOutcome) -> None:
-        """Answer a publish when it is confirmed."""
         for submitted in done.submitted:
             self._request.count_submitted(*submitted)
         try:
@@ -318,12 +314,8 @@ class WebSocketClient(LiveResponse):
             self._close_if_done()
 
     def _close_if_done(self) -> None:
-        if self._closing is None or self._is_working or self._confirming:
-            return
-        if self._outbox.drained:
-            self.close(*self._closing)
-        elif not self._ended:
-            self._outbox.when_drained(self._close_if_done)
+        if self._closing is not None and not (self._is_working or self._confirming or self._ended):
+            self._outbox.when_drained(partial(self.close, *self._closing))
 
     def input_ended(self) -> None:
         """See ``LongResponse``: without a close before, the client is gone."""

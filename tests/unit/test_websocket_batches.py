@@ -120,6 +120,21 @@ class SeveralTests(SynchronousTestCase):
         assert self.house.store.next_offset == 0
         assert self.client.ask("ping") == {}
 
+    def test_topics_that_are_released_one_after_another_wait_together(self) -> None:
+        names = ["a", "b", "c"]
+        held = [(self.house.broker.topics.create(name), Held()) for name in names]
+        for topic, holder in held:
+            topic.block(holder)
+        self.client.send_binary(b"123", **request_of(names, [(name, b"x") for name in names]))
+        for topic, holder in held[:2]:
+            self.house.pass_time(WAIT_SECONDS / 2 - 1)
+            topic.unblock(holder)
+        assert self.client.pull() == []
+        self.house.pass_time(3)
+        (reply,) = self.client.pull()
+        assert (reply["ok"]["messages"], reply["ok"]["refused"]) == (2, 1)
+        assert reply["ok"]["error"]["code"] == "rate-limited"
+
     def test_topics_that_are_malformed(self) -> None:
         right = {"topics": ["a", "b"], "indexes": [0, 1, 1], "sizes": [1, 1, 1]}
         wrong: list[dict[str, Any]] = [
