@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import isfinite
@@ -156,9 +156,10 @@ class BatchEncoding(RowEncoding):
 
     def _frames(self, batch: Batch, names: list[bytes | None]) -> bytes:
         """Return messages of one topic."""
-        step = _messages_in_frame(batch.columns)
-        starts = range(0, batch.count, step)
-        return b"".join([self._frame(batch.slice(at, at + step), names) for at in starts])
+        frames = [
+            self._frame(batch.slice(start, stop), names) for start, stop in _pieces(batch.columns)
+        ]
+        return b"".join(frames)
 
     def _frame(self, batch: Batch, names: list[bytes | None]) -> bytes:
         if batch.count == 1:
@@ -174,10 +175,9 @@ class BatchEncoding(RowEncoding):
             columns = columns.remap([at if name else -1 for at, name in enumerate(names)])
         else:
             kept = list(places)
-        step = _messages_in_frame(columns) if kept else 1
         frames = [
-            self._mixed_frame(batch, columns.slice(at, at + step), kept[at : at + step], names)
-            for at in range(0, len(kept), step)
+            self._mixed_frame(batch, columns.slice(start, stop), kept[start:stop], names)
+            for start, stop in _pieces(columns)
         ]
         return b"".join(frames), len(kept)
 
@@ -214,9 +214,19 @@ class BatchEncoding(RowEncoding):
         return _binary_frame(b'{"batch": %b}}' % members, columns.pack()[0])
 
 
-def _messages_in_frame(columns: Columns) -> int:
-    size = max(columns.nbytes // columns.count, 1)
-    return max(min(_BATCH_BYTES // size, _BATCH_MESSAGES), 1)
+def _pieces(columns: Columns) -> Iterator[tuple[int, int]]:
+    """Yield where the messages of each frame begin and end."""
+    count, start, nbytes = columns.count, 0, 0
+    if columns.nbytes > _BATCH_BYTES:
+        for at, size in enumerate(columns.sizes()):
+            if start < at and (at - start == _BATCH_MESSAGES or nbytes + size > _BATCH_BYTES):
+                yield start, at
+                start, nbytes = at, 0
+            nbytes += size
+        yield start, count
+        return
+    for at in range(0, count, _BATCH_MESSAGES):
+        yield at, min(at + _BATCH_MESSAGES, count)
 
 
 def _numbers(values: Sequence[int]) -> bytes:

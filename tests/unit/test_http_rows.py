@@ -206,6 +206,19 @@ class RowTests(SynchronousTestCase):
         assert counts == [1000, 1000, 500, 2, 2]
         assert nbytes[3:] == [60_000, 60_000]
 
+    def test_batches_of_different_sizes_are_bounded(self) -> None:
+        payloads = [b""] * 2100 + [bytes(30_000)] * 3 + [bytes(70_000), b"x"]
+        for mixed in (False, True):
+            indexes = [at % 2 * mixed for at in range(len(payloads))]
+            columns = Columns.of(payloads, indexes)
+            batch = Batch(("a", "b")[: 1 + mixed], columns, 0, 0, b"", "toy", offset=0)
+            data, _ = BatchEncoding(False, 1, mixed=mixed).rows(batch, names_of(batch))
+            counts = []
+            while data:
+                object, _, data = _binary(data)
+                counts.append(len(object.get("batch", {}).get("sizes", [0])))
+            assert counts == [1000, 1000, 102, 1, 1, 1]
+
     @given(batches(), RUNS, st.booleans(), SOME)
     def test_batches(self, batch: Batch, run: int, headers: bool, some: int) -> None:
         self.patch(websocket_frames, "_RUN_MESSAGES", 2)  # type: ignore[no-untyped-call]
