@@ -161,8 +161,9 @@ class Subscription(Generic[NoticeItem]):
         self._thread = thread
         self._inner = inner
         self._current: Iterator[Message] = iter(())
-        # One thread waits for an item; the others, for what it leaves of it.
-        self._turn = threading.Lock()
+        # One thread waits for an item; the others, for what it leaves of it. It knows its owner: an
+        # exception of a signal handler can come at any moment, also when it has just been acquired.
+        self._turn = threading.RLock()
         # Items that the loop has given out and no caller has got yet: an exception in a caller's
         # thread, such as KeyboardInterrupt, can come in between.
         self._taken: deque[_Whole] = deque()
@@ -185,20 +186,7 @@ class Subscription(Generic[NoticeItem]):
         Several threads may call it: each message is given to one. ``next_item`` and ``batches`` do
         not give the messages of a batch that was begun here, or by iterating.
         """
-        until = self._await_turn(seconds)
-        try:
-            for message in self._current:
-                return message
-            item = self._next_of(_begun, until)
-            if not isinstance(item, Iterator):
-                # A feed has no notices unless it was made with ``events``.
-                return item  # type: ignore[return-value]
-            self._current = item
-            return next(item)
-        except TimeoutError:
-            raise TimeoutError(f"no message within {seconds:g} s") from None
-        finally:
-            self._turn.release()
+        return self._in_turn(self._next_message, seconds)
 
     def batches(self) -> Iterator[MessageBatch | NoticeItem]:
         """Yield the messages in batches, which is faster."""
@@ -211,22 +199,40 @@ class Subscription(Generic[NoticeItem]):
         Raises TimeoutError after ``seconds``, and ClientError. Nothing is lost by an exception that
         interrupts the wait, such as KeyboardInterrupt. Several threads may call it.
         """
-        until = self._await_turn(seconds)
-        try:
-            return self._next_of(_divided, until)  # type: ignore[return-value]
-        except TimeoutError:
-            raise TimeoutError(f"no message within {seconds:g} s") from None
-        finally:
-            self._turn.release()
+        return self._in_turn(self._next_part, seconds)
 
-    def _await_turn(self, seconds: float | None) -> float | None:
-        """Wait for the turn; return when the ``seconds`` are over. Raises TimeoutError."""
+    def _in_turn(self, take: Callable[[float | None], _Item], seconds: float | None) -> _Item:
+        """Return the result of ``take``, which one thread calls at a time, until ``seconds``."""
         # Where it would wait for ever: the thread that has the turn may be in another process.
         self._thread.check_caller()
         until = None if seconds is None else monotonic() + seconds
-        if not self._turn.acquire(timeout=_left(until)):
-            raise TimeoutError(f"no message within {seconds:g} s")
-        return until
+        try:
+            if not self._turn.acquire(timeout=_left(until)):
+                raise TimeoutError
+            item = take(until)
+            self._turn.release()
+        except BaseException as error:
+            # Unless this thread does not have it.
+            with suppress(RuntimeError):
+                while True:
+                    self._turn.release()
+            if type(error) is TimeoutError and seconds is not None:
+                raise TimeoutError(f"no message within {seconds:g} s") from None
+            raise
+        return item
+
+    def _next_message(self, until: float | None) -> Message | NoticeItem | None:
+        for message in self._current:
+            return message
+        item = self._next_of(_begun, until)
+        if not isinstance(item, Iterator):
+            # A feed has no notices unless it was made with ``events``.
+            return item  # type: ignore[return-value]
+        self._current = item
+        return next(item)
+
+    def _next_part(self, until: float | None) -> MessageBatch | NoticeItem | None:
+        return self._next_of(_divided, until)  # type: ignore[return-value]
 
     def _next_of(
         self, divide: Callable[[_Whole], tuple[_Item, Sequence[_Whole]]], until: float | None

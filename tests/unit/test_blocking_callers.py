@@ -65,6 +65,30 @@ class _SlowCaller:
             pool.submit(self._take).exception()
 
 
+class _LateInterruptedLock:
+    """A lock whose caller is interrupted once, when it has acquired it."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+        self.release = lock.release
+        self._is_interrupted = False
+
+    def acquire(self, timeout: float) -> bool:
+        acquired: bool = self._lock.acquire(timeout=timeout)
+        if not self._is_interrupted:
+            self._is_interrupted = True
+            raise KeyboardInterrupt
+        return acquired
+
+
+def is_free(lock: Any) -> bool:
+    """Return whether a thread could acquire ``lock``."""
+    if lock.acquire(blocking=False):
+        lock.release()
+        return True
+    return False
+
+
 @contextmanager
 def waiting(messages: Subscription) -> Iterator[list[Any]]:
     """Let another thread wait for the next message, which is in the list then."""
@@ -72,7 +96,7 @@ def waiting(messages: Subscription) -> Iterator[list[Any]]:
     thread = Thread(target=lambda: found.append(messages.next(SECONDS)))
     thread.start()
     try:
-        until(messages._turn.locked, "a thread that waits")
+        until(lambda: not is_free(messages._turn), "a thread that waits")
         yield found
     finally:
         thread.join(SECONDS)
@@ -150,6 +174,19 @@ class CallerTests(TestCase):
 
         await self.with_subscription(work)
 
+    async def test_a_thread_that_is_interrupted_does_not_keep_the_turn(self) -> None:
+        def work(client: blocking.Client, messages: Subscription) -> None:
+            for take in (messages.next, messages.next_item):
+                lock = messages._turn
+                messages._turn = _LateInterruptedLock(lock)  # type: ignore[assignment]
+                raised(KeyboardInterrupt, take, SECONDS)
+                messages._turn = lock
+                client.publish("cafe/7", b"x", confirm=True)
+                with ThreadPoolExecutor(1) as pool:
+                    assert pool.submit(take, SECONDS / 4).result() is not None
+
+        await self.with_subscription(work)
+
     async def test_two_threads_wait_for_items(self) -> None:
         columns = Columns.of([b"1", b"2"], [0, 1])
 
@@ -160,7 +197,7 @@ class CallerTests(TestCase):
             with ThreadPoolExecutor(2) as pool:
                 waiting = [pool.submit(messages.next_item, SECONDS / 4) for _ in range(2)]
                 messages._thread.run(put())
-                found = {one.result().topic for one in waiting}
+                found = {item.topic for one in waiting if (item := one.result()) is not None}
             assert found == {"a", "b"}
 
         await self.with_subscription(work)
