@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.internet.defer import succeed
+
 from pubsub.protocols.cafe.datagram import CafeDatagrams
 from pubsub.protocols.cafe.open_ports import OpenPorts
 from tests.unit import cafe_wire as wire
@@ -43,7 +45,7 @@ class Udp(Cafe):
         super().__init__(top, udp=True, **settings)
         self.protocol = self.factories["cafe"].datagram_protocol()
         # As if the system did not show any.
-        self.protocol.ports = OpenPorts(lambda: None)
+        self.protocol.ports = OpenPorts(lambda: succeed(None))
         self.port = Port(self.protocol)
         self.protocol.makeConnection(self.port)
 

@@ -9,11 +9,13 @@ from pathlib import Path
 
 from hypothesis import example, given
 from hypothesis import strategies as st
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.backplane.fanout import Fanout
 from pubsub.backplane.memory import MemoryBackplane, MemoryEngine
-from pubsub.protocols.cafe.open_ports import OpenPorts, open_ports
+from pubsub.protocols.cafe.open_ports import OpenPorts, open_ports, read_in_thread
 from tests.unit import cafe_wire as wire
 from tests.unit.cafe_udp import ALICE, BOB, CAROL, Udp, joined
 from tests.unit.cafe_wire import DISCONNECT, GAP, PING, PONG, Cafe
@@ -258,7 +260,7 @@ class SessionTests(SynchronousTestCase):
         udp = Udp(udp_trusted="192.0.2.0/28")
         udp.start()
         open_ports = {4001, 4002}
-        udp.protocol.ports = OpenPorts(lambda: frozenset(open_ports))
+        udp.protocol.ports = OpenPorts(lambda: succeed(frozenset(open_ports)))
         home, other, mapped = ("127.0.0.1", 4001), ("127.0.0.1", 4002), ("::ffff:127.0.0.1", 4003)
         for address in (home, other, mapped, ALICE, BOB):
             udp.join(address, wire.hs_sub(b"\x01", b"name"))
@@ -454,9 +456,9 @@ class OpenPortTests(SynchronousTestCase):
     def test_one_that_is_missing_once_is_not_closed(self) -> None:
         lists = iter([{1, 2}, {1}, {1, 2}, {1}, {1}, None, {1}])
 
-        def read() -> frozenset[int] | None:
+        def read() -> Deferred[frozenset[int] | None]:
             found = next(lists)
-            return None if found is None else frozenset(found)
+            return succeed(None if found is None else frozenset(found))
 
         ports = OpenPorts(read)
         found = []
@@ -466,3 +468,48 @@ class OpenPortTests(SynchronousTestCase):
             found.append(ports.is_closed(2, 90.0))
         assert found == [False, False, False, False, True, False, False]
         assert not ports.is_closed(2, 400.0)
+
+    def test_the_reactor_does_not_wait_for_them(self) -> None:
+        reads: list[Deferred[frozenset[int] | None]] = []
+
+        def read() -> Deferred[frozenset[int] | None]:
+            reads.append(Deferred())
+            return reads[-1]
+
+        ports = OpenPorts(read)
+        for now in (100.0, 130.0, 160.0):
+            ports.look(now)
+        assert len(reads) == 1
+        reads[0].callback(frozenset({1}))
+        ports.look(165.0)
+        reads[1].callback(frozenset({1}))
+        # The ports were read for the first time at 100 and not at 160.
+        assert ports.is_closed(2, 99.0)
+        assert not ports.is_closed(2, 101.0)
+
+    def test_they_are_unknown_without_a_thread(self) -> None:
+        outcomes: list[Deferred[frozenset[int] | None]] = [
+            succeed(frozenset({1})), fail(RuntimeError("no thread")), succeed(frozenset({1})),
+        ]  # fmt: skip
+        results = iter(outcomes)
+        ports = OpenPorts(lambda: next(results))
+        for now in (100.0, 130.0, 160.0):
+            ports.look(now)
+            assert not ports.is_closed(2, 90.0)
+        assert next(results, None) is None
+
+    def test_they_are_read_in_a_thread(self) -> None:
+        threads: list[object] = []
+
+        class Pool:
+            def callInThreadWithCallback(
+                self, done: Callable[[bool, object], None], call: Callable[[], object]
+            ) -> None:
+                threads.append(call)
+                done(True, call())
+
+        reactor = Clock()
+        reactor.getThreadPool = Pool  # type: ignore[attr-defined]
+        reactor.callFromThread = lambda call, *given: call(*given)  # type: ignore[attr-defined]
+        self.successResultOf(read_in_thread(reactor)())
+        assert threads == [open_ports]

@@ -22,7 +22,7 @@ from pubsub.protocols.cafe.codec import (
 from pubsub.protocols.cafe.conversation import Conversations
 from pubsub.protocols.cafe.datagram_client import DatagramClient, SocketAddress
 from pubsub.protocols.cafe.handshake import shown
-from pubsub.protocols.cafe.open_ports import OpenPorts
+from pubsub.protocols.cafe.open_ports import OpenPorts, read_in_thread
 from pubsub.protocols.cafe.refusals import code_of, error
 from pubsub.wire.peer_address import plain_host
 
@@ -56,7 +56,7 @@ class CafeDatagrams(DatagramProtocol):
         self._clients: dict[SocketAddress, DatagramClient] = {}
         # Those by which the clients are trusted.
         self._settings = listener.settings
-        self.ports = OpenPorts()
+        self.ports = OpenPorts(read_in_thread(listener.clock))
 
     def topic_name(self, channel: int) -> str:
         """Return the name of the topic of a channel that is offered."""
