@@ -48,20 +48,9 @@ class Cursor:
     """
 
     __slots__ = (
-        "_cursors",
-        "_encoders",
-        "_exact",
-        "_later",
-        "_limit",
-        "_outbox",
-        "_overtaken",
-        "_page",
-        "_place",
-        "_positions",
-        "_stopped",
-        "_waiting",
-        "behind",
-    )
+        "_cursors", "_encoders", "_exact", "_later", "_limit", "_outbox", "_overtaken", "_page",
+        "_place", "_positions", "_stopped", "_waiting", "behind",
+    )  # fmt: skip
 
     def __init__(self, cursors: Cursors, outbox: BehindOutbox, offset: int) -> None:
         self._cursors = cursors
@@ -203,10 +192,13 @@ class Cursor:
             return
         positions, start = self._positions, self._positions.offset
         positions.offset = max(start, page.next_offset)
-        is_at_end = positions.offset >= self._cursors.end and not positions.needs_rewind
-        if is_at_end and positions.is_settled:
-            self._finish()
-            return
+        if self._is_at_end():
+            # The page has the messages of this tick; they are passed over here. A client that
+            # cannot take them may end, and so release publishers: no page has their messages.
+            self._cursors.router.complete(self._outbox)
+            if self._is_at_end():
+                self._finish()
+                return
         self._outbox.flush()
         if self._stopped:
             return
@@ -215,6 +207,13 @@ class Cursor:
             self._later = self._cursors.clock.callLater(_UNCOMMITTED_SECONDS, self.wake)
         elif self._outbox.drained:
             self.wake()
+
+    def _is_at_end(self) -> bool:
+        """Return whether all that was published is queued, and what follows can be delivered."""
+        positions = self._positions
+        if self._stopped or positions.offset < self._cursors.end or positions.needs_rewind:
+            return False
+        return positions.is_settled
 
     def _deliver_batch(self, batch: Batch) -> None:
         """Queue a batch of the page, in one piece if all of it is to be delivered."""
@@ -318,11 +317,8 @@ class Cursor:
 
     def _finish(self) -> None:
         """The end of the log is reached: deliver live."""
-        router, behind = self._cursors.router, self.behind
-        # The page has the messages of this tick. They are passed over here.
-        router.complete(self._outbox)
         self._end("expired")
-        router.go_live(self._outbox, behind)
+        self._cursors.router.go_live(self._outbox, self.behind)
         self._outbox.caught_up()
 
     def stop(self, reason: str | None) -> None:

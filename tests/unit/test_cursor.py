@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 
 from pubsub.broker.batch import Page
 from pubsub.broker.history_reads import PAGE_BYTES
+from pubsub.broker.outbox import Outbox
+from pubsub.broker.slow_policy import DISCONNECT, SlowPolicy
 from pubsub.kernel import Columns
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.cursor_case import LARGE, CursorCase
-from tests.unit.fakes import Held, Lines, make_listener
+from tests.unit.fakes import Held, Lines, Reader, Transport, make_listener
 
 
 class LateStore(MemoryStore):
@@ -177,6 +181,41 @@ class CursorTests(CursorCase):
         self.advance()
         assert self.lines() == [b"%d" % n for n in range(start, published)]
         assert self.broker.counters.delivered == published - start
+
+
+class OthersTests(CursorCase):
+    """What happens to others when their messages are handed over"""
+
+    def crowd(self, evict: Callable[[str], None]) -> None:
+        """A subscriber of sport is disconnected with its next message."""
+        policy = SlowPolicy(DISCONNECT, 1)
+        traffic = self.broker.counters.traffic["toy"]
+        crowded = Outbox(self.broker.cursors, Transport(), policy, Reader(evict=evict), traffic)
+        self.broker.router.subscribe(crowded, self.sport, Lines())
+        crowded.pause()
+
+    def publish_in_the_tick_of_the_page(self) -> None:
+        self.publish(self.news, b"0")
+        self.resume(self.news)
+        self.publish(self.sport, b"for the other one")
+        self.advance()
+
+    def test_a_message_that_an_eviction_releases_is_not_lost(self) -> None:
+        def release(reason: str) -> None:
+            self.publish(self.news, b"1")
+
+        self.crowd(release)
+        self.publish_in_the_tick_of_the_page()
+        self.publish(self.news, b"2")
+        self.advance()
+        assert self.lines() == [b"0", b"1", b"2"]
+        assert self.broker.counters.drop_reasons["expired"] == 0
+
+    def test_an_eviction_may_end_the_subscriber_itself(self) -> None:
+        self.crowd(lambda reason: self.box.shut("slow-consumer"))
+        self.publish_in_the_tick_of_the_page()
+        assert self.news.groups == {}
+        assert self.broker.router.subscriptions == 1
 
 
 class PausedTests(CursorCase):
