@@ -86,6 +86,21 @@ def encoder_in_steps(
     return _HeadEncoder(given, heads)  # type: ignore[arg-type]
 
 
+def encoder_at_once(
+    given: Mapping[int, Encoding],
+    number: int,
+    known: Callable[[int, Encoding], BatchEncoder | None],
+) -> BatchEncoder:
+    """Return the same in one step."""
+    steps = encoder_in_steps(given, number, known)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            encoder: BatchEncoder = done.value
+            return encoder
+
+
 def _have_heads(given: Mapping[int, Encoding]) -> bool:
     types = set(map(type, given.values()))
     return len(types) == 1 and hasattr(next(iter(given.values())), "heads")

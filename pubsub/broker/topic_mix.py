@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 from weakref import ReferenceType, ref
 
-from pubsub.broker.encoders import BatchEncoder, encoder_in_steps
+from pubsub.broker.encoders import BatchEncoder, encoder_at_once, encoder_in_steps
 from pubsub.broker.targets import Targets
 
 if TYPE_CHECKING:
@@ -157,6 +157,20 @@ class TopicMix:
         Subscriptions that change between the steps are left to the next time.
         """
         self._is_preparing = True
+        try:
+            yield from self._prepare()
+        except BaseException:
+            # Some of the audiences would be taken for all of them.
+            self._release()
+            raise
+        finally:
+            self._is_preparing = False
+        for recipient in [one for one in self._changed if self._has_left(one)]:
+            self._forget(recipient)
+        if not self._changed:
+            self.current = self.prepared()
+
+    def _prepare(self) -> Iterator[int]:
         if self._by_encodings is None:
             yield from self._make_audiences()
         changed, self._changed = self._changed, {}
@@ -164,18 +178,14 @@ class TopicMix:
             self._leave(recipient)
             yield from self._join(self._encodings_of(recipient), (recipient,))
             yield MAKING
-        self._is_preparing = False
-        for recipient in [one for one in self._changed if self._has_left(one)]:
-            self._forget(recipient)
-        if not self._changed:
-            self.current = self.prepared()
 
     def wanted_by(self, recipient: Recipient) -> MixedAudience | None:
         """Return an audience of ``recipient`` alone; None if it has none of the topics."""
         encodings = self._encodings_of(recipient)
         if not encodings:
             return None
-        return MixedAudience(encodings, _at_once(self._encoder_of(encodings)), (recipient,))
+        encoder = encoder_at_once(encodings, len(self.topics), self._encoder_of_group)
+        return MixedAudience(encodings, encoder, (recipient,))
 
     # Changes
 
@@ -320,16 +330,6 @@ class TopicMix:
             encodings = {index: group.encoding for index, group in found}
             yield from self._join(encodings, _still_there(recipients))
             yield MAKING + len(recipients) // _PIECE
-
-
-def _at_once(steps: Generator[int, None, BatchEncoder]) -> BatchEncoder:
-    """Take all ``steps``, and return the result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            encoder: BatchEncoder = done.value
-            return encoder
 
 
 def _pieces(recipients: Sequence[Recipient]) -> Iterator[Sequence[Recipient]]:

@@ -146,8 +146,17 @@ class WideMix:
     def _prepare(self, known: Mapping[Any, Topic]) -> Work:
         """Make the audiences of the topics of ``known``, or bring them up to date.
 
-        Forgets everything if they are too many.
+        Forgets everything if they are too many, or if that fails.
         """
+        try:
+            yield from self._make_audiences(known)
+        except Exception:
+            # It is logged where the work is done. Nobody else would make them again.
+            self._end_work()
+            self._give_up(len(known))
+            raise
+
+    def _make_audiences(self, known: Mapping[Any, Topic]) -> Work:
         mix: TopicMix | None = self._mix
         if mix is None or not known.keys() <= self._places.keys():
             mix = yield from self._make(known)

@@ -8,6 +8,8 @@ replies that wait for the disk (``replies.py``). Nothing here knows a frame.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
 from twisted.internet.interfaces import IHandshakeListener, IProtocolNegotiationFactory
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from pubsub.broker.durability import Durability
     from pubsub.broker.listener import Listener
+    from pubsub.broker.slices import Work
     from pubsub.broker.topics import KeyChange, Topic
 
 # The reason for which a client with many frames is not read from.
@@ -152,9 +155,19 @@ class Connection(StreamClient):
         return self._hold_reasons is not None and _TURN in self._hold_reasons
 
     def _take_turn(self) -> None:
-        try:
+        with self._ending_on_error():
             self.next_turn()
-        except BaseException:
+
+    def ending_on_error(self, work: Work) -> Work:
+        """Do ``work``; an error ends the connection, which would wait for the rest forever."""
+        with self._ending_on_error():
+            yield from work
+
+    @contextmanager
+    def _ending_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
             self.abort("an error of the broker")
             raise
 

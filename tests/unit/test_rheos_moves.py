@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.slices import STEPS
+from pubsub.protocols.rheos.client_ids import Clients
 from tests.unit import rheos_wire as wire
 from tests.unit.fakes import Lines, Reader
 from tests.unit.rheos_wire import ALICE, BOB, CAROL, FAILED, Rheos
@@ -69,6 +72,22 @@ class MoveTests(SynchronousTestCase):
             assert new.take() == wire.response(CAROL, b"x") * count
             left = [client.take() for client in before]
             assert left == [b""] * count + [wire.response(CAROL, b"x")] * (3 - count)
+
+    def test_a_move_that_fails_ends_the_connection(self) -> None:
+        """It would wait for the end of the move forever."""
+        rheos = Rheos()
+        names = [f"t{number}" for number in range(300)]
+        for name in names:
+            rheos.broker.topics.create(name)
+        first, second = rheos.connect("rheos"), rheos.connect("rheos")
+        first.send(b"".join(wire.subscribe(ALICE, name.encode()) for name in names))
+        second.stream.feed(wire.create(ALICE))
+        assert second.stream.paused
+        outcomes = [MemoryError("no memory"), *[None] * len(names)]
+        with patch.object(Clients, "_move", side_effect=outcomes):
+            rheos.pump()
+        assert len(self.flushLoggedErrors(MemoryError)) == 1  # type: ignore[no-untyped-call]
+        assert second.stream.aborted
 
     def test_many_subscriptions_move_in_slices(self) -> None:
         """One read that names several ids, each with many subscriptions."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
+from unittest.mock import patch
 
+import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker import combination_cache
+from pubsub.broker import combination_cache, topic_mix
 from pubsub.broker.audience import WRITE_BYTES
+from pubsub.broker.encoders import encoder_in_steps
 from pubsub.broker.outbox import Outbox
 from pubsub.broker.slow_policy import DISCONNECT, DROP, PAUSE, SlowPolicy
 from pubsub.broker.topics import Topic
@@ -268,6 +272,26 @@ class LossTests(MixedCase):
         assert eve.data == lines("a333", "b333", "a22", "b4444", "c55555", "a4444", "b1")
         assert self.drops() == {("a", "too-large"): 2, ("b", "too-large"): 1}
         assert self.bench.counters.delivered == 3 + 7
+
+    def test_audiences_that_cannot_be_made_once(self) -> None:
+        """The next messages are for all subscribers, not for those of the audiences made by then"""
+        transports = [self.subscriber(names) for names in ("ab", "bc", "ca")]
+        made = encoder_in_steps
+
+        def fail_second(*given: Any) -> Any:
+            failing.side_effect = MemoryError("no memory")
+            return made(*given)
+
+        with (
+            patch.object(topic_mix, "encoder_in_steps", side_effect=fail_second) as failing,
+            pytest.raises(MemoryError),
+        ):
+            self.route("a1", "b1", "c1")
+        self.route("a2", "b2", "c2")
+        self.bench.turn()
+        assert [transport.data for transport in transports] == [
+            lines("a2", "b2"), lines("b2", "c2"), lines("a2", "c2"),
+        ]  # fmt: skip
 
     def test_no_message_of_a_batch_fits(self) -> None:
         bobs = [self.subscriber("ab", Lines(limit=0)) for _ in range(2)]

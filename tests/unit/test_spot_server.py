@@ -12,6 +12,7 @@ from pubsub.broker.topic_registry import TOPIC_BYTES
 from pubsub.errors import ConfigurationError
 from pubsub.plugin import installed_protocols
 from pubsub.protocols.spot.prefixes import Prefixes
+from pubsub.protocols.spot.subscriptions import Subscriptions
 from pubsub.protocols.spot.zmtp import Command, encode_command, encode_message
 from pubsub.server.command_line import make_options
 from pubsub.server.configuration import CommandLine, merge
@@ -439,6 +440,23 @@ class PaceTests(SynchronousTestCase):
             assert len(home.broker.slices) == 0
             read = [len(topic.groups) for topic in home.broker.topics if topic.name != "u"]
             assert read == [readers] * 1001
+
+    def test_one_that_fails_ends_the_connection(self) -> None:
+        """It would wait for the end of its request forever."""
+        home = house()
+        for number in range(1001):
+            home.broker.topics.create(f"t{number}")
+        client = join(home)
+        client.stream.feed(subscribe(b"t*") + publish(b"u", b"x"))
+        assert len(home.broker.slices) == 1
+        with patch.object(Subscriptions, "join", side_effect=MemoryError("no memory")):
+            home.pump()
+        assert len(self.flushLoggedErrors(MemoryError)) == 1  # type: ignore[no-untyped-call]
+        assert client.stream.aborted
+        assert len(home.broker.slices) == 0
+        client.stream.lose()
+        home.pump()
+        assert home.broker.counters.connections == 0
 
     def test_the_end_of_a_prefix_looks_at_its_topics_only(self) -> None:
         home = house()

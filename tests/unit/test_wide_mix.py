@@ -17,6 +17,7 @@ from pubsub.broker.combination_cache import PastCombinations
 from pubsub.broker.dispatcher import Dispatcher
 from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.slices import Slices
+from pubsub.broker.topic_mix import TopicMix
 from pubsub.broker.topics import Topic
 from pubsub.broker.wide_mix import WideMix, WideRead
 from pubsub.kernel import Columns
@@ -334,6 +335,19 @@ class MemoryTests(WideCase):
             self.work()
         assert self.mixes._wide._routed < 0
         assert self.mixes._wide._mix is None
+
+    def test_audiences_that_cannot_be_made_once(self) -> None:
+        """They are looked for again, like those that were too many."""
+        failing = patch.object(TopicMix, "prepare", side_effect=MemoryError("no memory"))
+        with failing:
+            self.read("a", "b")
+            self.work()
+        assert len(self.flushLoggedErrors(MemoryError)) == 1  # type: ignore[no-untyped-call]
+        assert self.broker.memory.used < 100_000
+        for _ in range(wide_mix._PATIENCE + 2):
+            self.read("a", "b")
+            self.work()
+        assert self.is_wide("a", "b")
 
     def test_work_under_way_ends_with_it(self) -> None:
         self.read("a", "b")

@@ -167,7 +167,7 @@ class RheosConnection(Connection):
             self._arriving.append(client)
             return
         self._arriving = [client]
-        work = self._shared.clients.move(self._arriving)
+        work = self.ending_on_error(self._shared.clients.move(self._arriving))
         self._moving = self.listener.slices.run(work, self._moved)
         if self._moving is None:
             self._arriving = None

@@ -242,7 +242,7 @@ class ZmtpConnection(Connection):
         For requests that cost much more than their few bytes, as one read may hold thousands. The
         work has to look at ``closing`` after each step, as a step can end the connection.
         """
-        self._work = self.listener.slices.run(work, self._carried_out)
+        self._work = self.listener.slices.run(self.ending_on_error(work), self._carried_out)
         if self._work is not None or not self._has_room:
             self._paused = True
             self.hold("request")
