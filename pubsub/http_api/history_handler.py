@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import islice
@@ -24,6 +23,7 @@ from pubsub.http_api.stream_formats import (
     Format,
     JsonLines,
     StoredMessages,
+    has_arrow,
     need_arrow,
 )
 from pubsub.http_api.stream_places import StreamPlaces
@@ -135,7 +135,7 @@ class HistoryHandler:
             topics = frozenset(parameters.texts(topics_key))
             await self._listener.slices.finish(access.check_read(topics))
         requested = await self._range(parameters, topics)
-        if parameters.word("format", *_FORMATS) == _FORMATS[0] and "pyarrow" not in sys.modules:
+        if parameters.word("format", *_FORMATS) == _FORMATS[0] and not has_arrow():
             # In a thread, as its import takes long.
             await self._run_in_thread(need_arrow)
         if request.client_left:

@@ -6,10 +6,13 @@ All methods run in threads, one after another for each stream.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pubsub.http_api.api_error import NOT_IMPLEMENTED, ApiError
+from twisted.logger import Logger
+
+from pubsub.http_api.api_error import NOT_IMPLEMENTED, UNAVAILABLE, ApiError
 from pubsub.http_api.message_rows import names_of, rows_of
 from pubsub.store.block import decode_block
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from pubsub.http_api.follow_start import HistoryGap
     from pubsub.store.parcel import Parcel
 
+log = Logger()
 ARROW, JSONL = "application/vnd.apache.arrow.stream", "application/x-ndjson"
 DAMAGED = "damaged"
 """Key of a record batch's metadata with the damaged range of offsets, [start, stop]."""
@@ -123,7 +127,7 @@ class _Sink:
 
 
 class ArrowStream:
-    """Record batches; raises ApiError if the extra ``arrow`` is not installed."""
+    """Record batches; raises ApiError like ``need_arrow``, which is called in a thread before."""
 
     content_type = ARROW
 
@@ -157,15 +161,34 @@ class ArrowStream:
         return self._sink.take()
 
 
+def has_arrow() -> bool:
+    """Return whether ``need_arrow`` need not import anything, nor wait for a thread that does."""
+    return hasattr(sys.modules.get("pubsub.store.arrow"), "batches")
+
+
 def need_arrow() -> Any:
-    """Return pyarrow with its module ``ipc``; raises ApiError if it is not installed."""
+    """Return pyarrow with its module ``ipc``, and import what else needs it; raises ApiError.
+
+    The first call takes long, and needs some 100 MB of address space.
+    """
     try:
         import pyarrow
         import pyarrow.ipc
-    except ImportError:
+
+        import pubsub.store.arrow  # noqa: F401
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "pyarrow":
+            raise ApiError(
+                NOT_IMPLEMENTED,
+                "no-arrow",
+                "pyarrow is not installed here; install pubsub-broker[arrow] or request "
+                "format=jsonl",
+            ) from None
+        log.warn("http: pyarrow cannot be loaded: {reason}", reason=repr(error))
         raise ApiError(
-            NOT_IMPLEMENTED,
-            "no-arrow",
-            "pyarrow is not installed here; install pubsub-broker[arrow] or request format=jsonl",
+            UNAVAILABLE,
+            "arrow-failed",
+            "pyarrow cannot be loaded, for lack of memory or because its installation is damaged; "
+            "request format=jsonl",
         ) from None
     return pyarrow

@@ -181,6 +181,23 @@ class WithoutArrowTests(HouseCase):
         assert len(self.house.get("/v1/history?start=0&format=jsonl").lines) == 3
 
 
+class FailingArrowTests(HouseCase):
+    """The extra arrow is installed, and cannot be imported for lack of memory"""
+
+    def test_the_import_is_tried_again(self) -> None:
+        for error in (ImportError("libarrow.so: cannot map"), MemoryError()):
+            finder = mock.Mock()
+            finder.find_spec.side_effect = error
+            loaded = {k: v for k, v in sys.modules.items() if k != "pubsub.store.arrow"}
+            with (
+                mock.patch.dict(sys.modules, loaded, clear=True),
+                mock.patch.object(sys, "meta_path", [finder]),
+            ):
+                answer = self.house.get("/v1/history?start=0")
+            assert answer.error == (503, "arrow-failed")
+        assert self.house.get("/v1/history?start=0").status == 200
+
+
 class RuleTests(SynchronousTestCase):
     """The table [[access]]"""
 
