@@ -212,7 +212,10 @@ class OthersTests(CursorCase):
         assert self.broker.counters.drop_reasons["expired"] == 0
 
     def test_an_eviction_may_end_the_subscriber_itself(self) -> None:
-        self.crowd(lambda reason: self.box.shut("slow-consumer"))
+        def end(reason: str) -> None:
+            self.box.shut("slow-consumer")
+
+        self.crowd(end)
         self.publish_in_the_tick_of_the_page()
         assert self.news.groups == {}
         assert self.broker.router.subscriptions == 1

@@ -9,12 +9,18 @@ from pubsub.protocols.spot.broker_commands import HistoryPage, Read, encode_brok
 from tests.unit.brokers import World, publish, subscribe
 from tests.unit.committed_history import SlowDisk
 from tests.unit.spot_nodes import NODE, pages, units
-from tests.unit.streams import logged
+from tests.unit.streams import ROOM, logged
 
 
 def read(offset: int, epoch: str, topic: bytes = b"t") -> bytes:
     """Return READ."""
     return encode_broker_command(Read(topic, epoch.encode(), offset))
+
+
+def long_publish(topic: bytes, start: bytes) -> bytes:
+    """Return PUBLISH of more than a transport takes at once; the payload begins with ``start``."""
+    head = publish(topic, b"")[:-2]
+    return head + b"\x02" + (2 * ROOM).to_bytes(8, "big") + start.ljust(2 * ROOM)
 
 
 class PageCase(SynchronousTestCase):
@@ -117,14 +123,29 @@ class BehindTests(PageCase):
             self.peer.stream.read(on=False)
             received += self.peer.take()
             self.b.pump()
-        self.check(bytes(received))
+        self.check(bytes(received), 1500)
 
-    def check(self, received: bytes) -> None:
-        """Check that the messages before the page's end are before the page."""
-        found = list(units(received))
+    def test_the_messages_of_the_present_tick_may_fill_the_transport(self) -> None:
+        self.open()
+        self.peer.send(subscribe(b"t"))
+        self.peer.stream.stop_reading()
+        self.client.send(long_publish(b"t", b"0001"))
+        self.peer.send(read(0, ""))
+        self.client.stream.feed(long_publish(b"t", b"0002"))
+        self.peer.stream.read(on=False)
+        received = bytearray(self.peer.take())
+        self.client.send(publish(b"t", b"0003"))
+        while self.peer.stream.buffered:
+            self.peer.stream.read(on=False)
+            received += self.peer.take()
+            self.b.pump()
+        self.check(bytes(received), 4)
+
+    def check(self, received: bytes, stop: int) -> None:
+        """Check that the messages before the page's end, and no others, are before the page."""
+        found = [one for one in units(received) if one.frames[1] in (b"\x01", b"\x09")]
         at = [index for index, one in enumerate(found) if one.frames[1] == b"\x09"]
         (page,) = pages(received)
-        assert len(found) == 1500
         numbers = [int(one.frames[3][:4]) for one in found if one.frames[1] == b"\x01"]
-        assert numbers == list(range(1, 1500))
+        assert numbers == list(range(1, stop))
         assert at == [page.end - 1]

@@ -63,8 +63,7 @@ class HistoryPages:
         """Report where the history begins and ends, after all messages delivered before."""
         waits, self._beginning = self._beginning is not None, (request, topic)
         if not waits:
-            outbox = self._deliver_all()
-            outbox.when_drained(self._begun)
+            self._begin_when_drained()
 
     def _deliver_all(self) -> Outbox:
         """Return the peer's outbox, with all messages that were published so far."""
@@ -74,11 +73,20 @@ class HistoryPages:
         connection.listener.router.flush()
         return outbox
 
-    def _begun(self) -> None:
-        beginning, self._beginning = self._beginning, None
-        if beginning is None or self._connection.closing:
+    def _begin_when_drained(self) -> None:
+        if self._beginning is None or self._connection.closing:
+            self._beginning = None
             return
-        (request, topic), outbox = beginning, self._deliver_all()
+        outbox = self._deliver_all()
+        if outbox.drained:
+            self._begun(outbox)
+        else:
+            # The reply would wait, too, and later messages would overtake it.
+            outbox.when_drained(self._begin_when_drained)
+
+    def _begun(self, outbox: Outbox) -> None:
+        assert self._beginning is not None
+        (request, topic), self._beginning = self._beginning, None
         store = self._connection.listener.store
         end = store.next_offset
         is_subscribed = topic in outbox.subscriptions or outbox.is_behind(topic)
