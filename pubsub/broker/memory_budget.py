@@ -95,6 +95,10 @@ class MemoryBudget:
         self._aside += nbytes
         self.add(nbytes)
 
+    def part(self, number: int) -> int:
+        """Return the bytes of a ``number``-th part of the bound."""
+        return self.limit // number if self.limit else maxsize
+
     @property
     def work_limit(self) -> int:
         """The largest amount for the work on one request: half of the unreserved bytes."""

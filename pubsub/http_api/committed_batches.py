@@ -22,7 +22,11 @@ UNOWNED_COMMITS = "commits"
 """The table of earlier versions, which did not record owners: keys are queries."""
 MAX_QUERIES = 10_000
 """Queries that are remembered of each subject, and of all clients without a token together."""
-_QUERY_BYTES = 1000
+_QUERY_BYTES = 1500
+# All queries take at most this part of max-memory.
+_SHARE = 8
+# Queries that are forgotten with a commit, at most.
+_FORGOTTEN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,8 @@ class CommittedBatches:
         self._store = store
         self._memory = memory
         self._owners: dict[str | None, _Queries] = {}
+        # The queries of all owners, in the order of their last commits.
+        self._order: dict[tuple[str | None, str], None] = {}
         self._unowned: dict[str, Commit] = {}
 
     def restore(self) -> None:
@@ -102,20 +108,33 @@ class CommittedBatches:
 
         An owner with more than MAX_QUERIES loses the oldest one. Of clients without a token it is
         the oldest of the address that has the most, so that no address can push out the others'.
+        If those of all owners take more than their part of the memory, the oldest of all is lost.
         """
         self._add(owner, query, commit)
         self._store.put(COMMITS, _key(owner, query), json.dumps(asdict(commit)).encode())
         queries = self._owners[owner]
         if len(queries.commits) > MAX_QUERIES:
-            oldest = queries.oldest()
-            queries.remove(oldest)
-            self._memory.free(_QUERY_BYTES)
-            self._store.delete(COMMITS, _key(owner, oldest))
+            self._forget(owner, queries.oldest())
+        # An earlier version, or a larger max-memory, may have left many more: some at a time.
+        for _ in range(_FORGOTTEN):
+            if len(self._order) * _QUERY_BYTES > self._memory.part(_SHARE):
+                self._forget(*next(iter(self._order)))
+
+    def _forget(self, owner: str | None, query: str) -> None:
+        queries = self._owners[owner]
+        queries.remove(query)
+        if not queries.commits:
+            del self._owners[owner]
+        del self._order[owner, query]
+        self._memory.free(_QUERY_BYTES)
+        self._store.delete(COMMITS, _key(owner, query))
 
     def _add(self, owner: str | None, query: str, commit: Commit) -> None:
         queries = self._owners.setdefault(owner, _Queries())
         before = len(queries.commits)
         queries.add(query, commit)
+        self._order.pop((owner, query), None)
+        self._order[owner, query] = None
         self._memory.add(_QUERY_BYTES * (len(queries.commits) - before))
 
 

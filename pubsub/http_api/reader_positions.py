@@ -41,6 +41,8 @@ OWNED_READERS = "owned-readers"
 """The table with all others; keys are the owner and the name as a JSON list."""
 PREFIX = b"/v1/readers/"
 _READER_BYTES = 1500
+# All positions take at most this part of max-memory: they stay until someone deletes them.
+_SHARE = 4
 # Readers that one look-up in the sorted list takes.
 _PAGE = 64
 _DIGITS = 4
@@ -238,7 +240,14 @@ class ReaderPositions:
         if self._counts[owner] >= limit:
             message = f"limit reached: {limit} readers; delete one or raise --admin-max-readers"
             raise ApiError(FULL, "limit-reached", message)
-        self._listener.memory.reserve(_READER_BYTES)
+        memory = self._listener.memory
+        if (len(self._known) + 1) * _READER_BYTES > memory.part(_SHARE):
+            message = (
+                f"limit reached: the readers of all owners, {len(self._known)}, take a quarter of "
+                "max-memory; delete some of them or raise it"
+            )
+            raise ApiError(FULL, "limit-reached", message)
+        memory.reserve(_READER_BYTES)
         self._counts[owner] += 1
 
     async def delete(self, request: ApiRequest) -> None:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 from unittest.mock import patch
 
+from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.http_api import committed_batches
 from pubsub.http_api.committed_batches import COMMITS, UNOWNED_COMMITS
 from pubsub.http_api.reader_positions import READERS, _KnownReaders
@@ -68,13 +69,27 @@ class QueryTests(OwnershipCase):
         assert self.write(b"bob", query="b8", token=self.bob).json["duplicate"] is True
         assert len(list(self.house.store.items(COMMITS))) == 1 + 3 + 3 + 1
 
+    def test_the_queries_of_all_clients_are_bounded(self) -> None:
+        """Those that have committed last stay: any number of subjects may come over time."""
+        with patch.object(MemoryBudget, "part", lambda _memory, number: 8 * 4500 // number):
+            for number in range(3):
+                self.write(b"1", query=f"q{number}", token=self.house.token(sub=f"s{number}"))
+            self.write(b"2", query="q0", batch=1, token=self.house.token(sub="s0"))
+            before = self.held()
+            self.write(b"3", token=self.ada)
+            assert self.held() == before
+        found = [json.loads(key)[0] for key, _ in self.house.store.items(COMMITS)]
+        assert sorted(found) == ["ada", "s0", "s2"]
+        again = self.write(b"2", query="q0", batch=1, token=self.house.token(sub="s0"))
+        assert again.json["duplicate"] is True
+
     def test_memory_is_charged(self) -> None:
         self.write(b"1", token=self.ada)
         before = self.held()
         self.write(b"2", batch=1, token=self.ada)
         assert self.held() == before
         self.write(b"1", token=self.bob)
-        assert self.held() == before + 1000
+        assert self.held() == before + 1500
 
 
 class RestartTests(OwnershipCase):
@@ -200,6 +215,18 @@ class ReaderTests(OwnershipCase):
         self.house = WebHouse(store=store, max_readers=1)
         assert self.found(token=self.ada) == [("r", None, 1), ("r", "ada", 2)]
         assert self.put("s", 0, token=self.ada).error == (507, "limit-reached")
+
+    def test_the_readers_of_all_owners_are_bounded(self) -> None:
+        """Any number of subjects may come over time, and their positions stay."""
+        with patch.object(MemoryBudget, "part", lambda _memory, number: 4 * 3000 // number):
+            for owner in (self.ada, self.bob):
+                assert self.put("r", 1, token=owner).status == 204
+            refused = self.put("r", 1)
+            assert refused.error == (507, "limit-reached")
+            assert "all owners" in refused.json["message"]
+            assert self.put("r", 2, token=self.ada).status == 204
+            self.ask("DELETE", "r", token=self.bob)
+            assert self.put("r", 1).status == 204
 
     def test_memory_is_charged(self) -> None:
         before = self.held()
