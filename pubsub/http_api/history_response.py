@@ -20,9 +20,8 @@ from zope.interface import implementer
 from pubsub.broker.access import RESERVED
 from pubsub.broker.history_reads import read_history
 from pubsub.http_api.request_access import RequestAccess
-from pubsub.http_api.stream_formats import (
-    Format,
-)
+from pubsub.http_api.stream_formats import Format
+from pubsub.http_api.stream_places import STREAM_BYTES
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
@@ -35,8 +34,9 @@ RunInThread = Callable[[Callable[[], Any]], "Deferred[Any]"]
 """Runs a call in a thread; the Deferred fires with its result."""
 _PARCEL_BYTES = 1024**2
 # Bytes of payloads that are encoded at a time. The arrays of a block are made for each part of it,
-# so that smaller ones would take longer.
-_PART_BYTES = 4 * 1024**2
+# so that smaller ones would take longer, unless its messages are few.
+_PART_BYTES, _FEW_PART_BYTES = 4 * 1024**2, 1024**2
+_FEW = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,9 @@ class HistoryResponse:
         self._format = format
         self.stalled_since: float | None = None
         """When the transport had more than it could send; None while the client reads."""
+        # Bytes of the parcel, of what waits encoded, and of what the transport has not sent; and
+        # those of them that are charged beside the stream's place.
+        self._parcel_bytes = self._encoded = self._unsent = self._charged = 0
         self._ended = False
         self._waiting: Deferred[None] | None = None
         self._timeout: IDelayedCall | None = None
@@ -92,6 +95,8 @@ class HistoryResponse:
                 self._cut("internal error")
         finally:
             self._cancel_timeout()
+            self._encoded = self._unsent = 0
+            self._charge()
         if not self._ended:
             self._channel.cut = None
             self._request.unregisterProducer()
@@ -116,27 +121,47 @@ class HistoryResponse:
             await self._write(self._format.end)
 
     async def _write_parcel(self, parcel: Parcel) -> None:
-        # Those of a usual parcel are counted with the stream.
-        more = max(parcel.nbytes - 2 * _PARCEL_BYTES, 0)
-        self._listener.memory.add(more)
+        self._parcel_bytes = parcel.nbytes
+        self._charge()
         try:
             if self._range.between is not None:
                 parcel = await self._run_in_thread(partial(self._range.between.of, parcel))
-            for part in parcel.divided(_PART_BYTES):
+            are_few = sum([block.stop - block.base for block, _ in parcel.blocks]) <= _FEW
+            for part in parcel.divided(_FEW_PART_BYTES if are_few else _PART_BYTES):
                 if self._ended:
                     return
                 await self._write(partial(self._format.encode, part))
         finally:
-            self._listener.memory.free(more)
+            self._parcel_bytes = 0
+            self._charge()
+
+    def _charge(self) -> None:
+        """Charge what the stream holds beyond the bytes of its place.
+
+        Encoded messages may be several times as large as their payloads.
+        """
+        before = self._charged
+        held = self._parcel_bytes + self._encoded + self._unsent
+        self._charged = max(held - STREAM_BYTES, 0)
+        memory = self._listener.memory
+        if self._charged > before:
+            memory.add(self._charged - before)
+        elif self._charged < before:
+            memory.free(before - self._charged)
 
     async def _write(self, make: Callable[[], bytes]) -> None:
         # Encoded while the parcel before it is being sent.
         data = await self._run_in_thread(make)
         if self.stalled_since is not None and not self._ended:
+            self._encoded = len(data)
+            self._charge()
             self._waiting = Deferred()
             await self._waiting
+            self._encoded = 0
         if data and not self._ended:
             self._request.write(data)
+            self._unsent = len(data) if self.stalled_since is not None else 0
+        self._charge()
 
     def _is_requested(self, name: str) -> bool:
         """Return whether this topic is read; reserved topics must be requested by name."""
@@ -166,6 +191,8 @@ class HistoryResponse:
     def resumeProducing(self) -> None:
         """See IPushProducer."""
         self.stalled_since = None
+        self._unsent = 0
+        self._charge()
         self._cancel_timeout()
         self._wake()
 

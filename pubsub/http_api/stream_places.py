@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
 
 STREAM_BYTES = 3 * 1024 * 1024
-"""Bytes of memory that a stream takes: two parcels, and one that is being encoded."""
+"""Bytes of memory that a stream takes: a parcel, one encoded, and one in the transport."""
 # Seconds without reading after which a stream can be displaced.
 _STALLED_SECONDS = 1.0
 

@@ -25,11 +25,11 @@ class StreamTests(SynchronousTestCase):
         self.house = big_house(max_streams=8)
         self.slow: list[WebClient] = []
 
-    def read_slowly(self, host: str = "192.0.2.7", **given: Any) -> WebClient:
+    def read_slowly(self, host: str = "192.0.2.7", target: str = ALL, **given: Any) -> WebClient:
         """Begin to read, but do not take the output."""
         client = self.house.connect(host)
         client.stream.stop_reading()
-        client.ask("GET", ALL, **given)
+        client.ask("GET", target, **given)
         return client
 
     def refused(self, host: str = "192.0.2.7", **given: Any) -> bool:
@@ -88,10 +88,31 @@ class StreamTests(SynchronousTestCase):
         assert not self.refused(OTHER)
         assert [client.stream.aborted for client in self.slow] == [True] + [False] * 7
 
+    def test_what_a_stream_holds_is_charged(self) -> None:
+        """Each byte of the payloads takes six in JSON."""
+        memory = self.house.broker.memory
+        for target in (ALL, f"{ALL}&format=jsonl"):
+            before = memory.used + CONNECTION_BYTES
+            client = self.read_slowly(target=target)
+            for _ in range(2):
+                self.house.pass_time(5)
+                # The parcel, a part of it that is encoded, and another one in the transport.
+                held = 2 * len(BIG) + 2 * len(client.stream.buffered)
+                assert 0.99 < (memory.used - before) / held < 1.01
+                client.stream.read(on=False)
+            client.stream.read()
+            self.house.pass_time(5)
+            assert client.answer().complete
+            assert memory.used == before
+            client.stream.lose()
+        assert memory.used == before - CONNECTION_BYTES
+
     def test_streams_are_charged(self) -> None:
         memory = self.house.broker.memory
         before = memory.used
-        client = self.read_slowly()
+        self.house.publish("small", bytes(100_000))
+        before = memory.used
+        client = self.read_slowly(target="/v1/history?start=12")
         assert memory.used == before + CONNECTION_BYTES + STREAM_BYTES
         client.stream.lose()
         assert memory.used == before
