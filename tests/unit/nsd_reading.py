@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from pubsub.protocols.nsd.client import NsdWire
+from pubsub.protocols.nsd.client_subscriber import NsdSession
 from pubsub.wire.client_events import Interest, Opened, Subscribed
 from pubsub.wire.client_wire import Role, WireConnection, WireOptions
 from tests.unit.nsd_lines import NOTHING, error, get
@@ -27,6 +28,13 @@ def identity(topic: str) -> str:
     connection.unsubscribe(Interest(topic))
     name: str = json.loads(connection.take_output())["identity"]
     return name
+
+
+def own_identity(connection: WireConnection, topic: str) -> str:
+    """Return the identity of the session of ``connection`` for a topic."""
+    session = connection.session
+    assert isinstance(session, NsdSession)
+    return WIRE._identity(topic, session.own)
 
 
 READER, SPORT_READER = identity("news"), identity("sport")

@@ -30,6 +30,7 @@ from tests.unit.nsd_reading import (
     make_wire,
     message,
     opened,
+    own_identity,
     position,
     subscribed,
     subscribing,
@@ -94,6 +95,26 @@ class BrokerTests(SynchronousTestCase):
         assert flat(self.polled(reader)) == [("sport", b"bob", b"s2")]
         assert reader.take_sent() == get(SPORT_READER, 2)
 
+    def test_the_end_of_another_subscription_to_the_topic(self) -> None:
+        """A client has a connection of its own for each subscription with a start."""
+        for wire in (WIRE, make_wire(b"")):
+            house = Nsd()
+            readers = [self.reader(house, wire) for _ in range(3)]
+            interests = (NEWS, Interest("news", start=0), Interest("news", start=0))
+            for reader, interest in zip(readers, interests, strict=True):
+                reader.connection.subscribe(interest)
+                reader.settle()
+            readers[1].connection.unsubscribe(interests[1])
+            readers[1].connection.close()
+            readers[1].settle()
+            self.publish(house, "news", b"1")
+            for reader in (readers[0], readers[2]):
+                assert flat(self.polled(reader)) == [("news", b"bob", b"1")]
+            readers[2].connection.close()
+            readers[2].settle()
+            self.publish(house, "news", b"2")
+            assert flat(self.polled(readers[0])) == [("news", b"bob", b"2")]
+
     def test_a_topic_that_is_subscribed_to_again(self) -> None:
         """It is one subscription, whose position stays: nothing is polled or delivered twice."""
         house = Nsd()
@@ -141,7 +162,8 @@ class BrokerTests(SynchronousTestCase):
             refusal = NotSubscribed(beyond, "the history ends at offset 2")
             events = reader.take()
             assert events == [Opened(), refusal if refused else Subscribed(beyond)]
-            left = reader.take_sent().endswith(unsubscribe(READER, "news"))
+            own = own_identity(reader.connection, "news")
+            left = reader.take_sent().endswith(unsubscribe(own, "news"))
             assert left == refused
 
     def test_the_next_connection_continues(self) -> None:
@@ -245,7 +267,7 @@ class PositionTests(SynchronousTestCase):
         connection.subscribe(start)
         connection.take_output()
         assert connection.receive(SUCCESS) == [Subscribed(start)]
-        assert connection.take_output() == get(READER, 4)
+        assert connection.take_output() == get(own_identity(connection, "news"), 4)
 
     def test_an_epoch_that_cannot_be_sent_back(self) -> None:
         for epoch, sent in (("\ud800", "?"), (5, "")):
@@ -283,7 +305,9 @@ class UnsubscribeTests(SynchronousTestCase):
             assert connection.receive(position(4)) == [Subscribed(NEWS)]
 
     def test_another_start_that_is_not_accepted_yet(self) -> None:
-        connection = subscribed(NEWS)
-        connection.subscribe(Interest("news", start=0))
-        connection.unsubscribe(NEWS)
-        assert connection.take_output() == subscribing()
+        one = Interest("news", start=0)
+        connection = subscribed(one)
+        connection.subscribe(Interest("news", start=1))
+        connection.take_output()
+        connection.unsubscribe(one)
+        assert connection.take_output() == b""

@@ -80,10 +80,13 @@ class NsdWire(ClientWire):
         known = session if isinstance(session, NsdSession) else None
         return NsdSubscriber(self._identity, known, bool(self._name), self._login)
 
-    def _identity(self, topic: str) -> str:
-        """Return the identity under which a topic is read: short for any names."""
-        text = f"{self._identities}\n{topic}".encode()
-        return f"reader-{hashlib.sha256(text).hexdigest()[:32]}"
+    def _identity(self, topic: str, own: str) -> str:
+        """Return the identity under which a topic is read: short for any names.
+
+        ``own`` is the mark of a session, or empty if the next one has the same identity.
+        """
+        text = f"{self._identities}\n{topic}" + (f"\n{own}" if own else "")
+        return f"reader-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
 CLIENT = ClientSide(NsdWire, columns=("key",), port=7071, logs_in=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,9 +55,10 @@ class ReadPosition:
 
 @dataclass(slots=True)
 class NsdSession:
-    """The positions from which the next connection continues."""
+    """The positions from which the next connection continues; ``own`` is in its identities."""
 
     positions: dict[Interest, ReadPosition] = field(default_factory=dict)
+    own: str = field(default_factory=lambda: secrets.token_hex(8))
 
 
 @dataclass(slots=True)
@@ -86,13 +88,13 @@ class _Other:
 
 
 class NsdSubscriber(NsdClientConnection):
-    """Polls the topics; ``identity`` returns the identity for a topic."""
+    """Polls the topics; ``identity`` returns that for a topic and the mark of a session, if any."""
 
     session: NsdSession
 
     def __init__(
         self,
-        identity: Callable[[str], str],
+        identity: Callable[[str, str], str],
         session: NsdSession | None,
         keep: bool,
         login: UserLogin | None = None,
@@ -108,6 +110,16 @@ class NsdSubscriber(NsdClientConnection):
         # The topic whose list is arriving.
         self._list: _PolledTopic | None = None
         self._pause = _SHORTEST_POLL
+
+    def _is_kept(self, interest: Interest) -> bool:
+        return self._keep and interest.start is None
+
+    def _reader(self, interest: Interest) -> str:
+        """Return the identity for ``interest``.
+
+        A client has a connection for each subscription with a start: none ends that of another.
+        """
+        return self._identity(interest.name, "" if self._is_kept(interest) else self.session.own)
 
     # Requests
 
@@ -125,7 +137,7 @@ class NsdSubscriber(NsdClientConnection):
 
     def _subscribe(self, request: _SubscribeRequest) -> None:
         name = request.interest.name
-        fields = {"identity": self._identity(name), "channel": name, "position": True}
+        fields = {"identity": self._reader(request.interest), "channel": name, "position": True}
         known = self.session.positions.get(request.interest)
         if known is not None:
             fields |= {"epoch": known.epoch, "after": known.after}
@@ -139,22 +151,23 @@ class NsdSubscriber(NsdClientConnection):
         self.session.positions.pop(interest, None)
         if (request := self._requested.pop(interest, None)) is not None:
             request.wanted = False
+        shared = interest.name, self._is_kept(interest)
+        # Subscriptions to one topic with different starts may share an identity.
         others = (*self._topics, *self._requested)
-        # Subscriptions to one topic with different starts share an identity.
-        if all(other.name != interest.name for other in others):
-            self._forget(interest.name)
+        if all((other.name, self._is_kept(other)) != shared for other in others):
+            self._forget(interest)
         return False
 
-    def _forget(self, name: str) -> None:
+    def _forget(self, interest: Interest) -> None:
         self.waiting.append(_Other())
-        identity = self._identity(name)
+        identity, name = self._reader(interest), interest.name
         self.send(line(_class="UnsubscribeRequest", identity=identity, channel=name))
 
     def close(self) -> None:
         """See ``WireConnection``. Identities that are made up are not left behind."""
-        if not self._keep:
-            for interest in self._topics:
-                self._forget(interest.name)
+        for interest in self._topics:
+            if not self._is_kept(interest):
+                self._forget(interest)
 
     def wake(self) -> list[WireEvent]:
         """See ``WireConnection``: poll again."""
@@ -297,7 +310,7 @@ class NsdSubscriber(NsdClientConnection):
         elif known is not None and after < known.after:
             events.append(Missed(interest.name, "a crash of the broker has lost messages"))
         self.session.positions[interest] = ReadPosition(after, epoch)
-        topic = self._topics[interest] = _PolledTopic(interest, self._identity(interest.name))
+        topic = self._topics[interest] = _PolledTopic(interest, self._reader(interest))
         events.append(Subscribed(interest))
         self._poll(topic)
 
