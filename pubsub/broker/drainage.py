@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import Deferred, TimeoutError, maybeDeferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 if TYPE_CHECKING:
     from pubsub.broker.client_registry import ClientRegistry
+    from pubsub.broker.queue_keys import QueueKeys
     from pubsub.broker.router import Router
     from pubsub.broker.session_sharing import SessionSharing
     from pubsub.interfaces import ConnectedClient
@@ -31,6 +32,10 @@ def report_failure(failure: Failure) -> None:
     log.failure("the connections could not be drained", failure)
 
 
+def _trap_timeout(failure: Failure) -> None:
+    failure.trap(TimeoutError)
+
+
 class Drainage:
     """Drains clients, and aborts those that are left after ``seconds``.
 
@@ -42,6 +47,7 @@ class Drainage:
         clock: IReactorTime,
         router: Router,
         clients: ClientRegistry,
+        keys: QueueKeys,
         seconds: float,
         listeners: Sequence[Drained],
         remove: Callable[[Any], Deferred[None]],
@@ -58,6 +64,7 @@ class Drainage:
         self._clock = clock
         self._router = router
         self._clients = clients
+        self._keys = keys
 
     def reconfigure(self, settings: Mapping[str, Any]) -> None:
         """Apply the setting ``stop-timeout``."""
@@ -81,13 +88,30 @@ class Drainage:
     def leave(
         self, sharing: SessionSharing | None, then: Callable[[], Deferred[None]]
     ) -> Deferred[None]:
-        """Leave the sessions to other brokers, if they are shared; call ``then`` afterwards."""
+        """Begin to stop: leave the sessions to other brokers, if they are shared; call ``then``.
+
+        Before clients are drained, subscribers are told the queue keys that are being written.
+        """
+        self.draining, self.keeps_running = True, False
         if sharing is None:
-            return maybeDeferred(then)
+            return maybeDeferred(then).addCallback(lambda _: self._settle())
+        return self._settle().addCallback(lambda _: self._leave_shared(sharing, then))
+
+    def _leave_shared(
+        self, sharing: SessionSharing, then: Callable[[], Deferred[None]]
+    ) -> Deferred[None]:
         self._router.finish()
         sharing.leaving()
         drained = maybeDeferred(self.drain, self._clients)
         return drained.addCallback(lambda _: sharing.leave()).addCallback(lambda _: then())
+
+    def _settle(self) -> Deferred[None]:
+        settled = Deferred.fromCoroutine(self._keys.settle())
+        if not settled.called:
+            # A disk that does not answer holds up the end, but not the clients.
+            settled.addTimeout(self.seconds, self._clock)
+            settled.addErrback(_trap_timeout)
+        return settled
 
     def abort(self, clients: Iterable[ConnectedClient]) -> None:
         """Close those of ``clients`` that are left at once."""

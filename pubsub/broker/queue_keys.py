@@ -11,21 +11,23 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from twisted.internet.defer import Deferred
+
+from pubsub.broker.history_reads import all_on_disk
 from pubsub.broker.queue_key_hashing import SALT_BYTES, QueueKeyHasher
 from pubsub.broker.topics import KeyChange
+from pubsub.errors import HistoryUnavailable, WrongKey
 
 if TYPE_CHECKING:
-    from twisted.internet.defer import Deferred
-
     from pubsub.broker.audit import AuditLog
     from pubsub.broker.router import Router
     from pubsub.broker.tokens import TokenVerifier
     from pubsub.broker.topics import Topic
-    from pubsub.interfaces import IStore
+    from pubsub.interfaces import IStore, Value
 
 KEYS = "queue-keys"
 """The table of the store's metadata with the hashed keys; ``SALT`` has their salt."""
@@ -47,6 +49,9 @@ class QueueKeys:
         # UNKNOWN if only the hash is known.
         self._keys: dict[str, bytes] = {}
         self._hashes: dict[str, bytes] = {}
+        # The topics whose new key is being written; each has a value of its own, which is taken
+        # away if the key changes in another way meanwhile.
+        self._rotations: dict[str, object] = {}
         self._hasher = QueueKeyHasher(secrets.token_bytes(SALT_BYTES))
         self._store = store
         self.exclusive: set[str] = set()
@@ -116,40 +121,82 @@ class QueueKeys:
         self, topic: Topic, key: bytes, subject: str, client: str
     ) -> Deferred[tuple[int, int]]:
         """Set the key of a topic that has none; subscriptions without it end. See ``rotate``."""
-        self._set(topic, key)
+        self._keep(topic.name, key)
+        # The store hashes it in a thread.
+        self._store.put(KEYS, topic.name, partial(self._hasher.hash, key))
         return self._recheck("create", topic, KeyChange(None, key), subject, client)
 
     def rotate(
-        self, topic: Topic, key: bytes, subject: str, client: str
+        self, topic: Topic, key: bytes, subject: str, client: str, agreed: bool = False
     ) -> Deferred[tuple[int, int]]:
-        """Replace the topic's key at once.
+        """Replace the topic's key as soon as the new one is on disk.
 
-        Messages that are published afterwards are only for subscriptions that stay. The result is
-        how many do and how many end, when all are rechecked.
+        So no subscriber is told a key that the broker does not know after a crash. Messages that
+        are published from then on are only for subscriptions that stay. The result is how many do
+        and how many end, when all are rechecked.
+
+        Fails with WrongKey if another change is first, and with HistoryUnavailable if the key
+        cannot be written; nothing is changed then. Other brokers may have ``agreed`` upon the key:
+        it does not fail then, and a topic that has another key or has ended is left as it is.
         """
-        old = self._keys[topic.name]
-        self._set(topic, key)
-        self._tokens.forget_key(old)
-        return self._recheck("rotate", topic, KeyChange(old, key), subject, client)
+        hashed = partial(self._hasher.hash, key)
+        rotated = self._rotate(topic, key, hashed, agreed)
+        return Deferred.fromCoroutine(self._report(rotated, topic, subject, client))
 
     def adopt(self, topic: Topic, hashed: bytes, key: bytes) -> Deferred[tuple[int, int]]:
         """Another broker has set or replaced the topic's key: ``hashed``, with its salt.
 
-        ``key`` is empty if only the hash is known; the subscriptions with the old key end then.
+        ``key`` is empty if only the hash is known; the subscriptions with the old key end then. An
+        open topic is closed at once, and a key is replaced as by ``rotate``.
         """
-        old = self._keys.get(topic.name)
-        self._keys[topic.name] = key or _UNKNOWN
-        self.version += 1
-        if key:
-            self._hashes.pop(topic.name, None)
-        else:
-            self._hashes[topic.name] = hashed
+        if topic in self:
+            rotated = self._rotate(topic, key, hashed, True)
+            return Deferred.fromCoroutine(self._report(rotated, topic, "", "backplane"))
+        self._keep(topic.name, key, hashed)
         self._store.put(KEYS, topic.name, hashed)
+        return self._recheck("create", topic, KeyChange(None, key), "", "backplane")
+
+    async def _rotate(
+        self, topic: Topic, key: bytes, hashed: Value, agreed: bool
+    ) -> KeyChange | None:
+        """Write the key, then use it; None if the topic has another key by then or has ended."""
+        name, mark = topic.name, object()
+        if name in self._rotations and not agreed:
+            raise WrongKey("another request replaces the queue key")
+        self._rotations[name] = mark
+        self._store.put(KEYS, name, hashed)
+        is_stored = await all_on_disk(self._store)
+        if self._rotations.get(name) is not mark:
+            if agreed:
+                return None
+            raise WrongKey("the topic has another queue key, or has ended")
+        old = self._keys[name]
+        if not (is_stored or agreed):
+            del self._rotations[name]
+            self._store.put(KEYS, name, self._hashes.get(name) or partial(self._hasher.hash, old))
+            raise HistoryUnavailable("the queue key cannot be written")
+        self._keep(name, key, hashed)
         if old:
             self._tokens.forget_key(old)
-        record = "create" if old is None else "rotate"
-        change = KeyChange(old if old and key else None, key)
-        return self._recheck(record, topic, change, "", "backplane")
+        return KeyChange(old if old and key else None, key)
+
+    async def _report(
+        self,
+        rotated: Coroutine[Any, Any, KeyChange | None],
+        topic: Topic,
+        subject: str,
+        client: str,
+    ) -> tuple[int, int]:
+        """Recheck the subscriptions after a rotation; the result is as ``rotate``'s."""
+        change = await rotated
+        if change is None:
+            return 0, 0
+        return await self._recheck("rotate", topic, change, subject, client)
+
+    async def settle(self) -> None:
+        """Wait until no key is being written."""
+        while self._rotations:
+            await all_on_disk(self._store)
 
     def _recheck(
         self, record: str, topic: Topic, change: KeyChange, subject: str, client: str
@@ -176,9 +223,7 @@ class QueueKeys:
         The store has its key until ``forget``: the topic is closed also after a crash meanwhile.
         """
         if name in self._keys:
-            self._keys[name] = secrets.token_bytes(SALT_BYTES)
-            self._hashes.pop(name, None)
-            self.version += 1
+            self._keep(name, secrets.token_bytes(SALT_BYTES))
 
     def forget(self, name: str) -> None:
         """Remove the topic ``name``, which has ended."""
@@ -190,11 +235,15 @@ class QueueKeys:
         if self._keys.pop(name, None) is not None:
             self.version += 1
             self._hashes.pop(name, None)
+            self._rotations.pop(name, None)
             self._store.delete(KEYS, name)
 
-    def _set(self, topic: Topic, key: bytes) -> None:
-        self._keys[topic.name] = key
+    def _keep(self, name: str, key: bytes, hashed: Value = b"") -> None:
+        """The topic ``name`` has this key from now on; of an empty one only ``hashed`` is known."""
+        self._keys[name] = key or _UNKNOWN
         self.version += 1
-        self._hashes.pop(topic.name, None)
-        # The store hashes it in a thread.
-        self._store.put(KEYS, topic.name, partial(self._hasher.hash, key))
+        self._rotations.pop(name, None)
+        if key:
+            self._hashes.pop(name, None)
+        elif isinstance(hashed, bytes):
+            self._hashes[name] = hashed

@@ -149,6 +149,7 @@ class BrokerService(MultiService):
             self._clock,
             self.router,
             self.clients,
+            self.queue_keys,
             limits.stop_seconds,
             self.listeners,
             self.remove_listener,
@@ -310,7 +311,6 @@ class BrokerService(MultiService):
 
     def stopService(self) -> Deferred[None]:
         """Stop accepting, flush, send goodbyes, close; abort connections at the deadline."""
-        self.drainage.draining, self.drainage.keeps_running = True, False
         self._housekeeping.stop()
         self.statistics.stop()
         self.unused_names.stop()

@@ -141,8 +141,9 @@ class TopicHandler:
         if topic not in keys:
             message = f"topic {name!r} has no queue key; create it with one"
             raise ApiError(CONFLICT, "no-queue-key", message, topic=name)
-        rotate = partial(keys.rotate, topic, key.encode(), access.owner or "", request.label)
-        sharing = self._listener.topic_lifecycle.sharing
+        sharing, owner = self._listener.topic_lifecycle.sharing, access.owner or ""
+        agreed = sharing is not None
+        rotate = partial(keys.rotate, topic, key.encode(), owner, request.label, agreed)
         if sharing is None:
             kept, ended = await rotate()
         else:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hmac
 import json
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker import sliced_routing
@@ -17,7 +19,7 @@ from pubsub.broker.outbox import Outbox
 from pubsub.broker.queue_keys import QueueKeys
 from pubsub.broker.slow_policy import SlowPolicy
 from pubsub.broker.topics import KeyChange, Topic
-from pubsub.errors import NotAuthorized
+from pubsub.errors import HistoryUnavailable, NotAuthorized, WrongKey
 from pubsub.kernel import Columns
 from tests.unit.fakes import (
     START,
@@ -212,6 +214,93 @@ class ChangeTests(KeyCase):
         for subject in ('ada"\n', "\0", "zoë", "日本"):
             self.keys.close(self.topic, b"key", subject, "client")
             assert self.audited()[-1]["subject"] == subject
+
+
+class WritingTests(KeyCase):
+    """rotate, while the new key is being written"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.keys.restore()
+        self.keys.close(self.topic, b"old", "ada", "client")
+        self.holder = self.subscriber(b"new")
+        self.waiting: list[Callable[[bool], None]] = []
+        self.patch(self.broker.store, "when_synced", self.waiting.append)  # type: ignore[no-untyped-call]
+
+    def rotate(self, key: bytes, agreed: bool = False) -> Deferred[tuple[int, int]]:
+        return self.keys.rotate(self.topic, key, "ada", "client", agreed)
+
+    def stored(self) -> bytes:
+        """Return the key that the broker has after a restart."""
+        broker = make_broker(self.clock, store=self.broker.store, audit=self.audit)
+        broker.queue_keys.restore()
+        keys = (b"old", b"new", b"newer")
+        found = [key for key in keys if broker.queue_keys.matches(self.topic, key)]
+        return b"".join(found)
+
+    def test_no_subscriber_has_the_key_before_it_is_on_disk(self) -> None:
+        rotated, version = self.rotate(b"new"), self.keys.version
+        self.assertNoResult(rotated)  # type: ignore[no-untyped-call]
+        assert self.holder.asked == []
+        assert self.keys.matches(self.topic, b"old")
+        self.waiting.pop()(True)
+        assert self.successResultOf(rotated) == (1, 0)
+        assert self.holder.asked == [(self.topic, KeyChange(b"old", b"new"))]
+        assert not self.keys.matches(self.topic, b"old")
+        assert self.keys.version != version
+        assert self.stored() == b"new"
+
+    def test_a_key_that_cannot_be_written(self) -> None:
+        rotated = self.rotate(b"new")
+        self.waiting.pop()(False)
+        self.failureResultOf(rotated, HistoryUnavailable)  # type: ignore[no-untyped-call]
+        assert self.holder.asked == []
+        assert self.keys.matches(self.topic, b"old")
+        assert self.stored() == b"old"
+        again = self.rotate(b"new")
+        self.waiting.pop()(True)
+        assert self.successResultOf(again) == (1, 0)
+
+    def test_a_key_of_which_the_hash_is_known_stays_as_it_is(self) -> None:
+        hashed = self.keys.hasher.make(b"old")
+        self.keys.adopt(self.topic, hashed, b"")
+        self.waiting.pop()(True)
+        rotated = self.rotate(b"new")
+        self.waiting.pop()(False)
+        self.failureResultOf(rotated, HistoryUnavailable)  # type: ignore[no-untyped-call]
+        assert self.stored() == b"old"
+        assert self.keys.matches(self.topic, b"old")
+
+    def test_the_first_one_takes_effect(self) -> None:
+        first, second = self.rotate(b"new"), self.rotate(b"newer")
+        self.failureResultOf(second, WrongKey)  # type: ignore[no-untyped-call]
+        self.waiting.pop()(True)
+        assert self.successResultOf(first) == (1, 0)
+        assert self.waiting == []
+        assert self.stored() == b"new"
+
+    def test_a_topic_that_ends_meanwhile(self) -> None:
+        for agreed in (False, True):
+            rotated = self.rotate(b"new", agreed)
+            self.broker.topic_lifecycle.end(self.topic)
+            self.topic = self.broker.topics.create("orders")
+            self.keys.close(self.topic, b"old", "ada", "client")
+            self.waiting.pop()(True)
+            if agreed:
+                assert self.successResultOf(rotated) == (0, 0)
+            else:
+                self.failureResultOf(rotated, WrongKey)  # type: ignore[no-untyped-call]
+            assert self.keys.matches(self.topic, b"old")
+
+    def test_what_the_brokers_have_agreed_upon(self) -> None:
+        """It takes effect without the disk, too: the others have the key."""
+        rotated = self.rotate(b"new", agreed=True)
+        adopted = self.keys.adopt(self.topic, self.keys.hasher.make(b"newer"), b"newer")
+        for call in self.waiting:
+            call(False)
+        assert self.successResultOf(rotated) == (0, 0)
+        assert self.successResultOf(adopted) == (0, 1)
+        assert self.keys.matches(self.topic, b"newer")
 
 
 class RestartTests(KeyCase):

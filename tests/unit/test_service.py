@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from unittest.mock import Mock
 
 from hypothesis import example, given
@@ -17,6 +18,7 @@ from pubsub.broker.outbox import Outbox
 from pubsub.broker.service import BrokerService
 from pubsub.broker.subscription_account import GROUP_BYTES, LIVE_BYTES
 from pubsub.broker.topic_registry import TOPIC_BYTES
+from pubsub.broker.topics import Topic
 from pubsub.kernel import Columns
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.fakes import (
@@ -254,6 +256,32 @@ class StopTests(ServiceCase):
         assert stubborn.calls == ["drain", "abort: the broker stops"]
         self.successResultOf(stopped)
         assert not self.clock.getDelayedCalls()
+
+    def test_queue_keys_that_are_being_written_are_told_before(self) -> None:
+        for is_written in (True, False):
+            self.setUp()
+            guest, keys, topic = Guest(self.broker), self.broker.queue_keys, self.owned()
+            waiting: list[Callable[[bool], None]] = []
+            self.patch(self.broker.store, "when_synced", waiting.append)  # type: ignore[no-untyped-call]
+            keys.rotate(topic, b"new", "ada", "client")
+            stopped = self.stop()
+            assert guest.calls == []
+            self.assertNoResult(stopped)  # type: ignore[no-untyped-call]
+            if is_written:
+                for call in tuple(waiting):
+                    call(True)
+            else:
+                self.clock.advance(10.1)
+            assert keys.matches(topic, b"new") == is_written
+            assert guest.calls == ["drain"]
+            self.successResultOf(stopped)
+            assert not self.clock.getDelayedCalls()
+
+    def owned(self) -> Topic:
+        """Return a topic with a queue key."""
+        topic = self.broker.topics.create("owned")
+        self.broker.queue_keys.close(topic, b"old", "ada", "client")
+        return topic
 
     def test_messages_of_the_tick_are_flushed_before_the_goodbye(self) -> None:
         bob = self.subscriber(self.broker, "news")

@@ -285,10 +285,10 @@ class FastConnection(Connection):
             # The topic would become unusable.
             raise InvalidRequest(f"a queue key is text of 1 to {MAX_KEY} bytes")
         self._access_with(token).check("rotate", topic.name)
-        keys = self.listener.queue_keys
-        rotate = partial(keys.rotate, topic, packet.key, token.subject, self.label)
-        sharing = self.listener.topic_lifecycle.sharing
-        # The next packets wait also for the recheck: rotations of one client do not accumulate.
+        keys, sharing = self.listener.queue_keys, self.listener.topic_lifecycle.sharing
+        agreed = sharing is not None
+        rotate = partial(keys.rotate, topic, packet.key, token.subject, self.label, agreed)
+        # The next packets wait for the disk and the recheck: rotations of a client do not add up.
         done = rotate() if sharing is None else sharing.rotate(topic, packet.key, rotate)
         self._await(packet, topic.id, done)
 
