@@ -150,6 +150,9 @@ def _make_context(
     context = SSL.Context(SSL.TLS_SERVER_METHOD)
     context.set_min_proto_version(_VERSIONS[settings["tls-min"]])
     context.set_options(_SAFE)
+    # Sessions are resumed by tickets, which clients keep. Those of clients without tickets would be
+    # kept by OpenSSL, up to 20,480 for each listener.
+    context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
     # An idle connection then takes no buffers.
     context.set_mode(SSL.MODE_RELEASE_BUFFERS)
     add_callback(context)
@@ -205,7 +208,6 @@ def _verify_clients(
     context.set_verify(mode, _note_error)
     # A certificate is verified in each handshake: a resumed session would skip that.
     context.set_options(SSL.OP_NO_TICKET)
-    context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
 
 
 def _note_error(connection: SSL.Connection, _certificate: object, number: int, _depth: int,

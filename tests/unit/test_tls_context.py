@@ -165,6 +165,15 @@ class HandshakeTests(SynchronousTestCase):
                 again: Any = self.shake(tls, client, session)
                 assert again.session_reused == is_resumed, (version, given)
 
+    def test_the_broker_keeps_no_sessions(self) -> None:
+        """A client without tickets could fill the memory with them."""
+        tls = self.serve()
+        client = self.client(version=V12)
+        client.options |= ssl.OP_NO_TICKET
+        session = self.shake(tls, client).session
+        again: Any = self.shake(tls, client, session)
+        assert not again.session_reused
+
     def test_the_first_protocol_of_the_listener_that_the_client_offers(self) -> None:
         tls = self.serve()
         self.listener = Listener(b"cafe", b"http/1.1")
