@@ -27,6 +27,7 @@ from pubsub.broker.tls_settings import NONE, REQUIRED
 from pubsub.errors import ConfigurationError
 
 _VERSIONS = {"1.2": SSL.TLS1_2_VERSION, "1.3": SSL.TLS1_3_VERSION}
+_BEGIN, _END = b"-----BEGIN ", b"-----END "
 _SAFE = SSL.OP_NO_COMPRESSION | SSL.OP_NO_RENEGOTIATION | SSL.OP_CIPHER_SERVER_PREFERENCE
 
 
@@ -100,12 +101,26 @@ def read_certificates(name: str, path: str) -> tuple[bytes, list[x509.Certificat
     """
     data = read_file(name, path)
     try:
-        return data, x509.load_pem_x509_certificates(data)
+        found = x509.load_pem_x509_certificates(data)
     except ValueError:
         raise ConfigurationError(
             f"{name}: {path} has no certificate in PEM, or a damaged one; such a file has lines "
             "with BEGIN CERTIFICATE"
         ) from None
+    if _is_cut_off(data):
+        raise ConfigurationError(
+            f"{name}: {path} is cut off, its last lines have no END; perhaps it is still being "
+            "written"
+        )
+    return data, found
+
+
+def _is_cut_off(data: bytes) -> bool:
+    """Return whether the end of a file in PEM is missing, which cryptography does not notice."""
+    last = data.rstrip().rpartition(b"\n")[2]
+    return data.count(_BEGIN) != data.count(_END) or (
+        last.startswith(b"-") and not (last.startswith(_END) and last.endswith(b"-----"))
+    )
 
 
 def read_key(

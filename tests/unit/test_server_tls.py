@@ -122,6 +122,18 @@ class FileTests(SynchronousTestCase):
         ):
             assert self.error(**given).startswith(expected), given
 
+    def test_a_file_that_is_still_being_written(self) -> None:
+        """Certificates may be whole, and those behind them missing in part."""
+        one, ends = len(CHAIN), len(CHAIN.rstrip())
+        for behind in (1, 12, 200, ends - 30, ends - 1):
+            path = self.write("growing.pem", CHAIN + CHAIN[:behind])
+            expected = f"{path} is cut off, its last lines have no END; perhaps it is still being"
+            assert self.error(cert=path, key=self.key).startswith(f"tls-cert: {expected}"), behind
+            given = {"cert": self.chain, "key": self.key, "client": "required", "ca": path}
+            assert self.error(**given).startswith(f"tls-ca: {expected}"), behind
+        for whole in (CHAIN + CHAIN, (CHAIN * 2)[: one + ends], b"text\n" + CHAIN + b"\n\n"):
+            assert self.load(cert=self.write("whole.pem", whole), key=self.key)
+
     def test_settings_that_do_not_fit(self) -> None:
         own = {"cert": self.chain, "key": self.key}
         for given, expected in (
