@@ -11,6 +11,7 @@ than a few in a row.
 from __future__ import annotations
 
 from collections.abc import Callable
+from sys import maxsize
 from typing import TYPE_CHECKING
 
 from pubsub.broker.memory_budget import INPUT
@@ -28,6 +29,9 @@ _PIECE = 32 * 1024 + 512
 # first number others are served, after the second the connection is ended.
 _SILENT = 48 * 1024
 _MAX_SILENT = 256 * 1024
+# Records of a piece: a KeyUpdate has 27 bytes, and takes as long as some KiB of data. Others are
+# served after so many, or after the second number if the last piece was ordinary.
+_MOST_RECORDS, _MOST_ORDINARY = 128, 1024
 # Bytes of TLS's own answers that a client may leave unread.
 _MAX_ANSWERS = 64 * 1024
 # A record begins with its type, its version and its length.
@@ -46,15 +50,25 @@ class Records:
         self._head = b""
         self._left = self._whole_heads = 0
 
-    def add(self, data: bytes) -> None:
-        """Add input."""
-        data, at = (self._head + data if self._head else data), self._left
-        size = len(data)
-        while at + _HEAD <= size:
+    def add(self, data: bytes, most: int = maxsize) -> int:
+        """Add input, to the end of ``most`` records that begin in it; return its length."""
+        before = len(self._head)
+        data, at = (self._head + data if before else data), self._left
+        size, heads = len(data), 0
+        while at + _HEAD <= size and heads < most:
             at += _HEAD + (data[at + _LENGTH_AT] << 8 | data[at + _LENGTH_AT + 1])
-            self._whole_heads += 1
-        self._head = data[at:]
+            heads += 1
+        self._whole_heads += heads
+        if heads == most and at < size:
+            size = at
+        self._head = data[at:size]
         self._left = max(at - size, 0)
+        return size - before
+
+    @property
+    def begun(self) -> int:
+        """The number of records whose heads have arrived."""
+        return self._whole_heads
 
     @property
     def whole(self) -> int:
@@ -73,8 +87,8 @@ class TlsInput:
     """The input of one connection that waits; ``evict`` disconnects its client."""
 
     __slots__ = (
-        "_answers", "_at", "_data", "_evict", "_memory", "_silent", "_silent_in_turn", "_used",
-        "held", "records",
+        "_answers", "_at", "_data", "_evict", "_given", "_memory", "_silent", "_silent_in_turn",
+        "_turn_began", "_used", "held", "records",
     )  # fmt: skip
 
     def __init__(self, evict: Callable[[str], None], memory: MemoryBudget | None) -> None:
@@ -83,6 +97,9 @@ class TlsInput:
         self._data = b""
         self._at = 0
         self._silent = self._silent_in_turn = self._answers = 0
+        # The records of the pieces, and how many they were when the turn began.
+        self._given = Records()
+        self._turn_began = 0
         # Records whose data were taken from OpenSSL; or fewer, until it has no more.
         self._used = 0
         self.held = 0
@@ -103,6 +120,9 @@ class TlsInput:
         """Return the next piece; empty if nothing waits."""
         at = self._at
         piece = self._data[at : at + _PIECE]
+        size = self._given.add(piece, _MOST_RECORDS)
+        if size < len(piece):
+            piece = piece[:size]
         self._at = at + len(piece)
         if self._at == len(self._data):
             self.clear()
@@ -134,12 +154,16 @@ class TlsInput:
         """TLS itself has answered the last piece with ``nbytes`` bytes."""
         self._answers += nbytes
 
-    def takes_long(self) -> bool:
-        """Return whether to serve others before the next piece."""
-        if self._silent_in_turn < _SILENT:
-            return False
+    def begin_turn(self) -> None:
+        """Others have been served."""
+        self._turn_began = self._given.begun
         self._silent_in_turn = 0
-        return True
+
+    def takes_long(self, is_ordinary: bool) -> bool:
+        """Return whether to serve others before the next piece."""
+        most = _MOST_ORDINARY if is_ordinary else _MOST_RECORDS
+        records = self._given.begun - self._turn_began
+        return self._silent_in_turn >= _SILENT or (records >= most and bool(self._data))
 
     def is_ordinary(self) -> bool:
         """Return whether the last piece had application data and nothing was answered."""

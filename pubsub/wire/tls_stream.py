@@ -109,17 +109,17 @@ class TlsStream(TLSMemoryBIOProtocol):
     def _decrypt(self) -> None:
         """Give OpenSSL the input, a piece at a time, until the client is held."""
         waiting = self._input
+        waiting.begin_turn()
         self._is_gathering = True
         while not (self.is_over or self._is_divided or (self._paused and self._handshakeDone)):
             piece = waiting.take()
             if not piece:
                 break
             super().dataReceived(piece)  # type: ignore[no-untyped-call]
-            if waiting.is_ordinary():
-                continue
-            if waiting.is_flood(unsent_bytes(self._bottom)):
+            is_ordinary = waiting.is_ordinary()
+            if not is_ordinary and waiting.is_flood(unsent_bytes(self._bottom)):
                 self.end(FLOOD)
-            elif waiting.takes_long():
+            elif waiting.takes_long(is_ordinary):
                 self._bottom.pauseProducing()
                 self.factory._clock.callLater(0, self._go_on)
                 break

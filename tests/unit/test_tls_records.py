@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Sequence
+from itertools import accumulate, cycle
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.wire.connection import Connection
+from pubsub.wire.tls_input import Records
 from tests.unit.streams import House
 from tests.unit.tls_house import publisher, serve
 from tests.unit.tls_streams import V12, V13, TlsClient, over_tls
@@ -47,6 +49,16 @@ class RecordsTests(SynchronousTestCase):
         self.client.stream.feed(data[-1:])
         assert b"".join(self.got) == DATA
         assert len(self.got) == 2
+
+    def test_very_many_arrive_in_several_ticks(self) -> None:
+        sent = bytes(range(200)) * 20
+        self.client.stream.feed(b"".join(self.client.records(bytes([one])) for one in sent))
+        (first,) = self.got
+        assert len(first) <= 1200
+        assert self.client.stream.paused
+        self.house.pump(10)
+        assert b"".join(self.got) == sent
+        assert not self.client.stream.paused
 
     def test_output_is_one_write(self) -> None:
         stream = self.client.stream
@@ -91,6 +103,36 @@ class GreetingTests(SynchronousTestCase):
         got = house.connect("spot").take()
         assert got[:1] == b"\xff"
         assert got.endswith(b"refused")
+
+
+class PieceTests(SynchronousTestCase):
+    """Pieces with a bounded number of records"""
+
+    @given(
+        st.lists(st.integers(0, 300), min_size=1, max_size=30),
+        st.lists(st.integers(1, 400), min_size=1, max_size=20),
+        st.integers(1, 7),
+    )
+    def test_they_end_between_records(
+        self, sizes: Sequence[int], reads: Sequence[int], most: int
+    ) -> None:
+        heads = [b"\x17\x03\x03" + size.to_bytes(2, "big") for size in sizes]
+        data = b"".join(head + bytes(size) for head, size in zip(heads, sizes, strict=True))
+        ends = {0, *accumulate(5 + size for size in sizes)}
+        records, at = Records(), 0
+        for read in cycle(reads):
+            piece = data[at : at + read]
+            before, size = records.begun, records.add(piece, most)
+            assert records.begun - before <= most
+            if size < len(piece):
+                assert records.begun - before == most
+                assert at + size in ends
+            assert size > 0
+            at += size
+            if at == len(data):
+                break
+        assert records.begun == records.whole == len(sizes)
+        assert records.partial == 0
 
 
 class AnySplitTests(SynchronousTestCase):

@@ -21,7 +21,7 @@ from pubsub.wire.server_tls import load_tls
 from pubsub.wire.tls_input import STREAM_BYTES
 from tests.unit import cafe_wire as wire
 from tests.unit.cafe_wire import PING, PONG
-from tests.unit.key_updates import Sender
+from tests.unit.key_updates import REQUESTED, Sender
 from tests.unit.streams import Client, House, Stream, logged
 from tests.unit.tls_house import CAFE, publisher, serve
 from tests.unit.tls_streams import V12, V13, TlsClient, client_context, over_tls, tls_end
@@ -119,6 +119,22 @@ class KeyUpdateTests(SynchronousTestCase):
         assert len(stream.received) > before
         self.house.pump(10)
         assert not stream.paused
+
+    def test_few_are_answered_in_a_tick(self) -> None:
+        """Also if there are data between them, without which there is an end (see below)."""
+        stream, answer = self.client.stream, 5 + len(REQUESTED) + 1 + 16
+        self.client.protocol.dataReceived = lambda data: None  # type: ignore[method-assign]
+        self.client.take()
+        for sent in (self.updates(3000), b"".join(map(self.between, range(300)))):
+            stream.feed(sent)
+            assert 0 < len(stream.received) <= 150 * answer
+            self.house.pump(40)
+            assert not stream.paused
+            assert len(stream.received) > 2900 * answer
+            stream.received.clear()
+
+    def between(self, number: int) -> bytes:
+        return self.updates(10) + self.sender.data(bytes([number % 256]))
 
     def test_a_client_that_is_held_meanwhile_is_not_read_from(self) -> None:
         stream = self.client.stream
