@@ -87,8 +87,8 @@ class TlsInput:
     """The input of one connection that waits; ``evict`` disconnects its client."""
 
     __slots__ = (
-        "_answers", "_at", "_data", "_evict", "_given", "_memory", "_silent", "_silent_in_turn",
-        "_turn_began", "_used", "held", "records",
+        "_answers", "_at", "_data", "_evict", "_given", "_memory", "_of_handshake", "_silent",
+        "_silent_in_turn", "_turn_began", "_used", "held", "records",
     )  # fmt: skip
 
     def __init__(self, evict: Callable[[str], None], memory: MemoryBudget | None) -> None:
@@ -100,6 +100,8 @@ class TlsInput:
         # The records of the pieces, and how many they were when the turn began.
         self._given = Records()
         self._turn_began = 0
+        # OpenSSL keeps the bytes of a message of the handshake until it is whole: up to 128 KiB.
+        self._of_handshake = 0
         # Records whose data were taken from OpenSSL; or fewer, until it has no more.
         self._used = 0
         self.held = 0
@@ -116,8 +118,8 @@ class TlsInput:
         self.records.add(data)
         self._data, self._at = (self._data[self._at :] + data if self._data else data), 0
 
-    def take(self) -> bytes:
-        """Return the next piece; empty if nothing waits."""
+    def take(self, is_shaken: bool) -> bytes:
+        """Return the next piece; empty if nothing waits. ``is_shaken``: the handshake is done."""
         at = self._at
         piece = self._data[at : at + _PIECE]
         size = self._given.add(piece, _MOST_RECORDS)
@@ -126,6 +128,7 @@ class TlsInput:
         self._at = at + len(piece)
         if self._at == len(self._data):
             self.clear()
+        self._of_handshake = 0 if is_shaken else self._of_handshake + len(piece)
         self._silent += len(piece)
         self._silent_in_turn += len(piece)
         return piece
@@ -178,8 +181,9 @@ class TlsInput:
     # Memory
 
     def charge(self) -> None:
-        """Charge waiting input, and answers of TLS that the client has not read."""
-        self._charge(STREAM_BYTES + len(self._data) - self._at + self._answers)
+        """Charge waiting input, answers of TLS that the client has not read, and a handshake."""
+        waiting = len(self._data) - self._at
+        self._charge(STREAM_BYTES + waiting + self._answers + self._of_handshake)
 
     def end(self) -> None:
         """The connection is lost."""

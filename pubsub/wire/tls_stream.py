@@ -112,7 +112,7 @@ class TlsStream(TLSMemoryBIOProtocol):
         waiting.begin_turn()
         self._is_gathering = True
         while not (self.is_over or self._is_divided or (self._paused and self._handshakeDone)):
-            piece = waiting.take()
+            piece = waiting.take(self._handshakeDone)
             if not piece:
                 break
             super().dataReceived(piece)  # type: ignore[no-untyped-call]

@@ -404,6 +404,28 @@ class HandshakeTests(SynchronousTestCase):
             assert house.broker.counters.refusals == {("cafe", "handshake-timeout"): 1}
             assert house.broker.memory.used == used
 
+    def test_what_openssl_keeps_of_one_is_charged(self) -> None:
+        hello = b"\x01" + (131_000).to_bytes(3, "big") + b"\x03\x03" + bytes(100_000)
+        parts = [hello[at : at + 16_000] for at in range(0, len(hello), 16_000)]
+        for again in (False, True):
+            house = serve(handshake_seconds=3)
+            memory = house.broker.memory
+            used = memory.used
+            stream = stalled(house, lambda own: b"")
+            for part in parts:
+                stream.feed(b"\x16\x03\x01" + len(part).to_bytes(2, "big") + part)
+            assert memory.used >= used + STREAM_BYTES + len(hello)
+            (holder,) = memory.holders
+            if again:
+                holder.evict("memory")
+            else:
+                house.advance(8)
+            house.pump()
+            assert stream.lost, again
+            assert memory.used == used
+            publisher(house)
+            assert memory.used < used + STREAM_BYTES + CONNECTION_BYTES + 1000
+
     def test_a_client_that_is_refused_is_not_kept(self) -> None:
         """It has no TLS yet, and cannot be told anything."""
         for limit in ({"max_connections": 1}, {"max_connections_per_address": 1}):
