@@ -113,7 +113,7 @@ def load(environment: Mapping[str, str]) -> Contexts:
     """Return the contexts, none if there is no file. Raises ConfigurationError, OSError."""
     path = path_of(environment)
     try:
-        text = path.read_text()
+        text = path.read_bytes()
     except FileNotFoundError:
         return Contexts(path)
     try:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 import click
 
 from pubsub.commands.contexts import Context, load
+from pubsub.commands.credential_texts import read_password, read_token
 from pubsub.errors import ConfigurationError
 
 DEFAULT_URL = "http://127.0.0.1:7080"
@@ -41,13 +41,11 @@ class Destination:
     password_file: str | None = None
 
     def token(self, environment: Mapping[str, str] = os.environ) -> str | None:
-        """Return the token of the file, else that of ``PUBSUB_TOKEN``. Raises OSError."""
-        if self.token_file is None:
-            return environment.get("PUBSUB_TOKEN") or None
-        text = Path(self.token_file).expanduser().read_text().strip()
-        if not text:
-            raise ConfigurationError(f"{self.token_file}: the file is empty; write a token to it")
-        return text
+        """Return the token of the file, else that of ``PUBSUB_TOKEN``.
+
+        Raises ConfigurationError, OSError.
+        """
+        return read_token(self.token_file, environment)
 
     def login_url(self, environment: Mapping[str, str] = os.environ) -> str:
         """Return the URL with the user and the password, if there is a user.
@@ -57,10 +55,7 @@ class Destination:
         """
         if self.user is None:
             return self.url
-        password = environment.get("PUBSUB_PASSWORD", "")
-        if self.password_file is not None:
-            lines = Path(self.password_file).expanduser().read_text().splitlines()
-            password = lines[0] if lines else ""
+        password = read_password(self.password_file, environment)
         if not password:
             raise ConfigurationError(
                 f"the user {self.user!r} has no password here; write it to the first line of a "

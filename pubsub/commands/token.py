@@ -21,6 +21,7 @@ from jwt.warnings import InsecureKeyLengthWarning
 from pubsub.broker.access_table import ACTIONS
 from pubsub.broker.master_secrets import ALGORITHMS, HMACS
 from pubsub.broker.tokens import ALL
+from pubsub.wire.text_file import read_text
 
 MAX_TOKEN = 255
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -62,7 +63,7 @@ class _Claims:
         if self.queue_key_file is None:
             claims["queue_key"] = self.queue_key
         else:
-            claims["queue_key"] = Path(self.queue_key_file).read_text().removesuffix("\n")
+            claims["queue_key"] = read_text(self.queue_key_file).removesuffix("\n")
         permissions = self.permission
         claims["permissions"] = permissions[0] if len(permissions) == 1 else list(permissions)
         if self.expires is not None:
@@ -111,8 +112,13 @@ def make(
 
 
 def _encode(secret_file: str, algorithm: str, kid: str | None, claims: dict[str, Any]) -> str:
-    key: Any = Path(secret_file).read_bytes()
     headers = {"kid": kid} if kid else None
+    try:
+        json.dumps([claims, kid], ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        # In a token it would be an escape, and no broker has such a key or subject.
+        raise ValueError("a claim of the token is not text in UTF-8") from None
+    key: Any = Path(secret_file).read_bytes()
     try:
         key = key.removesuffix(b"\n") if algorithm in HMACS else load_pem_private_key(key, None)
         with warnings.catch_warnings():

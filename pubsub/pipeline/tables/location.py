@@ -8,13 +8,13 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from pubsub.errors import ConfigurationError, PubSubError
+from pubsub.wire.text_file import read_text
 
 StorageOptions = tuple[tuple[str, str], ...]
 """Names and values of options of an object store, such as credentials."""
@@ -89,7 +89,7 @@ def parse_storage_options(pairs: list[tuple[str, str]], file: str | None) -> Sto
     ConfigurationError, without the text of the line, as it may be a secret.
     """
     found: list[tuple[str, str]] = []
-    lines = Path(file).read_text().splitlines() if file else []
+    lines = read_text(file).splitlines() if file else []
     for number, line in enumerate(lines, 1):
         name, equals, value = line.strip().partition("=")
         if not name or name.startswith("#"):

@@ -1,0 +1,19 @@
+"""Small files of text that users name: a token, a password, options."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pubsub.errors import ConfigurationError
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """Return the text of a file. Raises ConfigurationError, OSError.
+
+    The error of a decoder would not name the file, and has bytes of it, which can be secret.
+    """
+    try:
+        return Path(path).expanduser().read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path}: the file is not text in UTF-8") from None
