@@ -168,8 +168,10 @@ def _new_file(output: str) -> Iterator[BinaryIO]:
     try:
         with open(descriptor, "wb") as file:
             yield file
-    except BaseException:
+    except BaseException as error:
         Path(output).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            raise OSError(error.errno, error.strerror, output) from None
         raise
 
 

@@ -407,6 +407,21 @@ class ReplayTests(ClientCase):
         assert path.read_bytes() == b"13"
         assert "not replaced" in self.one_line("replay", "a", "-o", str(path), API)
 
+    def test_a_full_disk(self) -> None:
+        path, opened = self.directory / "new", os.open
+
+        def full(name: Any, *arguments: int, **options: Any) -> int:
+            descriptor = opened(name, *arguments, **options)
+            if name == str(path):
+                os.close(descriptor)
+                descriptor = opened("/dev/full", os.O_WRONLY)
+            return descriptor
+
+        with patch("os.open", full):
+            line = self.one_line("replay", "a", "-o", str(path), API)
+        assert line == f"pubsub: {path}: No space left on device\n"
+        assert not path.exists()
+
     def test_it_continues_after_a_stream_that_was_cut_off(self) -> None:
         self.api.cut = 150
         path = self.directory / "new"
