@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 
+from pubsub.commands.waiting_input import read_some
 from pubsub.errors import ConfigurationError
 
 _READ_BYTES = 64 * 1024
@@ -91,12 +91,13 @@ class _LineReader:
                 self._room.acquire()
                 self._put(found)
             self._put(None)
-        except (OSError, ConfigurationError) as error:
+        except Exception as error:
+            # Without it the command would wait without end.
             self._put(error)
 
     def _read(self) -> Iterator[list[bytes]]:
         splitter = LineSplitter()
-        while data := os.read(self._source, _READ_BYTES):
+        while data := read_some(self._source, _READ_BYTES):
             if whole := splitter.feed(data):
                 yield whole
         if rest := splitter.feed(b""):

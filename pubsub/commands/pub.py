@@ -14,6 +14,7 @@ import click
 
 from pubsub.commands.destination import Destination, destination, destination_options
 from pubsub.commands.positive_number import rate_option
+from pubsub.commands.waiting_input import read_all
 from pubsub.commands.whole_number import WholeNumber
 
 _STDIN = 0
@@ -85,7 +86,7 @@ def pub(
         raise click.UsageError("MESSAGE and --file exclude each other", context)
     payload = None if message is None else os.fsencode(message)
     if file is not None:
-        payload = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        payload = read_all(_STDIN) if file == "-" else Path(file).read_bytes()
     headers = _headers(context, header)
     if payload is None and sys.stdin.isatty():
         click.echo("each line is a message; end with Ctrl-D", err=True)
