@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
@@ -90,3 +93,24 @@ class LocationTests(SynchronousTestCase):
         with pytest.raises(FileExistsError), storage.create("a/x"):
             self.fail("the file was replaced")
         assert (path / "a/x").read_bytes() == b"whole"
+
+    def test_a_copy_where_there_are_no_links_is_durable_or_not_there(self) -> None:
+        path = scratch(self)
+        storage = disk_storage(str(path))
+        (path / "old").write_bytes(b"rows" * 5_000_000)
+        synced: list[int] = []
+        none = OSError(errno.EPERM, "Operation not permitted")
+        with patch("os.link", side_effect=none), patch("os.fsync", synced.append):
+            storage.duplicate("old", "a/new")
+            full = OSError(errno.ENOSPC, "No space left on device")
+            with (
+                patch("os.fsync", side_effect=full),
+                pytest.raises(OSError, match="No space") as caught,
+            ):
+                storage.duplicate("old", "a/other")
+        assert caught.value.filename == str(path / "a/other")
+        assert len(synced) == 1
+        assert [entry.name for entry in storage.entries("a")] == ["new"]
+        assert (path / "a/new").read_bytes() == (path / "old").read_bytes()
+        storage.duplicate("old", "b/new")
+        assert os.path.samefile(path / "old", path / "b/new")

@@ -154,7 +154,8 @@ class _Disk:
             os.link(self._full(old), full)
         except OSError:
             # The file system has no links.
-            shutil.copyfile(self._full(old), full)
+            with open(self._full(old), "rb") as source, self.create(new) as target:
+                shutil.copyfileobj(source, target, _COPIED)
 
     def filesystem(self) -> FileSystem:
         return SubTreeFileSystem(self._root, LocalFileSystem())
