@@ -176,6 +176,9 @@ class Api:
         try:
             connection.request(method, target, body=body, headers=headers)
             response = connection.getresponse()
+        except UnicodeError as error:
+            # A host or a path that a request cannot have.
+            raise RequestFailed(f"{self._url}: the URL cannot be used: {error}") from None
         except (OSError, HTTPException) as error:
             raise RequestFailed(
                 f"{self._url}: the broker cannot be reached: {self._why_not(error)}; "
@@ -195,7 +198,8 @@ class Api:
         return reply_problem(first, "http", is_tls) or unknown
 
     def _connection(self) -> HTTPConnection:
-        host, port = self._parts.hostname or "", self._parts.port or _PORT
+        host, given = self._parts.hostname or "", self._parts.port
+        port = _PORT if given is None else given
         match self._parts.scheme:
             case "http":
                 return HTTPConnection(host, port, timeout=_SECONDS)

@@ -11,14 +11,16 @@ from unittest.mock import patch
 from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.commands.api_client import Api
+from pubsub.commands.api_client import Api, RequestFailed
 from pubsub.commands.disconnect import disconnect
 from pubsub.commands.sessions import sessions
 from pubsub.commands.status import page, status
 from pubsub.commands.table_output import bytes_text, time_text
 from pubsub.commands.topics import topics
 from pubsub.management.status import status_of
+from tests.unit.api_at import at
 from tests.unit.fakes import make_broker
+from tests.unit.raising import raised
 
 URL = "--url=http://127.0.0.1:7080"
 SESSION = {
@@ -155,6 +157,28 @@ class CommandTests(SynchronousTestCase):
             shares.update(waiting, history_connected=connected, history_trouble=trouble)
             expected = f"history {state}, 4 messages wait for others, 5 records of others not read"
             assert expected in [line.strip() for line in page(found)]
+
+
+class UrlTests(SynchronousTestCase):
+    """URLs of the HTTP API"""
+
+    def test_the_port(self) -> None:
+        for end, port in (("", 7080), ("/", 7080), (":80", 80), (":0", 0)):
+            with patch("pubsub.commands.api_client.HTTPConnection", side_effect=OSError) as made:
+                raised(OSError, at(f"http://host{end}").get, "/v1/status")
+            assert made.call_args.args == ("host", port)
+
+    def test_what_a_request_cannot_have(self) -> None:
+        for url in ("http://a..b", "http://127.0.0.1:1/é", "http://127.0.0.1:1/\udcff"):
+            error = raised(RequestFailed, at(url).get, "/v1/status")
+            assert str(error).startswith(f"{url}: the URL cannot be used: ")
+
+    def test_files_of_tls(self) -> None:
+        error = raised(RequestFailed, at("https://127.0.0.1:1", tls_ca="/none").get, "/v1/status")
+        assert str(error) == (
+            "a certificate or key cannot be used: No such file or directory; check --tls-ca, "
+            "--tls-cert and --tls-key"
+        )
 
 
 class TextTests(SynchronousTestCase):
