@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
@@ -68,6 +69,37 @@ def _errors(store: Path, written: Path | None = None) -> Iterator[None]:
         ) from None
 
 
+_Item = TypeVar("_Item")
+
+
+def _each(items: Iterable[_Item], store: Path) -> Iterator[_Item]:
+    """Yield ``items`` of ``store``; errors of the caller, such as those of its output, are not."""
+    with _errors(store):
+        yield from items
+
+
+class _Lines:
+    """Prints the lines of work that goes on when its output fails; ``end`` raises the error."""
+
+    def __init__(self) -> None:
+        self.any = False
+        self._error: OSError | None = None
+
+    def add(self, text: str) -> None:
+        """Print ``text``, unless the output has failed."""
+        self.any = True
+        if self._error is None:
+            try:
+                click.echo(text)
+            except OSError as error:
+                self._error = error
+
+    def end(self) -> None:
+        """Raise the error of the output, if any."""
+        if self._error is not None:
+            raise self._error
+
+
 @history.command("check")
 @_store
 def check(store: Path) -> int:
@@ -77,9 +109,11 @@ def check(store: Path) -> int:
     """
     from pubsub.store.log_check import LogCheck
 
-    with _errors(store), closing(LogCheck(store)) as found:
+    with _errors(store):
+        opened = LogCheck(store)
+    with closing(opened) as found:
         problems = 0
-        for text in found.problems():
+        for text in _each(found.problems(), store):
             problems += 1
             click.echo(text)
         for start, stop in found.lost:
@@ -102,15 +136,11 @@ def repair(store: Path) -> None:
     """
     from pubsub.store.log_repair import LogRepair
 
-    reported: list[str] = []
-
-    def report(text: str) -> None:
-        reported.append(text)
-        click.echo(text)
-
-    with _errors(store), closing(LogRepair(store, report)) as run:
+    lines = _Lines()
+    with _errors(store), closing(LogRepair(store, lines.add)) as run:
         run.run()
-    if not reported:
+    lines.end()
+    if not lines.any:
         click.echo(f"{store}: nothing had to be repaired")
 
 
@@ -161,11 +191,14 @@ def migrate(file: Path, store: Path) -> None:
         raise StartError(f"history: {store} exists; give another directory, --store log:DIR")
     store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
+    lines = _Lines()
+
     def report(reached: int, first: int, stop: int) -> None:
-        click.echo(f"offset {reached} of {first} to {stop}")
+        lines.add(f"offset {reached} of {first} to {stop}")
 
     with _errors(store, store):
         migrate_file(file, store, report)
+    lines.end()
     click.echo(f"{store}: the history of {file}, which is kept")
 
 
@@ -180,8 +213,10 @@ def dump(payloads: bool, store: Path) -> None:
     from pubsub.store.log_dump import dump as records
     from pubsub.store.log_view import LogView
 
-    with _errors(store), closing(LogView(store, strict=False)) as view:
-        for record in records(view, payloads):
+    with _errors(store):
+        opened = LogView(store, strict=False)
+    with closing(opened) as view:
+        for record in _each(records(view, payloads), store):
             print(json.dumps(record, ensure_ascii=False, separators=(",", ":")))
 
 
