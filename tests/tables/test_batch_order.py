@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 
 import pyarrow as pa
 import pytest
@@ -16,12 +17,16 @@ from pubsub.pipeline.tables.spark import TableTarget
 from tests.tables.written_tables import BY, SCHEMA, batch
 
 
+class CompactedTable(BatchTable, Protocol):
+    def compact(self) -> int: ...
+
+
 class Writer:
     """Writes batches of one query to a table of a kind."""
 
     def __init__(self, kind: str, path: Path) -> None:
         self.target: IcebergTarget | TableTarget
-        self.table: BatchTable
+        self.table: CompactedTable
         if kind == "iceberg":
             options = (
                 ("type", "sql"),
@@ -39,11 +44,13 @@ class Writer:
             table.create_if_missing()
             self.table = table
 
-    def put(self, number: int, rows: pa.RecordBatch, repeatable: bool = True) -> bool:
+    def put(
+        self, number: int, rows: pa.RecordBatch, repeatable: bool = True, query: str = "q"
+    ) -> bool:
         """Write a batch as a job does."""
-        writer = self.target.prepared().writer(BatchId("q", number))
+        writer = self.target.prepared().writer(BatchId(query, number))
         writer.add(rows)
-        return commit_once(self.table, writer.finish(), "q", number, repeatable)
+        return commit_once(self.table, writer.finish(), query, number, repeatable)
 
 
 @pytest.fixture(params=["delta", "parquet", "iceberg"])
@@ -72,3 +79,18 @@ def test_another_batch_under_the_number(writer: Writer) -> None:
     assert not writer.put(1, batch(16, 8))
     # Of a query whose rows follow from more than its messages, no conclusion is possible.
     assert not writer.put(1, batch(16, 48), repeatable=False)
+
+
+def test_other_commits_since(writer: Writer) -> None:
+    """The rows are those of the batch, not of a commit of another query or of a merge."""
+    assert writer.put(1, batch(32, 48), query="other")
+    for number in range(4):
+        assert writer.put(number, batch(80 + 16 * number, 16, ["orders"]), query="third")
+    writer.table.compact()
+    for number, query, stored in ((1, "q", 16), (1, "other", 48), (3, "third", 16)):
+        rows = batch(0, stored + 1, ["orders"])
+        with pytest.raises(
+            ConfigurationError, match=f"with {stored} rows, but now .* {stored + 1}"
+        ):
+            writer.put(number, rows, query=query)
+        assert not writer.put(number, rows.slice(0, stored), query=query)

@@ -19,9 +19,14 @@ from deltalake import DeltaTable, QueryBuilder
 from twisted.trial.unittest import TestCase
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.tables import delta
+from pubsub.pipeline.tables import delta, delta_files
 from pubsub.pipeline.tables.delta import Delta
-from pubsub.pipeline.tables.delta_files import removed_paths, small_files
+from pubsub.pipeline.tables.delta_files import (
+    listed_files,
+    listed_paths,
+    removed_paths,
+    small_files,
+)
 from pubsub.pipeline.tables.file_names import (
     BatchId,
     is_merge_of,
@@ -303,6 +308,20 @@ class CompactionTests(TestCase):
         # The table remembers the query after compaction, and nothing is left to merge.
         assert not put(table, "q", 4, batch(96, 32))
         assert table.compact() == 0
+
+    def test_large_files_are_not_written_again(self) -> None:
+        table = Delta(self.path, SCHEMA, BY)
+        put(table, "q", 0, batch(0, 2000, ["orders"]))
+        fill(table, *range(130, 134))
+        (large, *_) = sorted(listed_files(table.open()), key=lambda file: -file["size_bytes"])
+        for _ in range(2):
+            with patch.object(delta_files, "FULL_FILE_BYTES", large["size_bytes"]):
+                table.compact()
+            assert large["path"] in listed_paths(table.open())
+            assert len(listed_paths(table.open())) == 2
+        with patch.object(delta_files, "FULL_FILE_BYTES", large["size_bytes"] + 1):
+            fill(table, 134, 135)
+            assert table.compact() == 4
 
     def test_earlier_versions_remain_readable(self) -> None:
         table = Delta(self.path, SCHEMA, BY)
