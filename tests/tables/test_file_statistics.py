@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
-from datetime import datetime
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +117,20 @@ def test_tables_of_others(tmp_path: Path, names: list[str]) -> None:
         wanted = ds.field(name) == ("x" if name == "text" else 1)
         assert found(path, wanted) == 1
         assert DeltaTable(path).to_pyarrow_dataset().count_rows(filter=wanted) == 1
+
+
+@pytest.mark.parametrize("kind", ["delta", "parquet"])
+@pytest.mark.parametrize(
+    "value",
+    [1, "x", 1.5, True, b"x", date(2026, 3, 1), datetime(2026, 3, 1), Decimal("1.5"), [1]],
+    ids=lambda value: type(value).__name__,
+)
+def test_columns_with_the_names_of_others(tmp_path: Path, kind: str, value: Any) -> None:
+    """The job derive writes columns of any name and type."""
+    path = str(tmp_path / "table")
+    names = ("offset", "timestamp", "message_id", "topic", "key", "event")
+    columns = {name: pa.array([value, None]) for name in names}
+    assert append(TableTarget(path, kind=kind), pa.table(columns), "q", 0)
+    rows = ds.dataset(path).to_table() if kind == "parquet" else DeltaTable(path).to_pyarrow_table()
+    assert all(rows[name].to_pylist()[1] is None for name in names)
+    assert {str(rows[name].to_pylist()[0]) for name in names} == {str(value)}

@@ -94,6 +94,18 @@ class LocationTests(SynchronousTestCase):
             self.fail("the file was replaced")
         assert (path / "a/x").read_bytes() == b"whole"
 
+    def test_an_error_that_is_none_of_the_system_keeps_its_text(self) -> None:
+        """Those of Arrow are such."""
+        storage = disk_storage(str(scratch(self)))
+
+        def write() -> None:
+            with storage.create("x"):
+                raise OSError("the encoder does not support text")
+
+        with pytest.raises(OSError, match=r"^the encoder does not support text$"):
+            write()
+        assert not storage.entries("")
+
     def test_a_copy_where_there_are_no_links_is_durable_or_not_there(self) -> None:
         path = scratch(self)
         storage = disk_storage(str(path))

@@ -210,7 +210,12 @@ def write_file(storage: Storage, path: str, values: Values, table: pa.Table) -> 
 
 
 def _encodings(schema: pa.Schema) -> dict[str, str]:
-    chosen = {name: "DELTA_BINARY_PACKED" for name in _COUNTING_COLUMNS if name in schema.names}
+    # Columns of these names can have other types in tables of the job derive.
+    chosen = {
+        name: "DELTA_BINARY_PACKED"
+        for name in _COUNTING_COLUMNS
+        if name in schema.names and has_statistics(schema.field(name).type)
+    }
     if _PREFIXED_COLUMN in schema.names and pa.types.is_string(schema.field(_PREFIXED_COLUMN).type):
         chosen[_PREFIXED_COLUMN] = "DELTA_BYTE_ARRAY"
     return chosen

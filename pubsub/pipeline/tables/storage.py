@@ -137,7 +137,8 @@ class _Disk:
         except Exception as error:
             # Otherwise each attempt would leave a file on a full disk.
             os.unlink(full)
-            if isinstance(error, OSError) and error.filename is None:
+            # Those of Arrow have a text alone.
+            if isinstance(error, OSError) and error.errno is not None and error.filename is None:
                 raise OSError(error.errno, error.strerror, full) from None
             raise
 
