@@ -78,7 +78,7 @@ def _each(items: Iterable[_Item], store: Path) -> Iterator[_Item]:
         yield from items
 
 
-class _Lines:
+class _ReportedLines:
     """Prints the lines of work that goes on when its output fails; ``end`` raises the error."""
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ def repair(store: Path) -> None:
     """
     from pubsub.store.log_repair import LogRepair
 
-    lines = _Lines()
+    lines = _ReportedLines()
     with _errors(store), closing(LogRepair(store, lines.add)) as run:
         run.run()
     lines.end()
@@ -191,7 +191,7 @@ def migrate(file: Path, store: Path) -> None:
         raise StartError(f"history: {store} exists; give another directory, --store log:DIR")
     store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    lines = _Lines()
+    lines = _ReportedLines()
 
     def report(reached: int, first: int, stop: int) -> None:
         lines.add(f"offset {reached} of {first} to {stop}")
