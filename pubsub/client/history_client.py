@@ -29,6 +29,8 @@ from pubsub.client.history_replies import (
     HistoryError,
     HistoryUnreachable,
     Reader,
+    body_of,
+    end_of,
     reader_of,
     reply_of,
 )
@@ -149,8 +151,8 @@ class HistoryClient:
             try:
                 body = json.dumps(request).encode()
                 response = self._request_once("POST", "/v1/history", body, True)
-                stop = request["stop"] = int(response.headers["Pubsub-Stop"])
-                request["epoch"] = response.headers["Pubsub-Epoch"]
+                stop, request["epoch"] = end_of(response)
+                request["stop"] = stop
                 try:
                     for item, next_offset in items_of(response):
                         failures = 0
@@ -308,7 +310,7 @@ class HistoryClient:
         for failures in range(1, self._attempts + 1):
             try:
                 response = self._request_once(method, path, body)
-                return json.loads(response.data) if response.data else None
+                return body_of(response)
             except (HTTPError, OSError) as error:
                 self._delay(failures, error)
         raise AssertionError("the last failure is raised")

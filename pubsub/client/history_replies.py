@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, TypeVar
+
+import urllib3
 
 _Reply = TypeVar("_Reply", "HistoryBounds", "CommitLimits", "Reader", "CommitReply")
 
@@ -88,10 +91,50 @@ class CommitReply:
     messages: int | None = None
 
 
+def body_of(response: urllib3.BaseHTTPResponse) -> _ReplyMembers:
+    """Return the JSON object of a reply, empty without a body. Raises HistoryError."""
+    try:
+        found = json.loads(response.data or b"{}")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise _foreign_reply(response.status)
+    return _ReplyMembers(response.status, found)
+
+
+def end_of(response: urllib3.BaseHTTPResponse) -> tuple[int, str]:
+    """Return the offset at which a reply with messages ends, and the epoch. Raises HistoryError."""
+    try:
+        return int(response.headers["Pubsub-Stop"]), response.headers["Pubsub-Epoch"]
+    except (KeyError, ValueError):
+        response.close()
+        raise _foreign_reply(response.status) from None
+
+
+def _foreign_reply(status: int) -> HistoryError:
+    message = "the reply is not one of a broker; check the URL"
+    return HistoryError(status, {"error": "foreign-reply", "message": message})
+
+
+class _ReplyMembers(dict[str, Any]):
+    """The members of a reply. One that is missing raises HistoryError."""
+
+    def __init__(self, status: int, members: Mapping[str, Any]) -> None:
+        super().__init__(members)
+        self._status = status
+
+    def __missing__(self, name: str) -> Any:
+        raise _foreign_reply(self._status)
+
+
 def reply_of(kind: type[_Reply], found: Mapping[str, Any]) -> _Reply:
     """Return the ``kind`` of a reply. A later version of the broker may add members."""
-    known = {field.name for field in fields(kind)}
-    return kind(**{name: value for name, value in found.items() if name in known})
+    members = {
+        field.name: found[field.name]
+        for field in fields(kind)
+        if field.name in found or field.default is MISSING
+    }
+    return kind(**members)
 
 
 def reader_of(row: Mapping[str, Any]) -> Reader:

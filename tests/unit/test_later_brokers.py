@@ -6,11 +6,14 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from pubsub.client.history_client import (
     CommitLimits,
     CommitReply,
     HistoryBounds,
     HistoryClient,
+    HistoryError,
     Reader,
 )
 
@@ -53,3 +56,39 @@ def test_readers() -> None:
         Reader("r", 5, "1-0", 7, 2, "bob"),
         Reader("r", 5, "1-0", 7, 2, None, (3, "ab")),
     ]
+
+
+class _OtherServer:
+    """Answers each request with the same bytes, as a server of pages does."""
+
+    def __init__(self, data: bytes, headers: dict[str, str]) -> None:
+        self.reply = SimpleNamespace(status=200, data=data, headers=headers, close=self.close)
+        self.closed = 0
+
+    def request(self, *_: object, **__: object) -> SimpleNamespace:
+        return self.reply
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.mark.parametrize("data", [b"<html>", b"[]", b'"text"', b"null", b"{}", b"", b"\xff"])
+def test_a_server_that_is_no_broker(data: bytes) -> None:
+    server: Any = _OtherServer(data, {})
+    found = HistoryClient("http://127.0.0.1:1", attempts=1, pool=server)
+    for request in (
+        found.bounds,
+        found.topics,
+        found.readers,
+        found.limits,
+        lambda: found.hold_reader("r", "h"),
+        lambda: found.commit("q", 1, []),
+        lambda: list(found.read(0)),
+    ):
+        with pytest.raises(HistoryError, match="the reply is not one of a broker") as caught:
+            request()
+        assert (caught.value.status, caught.value.code) == (200, "foreign-reply")
+    assert server.closed == 1
+    server.reply.headers = {"Pubsub-Stop": "soon", "Pubsub-Epoch": "1-0"}
+    with pytest.raises(HistoryError):
+        list(found.read(0))
