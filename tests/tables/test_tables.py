@@ -309,6 +309,25 @@ class CompactionTests(TestCase):
         assert not put(table, "q", 4, batch(96, 32))
         assert table.compact() == 0
 
+    def test_a_merge_is_no_change_of_the_data(self) -> None:
+        """Otherwise a query of Spark that reads the table as a stream would end with an error."""
+        table = Delta(self.path, SCHEMA, BY)
+        fill(table, *range(4))
+        table.compact()
+        logs = sorted(Path(self.path, "_delta_log").glob("*.json"))
+        actions = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
+        changes = [
+            (kind, action[kind]["dataChange"])
+            for action in actions
+            for kind in ("add", "remove")
+            if kind in action
+        ]
+        assert changes[:4] == [("add", True)] * 4
+        assert sorted(changes[4:]) == [("add", False)] + [("remove", False)] * 4
+        removed = [action["remove"] for action in actions if "remove" in action]
+        partition = {"topic": "orders", "day": "2026-03-01"}
+        assert all(one["partitionValues"] == partition and one["size"] > 0 for one in removed)
+
     def test_large_files_are_not_written_again(self) -> None:
         table = Delta(self.path, SCHEMA, BY)
         put(table, "q", 0, batch(0, 2000, ["orders"]))
