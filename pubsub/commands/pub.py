@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,10 @@ from pubsub.commands.destination import Destination, destination, destination_op
 from pubsub.commands.positive_number import rate_option
 from pubsub.commands.waiting_input import read_all
 from pubsub.commands.whole_number import WholeNumber
+from pubsub.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pubsub.client import Client, Level
 
 _STDIN = 0
 
@@ -116,32 +120,70 @@ def _headers(context: click.Context, given: Iterable[tuple[str, bytes]]) -> Mapp
 async def publish(where: Destination, publication: PublishPlan) -> tuple[int, int, str | None]:
     """Publish, and return how many messages were published, how many were refused or may not have
     been published, and the lowest level that was confirmed.
+
+    Raises CommandError for a line that the protocol cannot carry; those before it are published.
     """
-    from pubsub.client import OutcomeUnknown
-    from pubsub.commands.broker_client import connected
+    from pubsub.client import NotExpressible, OutcomeUnknown
+    from pubsub.commands.broker_client import CommandError, connected
     from pubsub.commands.notice_report import NoticeReport
     from pubsub.commands.pace import paced
 
     given, levels, report = 0, set(), NoticeReport(quiet=True)
     async with connected(where, report) as client:
-        async for payloads in paced(publication.payloads(), publication.rate):
-            given += len(payloads)
-            try:
-                level = await client.publish_many(
-                    publication.topic,
-                    payloads,
-                    confirm=publication.confirm,
-                    headers=publication.headers or None,
-                )
-            except OutcomeUnknown as error:
-                # The client makes another connection for the next messages.
-                report.failed += len(payloads)
-                click.echo(f"pubsub: {error}", err=True)
-                continue
-            if level is not None:
-                levels.add(level)
+        try:
+            async for payloads in paced(publication.payloads(), publication.rate):
+                given += len(payloads)
+                try:
+                    level = await _publish(client, publication, payloads)
+                except OutcomeUnknown as error:
+                    # The client makes another connection for the next messages.
+                    report.failed += len(payloads)
+                    click.echo(f"pubsub: {error}", err=True)
+                    continue
+                except NotExpressible:
+                    if publication.payload is not None:
+                        raise
+                    level = await _publish_lines(client, publication, payloads, given)
+                if level is not None:
+                    levels.add(level)
+        except (CommandError, ConfigurationError, OSError):
+            # The input ends here. A client that is left by an error drops what it has not sent.
+            await client.flush()
+            raise
     lowest = min(levels).name.lower() if levels else None
     return given - report.failed, report.failed, lowest
+
+
+async def _publish(
+    client: Client, publication: PublishPlan, payloads: Sequence[bytes]
+) -> Level | None:
+    return await client.publish_many(
+        publication.topic,
+        payloads,
+        confirm=publication.confirm,
+        headers=publication.headers or None,
+    )
+
+
+async def _publish_lines(
+    client: Client, publication: PublishPlan, payloads: Sequence[bytes], given: int
+) -> Level | None:
+    """Publish lines up to one that the protocol cannot carry; ``given`` is the number of the last.
+
+    Not one of them was sent, and those before it can be.
+    """
+    from pubsub.client import NotExpressible
+    from pubsub.commands.broker_client import CommandError
+
+    level = None
+    for number, payload in enumerate(payloads, given - len(payloads) + 1):
+        try:
+            level = await _publish(client, publication, [payload])
+        except NotExpressible as error:
+            raise CommandError(
+                f"line {number}: {error}; the lines before it are published"
+            ) from None
+    return level
 
 
 COMMAND = pub

@@ -15,7 +15,7 @@ from typing import Any
 from unittest.mock import patch
 from urllib.parse import parse_qs, urlsplit
 
-from pubsub.client import Level, MessageBatch
+from pubsub.client import Level, MessageBatch, NotExpressible
 from pubsub.commands import api_client, broker_client
 from pubsub.commands.command import main
 from pubsub.kernel import Columns
@@ -33,6 +33,8 @@ class FakeClient:
         self.published: list[tuple[str, bytes, Any]] = []
         self.notices: list[Any] = []
         self.starts: list[int | None] = []
+        self.most = 1000
+        self.flushed = 0
         self.drops = 0
         self.ends = False
         self.queues: list[asyncio.Queue[MessageBatch]] = []
@@ -42,6 +44,8 @@ class FakeClient:
         self, topic: str, payloads: Sequence[bytes], confirm: bool, headers: Any = None
     ) -> Level | None:
         """See Client."""
+        if any(len(payload) > self.most for payload in payloads):
+            raise NotExpressible(f"more than {self.most} bytes")
         self.published += [(topic, payload, headers) for payload in payloads]
         kept = payloads[self.drops :]
         self.drops = 0
@@ -50,6 +54,10 @@ class FakeClient:
         # The turn of a real connection.
         await asyncio.sleep(0)
         return Level.HANDLED if confirm else None
+
+    async def flush(self) -> None:
+        """See Client."""
+        self.flushed = len(self.published)
 
     def deliver(self, topic: str, *payloads: bytes) -> None:
         batch = MessageBatch(Messages(topic, Columns.of(list(payloads))))

@@ -55,6 +55,31 @@ class PubTests(ClientCase):
         shown = {"topic": "a", "published": 2, "failed": 1, "confirmed": None}
         assert json.loads(out) == shown
 
+    def test_the_lines_before_one_that_cannot_be_published(self) -> None:
+        lines = "".join(f"{number}\n" for number in range(1, 40_000))
+        for before, count in (("1\n", 1), (lines, 39_999)):
+            self.client.published.clear()
+            given = f"{before}{'x' * 1001}\nlast\n"
+            code, out, err = self.run_it("pub", "a", "--json", *CAFE, stdin=given)
+            assert (code, out) == (1, "")
+            assert err == (
+                f"pubsub: line {count + 1}: more than 1000 bytes; the lines before it are "
+                "published\n"
+            )
+            assert self.payloads() == before.encode().split()
+            assert self.client.flushed == count
+        self.client.published.clear()
+        self.client.flushed = 0
+        with patch("pubsub.commands.message_source._MOST_LINE", 2**19):
+            given = f"{lines}{'x' * 2**20}"
+            code, out, err = self.run_it("pub", "a", *CAFE, stdin=given)
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert self.client.flushed == len(self.payloads()) == 39_999
+
+    def test_a_message_that_cannot_be_published(self) -> None:
+        line = self.one_line("pub", "a", "x" * 1001, *CAFE)
+        assert line == "pubsub: more than 1000 bytes\n"
+
     def test_no_broker(self) -> None:
         self.error = ConnectFailed("no answer")
         assert self.one_line("pub", "a", "x") == (
