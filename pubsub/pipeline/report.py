@@ -9,6 +9,7 @@ import argparse
 import html
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -35,11 +36,22 @@ def run(options: argparse.Namespace) -> int:
     """Write the page and return the exit code. Raises ConfigurationError."""
     since, until = time_range(options)
     text = report(load(table_location(options), since, until), options.table, options.topics)
-    new = Path(f"{options.to}.new")
-    new.write_text(text)
-    os.replace(new, options.to)
+    _write_page(Path(options.to), text)
     print(options.to)
     return 0
+
+
+def _write_page(to: Path, text: str) -> None:
+    """Replace the file ``to``; the one before stays if that fails. Raises OSError."""
+    new = Path(f"{to}.new")
+    try:
+        # The encoding that the page names.
+        new.write_text(text, encoding="utf-8")
+        os.replace(new, to)
+    except OSError as error:
+        with suppress(OSError):
+            new.unlink()
+        raise OSError(error.errno, error.strerror, str(to)) from None
 
 
 def load(
@@ -224,7 +236,8 @@ def _bytes(count: float | None) -> str:
     if count is None:
         return "-"
     for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
+        # Three digits of a larger number would be 1e+03.
+        if count < 999.5:
             return f"{count:.3g} {unit}" if unit != "B" else f"{round(count)} B"
         count /= 1000
     return f"{count:,.3g} TB"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import re
 from contextlib import redirect_stderr, redirect_stdout
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 from twisted.trial.unittest import SynchronousTestCase
@@ -154,6 +157,9 @@ class PageTests(SynchronousTestCase):
         page = page_of(row(0, "t", 10, bytes=25 * 10**12, size_max=3 * 10**9))
         ((_, _, nbytes, _, largest, *_),) = cells(page)
         assert (nbytes, largest) == ("25 TB", "3 GB")
+        page = page_of(row(0, "t", 10, bytes=999_499, size_max=999_600))
+        ((_, _, nbytes, _, largest, *_),) = cells(page)
+        assert (nbytes, largest) == ("999 kB", "1 MB")
 
     def test_minutes(self) -> None:
         wide = row(0, "t", 10, window_end=START + timedelta(minutes=5))  # type: ignore[arg-type]
@@ -216,6 +222,23 @@ class CommandTests(SynchronousTestCase):
         assert self.run_command("--to", str(to), *limits) == (0, f"{to}\n", "")
         assert facts(to.read_text())["messages"] == "5"
         assert sorted(path.name for path in self.directory.iterdir()) == ["metrics", "report.html"]
+
+    def test_a_page_that_cannot_be_written(self) -> None:
+        self.write(table(*(row(window, "é🦊", window) for window in range(6))))
+        to = self.directory / "report.html"
+        to.write_text("old")
+
+        def write(path: Path, text: str, encoding: str) -> None:
+            path.write_bytes(text.encode(encoding)[:100])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with patch.object(Path, "write_text", write):
+            found = self.run_command("--to", str(to))
+        assert found == (1, "", f"pubsub: {to}: No space left on device\n")
+        assert to.read_text() == "old"
+        assert sorted(path.name for path in self.directory.iterdir()) == ["metrics", "report.html"]
+        assert self.run_command("--to", str(to))[0] == 0
+        assert "é🦊" in to.read_text(encoding="utf-8")
 
     def test_no_table(self) -> None:
         self.refused()
