@@ -28,6 +28,7 @@ from pubsub.pipeline.tables.file_names import BatchId
 from pubsub.pipeline.tables.files import WrittenFile
 from pubsub.pipeline.tables.iceberg import Iceberg, IcebergTarget
 from pubsub.pipeline.tables.iceberg_catalog import IcebergName
+from pubsub.pipeline.tables.iceberg_files import IcebergFiles
 from pubsub.pipeline.tables.location import StorageError
 from tests.tables.written_tables import (
     BY,
@@ -346,3 +347,9 @@ class IcebergTests(TestCase):
             IcebergName("lake.x", "nowhere").open()
         assert "\n" not in str(caught.value)
         assert "secret" not in repr(IcebergName("lake.x", "tests", wrong))
+
+    def test_credentials_are_not_shown_in_the_files_of_tasks(self) -> None:
+        self.table.create_if_missing()
+        files = IcebergFiles.of(self.table.open())
+        assert dict(files.properties)["uri"] == f"sqlite:///{self.root}/catalog.db"
+        assert "catalog.db" not in repr(files)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -117,6 +118,21 @@ class CallerTests(TestCase):
                 work(client, messages)
 
         return deferToThread(call)
+
+    async def test_the_end_of_a_block_closes_the_client(self) -> None:
+        broker = start_broker(self)
+
+        def work() -> None:
+            for error in (None, RuntimeError):
+                client = blocking.connect(broker.url("cafe"))
+                with contextlib.suppress(RuntimeError), client:
+                    client.publish("cafe/7", b"x", confirm=True)
+                    if error is not None:
+                        raise error
+                assert not client._runtime.is_open
+                raised(ClientClosed, client.publish, "cafe/7", b"x")
+
+        await deferToThread(work)
 
     async def test_an_interrupted_call_loses_no_message(self) -> None:
         def work(client: blocking.Client, messages: Subscription) -> None:
