@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import pickle
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -18,20 +19,24 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.report import load
-from pubsub.pipeline.tables import delta
+from pubsub.pipeline.tables import delta, iceberg
 from pubsub.pipeline.tables.delta import Delta, open_delta
 from pubsub.pipeline.tables.delta_files import listed_files, removed_paths
-from pubsub.pipeline.tables.file_names import BatchId
+from pubsub.pipeline.tables.file_names import BatchId, old_files
 from pubsub.pipeline.tables.files import PartitionWriter, WrittenFile
+from pubsub.pipeline.tables.iceberg import Iceberg, IcebergTarget
+from pubsub.pipeline.tables.iceberg_catalog import IcebergName
+from pubsub.pipeline.tables.iceberg_files import IcebergFiles
 from pubsub.pipeline.tables.location import (
     Location,
     StorageError,
 )
 from pubsub.pipeline.tables.migrate import migrate
 from pubsub.pipeline.tables.parquet import ParquetFiles
-from pubsub.pipeline.tables.storage import open_storage
+from pubsub.pipeline.tables.storage import Storage, open_storage
 from tests.object_store import BUCKET, SECRET, ObjectStore, store_options
 from tests.tables.written_tables import BY, SCHEMA, TOPICS, Died, batch, before_commit, dies
+from tests.unit.fakes import scratch
 
 
 def write(table: Delta, query: str, number: int, *batches: pa.RecordBatch) -> list[WrittenFile]:
@@ -52,6 +57,29 @@ def fill(table: Delta, *numbers: int) -> None:
     """Commit batches of the query q, of 16 messages each, to one topic."""
     for number in numbers:
         put(table, "q", number, batch(16 * number, 16, ["orders"]))
+
+
+def check_files(storage: Storage, url: str) -> None:
+    """Check that a file that was not written to its end does not stay, and a damaged one is named.
+
+    ``url`` is that of the files.
+    """
+
+    def write_half() -> None:
+        with storage.create("x/half.parquet") as file:
+            file.write(b"half")
+            raise ValueError("no such encoding")
+
+    with pytest.raises(ValueError, match="no such encoding"):
+        write_half()
+    assert not storage.exists("x/half.parquet")
+    with storage.create("x/damaged.parquet") as file:
+        file.write(b"damaged")
+    with pytest.raises(StorageError, match="cannot read the file: ") as caught:
+        storage.read("x/damaged.parquet")
+    assert str(caught.value).startswith(f"{url}/x/damaged.parquet: ")
+    storage.remove("x/damaged.parquet")
+    assert not storage.exists("x/damaged.parquet")
 
 
 @cache
@@ -89,6 +117,9 @@ class ObjectStoreTests(SynchronousTestCase):
     def put_object(self, path: str) -> None:
         with open_storage(self.location).create(path) as file:
             file.write(b"mine")
+
+    def test_a_file_that_is_not_complete(self) -> None:
+        check_files(open_storage(self.location), self.location.url)
 
     def test_a_batch_is_stored_once_with_any_names_of_topics(self) -> None:
         assert put(self.table, "q", 0, batch(0, 64))
@@ -287,3 +318,49 @@ class FailingStoreTests(SynchronousTestCase):
             store.url,
             "InvalidAccessKeyId: no such key; check the URL, the network, the credentials",
         )
+
+
+class IcebergTests(SynchronousTestCase):
+    """A table of a catalog whose files are in the store."""
+
+    def setUp(self) -> None:
+        self.root = scratch(self)
+        options = (
+            ("type", "sql"),
+            ("uri", f"sqlite:///{self.root}/catalog.db"),
+            ("warehouse", f"s3://{BUCKET}/a warehouse/{self.id()}"),
+            ("s3.endpoint", object_store().url),
+            ("s3.access-key-id", "tests"),
+            ("s3.secret-access-key", SECRET),
+            ("s3.region", "us-east-1"),
+        )
+        name = IcebergName("lake.messages", "tests", options)
+        self.target = IcebergTarget(name, BY)
+        self.table = Iceberg(name, SCHEMA, BY)
+        self.table.create_if_missing()
+
+    def write(self, number: int) -> list[WrittenFile]:
+        """Write the files of a batch, as a task does."""
+        target = pickle.loads(pickle.dumps(self.target.prepared()))
+        writer = target.writer(BatchId("q", number))
+        writer.add(batch(16 * number, 16, ["orders", "a/b c"]))
+        files: list[WrittenFile] = writer.finish()
+        return files
+
+    def test_batches_and_a_compaction(self) -> None:
+        for number in range(4):
+            assert self.table.commit(self.write(number), "q", number)
+        assert not self.table.commit(self.write(3), "q", 3)
+        self.table.discard(self.write(4), "q")
+        storage = IcebergFiles.of(self.table.open()).storage()
+        assert len(list(old_files(storage, len(BY), float("inf")))) == 8
+        assert self.table.compact() == 8
+        with patch.object(iceberg, "_KEPT", timedelta(seconds=-60)):
+            self.table.compact()
+        assert len(list(old_files(storage, len(BY), float("inf")))) == 2
+        assert sorted(self.table.open().scan().to_arrow()["offset"].to_pylist()) == [*range(64)]
+
+    def test_a_file_that_is_not_complete(self) -> None:
+        files = IcebergFiles.of(self.table.open())
+        assert SECRET not in repr(files)
+        check_files(files.storage(), files.url)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
@@ -97,6 +97,14 @@ def filesystem_storage(files: FileSystem, location: Location) -> Storage:
     return _ObjectStore(location, files, files)
 
 
+def _rows(file: Any, name: str) -> pa.Table:
+    """Return the rows of a Parquet file; ``name`` is for errors. Raises StorageError, OSError."""
+    try:
+        return pq.ParquetFile(file).read()
+    except pa.ArrowInvalid as error:
+        raise StorageError(f"{name}: cannot read the file: {first_and_last(error)}") from None
+
+
 class _Disk:
     def __init__(self, root: str) -> None:
         self._root = root
@@ -119,10 +127,7 @@ class _Disk:
 
     def read(self, path: str) -> pa.Table:
         full = self._full(path)
-        try:
-            return pq.ParquetFile(full).read()
-        except pa.ArrowInvalid as error:
-            raise StorageError(f"{full}: cannot read the file: {first_and_last(error)}") from None
+        return _rows(full, full)
 
     @contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
@@ -243,12 +248,19 @@ class _ObjectStore:
 
     def read(self, path: str) -> pa.Table:
         with storage_errors(self._location), self._files.open_input_file(path) as file:
-            return pq.ParquetFile(file).read()
+            return _rows(file, f"{self._location}/{path}")
 
     @contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
-        with storage_errors(self._location), self._files.open_output_stream(path) as file:
-            yield cast(BinaryIO, file)
+        with storage_errors(self._location):
+            try:
+                with self._files.open_output_stream(path) as file:
+                    yield cast(BinaryIO, file)
+            except Exception:
+                # The end of the stream has made a file of what was written.
+                with suppress(OSError):
+                    self._files.delete_file(path)
+                raise
 
     def remove(self, path: str) -> None:
         if self._info(path).type == FileType.File:
