@@ -14,6 +14,7 @@ import polars
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
+from pyarrow.dataset import dataset
 
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.jobs import archive
@@ -212,3 +213,19 @@ def test_an_older_archive_goes_on(tmp_path: Path) -> None:
     assert table.compact() > 0
     assert len(with_deltalake(path, ["topic"])) == 16
     assert os.path.isdir(os.path.join(path, "topic=a%2Fb", "day=2026-03-02"))
+
+
+def test_a_pattern_finds_the_committed_files_of_plain_parquet(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    target = TableTarget(path, BY, "parquet")
+    rows = archive.rows(messages(TOPICS), False)
+    assert append(target, pa.table(rows), "q", 0)
+    # A batch whose commit did not take place.
+    staged = target.writer(BatchId("q", 1))
+    staged.add(rows)
+    assert len(staged.finish()) == len(TOPICS)
+    pattern = f"{path}/*/*/*.parquet"
+    count = duckdb.sql(f"SELECT count(*) FROM read_parquet('{pattern}')").fetchall()
+    assert count == [(len(TOPICS),)]
+    assert sorted(polars.read_parquet(pattern)["topic"]) == sorted(TOPICS)
+    assert sorted(dataset(path).to_table()["topic"].to_pylist()) == sorted(TOPICS)
