@@ -146,15 +146,17 @@ def rotate(context: click.Context, name: str, queue_key: str, as_json: bool) -> 
 @destination_options
 @click.pass_context
 def delete(context: click.Context, names: tuple[str, ...], yes: bool) -> int:
-    """Delete topics with their messages, queue keys and subscriptions."""
+    """Delete topics with their messages, queue keys and subscriptions.
+
+    The exit code is 1 if one of them does not exist; the others are deleted.
+    """
     from pubsub.commands.api_client import Api, topic_path
+    from pubsub.commands.deleted_items import delete_each
 
     api = Api(destination(context))
     if not yes and not _agreed(names):
         return 1
-    for name in names:
-        api.delete(topic_path(name))
-    return 0
+    return delete_each(api, map(topic_path, names))
 
 
 def _agreed(names: Sequence[str]) -> bool:

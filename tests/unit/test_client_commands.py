@@ -352,5 +352,17 @@ class TopicsTests(ClientCase):
         assert self.api.headers == {"Authorization": "Bearer t1"}
         assert "pubsub topics list shows" in self.one_line("topics", "delete", "-y", "none", API)
 
+    def test_one_that_is_gone_does_not_keep_the_others(self) -> None:
+        self.store(("a", "x"), ("b", "x"))
+        code, out, err = self.run_it("topics", "delete", "-y", "none", "a", "gone", "b", API)
+        assert (code, out, err.count("\n")) == (1, "", 2)
+        assert [path for _, path in self.api.requests] == [
+            f"/v1/topics/{name}" for name in ("none", "a", "gone", "b")
+        ]
+        self.api.requests.clear()
+        with patch.object(self.api, "answer", return_value=(403, [{"error": "not-authorized"}])):
+            assert "HTTP 403" in self.one_line("topics", "delete", "-y", "a", "b", API)
+        assert len(self.api.requests) == 1
+
     def test_an_api_that_is_none(self) -> None:
         assert "not nsd" in self.one_line("topics", "--api=nsd://127.0.0.1:7071")

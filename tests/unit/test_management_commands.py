@@ -77,6 +77,20 @@ class CommandTests(SynchronousTestCase):
         self.run_it(disconnect, "m/x", "--reason", "too noisy")
         assert self.requests == [("delete", "/v1/sessions/m%2Fx", {"reason": "too noisy"})]
 
+    def test_a_client_that_is_gone_does_not_keep_the_others(self) -> None:
+        gone = RequestFailed("no session 'x'", "unknown-session")
+        asked: list[str] = []
+
+        def delete(_api: object, path: str, _query: object) -> None:
+            asked.append(path)
+            if path.endswith("x"):
+                raise gone
+
+        with patch.object(Api, "delete", delete):
+            found = CliRunner().invoke(disconnect, ["x", "y", URL], standalone_mode=False)
+        assert (found.return_value, found.output) == (1, "pubsub: no session 'x'\n")
+        assert asked == ["/v1/sessions/x", "/v1/sessions/y"]
+
     def test_topics_are_created_and_rotated(self) -> None:
         self.run_it(topics, "create", "a/b", "--queue-key=k")
         self.answers["/v1/topics/a%2Fb/key"] = {"kept": 1, "ended": 2}
