@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from contextlib import redirect_stderr
 from pathlib import Path
 from unittest.mock import Mock, patch
@@ -13,9 +14,10 @@ from twisted.trial.unittest import TestCase
 
 from pubsub.pipeline.jobs import archive
 from pubsub.pipeline.tables.delta import Delta
+from pubsub.pipeline.tables.delta_files import listed_paths
 from pubsub.pipeline.tables.location import StorageError
 from pubsub.pipeline.tables.spark import TableTarget
-from tests.tables.written_tables import BY, SCHEMA, fill, scratch
+from tests.tables.written_tables import BY, SCHEMA, all_files, batch, fill, put, scratch
 
 
 class FailureTests(TestCase):
@@ -55,3 +57,24 @@ class FailureTests(TestCase):
         lines = errors.getvalue().splitlines()
         assert [line.partition(",")[0] for line in lines] == ["pubsub: small files were not merged"]
         assert len(DeltaTable(self.path).file_uris()) == 5
+
+    def test_the_other_partitions_are_merged(self) -> None:
+        for end in (Path.unlink, lambda file: file.write_bytes(b"damaged")):
+            path = f"{self.path}-{end.__name__}"
+            table = Delta(path, SCHEMA, BY)
+            for number in range(5):
+                put(table, "q", number, batch(48 * number, 48, ["a", "b", "c"]))
+            before = all_files(path)
+            end(sorted(Path(path).glob("topic=b/*/*.parquet"))[2])
+            with pytest.raises((StorageError, FileNotFoundError)):
+                table.compact()
+            files = listed_paths(table.open())
+            assert Counter(name.partition("/")[0] for name in files) == {
+                "topic=a": 1, "topic=b": 5, "topic=c": 1,
+            }  # fmt: skip
+            # Another attempt leaves no more files.
+            with pytest.raises((StorageError, FileNotFoundError)):
+                table.compact()
+            written = {name for name in all_files(path) - before if name.endswith(".parquet")}
+            assert written == files - before
+            assert listed_paths(table.open()) == files

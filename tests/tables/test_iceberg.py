@@ -353,3 +353,17 @@ class IcebergTests(TestCase):
         files = IcebergFiles.of(self.table.open())
         assert dict(files.properties)["uri"] == f"sqlite:///{self.root}/catalog.db"
         assert "catalog.db" not in repr(files)
+
+    def test_a_damaged_file_keeps_its_partition_alone_from_being_merged(self) -> None:
+        self.table.create_if_missing()
+        for number in range(4):
+            writer = self.target.prepared().writer(BatchId("q", number))
+            writer.add(batch(48 * number, 48, ["a", "b", "c"]))
+            self.table.commit(writer.finish(), "q", number)
+        (damaged, *_) = sorted(Path(self.root).glob("warehouse/lake/messages/data/b/*/*.parquet"))
+        damaged.write_bytes(b"damaged")
+        for _ in range(2):
+            with pytest.raises(StorageError, match=f"{damaged}: cannot read the file"):
+                self.table.compact()
+            files = [task.file.file_path for task in self.table.open().scan().plan_files()]
+            assert sorted(path.split("/")[-3] for path in files) == ["a", "b", "b", "b", "b", "c"]

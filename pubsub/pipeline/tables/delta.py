@@ -43,7 +43,7 @@ from pubsub.pipeline.tables.file_names import (
 from pubsub.pipeline.tables.files import WrittenFile, top_level_names, write_file
 from pubsub.pipeline.tables.free_directory import require_free_directory
 from pubsub.pipeline.tables.location import Location, StorageError, storage_errors, system_cause
-from pubsub.pipeline.tables.merging import merge_groups
+from pubsub.pipeline.tables.merging import MergeFailures, merge_groups
 from pubsub.pipeline.tables.partitions import Values, hive_directory
 from pubsub.pipeline.tables.storage import open_storage
 
@@ -241,21 +241,22 @@ class Delta:
     def _compact(self) -> int:
         table = self.open()
         check_writable(self.location, table)
-        small = small_files(table, self.partition_by)
         groups = [
             (values, group)
-            for values, files in small.items()
+            for values, files in small_files(table, self.partition_by).items()
             for group in merge_groups(files, _size_of)
         ]
-        replaced = 0
+        replaced, failures = 0, MergeFailures()
         with ThreadPoolExecutor(_MERGES_AT_ONCE) as pool:
             merges = [pool.submit(self._merge, table, *group) for group in groups]
             try:
                 for (_, group), merge in zip(groups, merges, strict=True):
-                    replaced += self._replace_group(group, merge.result())
+                    with failures.noted():
+                        replaced += self._replace_group(group, merge.result())
             finally:
                 pool.shutdown(cancel_futures=True)
         self._clean()
+        failures.raise_first()
         return replaced
 
     def _merge(self, table: DeltaTable, values: Values, group: list[dict[str, Any]]) -> WrittenFile:

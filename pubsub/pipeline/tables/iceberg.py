@@ -43,7 +43,7 @@ from pubsub.pipeline.tables.iceberg_files import (
 )
 from pubsub.pipeline.tables.iceberg_layout import check_iceberg_layout
 from pubsub.pipeline.tables.location import StorageError
-from pubsub.pipeline.tables.merging import FULL_FILE_BYTES, merge_groups
+from pubsub.pipeline.tables.merging import FULL_FILE_BYTES, MergeFailures, merge_groups
 from pubsub.pipeline.tables.partitions import Values
 
 _BATCH_PROPERTY = "pubsub-batch."
@@ -199,8 +199,12 @@ class Iceberg:
                 if not self._catalog.table_exists(self.name.identifier):
                     return 0
                 raise
-            replaced = sum(map(self._merge, _groups(table)))
+            replaced, failures = 0, MergeFailures()
+            for group in _groups(table):
+                with failures.noted():
+                    replaced += self._merge(group)
             self._clean()
+            failures.raise_first()
         return replaced
 
     def _merge(self, group: list[_Listed]) -> int:

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 _COPIED = 8 * 1024 * 1024
 
 
+class UnreadableFile(StorageError):
+    """A file that is no Parquet file, or a damaged one."""
+
+
 @dataclass(frozen=True, slots=True)
 class DirectoryEntry:
     """An entry of a directory. A link is neither a file nor a directory.
@@ -59,7 +63,7 @@ class Storage(Protocol):
         """Return the entries of a directory, or none if it cannot be read."""
 
     def read(self, path: str) -> pa.Table:
-        """Return the rows of a Parquet file."""
+        """Return the rows of a Parquet file. Raises UnreadableFile, StorageError, OSError."""
 
     def create(self, path: str) -> AbstractContextManager[BinaryIO]:
         """Open a new file, which is durable when the context ends."""
@@ -98,11 +102,11 @@ def filesystem_storage(files: FileSystem, location: Location) -> Storage:
 
 
 def _rows(file: Any, name: str) -> pa.Table:
-    """Return the rows of a Parquet file; ``name`` is for errors. Raises StorageError, OSError."""
+    """Return the rows of a Parquet file; ``name`` is for errors. Raises OSError."""
     try:
         return pq.ParquetFile(file).read()
     except pa.ArrowInvalid as error:
-        raise StorageError(f"{name}: cannot read the file: {first_and_last(error)}") from None
+        raise UnreadableFile(f"{name}: cannot read the file: {first_and_last(error)}") from None
 
 
 class _Disk:
