@@ -143,7 +143,8 @@ async def publish(where: Destination, publication: PublishPlan) -> tuple[int, in
                 except NotExpressible:
                     if publication.payload is not None:
                         raise
-                    level = await _publish_lines(client, publication, payloads, given)
+                    await _publish_lines(client, publication, payloads, given)
+                    continue
                 if level is not None:
                     levels.add(level)
         except (CommandError, ConfigurationError, OSError):
@@ -167,7 +168,7 @@ async def _publish(
 
 async def _publish_lines(
     client: Client, publication: PublishPlan, payloads: Sequence[bytes], given: int
-) -> Level | None:
+) -> None:
     """Publish lines up to one that the protocol cannot carry; ``given`` is the number of the last.
 
     Not one of them was sent, and those before it can be.
@@ -175,15 +176,13 @@ async def _publish_lines(
     from pubsub.client import NotExpressible
     from pubsub.commands.broker_client import CommandError
 
-    level = None
     for number, payload in enumerate(payloads, given - len(payloads) + 1):
         try:
-            level = await _publish(client, publication, [payload])
+            await _publish(client, publication, [payload])
         except NotExpressible as error:
             raise CommandError(
                 f"line {number}: {error}; the lines before it are published"
             ) from None
-    return level
 
 
 COMMAND = pub

@@ -39,7 +39,8 @@ class PubTests(ClientCase):
         code, out, _ = self.run_it("pub", "a", "x", "-n2", "-H", "k=v=w", "-c", "--json", *CAFE)
         assert (code, json.loads(out)["confirmed"]) == (0, "handled")
         assert self.client.published == [("a", b"x", {"k": b"v=w"})] * 2
-        assert "NAME=VALUE" in self.usage("pub", "a", "x", "-H", "k", *CAFE)
+        for header in ("k", "=v", ""):
+            assert "NAME=VALUE" in self.usage("pub", "a", "x", "-H", header, *CAFE)
         assert "pubsub: MESSAGE and --file exclude" in self.usage("pub", "a", "x", "-f", "y", *CAFE)
 
     def test_a_header_that_is_given_twice(self) -> None:

@@ -94,6 +94,17 @@ class LocationTests(SynchronousTestCase):
             self.fail("the file was replaced")
         assert (path / "a/x").read_bytes() == b"whole"
 
+    def test_what_another_process_has_removed(self) -> None:
+        path = scratch(self)
+        storage = disk_storage(str(path))
+        storage.remove("none")
+        assert storage.entries("none") == []
+        assert not storage.exists("none")
+        (path / "link").symlink_to("nowhere")
+        assert storage.exists("link")
+        (link,) = storage.entries("")
+        assert (link.is_file, link.is_directory) == (False, False)
+
     def test_an_error_that_is_none_of_the_system_keeps_its_text(self) -> None:
         """Those of Arrow are such."""
         storage = disk_storage(str(scratch(self)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import threading
@@ -74,6 +75,14 @@ class WaitingInputTests(ClientCase):
         self.client.published.clear()
         self.run_it("pub", "a", "-n700", *CAFE, stdin=b"\n".join(sent).decode())
         assert [payload for _, payload, _ in self.client.published] == sent[:700]
+
+    def test_what_was_read_before_an_error_is_published(self) -> None:
+        reads = [b"1\n2\n3", OSError(errno.EIO, "Input/output error")]
+        with patch.object(os, "read", side_effect=reads):
+            code, _, err = self.run_it("pub", "a", *CAFE)
+        assert (code, err) == (1, "pubsub: Input/output error\n")
+        assert [payload for _, payload, _ in self.client.published] == [b"1", b"2"]
+        assert self.client.flushed == 2
 
     def test_an_error_in_the_thread_that_reads(self) -> None:
         """Nothing else would end the command."""
