@@ -80,7 +80,7 @@ def counted_error(
 
 
 @dataclass(frozen=True, slots=True)
-class _Publication:
+class _SocketPublication:
     """Publishes for a request; ``refuse`` counts an error, and returns it as one of the API."""
 
     listener: Listener
@@ -168,7 +168,7 @@ async def publish(
     is_divided, is_mixed = row.get("sizes") is not None, row.get("topics") is not None
     each = _pop_headers(row)
     names, columns, common = _parsed(row, payload)
-    publication = _Publication(listener, publisher, sender, access, limiters, refuse)
+    publication = _SocketPublication(listener, publisher, sender, access, limiters, refuse)
     with listener.memory.work(_HEADER_BYTES * sum(map(len, each))):
         headers = await _headers_of_each(listener, each, columns.count, common)
         messages = SubmittedMessages(columns, headers)

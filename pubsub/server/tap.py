@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
 from socket import gethostname
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -81,8 +80,14 @@ def makeService(options: ParsedOptions) -> IService:
     live = LiveConfiguration(broker, options.config, reactor, tuning, process_log.configure)
     begun, done = _report_to_manager(broker, reactor)
     threads = cast(IReactorThreads, reactor)
-    run_in_thread = partial(deferToThreadPool, threads, threads.getThreadPool())
-    reloader = Reloader(live, options.read, reactor, begun, done, run_in_thread)
+    reloader = Reloader(
+        live,
+        options.read,
+        reactor,
+        begun,
+        done,
+        lambda read: deferToThreadPool(threads, threads.getThreadPool(), read),
+    )
     reloader.setServiceParent(broker)  # type: ignore[no-untyped-call]
     ForcedShutdown(broker, reactor).setServiceParent(broker)  # type: ignore[no-untyped-call]
     process = LoggedProcess(process_log)
