@@ -205,8 +205,10 @@ class ClientCase(CommandCase):
         out, err = self.directory / "out", io.StringIO()
         given = self.directory / "in"
         given.write_text(stdin)
+        file = given.open()
+        # Not before: the thread that reads may go on, and would read what another test opens.
+        self.addCleanup(file.close)
         with (
-            given.open() as file,
             patch.object(sys, "stdin", file),
             self.stdout(out),
             redirect_stderr(err),
