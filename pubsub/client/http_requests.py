@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from pubsub.client.http_connection import encode
 from pubsub.wire.client_wire import Headers
@@ -14,7 +15,7 @@ SIZE_BYTES = 11
 # Bytes of a message's list of headers, and of a header beside its key and value, with the commas.
 _LIST_BYTES, _HEADER_BYTES = 3, 30
 
-HeaderRows = list[dict[str, str]]
+HeaderRows: TypeAlias = list[dict[str, str]]
 """The headers of a message, as a request has them."""
 
 

@@ -228,10 +228,8 @@ class MessagePublisher:
             raise ApiError(UNAVAILABLE, failure, message)
         messages = sum([one.batch.count for one in submitted])
         refused = sum([one.refused for one in submitted])
-        are_here = [
-            topic.upstream is None and topic.durability > 0
-            for topic in (one.topics[0] for one in submitted)
-        ]
+        firsts = [one.topics[0] for one in submitted]
+        are_here = [topic.upstream is None and topic.durability > 0 for topic in firsts]
         level = STORED if all(are_here) and listener.store.durable else HANDLED
         first = submitted[0].batch.offset if are_here[0] else None
         return Published(first, messages, level, refused)

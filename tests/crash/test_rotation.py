@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.integration.broker import Broker, Start, listen
@@ -63,6 +64,15 @@ class Keys:
         client.send(publish(raw, b"x"))
         return client.sync(raw) == []
 
+    @contextlib.contextmanager
+    def rotating(self, broker: Broker) -> Iterator[Fast]:
+        """Send the request that sets the next key; yield a subscriber, which is to be told."""
+        now = self.token(self.number)
+        with Fast.to(broker, subscribe(now)) as reader, Fast(broker.port("fast")) as owner:
+            assert reader.sync(now) == []
+            owner.send(rotate(now, b"k%d" % (self.number + 1)))
+            yield reader
+
     def check(self, broker: Broker, *possible: int) -> None:
         """The broker accepts exactly one of the keys that are ``possible``."""
         with Fast(broker.port("fast")) as client:
@@ -72,16 +82,20 @@ class Keys:
         self.number = known[0]
 
 
+def is_told(reader: Fast) -> bool:
+    """Whether the subscriber gets the new key before its connection ends."""
+    with contextlib.suppress(EOFError, ConnectionError):
+        return reader.receive().kind == KEY_UPDATE
+    return False
+
+
 def test_a_key_that_a_subscriber_has_got_is_known_after_a_kill(
     start: Start, tmp_path: Path
 ) -> None:
     keys = Keys(start, tmp_path)
     broker = keys.create()
     for _ in range(LIVES):
-        now = keys.token(keys.number)
-        with Fast.to(broker, subscribe(now)) as reader, Fast(broker.port("fast")) as owner:
-            assert reader.sync(now) == []
-            owner.send(rotate(now, b"k%d" % (keys.number + 1)))
+        with keys.rotating(broker) as reader:
             assert reader.receive().kind == KEY_UPDATE
             broker.kill()
         broker = keys.start()
@@ -92,15 +106,10 @@ def test_a_kill_at_any_moment_of_a_rotation(start: Start, tmp_path: Path) -> Non
     keys, draw = Keys(start, tmp_path), random.Random(1)
     broker = keys.create()
     for _ in range(LIVES):
-        now = keys.token(keys.number)
-        with Fast.to(broker, subscribe(now)) as reader, Fast(broker.port("fast")) as owner:
-            assert reader.sync(now) == []
-            owner.send(rotate(now, b"k%d" % (keys.number + 1)))
+        with keys.rotating(broker) as reader:
             time.sleep(draw.random() * LATEST)
             broker.kill()
-            told = False
-            with contextlib.suppress(EOFError, ConnectionError):
-                told = reader.receive().kind == KEY_UPDATE
+            told = is_told(reader)
         broker = keys.start()
         keys.check(broker, *[keys.number] * (not told), keys.number + 1)
 
@@ -111,15 +120,10 @@ def test_a_broker_that_stops_tells_the_key_that_is_being_written(
     keys, draw = Keys(start, tmp_path), random.Random(1)
     broker = keys.create()
     for _ in range(LIVES):
-        now = keys.token(keys.number)
-        with Fast.to(broker, subscribe(now)) as reader, Fast(broker.port("fast")) as owner:
-            assert reader.sync(now) == []
-            owner.send(rotate(now, b"k%d" % (keys.number + 1)))
+        with keys.rotating(broker) as reader:
             time.sleep(draw.random() * LATEST)
             broker.signal()
-            told = False
-            with contextlib.suppress(EOFError, ConnectionError):
-                told = reader.receive().kind == KEY_UPDATE
+            told = is_told(reader)
         broker.wait()
         broker = keys.start()
         # It may have stopped before it read the request.
