@@ -12,7 +12,8 @@ from pubsub.broker.combination_cache import (
     PastCombinations,
 )
 from pubsub.broker.passing_mix import PassingMix, passing_mix
-from pubsub.broker.wide_mix import WideMix, WideRead, is_hosted
+from pubsub.broker.topic_state import is_hosted
+from pubsub.broker.wide_mix import WideMix, WideRead
 from pubsub.errors import Refused
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class AddressMixes:
             known = mix, [places[topic] for topic in topics]
             self._known.put(key, known)
         mix, indexes = known
-        if not all(map(is_hosted, mix.topics)):
+        if not mix.uniform and not all(map(is_hosted, mix.topics)):
             self._known.discard(key)
             return None
         return mix, columns.remap(indexes)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pubsub.broker.gathered_routing import route_gathered
+from pubsub.broker.topic_state import MixedTopics
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
@@ -21,15 +22,14 @@ if TYPE_CHECKING:
 _TOPICS, _SUBSCRIPTIONS = 2_000, 10_000
 
 
-class PassingMix:
-    """Distinct ``topics`` and their ``names``, in the order of a read's indexes."""
+class PassingMix(MixedTopics):
+    """Distinct topics and their names, in the order of a read's indexes."""
 
-    __slots__ = ("names", "topics")
+    __slots__ = ()
     lasts = False
 
     def __init__(self, topics: Sequence[Topic]) -> None:
-        self.topics = tuple(topics)
-        self.names = tuple([topic.name for topic in topics])
+        super().__init__(tuple(topics), tuple([topic.name for topic in topics]))
 
     def publish(self, router: Router, batch: Batch) -> None:
         """Count and route the messages of ``batch``."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from operator import attrgetter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pubsub.broker.batch import MAX_SENDER, message_sizes, messages_nbytes
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
     from pubsub.interfaces import IStore
     from pubsub.kernel import Columns, HeadTable
 
-_durability_of: Callable[[Topic], object] = attrgetter("durability")
-_blockers_of: Callable[[Topic], object] = attrgetter("blockers")
-
 
 def publish_mix(
     dispatcher: Dispatcher,
@@ -43,8 +39,7 @@ def publish_mix(
     Returns None, and has published nothing, if some of the topics are stored and others are not,
     if the ``limiters`` do not admit all messages, or if the history is not available.
     """
-    topics = mix.topics
-    if not all(map(_durability_of, topics)) and any(map(_durability_of, topics)):
+    if not mix.uniform and not mix.stored_alike:
         return None
     for limiter in limiters:
         if limiter.admissible(columns, sender, headers) < columns.count:
@@ -260,19 +255,18 @@ class Publisher(PublisherTally):
             sender = self.sender
         if len(sender) > MAX_SENDER:
             return None
-        topics = mix.topics
         batch = publish_mix(
             self._dispatcher, mix, columns, sender, rules.protocol, self._limiters, publisher=self
         )
         if batch is None:
             return None
-        if any(map(_blockers_of, topics)):
-            for topic in topics:
+        if not mix.uniform:
+            for topic in mix.topics:
                 if topic.blockers:
                     topic.wait(connection)
         if rules.memory.full:
             rules.memory.wait(connection)
-        if topics[0].durability and rules.store.gate.shut:
+        if mix.topics[0].durability and rules.store.gate.shut:
             rules.store.gate.wait(connection)
         if rules.router.gate.shut:
             rules.router.gate.wait(connection)

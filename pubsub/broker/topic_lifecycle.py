@@ -55,7 +55,7 @@ class TopicLifecycle:
         topics.claimed = self._record
 
     def _apply_rules(self, topic: Topic) -> None:
-        topic.durability = self._rules.durability(topic.name)
+        topic.set_durability(self._rules.durability(topic.name))
 
     @property
     def rules(self) -> DurabilityRules:
@@ -90,7 +90,7 @@ class TopicLifecycle:
             # The history has messages that these subscribers have not read yet.
             self._still_read.add(topic)
         else:
-            topic.durability = durability
+            topic.set_durability(durability)
 
     def _record(self, topic: Topic) -> None:
         self._put(topic, b"")
@@ -107,7 +107,7 @@ class TopicLifecycle:
         With ``sync`` the topic is SYNC under any rules. An ``exclusive`` topic ends with
         its creator's connection; after a crash it is removed at the next start.
         """
-        topic.durability = Durability.SYNC if sync else self._rules.durability(topic.name)
+        topic.set_durability(Durability.SYNC if sync else self._rules.durability(topic.name))
         if sync:
             self._always_sync.add(topic.name)
         else:
@@ -169,7 +169,7 @@ class TopicLifecycle:
             except Refused as refused:
                 log.warn("topic {name!r} is not restored: {reason}", name=name, reason=refused)
             else:
-                topic.hosted = True
+                topic.set_hosted(True)
                 if _SYNC in requirements:
-                    topic.durability = Durability.SYNC
+                    topic.set_durability(Durability.SYNC)
                     self._always_sync.add(name)

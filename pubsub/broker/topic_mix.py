@@ -14,6 +14,7 @@ from weakref import ReferenceType, ref
 
 from pubsub.broker.encoders import BatchEncoder, encoder_at_once, encoder_in_steps
 from pubsub.broker.targets import Targets
+from pubsub.broker.topic_state import MixedTopics
 
 if TYPE_CHECKING:
     from pubsub.broker.topics import (
@@ -62,7 +63,7 @@ class MixedAudience(Targets["Recipient"]):
         self.pending: list[QueuedDelivery] = []
 
 
-class TopicMix:
+class TopicMix(MixedTopics):
     """Topics of which messages arrive in one read, and their audiences.
 
     There is one object for each combination of topics (see ``Router.mix``), made in an order that
@@ -80,15 +81,12 @@ class TopicMix:
         "_tallies",
         "current",
         "last_timestamp",
-        "names",
-        "topics",
     )
     lasts = True
     """Whether its topics probably come together again."""
 
     def __init__(self, topics: tuple[Topic, ...]) -> None:
-        self.topics = topics
-        self.names = tuple(topic.name for topic in topics)
+        super().__init__(topics, tuple([topic.name for topic in topics]))
         self._places = {topic: index for index, topic in enumerate(topics)}
         self._reference: ReferenceType[SubscriptionObserver] = ref(self)
         # None while the audiences are not made.

@@ -62,7 +62,7 @@ class TopicRegistry:
         """
         if not topic.hosted and topic.upstream is None:
             self.check_claim(topic.name)
-            topic.hosted = True
+            topic.set_hosted(True)
             self.claimed(topic)
 
     def check_claim(self, name: str) -> None:
@@ -120,12 +120,13 @@ class TopicRegistry:
         if topic is None:
             self.own += 1
             topic = self._add(name, hosted=True)
-        topic.hosted = topic.configured = True
+        topic.configured = True
+        topic.set_hosted(True)
         return topic
 
     def _add(self, name: str, hosted: bool) -> Topic:
         topic = Topic(name)
-        topic.hosted = hosted
+        topic.set_hosted(hosted)
         self._by_name[name] = topic
         self._by_id.setdefault(topic.id, topic)
         self._sorted[name.encode()] = topic
@@ -168,7 +169,7 @@ class TopicRegistry:
             return
         for watcher in self._removal_watchers:
             watcher(topic)
-        topic.hosted = False
+        topic.set_hosted(False)
         if topic.configured:
             return
         del self._by_name[topic.name]

@@ -9,11 +9,10 @@ from uuid import UUID, uuid5
 from weakref import ReferenceType
 
 from pubsub.broker.compact_map import SingleItemMap
-from pubsub.broker.durability import Durability
 from pubsub.broker.encoders import make_encoder
 from pubsub.broker.targets import Targets
 from pubsub.broker.topic_names import TOPIC_NAMESPACE, fnv1a32
-from pubsub.kernel import Tally
+from pubsub.broker.topic_state import TopicState
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
     from pubsub.broker.start_positions import Position
     from pubsub.broker.traffic import Traffic
-    from pubsub.interfaces import Encoding, Holdable
+    from pubsub.interfaces import Encoding
 
 # Observers of a topic from which on those that are gone are removed when another comes.
 _OBSERVERS = 16
@@ -187,7 +186,7 @@ class SubscriberGroup(Targets["Recipient"]):
         self.pending: list[QueuedDelivery] = []
 
 
-class Topic(Tally):
+class Topic(TopicState):
     """A topic: its name and ids, its subscribers grouped by encoding, and its backpressure.
 
     ``blockers`` are the subscribers that are too slow for it. While there is one, a connection that
@@ -209,19 +208,15 @@ class Topic(Tally):
     __slots__ = (
         "_observers",
         "behind",
-        "blockers",
         "configured",
-        "durability",
         "groups",
         "history_readers",
-        "hosted",
         "id",
         "idle_since",
         "last_timestamp",
         "name",
         "passed",
         "upstream",
-        "waiting",
     )
 
     def __init__(self, name: str) -> None:
@@ -229,10 +224,7 @@ class Topic(Tally):
         self.name = name
         self.id = fnv1a32(name.encode())
         self.groups: dict[Encoding, SubscriberGroup] = {}
-        self.blockers: set[object] = set()
-        self.waiting: dict[Holdable, object] = {}
         self.upstream: Upstream | None = None
-        self.hosted = False
         self.history_readers = 0
         self.configured = False
         self.idle_since: float | None = None
@@ -240,7 +232,6 @@ class Topic(Tally):
         self.passed = 0
         self.last_timestamp = 0
         self._observers: set[ReferenceType[SubscriptionObserver]] | None = None
-        self.durability = Durability.ASYNC
 
     def notify_of_changes(self, observer: ReferenceType[SubscriptionObserver]) -> None:
         """Call ``subscription_changed`` of the observer after each change of a subscription."""
@@ -313,30 +304,3 @@ class Topic(Tally):
     def uuid(self) -> UUID:
         """The topic's id for protocols that use UUIDs: version 5, made from the name."""
         return uuid5(TOPIC_NAMESPACE, self.name)
-
-    def block(self, blocker: object) -> None:
-        """Hold publishers after their next batch until ``unblock(blocker)``."""
-        self.blockers.add(blocker)
-
-    def unblock(self, blocker: object) -> None:
-        """Remove ``blocker``; publishers that no other blocker holds are released."""
-        self.blockers.discard(blocker)
-        for publisher, ignored in tuple(self.waiting.items()):
-            if not self.blocked(ignored):
-                del self.waiting[publisher]
-                publisher.release(self)
-
-    def blocked(self, ignored: object = None) -> bool:
-        """Return whether there is a blocker other than ``ignored``."""
-        blockers = self.blockers
-        return len(blockers) > (ignored in blockers)
-
-    def wait(self, publisher: Holdable, ignored: object = None) -> None:
-        """Hold ``publisher`` until nothing but ``ignored`` blocks this topic.
-
-        ``ignored`` is the outbox of a broker to and from which this topic's messages flow. If that
-        outbox could hold the broker's own connection, the two brokers would wait for each other
-        permanently.
-        """
-        self.waiting[publisher] = ignored
-        publisher.hold(self)

@@ -8,12 +8,12 @@ them: subscriptions and topics that change often are left to ``passing_mix.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pubsub.broker.batch import Batch
 from pubsub.broker.topic_mix import TopicMix
+from pubsub.broker.topic_state import MixedTopics, is_hosted
 
 if TYPE_CHECKING:
     from pubsub.broker.router import Router
@@ -37,22 +37,20 @@ _CHANGED = 600
 # 0.5 µs for each.
 _TOPIC_BYTES, _PLACE_BYTES = 500, 500
 _MAX_BYTES = 12 * 1024 * 1024
-is_hosted: Callable[[Topic], bool] = attrgetter("hosted")
 
 
-class WideRead:
-    """Distinct ``topics`` of a read and their ``names``, in the order of its indexes.
+class WideRead(MixedTopics):
+    """Distinct topics of a read and their names, in the order of its indexes.
 
     ``places`` has the index of each in ``mix``, whose audiences get the messages.
     """
 
-    __slots__ = ("_places", "mix", "names", "topics")
+    __slots__ = ("_places", "mix")
     lasts = False
 
     def __init__(self, mix: TopicMix, topics: tuple[Topic, ...], places: list[int]) -> None:
         self.mix = mix
-        self.topics = topics
-        self.names = tuple(map(mix.names.__getitem__, places))
+        super().__init__(topics, tuple(map(mix.names.__getitem__, places)))
         self._places = places
 
     def widened(self, batch: Batch) -> Batch:
@@ -97,13 +95,14 @@ class WideMix:
         topics = tuple(map(mix.topics.__getitem__, places))
         if len(set(places)) < len(places):
             return None
-        if not all(map(is_hosted, topics)):
+        read = WideRead(mix, topics, places)
+        if not read.uniform and not all(map(is_hosted, topics)):
             # A topic that has ended while the mix was made may have its name again.
             for address, topic in zip(addresses, topics, strict=True):
                 if not topic.hosted:
                     self.discard(address)
             return None
-        return WideRead(mix, topics, places)
+        return read
 
     def _refreshed(self, mix: TopicMix) -> tuple[MixedAudience, ...] | None:
         """Return the audiences with the last changes, if these are few."""

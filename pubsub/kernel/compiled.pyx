@@ -912,15 +912,49 @@ cdef class Columns:
     def remap(self, list indexes not None):
         """See ``interpreted.Columns.remap``."""
         cdef Columns made = self.like()
-        cdef Py_ssize_t i
-        cdef int index
-        for i in range(self.count):
-            if self.messages[i].index >= <size_t>len(indexes):
-                raise IndexError("no new index is given for an index of the column")
-            index = indexes[self.messages[i].index]
-            if index >= 0:
-                made.append(self.messages[i].start, self.messages[i].size, index)
+        cdef Py_ssize_t i, given = len(indexes)
+        cdef int *places = <int *>malloc(max(given, 1) * sizeof(int))
+        if places == NULL:
+            raise MemoryError
+        try:
+            for i in range(given):
+                places[i] = indexes[i]
+            made.take_remapped(self, places, given)
+        finally:
+            free(places)
         return made
+
+    cdef int take_remapped(self, Columns other, const int *places, Py_ssize_t given) except -1:
+        """Take the messages of ``other``, for which there is room, with their new indexes."""
+        # Locals, because a write could change members as far as C can tell.
+        cdef const Message *messages = other.messages
+        cdef Message *taken = self.messages
+        cdef Py_ssize_t i, count = other.count, at = 0
+        cdef int index
+        for i in range(count):
+            if messages[i].index >= <size_t>given:
+                raise IndexError("no new index is given for an index of the column")
+            index = places[messages[i].index]
+            taken[at] = messages[i]
+            taken[at].index = <uint32_t>index
+            at += index >= 0
+        self.count, self.nbytes = at, other.nbytes
+        self.largest, self.smallest = other.largest, other.smallest
+        if at < count:
+            self.measure()
+        return 0
+
+    cdef int measure(self) except -1:
+        """Set the bounds and the total of the messages."""
+        cdef Py_ssize_t i, size
+        self.nbytes = self.largest = 0
+        self.smallest = self.messages[0].size if self.count else 0
+        for i in range(self.count):
+            size = self.messages[i].size
+            self.nbytes += size
+            self.largest = max(size, self.largest)
+            self.smallest = min(size, self.smallest)
+        return 0
 
     def pack(self):
         """See ``interpreted.Columns.pack``."""

@@ -30,7 +30,7 @@ class LetGoCase(SynchronousTestCase):
         self.clock: Clock = clock_at()
         self.broker: BrokerService = make_broker(self.clock, limits, store)
         self.news, self.sport, self.chat = map(self.broker.topics.create, ("news", "sport", "chat"))
-        self.chat.durability = Durability.NONE
+        self.chat.set_durability(Durability.NONE)
         self.closed: list[str] = []
         self.publisher = make_listener(self.broker).publisher(Held(), b"alice")
 

@@ -306,7 +306,7 @@ class ExpiryTests(SynchronousTestCase):
         house = Operated(topic_expiry=100)
         lines = logged(self)
         house.client("rheos", *(rheos.create(rheos.ALICE, name) for name in (b"a", b"b", b"loud")))
-        house.broker.topics.named("loud").durability = Durability.NONE
+        house.broker.topics.named("loud").set_durability(Durability.NONE)
         house.client("nsd", nsd.open_("ada"))
         stored = house.client("spot", ready(b"DEALER"), publish(b"stored", b"x"))
         reader = house.client("spot", ready(b"DEALER"), subscribe(b"b"))

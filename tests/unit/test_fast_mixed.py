@@ -29,7 +29,7 @@ from tests.unit.tokens import KEY, OTHER_KEY
 
 SPORT = wire.topic_id("sport")
 OTHER_KEYED = wire.grant(key="k2", sub="mal")
-SOURCES = [Source(WRITER, NEWS), Source(WRITER, SPORT)]
+SOURCES = [Source.of(WRITER, NEWS), Source.of(WRITER, SPORT)]
 
 
 class MixedCase(FastCase):
@@ -180,31 +180,31 @@ class ProofTests(MixedCase):
         proofs = self.proofs(fast)
         assert subject(proofs, SOURCES) == "eve"
         other = wire.grant("publish", sub="eve", iss="another")
-        assert proofs.find([*SOURCES, Source(other, NEWS)]) is None
+        assert proofs.find([*SOURCES, Source.of(other, NEWS)]) is None
         self.answer(fast, wire.publish(other, b"x"))
-        assert subject(proofs, [*SOURCES, Source(other, NEWS)]) == "eve"
+        assert subject(proofs, [*SOURCES, Source.of(other, NEWS)]) == "eve"
 
     def test_several_senders(self) -> None:
         fast, _ = self.start()
-        assert self.proofs(fast).find([SOURCES[0], Source(OWNER, SPORT)]) is None
+        assert self.proofs(fast).find([SOURCES[0], Source.of(OWNER, SPORT)]) is None
 
     def test_a_token_without_the_permission_or_the_key(self) -> None:
         fast, _ = self.start()
         fast.client(wire.create(OTHER_KEYED, "theirs"))
         for raw in (READER, OTHER_KEYED):
             assert fast.listeners["fast"].tokens.known(raw)
-            assert self.proofs(fast).find([SOURCES[0], Source(raw, SPORT)]) is None
-        theirs = Source(OTHER_KEYED, wire.topic_id("theirs"))
+            assert self.proofs(fast).find([SOURCES[0], Source.of(raw, SPORT)]) is None
+        theirs = Source.of(OTHER_KEYED, wire.topic_id("theirs"))
         assert subject(self.proofs(fast), [theirs]) == "mal"
 
     def test_a_topic_without_a_key(self) -> None:
         fast, _ = self.start()
         fast.broker.topics.create("open")
-        assert self.proofs(fast).find([Source(OWNER, wire.topic_id("open"))]) is None
+        assert self.proofs(fast).find([Source.of(OWNER, wire.topic_id("open"))]) is None
 
     def test_an_unknown_topic(self) -> None:
         fast, _ = self.start()
-        assert self.proofs(fast).find([Source(WRITER, 1)]) is None
+        assert self.proofs(fast).find([Source.of(WRITER, 1)]) is None
 
     def test_a_proof_is_cached(self) -> None:
         fast, _ = self.start()
@@ -219,7 +219,7 @@ class ProofTests(MixedCase):
         assert self.answer(fast, both(WRITER, short)) == b""
         assert reader.take() == BOTH
         proofs = self.proofs(fast)
-        sources = [SOURCES[0], Source(short, SPORT)]
+        sources = [SOURCES[0], Source.of(short, SPORT)]
         assert subject(proofs, sources) == "eve"
         fast.clock.rightNow += 10
         assert proofs.find(sources) is None
@@ -232,7 +232,7 @@ class ProofTests(MixedCase):
         later = wire.grant("publish", sub="eve", nbf=fast.clock.seconds() + 10)
         fast.clock.rightNow += 10
         self.answer(fast, wire.publish(later, b"x"))
-        sources = [SOURCES[0], Source(later, SPORT)]
+        sources = [SOURCES[0], Source.of(later, SPORT)]
         assert subject(self.proofs(fast), sources) == "eve"
         fast.clock.rightNow -= 5
         assert self.proofs(fast).find(sources) is None

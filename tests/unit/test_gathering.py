@@ -180,7 +180,7 @@ class GatherTests(GatheringCase):
         assert dict(self.broker.counters.drops) == {("bob", "u", "too-large"): 1}
 
     def test_unstored_messages(self) -> None:
-        self.topic.durability = Durability.NONE
+        self.topic.set_durability(Durability.NONE)
         bob = self.subscriber(encoding=Lines())
         self.first()
         assert self.soon(self.b, b"1")
@@ -336,7 +336,7 @@ class RefusalTests(GatheringCase):
 
     def test_a_topic_of_another_broker(self) -> None:
         self.first()
-        self.topic.hosted = False
+        self.topic.set_hosted(False)
         self.assert_not_gathered()
 
     def test_a_publisher_with_a_rate(self) -> None:
@@ -356,7 +356,7 @@ class RefusalTests(GatheringCase):
 
     def test_a_topic_that_is_not_stored_as_those_before(self) -> None:
         other = self.broker.topics.create("u")
-        other.durability = Durability.NONE
+        other.set_durability(Durability.NONE)
         self.first()
         assert self.soon(self.b, b"1")
         assert not self.b.publish_soon(other, Columns.of([b"2"]))

@@ -222,7 +222,7 @@ class FollowTests(SynchronousTestCase):
         assert [row["value"] for row in rows[1:]] == ["1", "2"]
 
     def test_messages_that_are_not_stored(self) -> None:
-        self.house.broker.topics.create("n").durability = Durability.NONE
+        self.house.broker.topics.create("n").set_durability(Durability.NONE)
         follower = Follower(self.house, "/v1/topics/n/messages?follow=1&start=0")
         self.house.publish("n", b"1")
         assert follower.values() == ["1"]

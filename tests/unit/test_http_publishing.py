@@ -469,7 +469,7 @@ class WaitTests(SynchronousTestCase):
 
     def test_topics_that_are_not_stored(self) -> None:
         house = WebHouse(Slow())
-        house.broker.topics.create("a").durability = Durability.NONE
+        house.broker.topics.create("a").set_durability(Durability.NONE)
         answer = house.post(PATH, b"x").json
         assert (answer["offset"], answer["messages"], answer["level"]) == (None, 1, "handled")
 

@@ -169,7 +169,7 @@ class CommitTests(WritingCase):
         assert self.commit(id, batch=1).status == 200
 
     def test_unstored_topics_are_only_delivered(self) -> None:
-        self.house.broker.topics.create("a").durability = Durability.NONE
+        self.house.broker.topics.create("a").set_durability(Durability.NONE)
         assert self.commit(self.part(b"1")).json["messages"] == 1
         assert self.values() == []
 
@@ -224,7 +224,7 @@ class ManyTopicsTests(WritingCase):
         transport.outbox = self.house.listener.outbox(transport, Reader())
         for name in ("t0007", "t1800", "t0001"):
             broker.router.subscribe(transport.outbox, broker.topics.create(name), Lines())
-        broker.topics.named("t0007").durability = Durability.NONE
+        broker.topics.named("t0007").set_durability(Durability.NONE)
         self.commit(self.part_of(self.names))
         self.house.pass_time(1)
         assert transport.data == b"t0001\nt0007\nt1800\n"

@@ -105,7 +105,7 @@ class CafeTests(SynchronousTestCase):
     def test_a_channel_without_a_history_among_others(self) -> None:
         house, publisher = self.start()
         reader = house.subscriber(b"\1\2\3")
-        house.broker.topics.named("cafe/2").durability = Durability.NONE
+        house.broker.topics.named("cafe/2").set_durability(Durability.NONE)
         publisher.send(self.sent())
         found = [(p[0], p[9:]) for _, p in cafe_wire.frames(reader.take())]
         assert found == list(self.SENT)

@@ -83,7 +83,7 @@ class MixedTests(SynchronousTestCase):
         disk = Disk()
         nsd = Nsd(store=disk)
         client = self.client(nsd)
-        nsd.broker.topics.named("b").durability = Durability.SYNC
+        nsd.broker.topics.named("b").set_durability(Durability.SYNC)
         while waiting := disk.writes + disk.syncs:
             disk.writes.clear()
             disk.syncs.clear()

@@ -124,7 +124,7 @@ class AcceptTests(MixedCase):
 
     def test_topics_that_are_not_stored(self) -> None:
         for topic in self.topics.values():
-            topic.durability = Durability.NONE
+            topic.set_durability(Durability.NONE)
         batch = self.publish(self.publisher(), "a1", "b2")
         assert batch is not None
         assert batch.offset == self.store.next_offset == 0
@@ -133,7 +133,7 @@ class AcceptTests(MixedCase):
     def test_without_a_history_a_failing_store_does_not_matter(self) -> None:
         self.store.failing = True
         for topic in self.topics.values():
-            topic.durability = Durability.NONE
+            topic.set_durability(Durability.NONE)
         assert self.publish(self.publisher(), "a1", "b2") is not None
 
 
@@ -179,7 +179,7 @@ class RefuseTests(MixedCase):
         self.assert_nothing_published()
 
     def test_one_topic_without_a_history_among_others(self) -> None:
-        self.topics["b"].durability = Durability.NONE
+        self.topics["b"].set_durability(Durability.NONE)
         publisher = self.publisher()
         assert self.publish(publisher, "a1", "b2", "c3") is None
         assert self.publish(publisher, "b1", "a2") is None
@@ -189,9 +189,9 @@ class RefuseTests(MixedCase):
     def test_a_durability_that_changes(self) -> None:
         publisher = self.publisher()
         assert self.publish(publisher, "a1", "b2") is not None
-        self.topics["b"].durability = Durability.NONE
+        self.topics["b"].set_durability(Durability.NONE)
         assert self.publish(publisher, "a3", "b4") is None
-        self.topics["a"].durability = Durability.NONE
+        self.topics["a"].set_durability(Durability.NONE)
         assert self.publish(publisher, "a5", "b6") is not None
         assert self.stored() == ["a1", "b2"]
 
@@ -289,7 +289,7 @@ class BackpressureTests(MixedCase):
 
     def test_a_history_that_is_behind_does_not_hold_topics_without_one(self) -> None:
         for topic in self.topics.values():
-            topic.durability = Durability.NONE
+            topic.set_durability(Durability.NONE)
         self.store.gate.close()
         assert self.publish(self.publisher(), "a1", "b2") is not None
         assert self.connection.reasons == set()

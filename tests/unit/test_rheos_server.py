@@ -47,7 +47,7 @@ class AcknowledgmentTests(SynchronousTestCase):
     def test_messages_of_one_read_wait_for_the_safest_of_their_topics(self) -> None:
         disk = Disk()
         rheos = Rheos(store=disk)
-        rheos.broker.topics.create("sport").durability = Durability.SYNC
+        rheos.broker.topics.create("sport").set_durability(Durability.SYNC)
         alice = rheos.connect("rheos")
         data = wire.publish(ALICE, b"x") + wire.publish(ALICE, b"x", name=b"sport")
         for done in (True, True, False):

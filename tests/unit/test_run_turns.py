@@ -61,7 +61,7 @@ class TurnTests(SynchronousTestCase):
         client = broker.publisher()
         client.send(cafe_wire.publish(1, b"0") + cafe_wire.publish(2, b"0"))
         reader.take()
-        broker.broker.topics.named("cafe/2").durability = Durability.NONE
+        broker.broker.topics.named("cafe/2").set_durability(Durability.NONE)
         sent = [
             cafe_wire.publish(number % 2 + 1, payload) for number, payload in enumerate(PAYLOADS)
         ]

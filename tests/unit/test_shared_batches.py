@@ -320,7 +320,7 @@ class BatchTests(BatchCase):
         assert await self.commit(here, 0, part, shared=False) == (200, True)
         assert (await self.put(here, "/v1/readers/r", {"offset": 0})).status == 204
         # The messages of such a topic are acknowledged when the others can have them.
-        here.broker.topics.create("t").durability = Durability.SYNC
+        here.broker.topics.create("t").set_durability(Durability.SYNC)
         part = await self.stage(here, 1, b"2")
         for _ in range(2):
             status = await self.commit(here, 1, part, shared=False)

@@ -33,8 +33,8 @@ class ConfirmationCase(SynchronousTestCase):
         self.world = World()
         self.disk = SlowDisk()
         self.b = self.world.house("b", store=self.disk)
-        self.b.broker.topics.create("t").durability = Durability.SYNC
-        self.b.broker.topics.create("u").durability = Durability.NONE
+        self.b.broker.topics.create("t").set_durability(Durability.SYNC)
+        self.b.broker.topics.create("u").set_durability(Durability.NONE)
         self.a = self.world.house("a", "b", nsd={"max-body": 2**21}, rheos={})
         (self.cable,) = self.world.cables
         assert isinstance(self.cable.link, PeerConnection)
@@ -67,7 +67,7 @@ class StoredTests(ConfirmationCase):
         assert client.take() == SUCCESS
 
     def test_success_follows_the_write_of_the_host(self) -> None:
-        self.b.broker.topics.named("t").durability = Durability.ASYNC
+        self.b.broker.topics.named("t").set_durability(Durability.ASYNC)
         self.check_waits()
 
     def test_success_follows_the_disk_of_the_host(self) -> None:
@@ -135,7 +135,7 @@ class StoredTests(ConfirmationCase):
         self.disk.commit()
         self.world.settle()
         assert len(message_ids(client.take())) == 2
-        own.durability = Durability.SYNC
+        own.set_durability(Durability.SYNC)
         self.disk.broken = True
         client.send(both)
         self.world.settle()
@@ -249,7 +249,7 @@ class OtherPeerTests(ConfirmationCase):
 
     def test_a_sync_topic_cannot_be_confirmed(self) -> None:
         client = self.nsd("u")
-        self.a.broker.topics.named("u").durability = Durability.SYNC
+        self.a.broker.topics.named("u").set_durability(Durability.SYNC)
         client.send(nsd_lines.publish("u", "1"))
         assert client.take() == NOT_STORED
 

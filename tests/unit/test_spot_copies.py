@@ -183,7 +183,7 @@ class GetTests(CopyCase):
         assert bodies(client.take())[:5] == names(0, 5)
 
     def test_a_topic_that_the_host_does_not_store(self) -> None:
-        self.b.broker.topics.named("t").durability = Durability.NONE
+        self.b.broker.topics.named("t").set_durability(Durability.NONE)
         client = self.subscribe()
         self.world.settle()
         self.publish(2)
@@ -192,7 +192,7 @@ class GetTests(CopyCase):
     def test_a_topic_that_the_host_stores_no_more(self) -> None:
         client = self.subscribe()
         self.get(client)
-        self.b.broker.topics.named("t").durability = Durability.NONE
+        self.b.broker.topics.named("t").set_durability(Durability.NONE)
         self.publish(1)
         self.publish(2)
         assert self.get(client) == [*names(0, 5), *names(6, 8)]
@@ -202,14 +202,14 @@ class GetTests(CopyCase):
     def stop_storing(self, client: Client) -> list[str]:
         """Copy, and let the host store the topic no more; return the messages that were read."""
         self.get(client)
-        self.b.broker.topics.named("t").durability = Durability.NONE
+        self.b.broker.topics.named("t").set_durability(Durability.NONE)
         # The first is delivered while the copy has not ended.
         self.publish(1)
         self.publish(2)
         return [*names(0, 5), *names(6, 8)]
 
     def store_again(self) -> None:
-        self.b.broker.topics.named("t").durability = Durability.ASYNC
+        self.b.broker.topics.named("t").set_durability(Durability.ASYNC)
 
     def test_a_topic_that_the_host_stores_again(self) -> None:
         client = self.subscribe()
@@ -228,7 +228,7 @@ class GetTests(CopyCase):
         assert self.get(client) == [*before, *names(8, 17)]
 
     def test_a_topic_that_the_host_stores_only_later(self) -> None:
-        self.b.broker.topics.named("t").durability = Durability.NONE
+        self.b.broker.topics.named("t").set_durability(Durability.NONE)
         client = self.subscribe()
         self.world.settle()
         self.publish(2)

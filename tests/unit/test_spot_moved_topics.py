@@ -156,12 +156,12 @@ class MovedTopicTests(SynchronousTestCase):
         assert self.get() == FROM_B + FROM_C
 
     def test_a_new_host_that_does_not_store_the_topic(self) -> None:
-        self.c.broker.topics.create("t").durability = Durability.NONE
+        self.c.broker.topics.create("t").set_durability(Durability.NONE)
         self.move(*FROM_C)
         live = self.live()
         self.publish(self.c, "c2")
         assert self.get() == [*FROM_B, "c2"]
-        self.c.broker.topics.named("t").durability = Durability.ASYNC
+        self.c.broker.topics.named("t").set_durability(Durability.ASYNC)
         self.publish(self.c, "c3")
         assert live.take() == publish(b"t", b"c2") + publish(b"t", b"c3")
         assert self.get()[:3] == [*FROM_B, "c2"]

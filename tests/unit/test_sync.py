@@ -20,7 +20,7 @@ class RheosTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.disk = SlowDisk()
         self.rheos = Rheos(store=self.disk)
-        self.rheos.broker.topics.named("news").durability = Durability.SYNC
+        self.rheos.broker.topics.named("news").set_durability(Durability.SYNC)
         self.rheos.broker.topics.create("gossip")
         self.reader = self.rheos.reader(BOB, "news")
         self.client = self.rheos.connect("rheos")
@@ -133,7 +133,7 @@ class NsdTests(SynchronousTestCase):
         self.client.send(nsd_lines.open_("ada"))
         self.disk.write()
         assert self.client.take() == nsd_lines.SUCCESS
-        self.nsd.broker.topics.named("ada").durability = Durability.SYNC
+        self.nsd.broker.topics.named("ada").set_durability(Durability.SYNC)
 
     def test_a_response_and_later_ones_wait(self) -> None:
         self.client.send(nsd_lines.publish("ada", "1") + nsd_lines.publish("nobody", "2"))
@@ -245,11 +245,11 @@ class RuleTests(SynchronousTestCase):
         topic = rheos.broker.topics.named("news")
         reader = rheos.reader(BOB, "news")
         client = rheos.connect("rheos")
-        topic.durability = Durability.NONE
+        topic.set_durability(Durability.NONE)
         client.send(wire.publish(ALICE, b"1", b"2"))
         assert reader.take() == rheos_wire.response(ALICE, b"1", b"2")
         assert disk.next_offset == 0
-        topic.durability = Durability.ASYNC
+        topic.set_durability(Durability.ASYNC)
         client.send(wire.publish(ALICE, b"3"))
         assert disk.next_offset == 1
         assert len(wire.message_ids(client.take())) == 2

@@ -159,7 +159,7 @@ class CommitTests(StoreCase):
     def publish(self, name: str, *payloads: bytes) -> None:
         topic = self.broker.topics.create(name)
         if name == "fleeting":
-            topic.durability = Durability.NONE
+            topic.set_durability(Durability.NONE)
         self.broker.dispatcher.publish(topic, Columns.of(list(payloads)), b"alice", "cafe")
 
     def test_a_commit_links_to_the_publishes_that_it_stores(self) -> Deferred[None]:

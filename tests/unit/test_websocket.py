@@ -301,7 +301,7 @@ class RequestTests(SynchronousTestCase):
         store = Slow()
         client = connected(WebHouse(store))
         first = client.send("publish", topic="a", value="1")
-        client.house.broker.topics.named("a").durability = Durability.ASYNC
+        client.house.broker.topics.named("a").set_durability(Durability.ASYNC)
         client.send("ping")
         (pong,) = client.pull()
         assert pong["ok"] == {}

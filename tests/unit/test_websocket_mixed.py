@@ -89,14 +89,14 @@ class MixedRequestTests(SynchronousTestCase):
 
     def test_one_topic_is_not_stored(self) -> None:
         self.start()
-        self.topics[1].durability = Durability.NONE
+        self.topics[1].set_durability(Durability.NONE)
         assert self.send()["ok"] == {"offset": 0, "messages": 4, "level": "handled"}
         assert self.rows() == [("a", "1"), ("a", "3")]
 
     def test_no_topic_is_stored(self) -> None:
         self.start()
         for topic in self.topics:
-            topic.durability = Durability.NONE
+            topic.set_durability(Durability.NONE)
         assert self.send()["ok"] == {"offset": None, "messages": 4, "level": "handled"}
         assert [topic.messages for topic in self.topics] == [2, 2, 0]
 

@@ -361,7 +361,7 @@ class MemoryTests(WideCase):
     def test_the_work_is_done_in_slices(self) -> None:
         known = {str(number): Topic(str(number)) for number in range(1000)}
         for topic in known.values():
-            topic.hosted = True
+            topic.set_hosted(True)
         wide = WideMix(self.broker.router, self.broker.slices)
         given: list[Any] = []
         with patch.object(Slices, "run_later", lambda _slices, work, _then: given.append(work)):

@@ -126,7 +126,7 @@ class FastConnection(Connection):
         self._proof = None
         if isinstance(packet, Publish):
             # The scanner finds those whose heads it knows.
-            self._publish(Source(packet.token, packet.topic_id), Columns.one(packet.payload))
+            self._publish(Source.of(packet.token, packet.topic_id), Columns.one(packet.payload))
             return
         topic_id = 0 if isinstance(packet, Create) else packet.topic_id
         try:

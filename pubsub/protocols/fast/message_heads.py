@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from pubsub.kernel import Head, LengthField
 from pubsub.protocols.fast.codec import PUBLISH, PUBLISH_OVERHEAD
 
 _MESSAGE = 0x04
 
 
-class Source(NamedTuple):
-    """The token and the topic that PUBLISH packets were sent with."""
+class Source(bytes):
+    """The token and the topic that PUBLISH packets were sent with, as they are in these.
 
-    token: bytes
-    topic_id: int
+    A tuple of both would be hashed again for each read that has such packets.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, token: bytes, topic_id: int) -> Source:
+        """Return the source of packets with ``token`` for this topic."""
+        return cls(token + topic_id.to_bytes(4))
+
+    @property
+    def token(self) -> bytes:
+        """The token."""
+        return self[:-4]
+
+    @property
+    def topic_id(self) -> int:
+        """The id of the topic."""
+        return int.from_bytes(self[-4:])
 
 
 def learn_publish(data: bytes, at: int, max_payload: int) -> tuple[Head, Source] | None:
@@ -26,7 +41,7 @@ def learn_publish(data: bytes, at: int, max_payload: int) -> tuple[Head, Source]
     if len(data) - at < width:
         return None
     head = Head(before + bytes(4), (LengthField(width - 4, 4, big=True),), max_payload)
-    return head, Source(before[2:-4], int.from_bytes(before[-4:], "big"))
+    return head, Source(before[2:])
 
 
 def message_head(topic_id: int, limit: int) -> Head:

@@ -218,7 +218,7 @@ class Subscriptions:
         # Subscribed again even if it is not new: the subscription may have been revoked.
         topic = self._listener.topics.create(name, hosted=False)
         if hosted and not topic.hosted and self._connection.access.may_create(name):
-            topic.hosted = True
+            topic.set_hosted(True)
         self._subscribe(topic, admitted=True)
         # A message that had to be delivered first may have evicted the client.
         if is_new and not self._connection.closing:
