@@ -92,27 +92,45 @@ class TopicState(Tally):
 class MixedTopics:
     """Distinct ``topics`` of messages that arrive together, and their ``names``."""
 
-    __slots__ = ("_is_uniform", "_seen", "names", "topics")
+    __slots__ = ("_asked", "_is_uniform", "_seen", "names", "topics")
 
     def __init__(self, topics: tuple[Topic, ...], names: tuple[str, ...]) -> None:
         self.topics = topics
         self.names = names
         self._is_uniform = False
         self._seen = -1
+        self._asked = 0
 
     @property
     def uniform(self) -> bool:
-        """Whether this broker hosts all topics, none is blocked, and all are stored or none."""
-        count = _changes.count
-        if self._seen != count:
+        """Whether this broker hosts all topics, with one durability, and none is blocked."""
+        if self._seen != _changes.count:
+            self._seen = _changes.count
             topics = self.topics
-            self._seen = count
             self._is_uniform = (
                 all(map(is_hosted, topics))
-                and self.stored_alike
+                and min(map(durability_of, topics)) == max(map(durability_of, topics))
                 and not any(map(blockers_of, topics))
             )
         return self._is_uniform
+
+    @property
+    def durability(self) -> Durability:
+        """The highest durability of the topics."""
+        return self.topics[0].durability if self.uniform else max(map(durability_of, self.topics))
+
+    def is_known_uniform(self, asked: int) -> bool:
+        """Return whether ``uniform`` is known to be true; as many of the topics are ``asked`` for.
+
+        After a change they are looked at when all of them have been asked for, so that many topics
+        do not cost more than those of the reads.
+        """
+        if self._seen != _changes.count:
+            self._asked += asked
+            if self._asked < len(self.topics):
+                return False
+            self._asked = 0
+        return self.uniform
 
     @property
     def stored_alike(self) -> bool:

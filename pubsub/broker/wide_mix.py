@@ -53,6 +53,11 @@ class WideRead(MixedTopics):
         super().__init__(topics, tuple(map(mix.names.__getitem__, places)))
         self._places = places
 
+    @property
+    def uniform(self) -> bool:
+        """See ``MixedTopics``."""
+        return self.mix.is_known_uniform(len(self.topics)) or super().uniform
+
     def widened(self, batch: Batch) -> Batch:
         """Return ``batch`` with the topics of ``mix``, to be routed."""
         return Batch(

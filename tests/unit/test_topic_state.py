@@ -27,15 +27,30 @@ class MixedTopicsTests(TestCase):
         self.topics[0].set_durability(Durability.NONE)
         assert not self.mix.uniform
         assert not self.mix.stored_alike
-        self.topics[0].set_durability(Durability.SYNC)
-        assert self.mix.uniform
+        assert self.mix.durability is Durability.ASYNC
+
+    def test_a_topic_that_is_stored_otherwise(self) -> None:
+        self.topics[1].set_durability(Durability.SYNC)
+        assert not self.mix.uniform
         assert self.mix.stored_alike
+        assert self.mix.durability is Durability.SYNC
 
     def test_topics_that_are_not_stored_are_alike(self) -> None:
         for topic in self.topics:
             topic.set_durability(Durability.NONE)
         assert self.mix.uniform
         assert self.mix.stored_alike
+        assert self.mix.durability is Durability.NONE
+
+    def test_after_a_change_all_are_looked_at_when_all_have_been_asked_for(self) -> None:
+        assert self.mix.is_known_uniform(1)
+        self.topics[1].block(self)
+        self.topics[1].unblock(self)
+        assert not self.mix.is_known_uniform(2)
+        assert self.mix.is_known_uniform(1)
+        self.topics[1].block(self)
+        assert not self.mix.is_known_uniform(2)
+        assert not self.mix.is_known_uniform(2)
 
     def test_a_subscriber_that_is_too_slow(self) -> None:
         slow, slower = object(), object()

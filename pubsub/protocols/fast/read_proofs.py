@@ -9,7 +9,8 @@ ends, a queue key changes or the secrets change (fast §5.2).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pubsub.broker.combination_cache import MAX_COMBINATION, CombinationCache
 from pubsub.errors import Refused
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 _PROOF_BYTES, _MAX_BYTES = 300, 16 * 1024 * 1024
 
 
-class Proof(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Proof:
     """``token`` and those like it hold from ``begins`` to before ``ends``, for these versions."""
 
     token: Token
@@ -43,10 +45,12 @@ class Proofs:
         self._topics = listener.topics
         self._seconds = listener.wall.system
         self._proofs: CombinationCache[Proof] = CombinationCache(listener.memory)
-        # The proofs of single sources, and the versions of tokens and keys that they are for.
+        # The proofs of single sources, of which those with one token are one object, and the
+        # versions of tokens and keys that they are for.
         self._by_source: dict[Source, Proof] = {}
+        self._by_token: dict[bytes, Proof] = {}
         self._versions = (-1, -1)
-        self._account = listener.memory.cache(_MAX_BYTES, self._by_source.clear)
+        self._account = listener.memory.cache(_MAX_BYTES, self._forget_single)
 
     def holds(self, proof: Proof) -> bool:
         """Return whether ``proof`` holds now."""
@@ -76,26 +80,39 @@ class Proofs:
         self._proofs.clear()
         self._account.clear()
 
+    def _forget_single(self) -> None:
+        self._by_source.clear()
+        self._by_token.clear()
+
     def _prove(self, sources: Sequence[Source]) -> Proof | None:
         now, versions = self._seconds(), (self._tokens.version, self._keys.version)
         if versions != self._versions:
             self._account.clear()
             self._versions = versions
-        found: Token | None = None
-        last = float("inf")
+        found: set[Proof | None] = set(map(self._by_source.get, sources))
+        if not all(each and each.begins <= now < each.ends for each in found):
+            found = self._prove_each(sources, now)
+        proofs = [each for each in found if each is not None]
+        if len(proofs) < len(found):
+            return None
+        first = proofs[0]
+        if len(proofs) == 1:
+            return first
+        if any(each.token.holder != first.token.holder for each in proofs):
+            return None
+        return Proof(first.token, now, min([each.ends for each in proofs]), *versions)
+
+    def _prove_each(self, sources: Sequence[Source], now: float) -> set[Proof | None]:
+        """Return the proofs of all sources; None is one of them if a source has none."""
+        found: set[Proof | None] = set()
         for source in sources:
             each = self._by_source.get(source)
             if each is None or not each.begins <= now < each.ends:
                 each = self._prove_one(source, now)
-                if each is None:
-                    return None
-            if found is None:
-                found = each.token
-            elif each.token is not found and each.token.holder != found.holder:
-                return None
-            if each.ends < last:
-                last = each.ends
-        return None if found is None else Proof(found, now, last, *versions)
+            found.add(each)
+            if each is None:
+                break
+        return found
 
     def _prove_one(self, source: Source, now: float) -> Proof | None:
         """Return the proof of one source, which is remembered: a read may bring any sources."""
@@ -108,7 +125,10 @@ class Proofs:
             return None
         if not token.permits("publish") or not self._keys.matches(topic, token.queue_key):
             return None
-        proof = Proof(token, now, self._tokens.end(token), *self._versions)
+        proof = self._by_token.get(source.token)
+        if proof is None or not proof.begins <= now < proof.ends:
+            proof = Proof(token, now, self._tokens.end(token), *self._versions)
+            self._by_token[source.token] = proof
         is_new = source not in self._by_source
         self._by_source[source] = proof
         if is_new:

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 
 _client_id_of: Callable[[Source], bytes] = attrgetter("client_id")
-_durability_of: Callable[[Topic], Durability] = attrgetter("durability")
 
 
 class RheosConnection(Connection):
@@ -249,8 +248,7 @@ class RheosConnection(Connection):
         if batch is None:
             return False
         self._latest = client.id
-        durability = max(map(_durability_of, mix.topics))
-        replies.accepted(batch.sequence, batch.count, durability)
+        replies.accepted(batch.sequence, batch.count, mix.durability)
         return True
 
     def _publish(self, source: Source, columns: Columns, replies: Acks) -> None:

@@ -100,9 +100,13 @@ class MessageEncoding:
         return b""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Publication:
-    """The contents of the frames before the data of a publication; ``prefix`` are these frames."""
+    """The contents of the frames before the data of a publication; ``prefix`` are these frames.
+
+    There is one for each prefix that is known, so it is compared and hashed as an object: the hash
+    of its contents would be computed for each read.
+    """
 
     prefix: bytes
     topic: str
