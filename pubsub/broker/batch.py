@@ -56,6 +56,8 @@ class Batch:
     first message within this run of the broker. ``offset`` is the place of the first message in
     the history, set by the store. ``headers`` has a mapping for each message, or is None if no
     message has any. ``run`` is the run of the broker that numbered them; 0 stands for this one.
+    ``unstored`` has the indexes whose messages are not stored, and so have no offset, if the others
+    are (see ``partial_storage.py``).
     """
 
     topics: tuple[str, ...]
@@ -67,6 +69,7 @@ class Batch:
     headers: Sequence[Headers] | None = None
     offset: int = -1
     run: int = 0
+    unstored: frozenset[int] = frozenset()
 
     @property
     def topic(self) -> str:
@@ -89,7 +92,12 @@ class Batch:
 
     def slice(self, start: int, stop: int) -> Batch:
         """Return the messages from position ``start`` up to ``stop``."""
-        return self._part(self.topics, self.columns.slice(start, stop), start)
+        part = self._part(self.topics, self.columns.slice(start, stop), start, start)
+        if self.unstored:
+            before = self.columns.indexes()[:start]
+            part.offset -= sum([before.count(index) for index in self.unstored])
+            part.unstored = self.unstored
+        return part
 
     def since(self, sequence: int) -> Batch | None:
         """Return the messages that have the number ``sequence`` or a later one, None if none."""
@@ -106,11 +114,13 @@ class Batch:
         if len(self.topics) == 1:
             yield 0, self
             return
-        start = 0
+        start = stored = 0
         for index, columns in self.columns.runs():
             if wanted is None or index in wanted:
-                yield index, self._part((self.topics[index],), columns, start)
+                yield index, self._part((self.topics[index],), columns, start, stored)
             start += columns.count
+            if index not in self.unstored:
+                stored += columns.count
 
     def by_sender(self, senders: Senders) -> Iterator[Batch]:
         """Yield the messages of each of ``senders`` as a batch."""
@@ -122,8 +132,11 @@ class Batch:
             yield batch
             start += count
 
-    def _part(self, topics: tuple[str, ...], columns: Columns, start: int) -> Batch:
-        """Return ``columns``, which are those of the messages from ``start`` on, as a batch."""
+    def _part(self, topics: tuple[str, ...], columns: Columns, start: int, stored: int) -> Batch:
+        """Return ``columns``, which are those of the messages from ``start`` on, as a batch.
+
+        As many messages as ``stored`` have offsets before it.
+        """
         headers = self.headers
         return Batch(
             topics,
@@ -133,7 +146,7 @@ class Batch:
             self.sender,
             self.protocol,
             None if headers is None else headers[start : start + columns.count],
-            self.offset + start,
+            self.offset + stored,
             self.run,
         )
 

@@ -9,6 +9,7 @@ from pubsub.broker.batch import Batch, Headers
 from pubsub.broker.combination_cache import PastCombinations
 from pubsub.broker.gathered_routing import route_gathered
 from pubsub.broker.gathering import Gathering
+from pubsub.broker.partial_storage import append_stored
 from pubsub.broker.passing_mix import PassingMix, passing_mix
 from pubsub.broker.wide_mix import WideRead
 from pubsub.errors import HistoryUnavailable
@@ -98,6 +99,14 @@ class Dispatcher:
         self._sequence += columns.count
         return batch
 
+    @property
+    def stores_parts(self) -> bool:
+        """Whether messages of which some are not stored may be published together.
+
+        Other brokers number the messages that they get with those that are stored.
+        """
+        return self._router.forwarding is None
+
     def publish_mixed(
         self,
         mix: ReadMix,
@@ -110,7 +119,8 @@ class Dispatcher:
         """Store and route messages of several topics, which this broker hosts.
 
         They are also counted for ``publisher``, which uses ``protocol``. All of the topics are
-        stored, or none of them. Raises HistoryUnavailable; nothing has been published in that case.
+        stored or none of them, unless this ``stores_parts``. Raises HistoryUnavailable; nothing has
+        been published in that case.
         """
         if self._router.gathered is not None:
             self._router.gathered()
@@ -119,10 +129,7 @@ class Dispatcher:
         if self._topics.expire:
             for topic in mix.topics:
                 topic.idle_since = None
-        if mix.topics[0].durability:
-            self._store.append(batch)
-        else:
-            batch.offset = self._store.next_offset
+        append_stored(self._store, mix, batch)
         self._route_mixed(mix, batch)
         if self._router.forwarding is not None:
             self._router.forwarding.published(mix.topics, batch)
@@ -210,17 +217,11 @@ class Dispatcher:
             return
         mix, columns = self._mix_of(topics, columns)
         batch = self._batch(mix.names, columns, sender, protocol, headers)
-        stored = mix.topics[0].durability > 0
-        if any((topic.durability > 0) is not stored for topic in mix.topics) or (
-            stored and (self._store.trouble is not None or self._store.gate.shut)
-        ):
+        if mix.durability and (self._store.trouble is not None or self._store.gate.shut):
             for index, run in batch.runs():
                 self._receive(mix.topics[index], run, self._store.gate.shut)
             return
-        if stored:
-            self._store.append(batch)
-        else:
-            batch.offset = self._store.next_offset
+        append_stored(self._store, mix, batch)
         self._sequence += batch.count
         for topic in mix.topics:
             topic.idle_since = None

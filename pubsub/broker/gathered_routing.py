@@ -98,7 +98,8 @@ def _route_runs(router: Router, topics: Sequence[Topic], batch: Batch) -> None:
             router.add(group, data, count, offset, topic)
         if topic.behind:
             topic.passed += count
-        offset += count
+        if index not in batch.unstored:
+            offset += count
 
 
 def _by_targets(topics: Sequence[Topic], largest: int, one_sender: bool) -> ByTargets | None:

@@ -36,10 +36,11 @@ def publish_mix(
 ) -> Batch | None:
     """Publish messages of the topics of ``mix``, which the client may publish to, at once.
 
-    Returns None, and has published nothing, if some of the topics are stored and others are not,
-    if the ``limiters`` do not admit all messages, or if the history is not available.
+    Returns None, and has published nothing, if the ``limiters`` do not admit all messages, if the
+    history is not available, or if some of the topics are stored and others are not where these
+    cannot be published together.
     """
-    if not mix.uniform and not mix.stored_alike:
+    if not mix.uniform and not mix.stored_alike and not dispatcher.stores_parts:
         return None
     for limiter in limiters:
         if limiter.admissible(columns, sender, headers) < columns.count:
@@ -244,9 +245,9 @@ class Publisher(PublisherTally):
     ) -> Batch | None:
         """Publish messages of several topics at once if nothing requires to look at each of them.
 
-        Returns None, and has published nothing, if a topic may not be published to, if some topics
-        are stored and others are not, or if messages could be refused: then the messages are to be
-        published one topic after another, in their order. This broker hosts all of the topics.
+        Returns None, and has published nothing, if a topic may not be published to, or for the
+        reasons of ``publish_mix``: then the messages are to be published one topic after another,
+        in their order. This broker hosts all of the topics.
         """
         rules, connection = self._rules, self._connection
         if connection is None or not self.access.may_publish_all(mix.names, mix.lasts):
@@ -266,7 +267,7 @@ class Publisher(PublisherTally):
                     topic.wait(connection)
         if rules.memory.full:
             rules.memory.wait(connection)
-        if mix.topics[0].durability and rules.store.gate.shut:
+        if rules.store.gate.shut and mix.durability:
             rules.store.gate.wait(connection)
         if rules.router.gate.shut:
             rules.router.gate.wait(connection)

@@ -9,6 +9,7 @@ them: subscriptions and topics that change often are left to ``passing_mix.py``.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pubsub.broker.batch import Batch
@@ -60,10 +61,11 @@ class WideRead(MixedTopics):
 
     def widened(self, batch: Batch) -> Batch:
         """Return ``batch`` with the topics of ``mix``, to be routed."""
-        return Batch(
-            self.mix.names, batch.columns.remap(self._places), batch.timestamp, batch.sequence,
-            batch.sender, batch.protocol, batch.headers, batch.offset,
-        )  # fmt: skip
+        places = self._places
+        unstored = frozenset([places[index] for index in batch.unstored])
+        return replace(
+            batch, topics=self.mix.names, columns=batch.columns.remap(places), unstored=unstored
+        )
 
 
 class WideMix:

@@ -684,13 +684,13 @@ cdef class Columns:
         self.held = None
         return 0
 
-    cdef Columns like(self):
+    cdef Columns like(self, Py_ssize_t room):
         cdef Columns made = Columns.__new__(Columns)
         self.join()
         made.data = self.data
         made.end = self.end
         made.addresses = self.addresses
-        made.reserve(self.count)
+        made.reserve(room)
         return made
 
     @staticmethod
@@ -904,7 +904,7 @@ cdef class Columns:
 
     def slice(self, Py_ssize_t start, Py_ssize_t stop):
         """See ``interpreted.Columns.slice``."""
-        cdef Columns made = self.like()
+        cdef Columns made = self.like(max(min(stop, self.count) - max(start, 0), 0))
         cdef Py_ssize_t i
         for i in range(max(start, 0), min(stop, self.count)):
             made.append(self.messages[i].start, self.messages[i].size, self.messages[i].index)
@@ -931,7 +931,7 @@ cdef class Columns:
 
     def remap(self, list indexes not None):
         """See ``interpreted.Columns.remap``."""
-        cdef Columns made = self.like()
+        cdef Columns made = self.like(self.count)
         cdef Py_ssize_t i, given = len(indexes)
         cdef int *places = <int *>malloc(max(given, 1) * sizeof(int))
         if places == NULL:

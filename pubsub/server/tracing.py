@@ -109,7 +109,7 @@ class TracedDispatcher(Dispatcher):
         with self._span((topic.name,), columns, protocol, headers) as context:
             batch = super().publish(topic, columns, sender, protocol, headers, publisher)
             if topic.durability and topic.upstream is None:
-                self._wait(batch, context)
+                self._wait(context)
         return batch
 
     def publish_mixed(
@@ -124,8 +124,8 @@ class TracedDispatcher(Dispatcher):
         """See ``Dispatcher``."""
         with self._span(mix.names, columns, protocol, headers) as context:
             batch = super().publish_mixed(mix, columns, sender, protocol, headers, publisher)
-            if mix.topics[0].durability:
-                self._wait(batch, context)
+            if mix.durability:
+                self._wait(context)
         return batch
 
     def publish_together(
@@ -136,7 +136,7 @@ class TracedDispatcher(Dispatcher):
         with self._span(names, columns, protocol, None) as context:
             batch = super().publish_together(topics, columns, senders, protocol)
             if topics[0].durability:
-                self._wait(batch, context)
+                self._wait(context)
         return batch
 
     @contextmanager
@@ -164,9 +164,10 @@ class TracedDispatcher(Dispatcher):
         ) as span:
             yield span.get_span_context()
 
-    def _wait(self, batch: Batch, context: SpanContext) -> None:
+    def _wait(self, context: SpanContext) -> None:
+        """Have the commit of the last message in the history reported."""
         if self._store.durable and context.trace_flags.sampled:
-            self._uncommitted.append((batch.offset + batch.count - 1, context))
+            self._uncommitted.append((self._store.next_offset - 1, context))
 
     def committed(self, messages: int, nbytes: int, seconds: float) -> None:
         """A group was written, ``seconds`` after its first message (see ``CommitWatcher``)."""

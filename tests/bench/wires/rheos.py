@@ -48,7 +48,7 @@ class RheosWire:
         if len(answer) < 2 * topics * ACK_SIZE:
             return False
         if answer[-ACK_SIZE] != ACK_MAGIC or answer[-1:] != SUCCESS:
-            raise BenchError(f"the broker answered rheos requests with {answer.hex(' ')}")
+            raise BenchError(f"the broker answered rheos requests with {answer[-ACK_SIZE:].hex()}")
         return True
 
     def publication(self, topic: int, payload: int) -> Frame:

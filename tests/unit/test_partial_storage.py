@@ -1,0 +1,187 @@
+"""Reads of several topics of which some are stored and others are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.batch import Batch
+from pubsub.broker.combination_cache import PastCombinations
+from pubsub.broker.dispatcher import Dispatcher
+from pubsub.broker.durability import Durability
+from pubsub.broker.passing_mix import passing_mix
+from pubsub.broker.router import Router
+from pubsub.broker.topics import Topic
+from pubsub.interfaces import IStore
+from pubsub.kernel import Columns
+from tests.profiles import examples
+from tests.unit.fakes import Transport
+from tests.unit.let_go_case import LetGoCase
+from tests.unit.mixed_wires import NUMBERS, STEPS, WANTED, CafeWire, RheosWire, Step, Wire, outcome
+
+UNSTORED = (2, 4)
+"""Numbers of the topics that are not stored."""
+Read = list[int]
+
+
+def numbered(case: SynchronousTestCase, store: IStore) -> list[tuple[int, int, str, bytes]]:
+    """Return the offset, the number, the topic and the payload of each message in the history."""
+    page = case.successResultOf(store.read(0, None, 2**30))
+    return [
+        (batch.offset + at, batch.sequence + at, batch.topics[index], payload)
+        for batch in page.batches
+        for at, (index, payload) in enumerate(
+            zip(batch.columns.indexes(), batch.payloads(), strict=True)
+        )
+    ]
+
+
+class SameTests(SynchronousTestCase):
+    """Nothing but the work is different from messages that are published topic by topic"""
+
+    @examples(1)
+    @given(st.sampled_from((CafeWire, RheosWire)), st.booleans(), WANTED, STEPS)
+    def test_clients_and_the_history_get_the_same(
+        self,
+        make: Callable[[], Wire],
+        is_past: bool,
+        wanted: list[set[int]],
+        steps: list[Step],
+    ) -> None:
+        made: list[Wire] = []
+
+        def partly_stored() -> Wire:
+            wire = make()
+            for number in NUMBERS:
+                topic = wire.house.broker.topics.create(wire.name(number))
+                if number in UNSTORED:
+                    topic.set_durability(Durability.NONE)
+            made.append(wire)
+            return wire
+
+        found = []
+        for together in (False, True):
+            with (
+                patch.object(PastCombinations, "note", lambda past, key: is_past),
+                patch.object(Dispatcher, "stores_parts", together),
+            ):
+                result = outcome(partly_stored, wanted, steps)
+            found.append((result, numbered(self, made[-1].house.store)))
+        assert found[0] == found[1]
+
+
+class OffsetTests(SynchronousTestCase):
+    """The offsets of what is routed run by run"""
+
+    def test_runs_of_stored_topics_have_the_offsets_of_their_messages(self) -> None:
+        wire = CafeWire()
+        topics = [wire.house.broker.topics.create(wire.name(number)) for number in (1, 2, 3)]
+        topics[1].set_durability(Durability.NONE)
+        for wanted in ({1}, {2}, {3}, {1, 2}):
+            wire.reader(wanted)
+        routed: list[tuple[Topic, int]] = []
+        real = Router.add
+
+        def add(
+            router: Router, audience: Any, data: bytes, count: int, offset: int, source: Any
+        ) -> None:
+            routed.append((source, offset))
+            real(router, audience, data, count, offset, source)
+
+        mix = passing_mix(wire.house.broker.router, topics)
+        assert mix is not None
+        columns = Columns.of([b"%d" % n for n in range(5)], [0, 1, 1, 2, 0])
+        with patch.object(Router, "add", add):
+            wire.house.broker.dispatcher.publish_mixed(mix, columns, b"me", "cafe")
+        offsets = [offset for source, offset in routed if source in (topics[0], topics[2])]
+        assert sorted(set(offsets)) == [0, 1, 2]
+        assert [each[0] for each in numbered(self, wire.house.store)] == [0, 1, 2]
+
+
+class PartTests(SynchronousTestCase):
+    """The offsets of parts of a batch"""
+
+    @given(st.lists(st.integers(0, 4), min_size=1, max_size=12), st.frozensets(st.integers(0, 4)))
+    def test_they_leave_out_the_messages_that_are_not_stored(
+        self, indexes: list[int], unstored: frozenset[int]
+    ) -> None:
+        payloads = [b"%d" % place for place in range(len(indexes))]
+        columns = Columns.of(payloads, indexes)
+        batch = Batch(tuple("abcde"), columns, 1, 100, b"", "toy", offset=50, unstored=unstored)
+        before = [
+            sum(index not in unstored for index in indexes[:place])
+            for place in range(len(indexes) + 1)
+        ]
+        for start in range(len(indexes)):
+            part = batch.slice(start, len(indexes))
+            assert (part.offset, part.sequence) == (50 + before[start], 100 + start)
+            again = part.slice(1, part.count)
+            assert again.offset == 50 + before[start + 1]
+        for _, run in batch.runs():
+            place = int(run.payloads()[0])
+            assert (run.offset, run.sequence) == (50 + before[place], 100 + place)
+
+
+class BehindTests(LetGoCase):
+    """A subscriber that is slow at times gets every message that is stored, once, in order"""
+
+    def read(self, mixed: Callable[..., Any], read: Read, number: int) -> None:
+        """Publish messages to news, sport and chat, whose places are in ``read``."""
+        topics = [self.news, self.sport, self.chat]
+        used = sorted(set(read))
+        mix = mixed(self.broker.router, [topics[place] for place in used])
+        payloads = [b"%d." % (number + at) + b"." * 300 for at in range(len(read))]
+        indexes = [mix.topics.index(topics[place]) for place in read]
+        assert self.publisher.publish_mixed(mix, Columns.of(payloads, indexes)) is not None
+        self.advance(1)
+
+    @examples(2)
+    @given(
+        st.booleans(),
+        st.lists(
+            st.one_of(
+                st.sampled_from(("pause", "drain")),
+                st.lists(st.integers(0, 2), min_size=2, max_size=6).filter(
+                    lambda r: {0, 2} <= {*r}
+                ),
+            ),
+            max_size=15,
+        ),
+    )
+    def test_a_subscriber(self, is_passing: bool, steps: list[str | Read]) -> None:
+        self.setUp()
+        bob = self.subscriber(self.news, self.sport, self.chat)
+        wanted: list[bytes] = []
+        for step in steps:
+            if step == "pause":
+                self.box(bob).pause()
+            elif step == "drain":
+                self.read_all(bob)
+            else:
+                assert isinstance(step, list)
+                wanted += [
+                    b"nsc"[at : at + 1] + b"%d" % (len(wanted) + i) for i, at in enumerate(step)
+                ]
+                self.read(passing_mix if is_passing else mix_of, step, len(wanted) - len(step))
+        self.drain(bob)
+        found = self.numbers(bob)
+        assert [one for one in found if one[:1] != b"c"] == [w for w in wanted if w[:1] != b"c"]
+        # Those that are not stored are lost while the subscriber is behind.
+        chat = [one for one in found if one[:1] == b"c"]
+        assert chat == sorted(set(chat), key=lambda one: int(one[1:]))
+        if not self.drops():
+            assert found == wanted
+
+    def drain(self, bob: Transport) -> None:
+        for _ in range(10):
+            self.read_all(bob)
+        assert self.box(bob).cursor is None
+
+
+def mix_of(router: Any, topics: list[Topic]) -> Any:
+    return router.mix(topics)
