@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -12,6 +13,7 @@ from pubsub.kernel import Columns, Senders
 Headers = Mapping[str, bytes]
 MAX_HEADERS = 2**16 - 1
 """Headers of one message; the limit of the history's format."""
+_MARKED = re.compile(b"\x01+")
 MAX_SENDER = 255
 """Bytes of a sender."""
 
@@ -45,6 +47,17 @@ def message_sizes(
     if headers is None:
         return sizes
     return [size + headers_nbytes(own) for size, own in zip(sizes, headers, strict=True)]
+
+
+def rows_with(columns: Columns, wanted: Sequence[bool]) -> Iterator[tuple[int, int]]:
+    """Yield where rows of messages begin and end whose indexes are ``wanted``.
+
+    ``wanted`` has a flag for each index.
+    """
+    flags = bytes(wanted)
+    # In C, as there are thousands of messages, of which few may be wanted.
+    marks = bytes(map(flags.__getitem__, columns.indexes()))
+    return (row.span() for row in _MARKED.finditer(marks))
 
 
 @dataclass(slots=True)
@@ -114,10 +127,15 @@ class Batch:
         if len(self.topics) == 1:
             yield 0, self
             return
+        if wanted is not None:
+            for start, stop in rows_with(
+                self.columns, [i in wanted for i in range(len(self.topics))]
+            ):
+                yield from self.slice(start, stop).runs()
+            return
         start = stored = 0
         for index, columns in self.columns.runs():
-            if wanted is None or index in wanted:
-                yield index, self._part((self.topics[index],), columns, start, stored)
+            yield index, self._part((self.topics[index],), columns, start, stored)
             start += columns.count
             if index not in self.unstored:
                 stored += columns.count

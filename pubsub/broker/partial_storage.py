@@ -7,17 +7,16 @@ their numbers, between which those of the other messages are missing.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from pubsub.broker.batch import rows_with
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
     from pubsub.broker.topic_state import MixedTopics
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import IStore
-
-_STORED = re.compile(b"\x01+")
 
 
 def append_stored(store: IStore, mix: MixedTopics, batch: Batch) -> None:
@@ -35,9 +34,7 @@ def append_stored(store: IStore, mix: MixedTopics, batch: Batch) -> None:
 
 
 def _append_rows(store: IStore, topics: Sequence[Topic], batch: Batch) -> None:
-    flags = bytes([topic.durability > 0 for topic in topics])
-    # In C, as a read has thousands of messages.
-    stored = bytes(map(flags.__getitem__, batch.columns.indexes()))
-    for row in _STORED.finditer(stored):
-        store.append(batch.slice(*row.span()))
-    batch.unstored = frozenset([index for index, flag in enumerate(flags) if not flag])
+    stored = [topic.durability > 0 for topic in topics]
+    for row in rows_with(batch.columns, stored):
+        store.append(batch.slice(*row))
+    batch.unstored = frozenset([index for index, is_stored in enumerate(stored) if not is_stored])

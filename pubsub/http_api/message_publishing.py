@@ -70,13 +70,27 @@ class Published:
 class Submitted(NamedTuple):
     """Messages that are published and perhaps not stored yet; ``refused`` as in ``Published``.
 
-    All of the ``topics`` are stored in this broker's history, or none of them; only messages of one
-    topic can have been refused.
+    Only messages of one topic can have been refused.
     """
 
     topics: Sequence[Topic]
     batch: Batch
     refused: int
+
+    @property
+    def are_here(self) -> bool:
+        """Whether all of the messages are in this broker's history."""
+        return all(topic.upstream is None and topic.durability > 0 for topic in self.topics)
+
+    @property
+    def offset(self) -> int | None:
+        """The offset of the first message; None if it is not in this broker's history."""
+        batch = self.batch
+        if batch.unstored:
+            return (
+                None if batch.slice(0, 1).columns.indexes()[0] in batch.unstored else batch.offset
+            )
+        return batch.offset if self.are_here else None
 
 
 class MessagePublisher:
@@ -228,11 +242,9 @@ class MessagePublisher:
             raise ApiError(UNAVAILABLE, failure, message)
         messages = sum([one.batch.count for one in submitted])
         refused = sum([one.refused for one in submitted])
-        firsts = [one.topics[0] for one in submitted]
-        are_here = [topic.upstream is None and topic.durability > 0 for topic in firsts]
-        level = STORED if all(are_here) and listener.store.durable else HANDLED
-        first = submitted[0].batch.offset if are_here[0] else None
-        return Published(first, messages, level, refused)
+        are_here = all(one.are_here for one in submitted)
+        level = STORED if are_here and listener.store.durable else HANDLED
+        return Published(submitted[0].offset, messages, level, refused)
 
 
 async def _result(listener: Listener, condition: Condition) -> str | None:

@@ -239,7 +239,7 @@ def decode_block(block: Block, topics: frozenset[str] | None = None) -> Iterator
         if wanted is None or wanted.issuperset(listed):
             yield run
         else:
-            yield from (one for one in run.split() if topics is None or one.topic in topics)
+            yield from run.only([index in wanted for index in listed])
 
 
 def _indexes(topics: frozenset[str], names: Sequence[bytes]) -> frozenset[int]:

@@ -154,8 +154,11 @@ def read_page(
 def _shown(catalog: Catalog, run: StoredRun) -> Sequence[StoredRun]:
     """Return the run without messages that are hidden."""
     topics = (run.topic,) if run.mix is None else run.mix[0]
-    if all(catalog.hidden_before(topic) <= run.offset for topic in topics):
+    first = [catalog.hidden_before(topic) for topic in topics]
+    if max(first) <= run.offset:
         return (run,)
+    if run.mix is not None and not any(run.offset < offset <= run.last for offset in first):
+        return list(run.rows([offset <= run.offset for offset in first]))
     return [one for one in run.split() if catalog.hidden_before(one.topic) <= one.offset]
 
 

@@ -20,6 +20,7 @@ from pubsub.broker.batch import (
     all_headers_nbytes,
     headers_nbytes,
     messages_nbytes,
+    rows_with,
 )
 from pubsub.broker.packed_headers import PackedHeaders
 from pubsub.kernel import Columns, Senders, run_record, total_plain_runs
@@ -257,6 +258,18 @@ class StoredRun:
         if self.mix is None:
             return (self,)
         return map(StoredRun.of, split(self.record()))
+
+    def only(self, wanted: Sequence[bool]) -> Iterator[StoredRun]:
+        """Yield runs of one topic each, of the topics of the ``mix`` that are ``wanted``."""
+        indexes = {index for index, is_wanted in enumerate(wanted) if is_wanted}
+        for _index, run in self.batch().runs(indexes):
+            yield StoredRun.of(record_of(run))
+
+    def rows(self, wanted: Sequence[bool]) -> Iterator[StoredRun]:
+        """Yield the messages of the ``wanted`` topics of the ``mix``, in rows of any of them."""
+        batch = self.batch()
+        for start, stop in rows_with(batch.columns, wanted):
+            yield StoredRun.of(record_of(batch.slice(start, stop)))
 
     def cost(self) -> int:
         """Return how many bytes of a page the run takes."""

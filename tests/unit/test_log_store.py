@@ -167,6 +167,19 @@ class RestartTests(StoreCase):
         await self.reopen()
         assert [m.payload for m in await self.read()] == [b"other", b"new"]
 
+    async def test_a_topic_that_ended_among_others_of_a_read(self) -> None:
+        sent = [("abc"[place], b"%d" % number) for number, place in enumerate([0, 1, 2, 2, 1, 0])]
+        await self.put(mixed_batch(sent, ("a", "b", "c")))
+        self.store.forget("b")
+        await self.put(batch_of([b"new"], "b"))
+        await self.stored()
+        wanted = [(0, b"0"), (2, b"2"), (3, b"3"), (5, b"5"), (6, b"new")]
+        for cold in (False, True):
+            found = await self.read(cold=cold)
+            assert [(m.offset, m.payload) for m in found] == wanted, cold
+            some = await self.read(topics=["b", "c"], cold=cold)
+            assert [(m.offset, m.payload) for m in some] == [wanted[i] for i in (1, 2, 4)], cold
+
 
 class ModeTests(StoreCase):
     """Permissions and locks"""

@@ -122,9 +122,12 @@ class PartTests(SynchronousTestCase):
             assert (part.offset, part.sequence) == (50 + before[start], 100 + start)
             again = part.slice(1, part.count)
             assert again.offset == 50 + before[start + 1]
-        for _, run in batch.runs():
+        runs = list(batch.runs())
+        for _, run in runs:
             place = int(run.payloads()[0])
             assert (run.offset, run.sequence) == (50 + before[place], 100 + place)
+        some = [(index, run) for index, run in runs if index in unstored]
+        assert list(batch.runs(unstored)) == some
 
 
 class BehindTests(LetGoCase):

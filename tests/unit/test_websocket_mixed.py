@@ -93,6 +93,12 @@ class MixedRequestTests(SynchronousTestCase):
         assert self.send()["ok"] == {"offset": 0, "messages": 4, "level": "handled"}
         assert self.rows() == [("a", "1"), ("a", "3")]
 
+    def test_the_topic_of_the_first_message_is_not_stored(self) -> None:
+        self.start()
+        self.topics[0].set_durability(Durability.NONE)
+        assert self.send()["ok"] == {"offset": None, "messages": 4, "level": "handled"}
+        assert self.rows() == [("b", "22"), ("b", "")]
+
     def test_no_topic_is_stored(self) -> None:
         self.start()
         for topic in self.topics:
