@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from pubsub.broker.packed_headers import PackedHeaders
@@ -139,6 +139,17 @@ class Batch:
             start += columns.count
             if index not in self.unstored:
                 stored += columns.count
+
+    def compact(self) -> Batch:
+        """Return the batch without the names of topics that have no messages."""
+        used = [index for index, _, _ in self.columns.totals()]
+        if len(used) == len(self.topics):
+            return self
+        places = [-1] * len(self.topics)
+        for place, index in enumerate(used):
+            places[index] = place
+        names = tuple([self.topics[index] for index in used])
+        return replace(self, topics=names, columns=self.columns.remap(places))
 
     def by_sender(self, senders: Senders) -> Iterator[Batch]:
         """Yield the messages of each of ``senders`` as a batch."""

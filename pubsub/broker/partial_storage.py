@@ -8,12 +8,12 @@ their numbers, between which those of the other messages are missing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from pubsub.broker.batch import rows_with
+from pubsub.broker.batch import Batch, rows_with
 
 if TYPE_CHECKING:
-    from pubsub.broker.batch import Batch
     from pubsub.broker.topic_state import MixedTopics
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import IStore
@@ -34,7 +34,23 @@ def append_stored(store: IStore, mix: MixedTopics, batch: Batch) -> None:
 
 
 def _append_rows(store: IStore, topics: Sequence[Topic], batch: Batch) -> None:
-    stored = [topic.durability > 0 for topic in topics]
-    for row in rows_with(batch.columns, stored):
-        store.append(batch.slice(*row))
-    batch.unstored = frozenset([index for index, is_stored in enumerate(stored) if not is_stored])
+    is_stored = [topic.durability > 0 for topic in topics]
+    # The history does not name topics that are not stored.
+    names = tuple([topic.name for topic in topics if topic.durability])
+    counts = zip(is_stored, accumulate(is_stored), strict=True)
+    places = [count - 1 if one else -1 for one, count in counts]
+    columns, headers, at = batch.columns.remap(places), batch.headers, 0
+    for start, stop in rows_with(batch.columns, is_stored):
+        store.append(
+            Batch(
+                names,
+                columns.slice(at, at + stop - start),
+                batch.timestamp,
+                batch.sequence + start,
+                batch.sender,
+                batch.protocol,
+                None if headers is None else headers[start:stop],
+            )
+        )
+        at += stop - start
+    batch.unstored = frozenset([index for index, one in enumerate(is_stored) if not one])

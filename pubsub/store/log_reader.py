@@ -6,7 +6,7 @@ writer, nor the writer for it. Raises OSError.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from pubsub.broker.batch import Batch, Page
 from pubsub.store.block import Block, decode_block
@@ -17,7 +17,6 @@ from pubsub.store.record import LOST as LOST_FLAG
 from pubsub.store.record import Found
 from pubsub.store.segment import Segment
 from pubsub.store.segment_index import LOST, IndexEntry
-from pubsub.store.stored_runs import StoredRun
 from pubsub.store.topic_counts import TopicCounts, add_counts
 
 # Bytes of columns that a message takes beside its payload, so that empty messages count.
@@ -139,7 +138,7 @@ def read_page(
                 break
             if room <= 0:
                 return Page(batches, walk.offset, tuple(damaged))
-            for shown in _shown(catalog, run):
+            for shown in run.shown(catalog.hidden_before):
                 batch = shown.batch(walk.offset)
                 batch.run = block.run
                 batches.append(batch)
@@ -149,17 +148,6 @@ def read_page(
         if room <= 0:
             break
     return Page(batches, walk.offset, tuple(damaged))
-
-
-def _shown(catalog: Catalog, run: StoredRun) -> Sequence[StoredRun]:
-    """Return the run without messages that are hidden."""
-    topics = (run.topic,) if run.mix is None else run.mix[0]
-    first = [catalog.hidden_before(topic) for topic in topics]
-    if max(first) <= run.offset:
-        return (run,)
-    if run.mix is not None and not any(run.offset < offset <= run.last for offset in first):
-        return list(run.rows([offset <= run.offset for offset in first]))
-    return [one for one in run.split() if catalog.hidden_before(one.topic) <= one.offset]
 
 
 def read_parcel(

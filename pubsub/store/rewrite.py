@@ -244,11 +244,5 @@ def _without_hidden(catalog: Catalog, item: Found) -> Block:
     own = block.topics() if block.runs else set()
     if all(catalog.hidden_before(name) <= head.base for name in own):
         return block
-    shown = frozenset(name for name in own if catalog.hidden_before(name) < head.stop)
-    runs = [
-        one.record()
-        for run in decode_block(block, shown)
-        for one in run.split()
-        if catalog.hidden_before(one.topic) <= one.offset
-    ]
+    runs = [one.record() for run in decode_block(block) for one in run.shown(catalog.hidden_before)]
     return encode_block(runs, block.run, head.base, head.stop)

@@ -265,11 +265,20 @@ class StoredRun:
         for _index, run in self.batch().runs(indexes):
             yield StoredRun.of(record_of(run))
 
-    def rows(self, wanted: Sequence[bool]) -> Iterator[StoredRun]:
-        """Yield the messages of the ``wanted`` topics of the ``mix``, in rows of any of them."""
+    def shown(self, first: Callable[[str], int]) -> Iterable[StoredRun]:
+        """Return the messages from the offset on that ``first`` returns for their topic.
+
+        Messages of several topics stay together if they follow one another.
+        """
+        topics = (self.topic,) if self.mix is None else self.mix[0]
+        offsets = list(map(first, topics))
+        if max(offsets) <= self.offset:
+            return (self,)
+        if any(self.offset < offset <= self.last for offset in offsets):
+            return [one for one in self.split() if first(one.topic) <= one.offset]
         batch = self.batch()
-        for start, stop in rows_with(batch.columns, wanted):
-            yield StoredRun.of(record_of(batch.slice(start, stop)))
+        rows = rows_with(batch.columns, [offset <= self.offset for offset in offsets])
+        return [StoredRun.of(record_of(batch.slice(*row).compact())) for row in rows]
 
     def cost(self) -> int:
         """Return how many bytes of a page the run takes."""

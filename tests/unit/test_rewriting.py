@@ -59,6 +59,22 @@ class ModelTests(RewritingCase):
                 log.close()
         return log
 
+    def test_a_topic_that_ended_among_others_of_a_read(self) -> None:
+        """Its name goes with its messages, and the others stay in rows."""
+        self.patch(rewrite, "_RECORDS", 4)  # type: ignore[no-untyped-call]
+        log = Log(self.path)
+        for start in range(0, 600, 60):
+            numbers = range(start, start + 60)
+            log.put(*[(("stays", "gone", "too")[n // 2 % 3], b"%d" % n) for n in numbers])
+        log.end("gone")
+        log.seal()
+        self.maintain(log)
+        assert list(log.messages()) == [n for n in range(600) if n // 2 % 3 != 1]
+        log.close()
+        data = b"".join([path.read_bytes() for path in self.path.glob("*.log")])
+        assert b"stays" in data
+        assert b"gone" not in data
+
     def test_messages_are_the_same_before_and_after(self) -> None:
         self.patch(rewrite, "_NEIGHBOURS", 2)  # type: ignore[no-untyped-call]
         self.patch(rewrite, "_RECORDS", 4)  # type: ignore[no-untyped-call]

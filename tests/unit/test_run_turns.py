@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.dispatcher import Dispatcher
 from pubsub.broker.durability import Durability
 from tests.unit import cafe_wire, fast_wire, nsd_lines
 from tests.unit.brokers import message, subscribe
@@ -62,6 +63,8 @@ class TurnTests(SynchronousTestCase):
         client.send(cafe_wire.publish(1, b"0") + cafe_wire.publish(2, b"0"))
         reader.take()
         broker.broker.topics.named("cafe/2").set_durability(Durability.NONE)
+        # As if there were other brokers.
+        self.patch(Dispatcher, "stores_parts", False)  # type: ignore[no-untyped-call]
         sent = [
             cafe_wire.publish(number % 2 + 1, payload) for number, payload in enumerate(PAYLOADS)
         ]
