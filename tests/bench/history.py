@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from urllib.request import urlopen
 
 import pyarrow as pa
 
@@ -33,6 +34,7 @@ _RECORD_RUNS = 1000
 # Messages of one read of 64 KiB, with their heads in cafe.
 _READ_MESSAGES = 900
 _TOPICS = 10
+_MANY_TOPICS = 200
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,28 @@ def lines(directory: Path, messages: int, longest: int) -> Iterator[str]:
         yield f"{what}: published HTTP {measure_usage(lambda: publish(client, messages), broker)}"
 
 
+def one_of_many(directory: Path, messages: int) -> Iterator[str]:
+    """Measure one topic of many in turn, as JSON; yield a line with figures for all messages."""
+    path = directory / "many"
+    write_in_turn(path, messages, _MANY_TOPICS)
+    with brokers(directory) as start:
+        broker = start(
+            f"--store=log:{path}",
+            "--retention=*=age:36500d",
+            f"--admin-port=tcp:0:interface={HOST}",
+            f"--listen=cafe=tcp:0:interface={HOST}",
+        )
+        url = f"http://{HOST}:{broker.port('http')}/v1/topics/topic%2F7/messages"
+
+        def read() -> int:
+            with urlopen(url) as response:
+                found = len(response.readlines())
+            assert found == messages // _READ_MESSAGES * (_READ_MESSAGES // _MANY_TOPICS + 1)
+            return messages
+
+        yield f"one of {_MANY_TOPICS} topics in turn: over HTTP {measure_usage(read, broker)}"
+
+
 def lines_in_turn(directory: Path, messages: int) -> Iterator[str]:
     """Measure messages of 64 bytes and yield the lines."""
     for topics in (1, _TOPICS):
@@ -176,6 +200,9 @@ def main() -> None:
             print(line, flush=True)
     if options.local:
         return
+    with tempfile.TemporaryDirectory() as directory:
+        for line in one_of_many(Path(directory), options.messages):
+            print(line, flush=True)
     for longest in (1000, 10):
         with tempfile.TemporaryDirectory() as directory:
             for line in lines(Path(directory), options.messages, longest):
