@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 from http.client import (
     BadStatusLine,
@@ -226,18 +227,39 @@ class Api:
         )
 
 
-def _tls_context(destination: Destination) -> ssl.SSLContext:
+def _tls_context(where: Destination) -> ssl.SSLContext:
     """Return the context that verifies the broker. Raises RequestFailed."""
-    try:
-        context = ssl.create_default_context(cafile=destination.tls_ca)
-        if destination.tls_cert is not None:
-            context.load_cert_chain(destination.tls_cert, destination.tls_key)
-    except OSError as error:
-        raise RequestFailed(
-            f"a certificate or key cannot be used: {error.strerror or error}; check --tls-ca, "
-            "--tls-cert and --tls-key"
-        ) from None
+    own = {"--tls-cert": where.tls_cert, "--tls-key": where.tls_key}
+    with _naming({"--tls-ca": where.tls_ca}):
+        context = ssl.create_default_context(cafile=where.tls_ca)
+    if where.tls_cert is None:
+        if where.tls_key is not None:
+            raise RequestFailed("--tls-key needs --tls-cert")
+        return context
+    for option, path in own.items():
+        # OpenSSL does not say which of them it cannot read.
+        with _naming({option: path}):
+            open(path or where.tls_cert, "rb").close()
+    with _naming(own):
+        context.load_cert_chain(where.tls_cert, where.tls_key, password="")
     return context
+
+
+@contextmanager
+def _naming(files: Mapping[str, str | None]) -> Iterator[None]:
+    """Name the ``files``, by option, in errors about their content. Raises RequestFailed."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        given = " and ".join(f"{option} {path}" for option, path in files.items() if path)
+        raise RequestFailed(f"{given}: {_reason(error)}; give a file in PEM") from None
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """Return why a file of TLS cannot be used; OpenSSL does not say what it misses in a file."""
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "what it should have is missing").replace("_", " ").lower()
+    return getattr(error, "strerror", None) or str(error)
 
 
 def topic_path(name: str) -> str:

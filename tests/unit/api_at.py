@@ -8,8 +8,5 @@ from pubsub.commands.destination import Destination
 
 def at(url: str, **files: str) -> Api:
     """Return the client of the API at ``url``."""
-    return Api(
-        Destination(
-            url, url, None, None, files.get("tls_ca"), files.get("tls_cert"), None, given=True
-        )
-    )
+    own = {name: files.get(name) for name in ("tls_ca", "tls_cert", "tls_key")}
+    return Api(Destination(url, url, None, None, given=True, **own))

@@ -9,6 +9,7 @@ import sys
 from unittest.mock import patch
 
 import click
+import trustme
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
@@ -129,12 +130,25 @@ class ApiFileTests(SynchronousTestCase):
     """The files beside the URL of the API, and reasons of failures"""
 
     def test_certificates_that_cannot_be_used(self) -> None:
-        path = scratch(self) / "file"
-        path.write_text("nothing")
-        for files in (
-            {"tls_ca": str(path)},
-            {"tls_cert": str(path)},
-            {"tls_ca": f"{path}-none"},
+        directory, ca = scratch(self), trustme.CA()
+        bad, good, other = directory / "bad", directory / "good", directory / "other"
+        bad.write_text("nothing")
+        good.write_bytes(ca.issue_cert("a").private_key_and_cert_chain_pem.bytes())
+        other.write_bytes(ca.issue_cert("a").private_key_pem.bytes())
+        none = f"{bad}-none"
+        for files, expected in (
+            ({"ca": bad}, f"--tls-ca {bad}: no certificate or crl found; give a file in PEM"),
+            ({"ca": none}, f"--tls-ca {none}: No such file or directory; "),
+            ({"cert": bad}, f"--tls-cert {bad}: what it should have is missing; "),
+            ({"cert": none}, f"--tls-cert {none}: No such file or directory; "),
+            ({"cert": good, "key": none}, f"--tls-key {none}: No such file or directory; "),
+            ({"cert": directory}, f"--tls-cert {directory}: Is a directory; "),
+            (
+                {"cert": good, "key": other},
+                f"--tls-cert {good} and --tls-key {other}: key values mismatch; ",
+            ),
+            ({"key": other}, "--tls-key needs --tls-cert"),
         ):
-            error = str(raised(RequestFailed, at("https://127.0.0.1:1", **files).bounds))
-            assert error.startswith("a certificate or key cannot be used: ")
+            given = {f"tls_{name}": str(path) for name, path in files.items()}
+            error = str(raised(RequestFailed, at("https://127.0.0.1:1", **given).bounds))
+            assert error.startswith(expected), error
