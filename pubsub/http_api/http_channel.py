@@ -196,7 +196,7 @@ class Channel(BoundedChannel):
             self._settle()
             return
         if self._times.received(len(data)) and (problem := http_problem(data)):
-            self.refuse(ApiError(BAD_REQUEST, "invalid-request", problem))
+            self.refuse(ApiError(BAD_REQUEST, *problem))
             return
         super().dataReceived(data)
         if not self.upgraded:

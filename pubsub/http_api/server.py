@@ -29,6 +29,8 @@ from pubsub.http_api.shares import Shares
 from pubsub.kept_modules import keep_modules
 from pubsub.settings import SECONDS, SIZE, Setting, integer
 from pubsub.store.worker import Worker
+from pubsub.wire.foreign_protocols import http_problem
+from pubsub.wire.handshake_reasons import PLAINTEXT
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
@@ -104,6 +106,12 @@ class HttpApiFactory(Factory):
     def acceptableProtocols(self) -> list[bytes]:
         """See IProtocolNegotiationFactory: HTTP/1.1 for clients that offer HTTP/2 as well."""
         return [b"http/1.1"]
+
+    def answer_without_tls(self, data: bytes) -> bytes:
+        """See ``TlsFactory``: requests of HTTP are answered in HTTP, as browsers show that."""
+        if http_problem(data) is not None:
+            return b""
+        return ApiError(BAD_REQUEST, PLAINTEXT, "this port speaks TLS; use https:").response()
 
     def buildProtocol(self, addr: IAddress | None) -> Channel:
         """See IProtocolFactory."""

@@ -20,6 +20,7 @@ from zope.interface import implementer
 from pubsub.broker.limits import UNKNOWN
 from pubsub.errors import FrameTimeout, HandshakeTimeout, Refused
 from pubsub.wire.connection_admission import admit, locate, withdraw
+from pubsub.wire.foreign_protocols import TLS_NOT_SERVED, TLS_PROBLEM, begins_tls
 from pubsub.wire.life_cycle import Event
 from pubsub.wire.read_buffer import ReadBuffer
 from pubsub.wire.replies import Condition, ReplyQueue
@@ -124,7 +125,7 @@ class Connection(StreamClient):
     def dataReceived(self, data: bytes) -> None:
         """Parse ``data``, together with the partial frame before it."""
         if self._idle_ticks:
-            if self._discards_input:
+            if self._discards_input or (self._idle_ticks < 0 and self._refuses_tls(data)):
                 return
             self._idle_ticks = 0
         buffer = self._read_buffer
@@ -135,6 +136,14 @@ class Connection(StreamClient):
         done, need = self.consume(data)
         if done < len(data) or self._read_buffer is not None:
             self._keep_partial(data, done, need)
+
+    def _refuses_tls(self, data: bytes) -> bool:
+        """Refuse a client that begins with a handshake of TLS; return whether it does."""
+        if not begins_tls(data):
+            return False
+        # Clients of TLS take anything but TLS for what it is.
+        self.fail(TLS_NOT_SERVED, f"{TLS_PROBLEM}\r\n".encode())
+        return True
 
     def turn_over(self) -> bool:
         """Count a frame that was handled on its own; return whether others have their turn now.
@@ -221,8 +230,9 @@ class Connection(StreamClient):
             error = FrameTimeout()
             self.fail(error.reason, self.refusal(error))
         elif listener.idle_timeout:
-            self._idle_ticks += 1
-            if self._idle_ticks > listener.idle_timeout:
+            is_new = self._idle_ticks < 0
+            self._idle_ticks += -1 if is_new else 1
+            if abs(self._idle_ticks) > listener.idle_timeout + is_new:
                 self.refuse("idle")
                 self.end_reason = "idle"
                 self.close(self.goodbye())

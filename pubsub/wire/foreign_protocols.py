@@ -13,6 +13,12 @@ FIRST_BYTES = 32
 PROXY_HEADERS = (b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n")
 """The first bytes of both versions of the PROXY header."""
 _TLS = "TLS"
+TLS_NOT_SERVED = "tls-not-served"
+"""The reason of connections over TLS to a port that does not speak it."""
+TLS_PROBLEM = "this port does not speak TLS"
+_INVALID = "invalid-request"
+# A record with the beginning of a ClientHello (RFC 8446 §4, §5.1): 64 KiB of it or less.
+_CLIENT_HELLO = re.compile(rb"\x16\x03[\x00-\x04][\x00-\x40].\x01\x00", re.DOTALL)
 # The first bytes of servers, by the name that the protocol has in URLs.
 _REPLIES = (
     ("http", rb"HTTP/1\.[01] "),
@@ -41,16 +47,24 @@ def reply_problem(data: bytes, expected: str, is_tls: bool) -> str:
     return ""
 
 
-def http_problem(data: bytes) -> str:
-    """Return why ``data`` cannot begin a request of HTTP; empty if it can.
+def begins_tls(data: bytes) -> bool:
+    """Return whether ``data``, the first bytes of a client, begin a handshake of TLS."""
+    return _CLIENT_HELLO.match(data) is not None
+
+
+def http_problem(data: bytes) -> tuple[str, str] | None:
+    """Return a code and a text of why ``data`` cannot begin a request of HTTP; None if it can.
 
     HTTP waits for the end of a line, and a client of another protocol for a reply.
     """
     if data.startswith(PROXY_HEADERS):
-        return "this port does not take the PROXY header; put haproxy: before its endpoint"
+        return (
+            _INVALID,
+            "this port does not take the PROXY header; put haproxy: before its endpoint",
+        )
     first = data.lstrip(b"\r\n")[:1]
     if not first or _METHOD.match(first):
-        return ""
+        return None
     if data.startswith(b"\x16\x03"):
-        return "this port does not speak TLS"
-    return "this port speaks HTTP; each other protocol has a port of its own"
+        return TLS_NOT_SERVED, TLS_PROBLEM
+    return _INVALID, "this port speaks HTTP; each other protocol has a port of its own"

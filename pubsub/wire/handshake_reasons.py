@@ -8,12 +8,14 @@ HANDSHAKE_RATE = "handshake-rate"
 """The reason of a handshake that was not begun, as its address has done too many."""
 HANDSHAKE = "tls-handshake"
 """The reason of a handshake that failed in a way that has no reason of its own."""
+PLAINTEXT = "tls-plaintext"
+"""The reason of a client that does not speak TLS."""
 # By a part of OpenSSL's text; the first that matches.
 _REASONS = (
-    ("http request", "tls-plaintext"),
-    ("https proxy request", "tls-plaintext"),
-    ("wrong version number", "tls-plaintext"),
-    ("packet length too long", "tls-plaintext"),
+    ("http request", PLAINTEXT),
+    ("https proxy request", PLAINTEXT),
+    ("wrong version number", PLAINTEXT),
+    ("packet length too long", PLAINTEXT),
     ("did not return a certificate", "tls-certificate-missing"),
     ("certificate verify failed", "tls-certificate-untrusted"),
     ("alert", "tls-rejected"),

@@ -77,8 +77,8 @@ class StreamClient(Identified, Protocol):
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
-        # Sweeps since the last input; not 0 while input is discarded.
-        self._idle_ticks = 0
+        # Sweeps since the last input. Not 0 while input is discarded, and less before the first.
+        self._idle_ticks = -1
 
     # For subclasses
 

@@ -17,8 +17,9 @@ from twisted.protocols.policies import WrappingFactory
 from twisted.protocols.tls import TLSMemoryBIOFactory, TLSMemoryBIOProtocol
 from zope.interface import implementer
 
+from pubsub.wire.handshake_admission import Admit
 from pubsub.wire.server_tls import ServerTls
-from pubsub.wire.tls_stream import Admit, Refuse, TlsStream
+from pubsub.wire.tls_stream import Refuse, TlsStream
 
 if TYPE_CHECKING:
     from pubsub.broker.memory_budget import MemoryBudget
@@ -82,6 +83,14 @@ class TlsFactory(TLSMemoryBIOFactory):
         if not IProtocolNegotiationFactory.providedBy(wrapped):
             return []
         return list(wrapped.acceptableProtocols())
+
+    def answer_without_tls(self, data: bytes) -> bytes:
+        """Return the answer to a client that begins with ``data``, which are not TLS, or nothing.
+
+        The factory of the protocol has it; a client of TLS gets none.
+        """
+        find = getattr(self.wrappedFactory, "answer_without_tls", None)
+        return b"" if find is None else bytes(find(data))
 
 
 def use_tls_streams(

@@ -16,10 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from OpenSSL import SSL
-from twisted.internet.interfaces import (
-    IHalfCloseableProtocol,
-    ITransport,
-)
+from twisted.internet.interfaces import IHalfCloseableProtocol, ITransport
 from twisted.internet.main import CONNECTION_LOST
 from twisted.internet.protocol import connectionDone
 from twisted.protocols.tls import TLSMemoryBIOProtocol
@@ -27,8 +24,9 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pubsub.wire.direct_transport import READ_BYTES
-from pubsub.wire.handshake_reasons import HANDSHAKE, HANDSHAKE_RATE, handshake_reason
-from pubsub.wire.peer_address import address_text, host_of, is_local, network_of
+from pubsub.wire.handshake_admission import first_refusal
+from pubsub.wire.handshake_reasons import HANDSHAKE, handshake_reason
+from pubsub.wire.peer_address import address_text
 from pubsub.wire.record_deadline import RecordDeadline
 from pubsub.wire.tls_input import FLOOD, TlsInput
 from pubsub.wire.unsent_bytes import unsent_bytes
@@ -39,8 +37,6 @@ if TYPE_CHECKING:
 
 Refuse = Callable[[str, str], object]
 """Takes a reason and the client."""
-Admit = Callable[[str], bool]
-"""Takes the address of a client, and returns whether it may do a handshake now."""
 _RECORD_BYTES = 2**14
 """The most that a record of TLS has (RFC 8446 §5.1)."""
 # Taken from OpenSSL at a time.
@@ -83,28 +79,32 @@ class TlsStream(TLSMemoryBIOProtocol):
 
     def dataReceived(self, data: bytes) -> None:
         """See IProtocol."""
-        if not self._heard and not self._is_admitted():
+        if not (self._heard or self._may_begin(data)):
             return
         self._heard = True
         self._input.add(data)
         self._decrypt()
         self._deadline.follow(self._input.records.partial)
 
-    def end(self, reason: str) -> None:
-        """Abort the connection, and count ``reason``."""
+    def end(self, reason: str, answer: bytes = b"") -> None:
+        """Count ``reason``; abort the connection, or send ``answer``, without TLS, and close it."""
         refuse: Refuse | None = getattr(self.factory, "refuse", None)
         if refuse is not None:
             refuse(reason, address_text(self._bottom.getPeer()))
-        self.abortConnection()  # type: ignore[no-untyped-call]
+        if answer:
+            self._bottom.write(answer)
+            self._tlsShutdownFinished(None)
+        else:
+            self.abortConnection()  # type: ignore[no-untyped-call]
 
-    def _is_admitted(self) -> bool:
-        """Return whether the handshake may begin; abort the connection if not."""
-        admit: Admit | None = getattr(self.factory, "admit", None)
-        peer = self._bottom.getPeer()
-        if self._aborted or admit is None or is_local(peer) or admit(network_of(host_of(peer))):
-            return not self._aborted
-        self.end(HANDSHAKE_RATE)
-        return False
+    def _may_begin(self, data: bytes) -> bool:
+        """Return whether the handshake may begin; end the connection if not."""
+        if self.is_over:
+            return False
+        refused = first_refusal(self.factory, self._bottom.getPeer(), data)
+        if refused is not None:
+            self.end(*refused)
+        return refused is None
 
     def _decrypt(self) -> None:
         """Give OpenSSL the input, a piece at a time, until the client is held."""

@@ -211,9 +211,18 @@ def test_a_client_without_tls_is_cut(start: Start, authority: Authority) -> None
     broker = serve(start, authority)
     with socket.create_connection((HOST, broker.port("http")), TIMEOUT) as stream:
         stream.sendall(GET)
-        # An alert, and the end.
-        assert stream.recv(100)[:1] in (b"\x15", b"")
+        answer = read_all(stream)
+    assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert b"this port speaks TLS; use https:" in answer
     refused(broker, "tls-plaintext", "http")
+
+
+@pytest.mark.parametrize("protocol", ["cafe", "http"])
+def test_a_client_of_tls_on_a_plain_port(start: Start, authority: Authority, protocol: str) -> None:
+    broker = start(*listen("cafe"), HTTP)
+    with pytest.raises(ssl.SSLError, match=r"(?i)wrong.version.number"):
+        connect(broker.port(protocol), authority.client())
+    broker.wait_line(rf"refused: 1 on {protocol}: tls-not-served, last by '127\.0\.0\.1:\d+'")
 
 
 def test_connections_without_a_byte_are_no_failures(start: Start, authority: Authority) -> None:

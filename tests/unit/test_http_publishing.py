@@ -217,7 +217,6 @@ class HeadTests(SynchronousTestCase):
     def test_the_first_bytes_of_other_protocols(self) -> None:
         """Their clients would wait for a reply as long as a request may take."""
         for data, text in (
-            (b"\x16\x03\x01\x02\0\x01" + bytes(511), "does not speak TLS"),
             (b"PROXY TCP4 192.0.2.9 192.0.2.1 4000 7080\r\n", "put haproxy: before its endpoint"),
             (proxy_headers.header(), "put haproxy: before its endpoint"),
             (b'{"_class":"GetRequest","identity":"bob","after":0}\n', "speaks HTTP"),
@@ -236,6 +235,15 @@ class HeadTests(SynchronousTestCase):
         for part in (b"\r\n", b"G", b"ET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"):
             client.send(part)
         assert client.answer().status == 200
+
+    def test_a_client_of_tls(self) -> None:
+        house = WebHouse()
+        client = house.connect()
+        client.send(b"\x16\x03\x01\x02\0\x01" + bytes(511))
+        answer = client.answer()
+        assert answer.error == (400, "tls-not-served")
+        assert answer.json["message"] == "this port does not speak TLS"
+        assert house.broker.counters.refusals == {("http", "tls-not-served"): 1}
 
     def test_the_text_of_a_status_that_twisted_does_not_know(self) -> None:
         client = WebHouse().connect()

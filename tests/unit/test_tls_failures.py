@@ -5,12 +5,14 @@ from __future__ import annotations
 import ssl
 
 from twisted.internet.address import IPv4Address
+from twisted.internet.interfaces import ITCPTransport
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.unit.cafe_wire import PING, PONG
 from tests.unit.streams import Stream
 from tests.unit.tls_house import publisher, serve
 from tests.unit.tls_streams import V12, V13, TlsClient, client_context, tls_end
+from tests.unit.web import Answer, WebHouse, WebStream
 
 CLIENT = IPv4Address("TCP", "192.0.2.1", 9)
 
@@ -115,3 +117,38 @@ class EndTests(SynchronousTestCase):
         client.stream.read()
         self.house.pump()
         assert client.take() == PONG * 100
+
+
+class WithoutTlsTests(SynchronousTestCase):
+    """Requests of HTTP on a port that speaks HTTP over TLS"""
+
+    def setUp(self) -> None:
+        self.house = WebHouse()
+        self.refused: list[tuple[str, str]] = []
+
+    def connect(self, sent: bytes) -> WebStream:
+        clock = self.house.clock
+        stream = WebStream(clock, CLIENT, (ITCPTransport,))
+        tls_end(
+            self.house.factory, stream, clock,
+            lambda reason, client: self.refused.append((reason, client)),
+        )  # fmt: skip
+        stream.feed(sent)
+        return stream
+
+    def test_they_are_answered(self) -> None:
+        for method in ("GET", "DELETE", "OPTIONS"):
+            self.refused.clear()
+            stream = self.connect(f"{method} /healthz HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+            stream.feed(b"GET / HTTP/1.1\r\n")
+            answer = Answer(bytes(stream.received), method)
+            assert answer.error == (400, "tls-plaintext")
+            assert answer.json["message"] == "this port speaks TLS; use https:"
+            assert (answer.rest, stream.losing) == (b"", True)
+            stream.lose()
+            assert self.refused == [("tls-plaintext", "192.0.2.1:9")]
+        assert self.house.broker.counters.connections == 0
+
+    def test_other_clients_are_not(self) -> None:
+        for sent in (client_hello(), b"\xfe\xca\x01\x07\x00\x00\x00\x07\x05alice"):
+            assert b"HTTP" not in self.connect(sent).received
