@@ -99,6 +99,9 @@ class Statistics:
                         other master secrets), messages_out, messages_in, subscriptions,
                         queued_bytes, reconnects, history_trouble (why a shared history is not
                         shared); left out without a backplane
+        certificates    of each certificate of TLS its protocol, the setting with its file, its
+                        subject, and when it expires, in seconds since the Unix epoch; left out
+                        without TLS
         tokens          known (in the cache), verified, rejected
         issuers         with a jwks-url, by id: keys, age (since a fetch succeeded; None if
                         none has), fetches, failures
@@ -118,6 +121,8 @@ class Statistics:
         self.each_second: list[Callable[[], object]] = []
         self.backplane: Callable[[], Mapping[str, Any]] | None = None
         """Returns the figures of the way to other brokers, if there is one."""
+        self.certificates: Callable[[], Sequence[Figures]] = tuple
+        """Returns the ends of the certificates of TLS."""
         self._timer = LoopingCall(self._mark)
         self._timer.clock = sources.clock
 
@@ -169,6 +174,7 @@ class Statistics:
         counters = sources.counters
         refusals = self._sources.counters.refusals
         shared = {} if self.backplane is None else {"backplane": self.backplane()}
+        certificates = self.certificates()
         return {
             "timestamp": int(sources.wall.system() * 1e6),
             "uptime": sources.clock.seconds() - self._started,
@@ -191,6 +197,7 @@ class Statistics:
             },
             "issuers": dict(sources.issuers()),
             **shared,
+            **({"certificates": certificates} if certificates else {}),
             "drops": dict(counters.drop_reasons),
             "evictions": dict(counters.evictions),
             "refusals": {f"{name} {reason}": n for (name, reason), n in refusals.items()},

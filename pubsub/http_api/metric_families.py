@@ -14,6 +14,7 @@ from pubsub.http_api.metric_family import (
     INFO,
     Family,
     by_key,
+    certificates,
     of_issuers,
     per_protocol,
     refusals,
@@ -236,6 +237,13 @@ FAMILIES: tuple[Family, ...] = (
         "The bound max-memory; 0 if there is none.",
         (),
         value("memory", "limit"),
+    ),
+    Family(
+        "pubsub_certificate_expiry_timestamp_seconds",
+        GAUGE,
+        "When a certificate of TLS expires, in seconds since the Unix epoch; only with TLS.",
+        ("protocol", "setting", "subject"),
+        certificates,
     ),
     Family(
         "pubsub_token_checks",

@@ -112,6 +112,12 @@ def of_issuers(figure: str) -> Callable[[Reading], Samples]:
     return samples
 
 
+def certificates(reading: Reading) -> Samples:
+    """Return the ends of the certificates of TLS."""
+    for one in reading.figures.get("certificates", ())[:_MAX_VALUES]:
+        yield (one["protocol"], one["setting"], one["subject"]), one["expires"]
+
+
 def refusals(reading: Reading) -> Samples:
     """Return the refusals, by protocol and reason."""
     for key, number in _bounded(reading.figures["refusals"]).items():

@@ -7,14 +7,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from cryptography import x509
 from twisted.application.service import Service
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from pubsub.broker.tls_settings import TLS
 from pubsub.errors import ConfigurationError
-from pubsub.wire.server_tls import ServerTls, load_tls, read_certificates, subject_of
+from pubsub.wire.server_tls import (
+    CertificateEnd,
+    ServerTls,
+    end_of,
+    load_tls,
+    read_certificates,
+)
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
@@ -23,6 +28,7 @@ log = Logger()
 _SSL = re.compile(r"(haproxy:)?ssl:")
 _SOON = timedelta(days=14)
 _REPLACE, _RELOAD = "replace it", "send SIGHUP"
+_BACKPLANE = "backplane"
 _DAY = 86_400.0
 
 
@@ -59,7 +65,7 @@ class CertificateWatch(Service):
         self._seconds = seconds
         self._timer: IDelayedCall | None = None
         self._known: dict[Listener, ServerTls] = {}
-        self._known_of_backplane: x509.Certificate | None = None
+        self._known_of_backplane: CertificateEnd | None = None
 
     def startService(self) -> None:
         """Log the certificates, and begin the daily check."""
@@ -112,24 +118,46 @@ class CertificateWatch(Service):
         except ConfigurationError:
             # The next connection will report it.
             return
-        if found != self._known_of_backplane:
-            self._known_of_backplane = found
-            self._report("backplane", subject_of(found), found.not_valid_after_utc, _REPLACE)
+        end = end_of("backplane-cert", found)
+        if end != self._known_of_backplane:
+            self._known_of_backplane = end
+            self._report(_BACKPLANE, end, _REPLACE)
 
     def _check(self, listener: Listener, tls: ServerTls) -> None:
-        self._report(listener.event_protocol, tls.subject, tls.expires, f"{_REPLACE} and {_RELOAD}")
+        for end in tls.ends:
+            where = f"{_REPLACE} in tls-ca" if end.setting == "tls-ca" else _REPLACE
+            self._report(listener.event_protocol, end, f"{where} and {_RELOAD}")
 
-    def _report(self, protocol: str, subject: str, expires: datetime, remedy: str) -> None:
+    def _report(self, protocol: str, end: CertificateEnd, remedy: str) -> None:
         now = datetime.fromtimestamp(self._seconds(), UTC)
         values = {
             "protocol": protocol,
-            "subject": subject,
-            "end": f"{expires:%Y-%m-%d}",
+            "subject": end.subject,
+            "end": f"{end.expires:%Y-%m-%d}",
             "remedy": remedy,
         }
-        if expires <= now:
+        if end.expires <= now:
             log.warn(
                 "{protocol}: the certificate of {subject} has expired on {end}; {remedy}", **values
             )
-        elif expires - now < _SOON:
+        elif end.expires - now < _SOON:
             log.warn("{protocol}: the certificate of {subject} ends on {end}; {remedy}", **values)
+
+    def figures(self) -> list[dict[str, Any]]:
+        """Return the ends of the certificates in use; the earliest of those with equal names."""
+        found: dict[tuple[str, str, str], float] = {}
+        for protocol, end in self._ends():
+            key = protocol, end.setting, end.subject
+            expires = end.expires.timestamp()
+            found[key] = min(expires, found.get(key, expires))
+        return [
+            {"protocol": protocol, "setting": setting, "subject": subject, "expires": expires}
+            for (protocol, setting, subject), expires in found.items()
+        ]
+
+    def _ends(self) -> Iterator[tuple[str, CertificateEnd]]:
+        for listener, tls in self._served():
+            for end in tls.ends:
+                yield listener.event_protocol, end
+        if self._known_of_backplane is not None:
+            yield _BACKPLANE, self._known_of_backplane

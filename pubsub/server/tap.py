@@ -154,6 +154,7 @@ def make_broker(
     watch = CertificateWatch(broker.listeners, reactor, wall.system, certificate)
     watch.setServiceParent(broker)  # type: ignore[no-untyped-call]
     broker.configuration.reloaded = watch.look_again
+    broker.statistics.certificates = watch.figures
     return broker
 
 

@@ -22,7 +22,13 @@ from zope.interface import implementer
 
 from pubsub.errors import ConfigurationError
 from pubsub.wire.connect_errors import NOT_TLS
-from pubsub.wire.server_tls import add_callback, read_certificates, read_key, reason_of
+from pubsub.wire.server_tls import (
+    add_callback,
+    read_authorities,
+    read_certificates,
+    read_key,
+    reason_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,7 @@ class ClientFiles:
         add_callback(SSL.Context(SSL.TLS_METHOD))
         trust = platformTrust()
         if self.ca:
-            _, found = read_certificates(f"{self.prefix}-ca", self.ca)
+            _, found = read_authorities(f"{self.prefix}-ca", self.ca)
             trust = trustRootFromCertificates([Certificate(_old(one)) for one in found])
         try:
             return optionsForClientTLS(

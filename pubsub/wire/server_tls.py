@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -21,29 +21,37 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from OpenSSL import SSL
 from OpenSSL.crypto import X509
+from twisted.logger import Logger
 
 from pubsub.broker.setting_files import read_file, warn_if_readable
 from pubsub.broker.tls_settings import NONE, REQUIRED
 from pubsub.errors import ConfigurationError
 
+log = Logger()
 _VERSIONS = {"1.2": SSL.TLS1_2_VERSION, "1.3": SSL.TLS1_3_VERSION}
 _BEGIN, _END = b"-----BEGIN ", b"-----END "
 _SAFE = SSL.OP_NO_COMPRESSION | SSL.OP_NO_RENEGOTIATION | SSL.OP_CIPHER_SERVER_PREFERENCE
 
 
+class CertificateEnd(NamedTuple):
+    """The end of a certificate for ``subject`` in the file of ``setting``."""
+
+    setting: str
+    subject: str
+    expires: datetime
+
+
 class ServerTls:
     """The TLS of new connections of a listener. Two are equal if the files and settings are.
 
-    ``subject`` is the name in the certificate, which ends at ``expires``. The ``context`` needs a
-    ``TlsStream`` as the application data of its connections.
+    The first of ``ends`` is that of the listener's own certificate. The others are of the
+    certificates on which it, or those of clients, depend, if they end earlier. The ``context``
+    needs a ``TlsStream`` as the application data of its connections.
     """
 
-    def __init__(
-        self, digest: bytes, subject: str, expires: datetime, context: SSL.Context
-    ) -> None:
+    def __init__(self, digest: bytes, ends: Sequence[CertificateEnd], context: SSL.Context) -> None:
         self.digest = digest
-        self.subject = subject
-        self.expires = expires
+        self.ends = ends
         self.context = context
 
     def __eq__(self, other: object) -> bool:
@@ -54,8 +62,8 @@ class ServerTls:
 
     def __str__(self) -> str:
         """The certificate, and a number that changes with every file and setting."""
-        number = self.digest[:4].hex()
-        return f"certificate of {self.subject} until {self.expires:%Y-%m-%d %H:%M} UTC, {number}"
+        own, number = self.ends[0], self.digest[:4].hex()
+        return f"certificate of {own.subject} until {own.expires:%Y-%m-%d %H:%M} UTC, {number}"
 
 
 def load_tls(settings: Mapping[str, Any]) -> ServerTls | None:
@@ -76,11 +84,34 @@ def load_tls(settings: Mapping[str, Any]) -> ServerTls | None:
                 f"tls-client: {settings['tls-client']} needs tls-ca, a file with the authorities "
                 "of the clients' certificates"
             )
-        authorities_bytes, authorities = read_certificates("tls-ca", settings["tls-ca"])
+        authorities_bytes, authorities = read_authorities("tls-ca", settings["tls-ca"])
+        _warn_of_others(settings["tls-ca"], authorities)
     context = _make_context(settings, chain, key, authorities)
     parts = certificates, key_bytes, authorities_bytes, *map(str.encode, _texts(settings))
     digest = sha256(b"".join(sha256(part).digest() for part in parts)).digest()
-    return ServerTls(digest, subject_of(chain[0]), chain[0].not_valid_after_utc, context)
+    return ServerTls(digest, _ends(chain, authorities), context)
+
+
+def _ends(
+    chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate]
+) -> list[CertificateEnd]:
+    """Return the ends of the certificates of a listener, one or two of each file."""
+    own, first = chain[0], min(chain, key=_expiry)
+    found = [end_of("tls-cert", own)]
+    if _expiry(first) < _expiry(own):
+        found.append(end_of("tls-cert", first))
+    if authorities:
+        found.append(end_of("tls-ca", min(authorities, key=_expiry)))
+    return found
+
+
+def _expiry(certificate: x509.Certificate) -> datetime:
+    return certificate.not_valid_after_utc
+
+
+def end_of(setting: str, certificate: x509.Certificate) -> CertificateEnd:
+    """Return the end of a certificate in the file of ``setting``."""
+    return CertificateEnd(setting, subject_of(certificate), _expiry(certificate))
 
 
 def _texts(settings: Mapping[str, Any]) -> list[str]:
@@ -113,6 +144,54 @@ def read_certificates(name: str, path: str) -> tuple[bytes, list[x509.Certificat
             "written"
         )
     return data, found
+
+
+def read_authorities(name: str, path: str) -> tuple[bytes, list[x509.Certificate]]:
+    """Return the content of the file ``path`` and its certificates, with which others are verified.
+
+    ``name`` is the setting. Raises ConfigurationError if none of them verifies any.
+    """
+    data, found = read_certificates(name, path)
+    if not any(map(_is_root, found)):
+        first = found[0]
+        issuer = first.issuer.rfc4514_string()
+        raise ConfigurationError(
+            f"{name}: {path} has no certificate of a root, so it verifies none; that of "
+            f"{subject_of(first)} was issued by {_shown(issuer)}; add those of the authorities "
+            "up to the root"
+        )
+    return data, found
+
+
+def _warn_of_others(path: str, found: Sequence[x509.Certificate]) -> None:
+    """Log the certificates in the file of ``tls-ca`` that verify none."""
+    for one in found:
+        if not _has_effect(one):
+            log.warn(
+                "tls-ca: {path}: the certificate of {subject} is not one of an authority, and "
+                "has no effect; remove it",
+                path=path,
+                subject=subject_of(one),
+            )
+
+
+def _is_root(certificate: x509.Certificate) -> bool:
+    """Return whether nobody else has issued ``certificate``: OpenSSL accepts only chains to such.
+
+    One that is not of an authority is accepted as itself.
+    """
+    return certificate.issuer == certificate.subject
+
+
+def _has_effect(certificate: x509.Certificate) -> bool:
+    """Return whether another certificate can be accepted because of this one, or this one can."""
+    if _is_root(certificate):
+        return True
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+    except (x509.ExtensionNotFound, ValueError):
+        return False
+    return found.ca
 
 
 def _is_cut_off(data: bytes) -> bool:
@@ -257,5 +336,8 @@ def subject_of(certificate: x509.Certificate) -> str:
         found = [str(name) for name in names.get_values_for_type(x509.DNSName)]
     except (x509.ExtensionNotFound, ValueError):
         found = []
-    text = found[0] if found else certificate.subject.rfc4514_string()
+    return _shown(found[0] if found else certificate.subject.rfc4514_string())
+
+
+def _shown(text: str) -> str:
     return text if text.isprintable() else ascii(text)

@@ -53,6 +53,8 @@ class MetricsCase(SynchronousTestCase):
         self.broker.issuer_key_refresh.start()
         self.addCleanup(self.broker.issuer_key_refresh.stop)
         self.statistics: Statistics = self.broker.statistics
+        end = {"protocol": "cafe", "setting": "tls-cert", "subject": "a.example", "expires": 2e9}
+        self.statistics.certificates = lambda: [end]
 
     def reading(self) -> Reading:
         return read(self.statistics, BUILD)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,18 +22,15 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509 import CertificateBuilder, Name, NameAttribute
 from cryptography.x509.oid import NameOID
 from OpenSSL import SSL
-from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.listener import Listener
-from pubsub.broker.tls_settings import TLS, TLS_SETTINGS
+from pubsub.broker.tls_settings import TLS_SETTINGS
 from pubsub.errors import ConfigurationError
-from pubsub.server.certificates import CertificateWatch, read_tls
+from pubsub.server.certificates import read_tls
 from pubsub.settings import read_all
 from pubsub.wire.handshake_reasons import handshake_reason
 from pubsub.wire.outgoing_tls import ClientFiles
-from pubsub.wire.server_tls import ServerTls, load_tls
-from tests.unit.fakes import make_broker, make_listener, scratch
+from pubsub.wire.server_tls import CertificateEnd, ServerTls, load_tls
 from tests.unit.streams import logged
 
 AUTHORITY = trustme.CA()
@@ -41,6 +38,26 @@ ISSUED = AUTHORITY.issue_cert("broker.example", "192.0.2.1")
 CHAIN = b"".join(one.bytes() for one in ISSUED.cert_chain_pems)
 KEY = ISSUED.private_key_pem.bytes()
 OTHER_KEY = AUTHORITY.issue_cert("b").private_key_pem.bytes()
+
+
+END = datetime(3000, 1, 1, tzinfo=UTC)
+
+
+def self_signed() -> tuple[bytes, bytes]:
+    """Return a certificate that its own short key has signed, and the key."""
+    weak = generate_private_key(65537, 1024)
+    name = Name([NameAttribute(NameOID.COMMON_NAME, "weak.example")])
+    certificate = (
+        CertificateBuilder().subject_name(name).issuer_name(name)
+        .public_key(weak.public_key()).serial_number(1)
+        .not_valid_before(datetime(2020, 1, 1)).not_valid_after(datetime(2030, 1, 1))
+        .sign(weak, SHA256())
+    )  # fmt: skip
+    key = weak.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return certificate.public_bytes(Encoding.PEM), key
+
+
+SELF_SIGNED, WEAK_KEY = self_signed()
 
 
 def settings(**given: object) -> dict[str, Any]:
@@ -79,11 +96,45 @@ class FileTests(SynchronousTestCase):
 
     def test_the_name_and_the_end(self) -> None:
         found = self.load(cert=self.chain, key=self.key)
-        assert found.subject == "broker.example"
-        assert found.expires == datetime(3000, 1, 1, tzinfo=UTC)
+        assert found.ends == [CertificateEnd("tls-cert", "broker.example", END)]
         unnamed = AUTHORITY.issue_cert("192.0.2.1", organization_name="o", common_name="cn")
         pem = self.write("unnamed.pem", unnamed.private_key_and_cert_chain_pem.bytes())
-        assert "CN=cn" in self.load(cert=pem).subject
+        assert "CN=cn" in self.load(cert=pem).ends[0].subject
+
+    def test_the_ends_of_the_certificates_that_it_depends_on(self) -> None:
+        between, ends = datetime(2030, 1, 1, tzinfo=UTC), datetime(2029, 1, 1, tzinfo=UTC)
+        early = AUTHORITY.issue_cert("early.example", not_after=between).cert_chain_pems[0].bytes()
+        first = AUTHORITY.issue_cert("first.example", not_after=ends).cert_chain_pems[0].bytes()
+        chain = self.write("long.pem", KEY + CHAIN + early + first)
+        authorities = self.write("both.pem", SELF_SIGNED + AUTHORITY.cert_pem.bytes())
+        found = self.load(cert=chain, ca=authorities, client="optional")
+        assert found.ends == [
+            CertificateEnd("tls-cert", "broker.example", END),
+            CertificateEnd("tls-cert", "first.example", ends),
+            CertificateEnd("tls-ca", "CN=weak.example", datetime(2030, 1, 1, tzinfo=UTC)),
+        ]
+
+    def test_authorities_that_are_none(self) -> None:
+        """A certificate that its own key has signed is accepted as itself."""
+        lines = logged(self)
+        own = {"cert": self.chain, "key": self.key, "client": "required"}
+        leaf = self.write("leaf.pem", CHAIN)
+        expected = f"{leaf} has no certificate of a root, so it verifies none; that of broker.exam"
+        assert self.error(**own, ca=leaf).startswith(f"tls-ca: {expected}")
+        between = self.write("between.pem", AUTHORITY.create_child_ca().cert_pem.bytes())
+        assert self.error(**own, ca=between).endswith(
+            "; add those of the authorities up to the root"
+        )
+        with pytest.raises(ConfigurationError, match=rf"^peer-ca: {expected}"):
+            ClientFiles("peer", leaf).check()
+        assert self.load(**own, ca=self.write("self.pem", SELF_SIGNED))
+        assert lines == []
+        mixed = self.write("mixed.pem", CHAIN + AUTHORITY.cert_pem.bytes())
+        assert self.load(**own, ca=mixed)
+        assert lines == [
+            f"tls-ca: {mixed}: the certificate of broker.example is not one of an authority, and "
+            "has no effect; remove it"
+        ]
 
     def test_the_key_may_be_in_the_file_of_the_certificate(self) -> None:
         pem = self.write("all.pem", KEY + CHAIN)
@@ -151,16 +202,7 @@ class FileTests(SynchronousTestCase):
         assert settings(min=1.3)["tls-min"] == "1.3"
 
     def test_a_key_that_openssl_refuses(self) -> None:
-        weak = generate_private_key(65537, 1024)
-        name = Name([NameAttribute(NameOID.COMMON_NAME, "weak.example")])
-        certificate = (
-            CertificateBuilder().subject_name(name).issuer_name(name)
-            .public_key(weak.public_key()).serial_number(1)
-            .not_valid_before(datetime(2020, 1, 1)).not_valid_after(datetime(2030, 1, 1))
-            .sign(weak, SHA256())
-        )  # fmt: skip
-        key = weak.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        pem = self.write("weak.pem", key + certificate.public_bytes(Encoding.PEM))
+        pem = self.write("weak.pem", WEAK_KEY + SELF_SIGNED)
         assert self.error(cert=pem) == f"tls-cert: {pem} cannot be used: ee key too small"
 
     def test_a_service_without_executable_memory(self) -> None:
@@ -191,99 +233,6 @@ class FileTests(SynchronousTestCase):
         assert read_tls("cafe", "ssl:0", settings()) is None
         with pytest.raises(ConfigurationError, match=r"^cafe: tls-key: needs tls-cert"):
             read_tls("cafe", "tcp:0", settings(key=self.key))
-
-
-class WatchTests(SynchronousTestCase):
-    """Log lines about certificates"""
-
-    def test_they_are_logged_at_the_start_and_daily_before_their_end(self) -> None:
-        lines, clock = logged(self), Clock()
-        end = datetime(2026, 7, 1, tzinfo=UTC)
-        tls = ServerTls(bytes(32), "a.example", end, SSL.Context(SSL.TLS_SERVER_METHOD))
-        broker = make_broker()
-        listener, plain = make_listener(broker), make_listener(broker)
-        listener.settings = {**listener.settings, TLS: tls}
-        assert listener.tls
-        assert not plain.tls
-        begin = end.timestamp() - 15.5 * 86_400
-        watch = CertificateWatch([listener, plain], clock, lambda: begin + clock.seconds())
-        watch.startService()
-        assert lines == [
-            "toy: TLS with the certificate of a.example until 2026-07-01 00:00 UTC, 00000000"
-        ]
-        clock.advance(86_400)
-        assert lines[1:] == []
-        clock.advance(86_400)
-        assert lines[1:] == [
-            "toy: the certificate of a.example ends on 2026-07-01; replace it and send SIGHUP"
-        ]
-        watch.stopService()
-        assert not clock.getDelayedCalls()
-
-    def test_an_expired_certificate_is_said_to_be(self) -> None:
-        lines = logged(self)
-        watch, _ = self.watch(self.tls("old", days=-1))
-        watch.startService()
-        self.addCleanup(watch.stopService)
-        assert lines[1:] == [
-            "toy: the certificate of old has expired on 2026-06-30; replace it and send SIGHUP"
-        ]
-
-    def test_one_that_a_reload_has_changed_is_looked_at(self) -> None:
-        lines = logged(self)
-        watch, listener = self.watch(self.tls("good", days=90))
-        watch.look_again()
-        assert lines == []
-        watch.startService()
-        self.addCleanup(watch.stopService)
-        del lines[:]
-        listener.settings = {**listener.settings, TLS: self.tls("next", days=3)}
-        watch.look_again()
-        watch.look_again()
-        assert lines == [
-            "toy: the certificate of next ends on 2026-07-04; replace it and send SIGHUP"
-        ]
-
-    def test_the_certificate_for_the_backplane(self) -> None:
-        path = scratch(self) / "a.pem"
-
-        def issue(year: int, day: int) -> None:
-            end = datetime(year, 7, day, tzinfo=UTC)
-            issued = AUTHORITY.issue_cert("a.example", not_after=end)
-            path.write_bytes(issued.cert_chain_pems[0].bytes())
-
-        lines, clock = logged(self), Clock()
-        begin = datetime(2026, 7, 1, tzinfo=UTC).timestamp()
-        watch = CertificateWatch([], clock, lambda: begin + clock.seconds(), str(path))
-        issue(2026, 2)
-        watch.startService()
-        self.addCleanup(watch.stopService)
-        watch.look_again()
-        clock.advance(86_400)
-        ends, expired = "ends on 2026-07-02", "has expired on 2026-07-02"
-        line = "backplane: the certificate of a.example {}; replace it"
-        assert lines == [line.format(ends), line.format(expired)]
-        path.unlink()
-        watch.look_again()
-        issue(2027, 2)
-        watch.look_again()
-        assert len(lines) == 2
-        issue(2026, 9)
-        watch.look_again()
-        assert lines[2] == line.format("ends on 2026-07-09")
-
-    def tls(self, subject: str, days: int) -> ServerTls:
-        """Return the TLS of a certificate that ends ``days`` after 2026-07-01."""
-        end = datetime(2026, 7, 1, tzinfo=UTC) + timedelta(days=days)
-        digest = subject.encode().ljust(32)
-        return ServerTls(digest, subject, end, SSL.Context(SSL.TLS_SERVER_METHOD))
-
-    def watch(self, tls: ServerTls) -> tuple[CertificateWatch, Listener]:
-        """Return the watch of a listener with ``tls``, on 2026-07-01."""
-        listener = make_listener(make_broker())
-        listener.settings = {**listener.settings, TLS: tls}
-        now = datetime(2026, 7, 1, tzinfo=UTC).timestamp()
-        return CertificateWatch([listener], Clock(), lambda: now), listener
 
 
 class ReasonTests(SynchronousTestCase):
