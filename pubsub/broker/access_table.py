@@ -8,37 +8,26 @@ table or not.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from glob import escape
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from itertools import chain
-from operator import attrgetter
 from typing import Any
 
 from pubsub.broker.access import RESERVED, View
+from pubsub.broker.client_keys import UNIX, ClientKeys, Network, address_of, keys_of
 from pubsub.broker.identity import Identity
-from pubsub.broker.name_index import NameIndex
+from pubsub.broker.key_index import KeyIndex
 from pubsub.settings import matcher
 
 ACTIONS = ("publish", "subscribe", "history", "create", "delete", "rotate", "admin", "metrics")
 """The actions of rules and of the permissions of tokens. The last two concern no topic."""
 NAME = "%u"
 """Stands for the name of the identity in the pattern of a topic."""
-UNIX = "unix"
-"""Stands for all UNIX sockets among networks, as the host of their clients."""
-Network = IPv4Network | IPv6Network
 EVERYTHING = ("*",)
 # Identities are compared with the same few patterns again and again.
 _matcher = lru_cache(16_384)(matcher)
-
-
-@lru_cache(1024)
-def _address(host: str) -> IPv4Address | IPv6Address:
-    address = ip_address(host.partition("%")[0])
-    # As IPv4 clients appear on a socket that serves both.
-    return getattr(address, "ipv4_mapped", None) or address
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +77,15 @@ class Who:
             for group in self.groups
         )
 
+    @property
+    def keys(self) -> Collection[Hashable] | None:
+        """The keys of the clients that this can apply to (see ``keys_of``)."""
+        return keys_of(self.identities, self.groups, self.networks)
+
     def _is_near(self, host: str) -> bool:
         if host == UNIX or not host:
             return host in self.networks
-        address = _address(host)
+        address = address_of(host)
         return any(not isinstance(net, str) and address in net for net in self.networks)
 
 
@@ -210,8 +204,8 @@ class AccessTable:
         self.exists = rules is not None
         self.rules: Sequence[AccessRule] = (NO_TABLE,) if rules is None else tuple(rules)
         self.groups = dict(groups or {})
-        self._groups = {name: matcher(members) for name, members in self.groups.items()}
-        self._index = NameIndex(self.rules, attrgetter("who.identities"))
+        self._index = KeyIndex(self.rules, lambda rule: rule.who.keys)
+        self._keys = ClientKeys(self.groups, self._index.keys)
 
     def __str__(self) -> str:
         return self._text
@@ -239,12 +233,12 @@ class AccessTable:
 
         ``first`` are those of its listener, which has this protocol.
         """
-        candidates = chain(first, self._index.candidates(identity.name))
+        candidates = chain(first, self._index.candidates(self._keys.of(identity)))
         return tuple([one for one in candidates if self.is_about(one.who, identity, protocol)])
 
     def is_about(self, who: Who, identity: Identity, protocol: str) -> bool:
         """Return whether a client of a listener with this protocol is one of ``who``."""
-        return who.includes(identity, protocol, self._groups)
+        return who.includes(identity, protocol, self._keys.matchers)
 
 
 class Decisions:

@@ -12,13 +12,12 @@ from twisted.logger import Logger
 from pubsub.broker.access_table import (
     ACTIONS,
     EVERYTHING,
-    UNIX,
     AccessRule,
     AccessTable,
-    Network,
     Who,
     check_pattern,
 )
+from pubsub.broker.client_keys import UNIX, Network
 from pubsub.broker.identity import PROOFS
 from pubsub.broker.listener_settings import SETTINGS as LISTENER_SETTINGS
 from pubsub.broker.tls_settings import TLS

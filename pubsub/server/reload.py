@@ -258,9 +258,16 @@ class Reloader(Service):
             return
         self._is_reloading = True
         self._begun()
-        reloaded = self._run_in_thread(self._read).addCallback(self._apply)
+        reloaded = self._run_in_thread(self._read_all).addCallback(self._apply)
         reloaded.addErrback(self._report)
         reloaded.addCallback(lambda _: self._end())
+
+    def _read_all(self) -> Config:
+        """Read the configuration; done in a thread."""
+        config = self._read()
+        # The text of thousands of rules, which is compared with that of the rules in use.
+        str(config.access)
+        return config
 
     def _apply(self, config: Config) -> Deferred[None] | None:
         if self._is_stopped:

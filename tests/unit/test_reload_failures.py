@@ -11,6 +11,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.access_table import AccessRule
 from pubsub.errors import ConfigurationError
 from pubsub.server import listener_set
 from pubsub.server.configuration import Config
@@ -224,6 +225,22 @@ class PartTests(FailureCase):
         self.house.advance(1)
         assert done == ["done"]
         assert self.broker.topics.limit == 7
+
+    def test_the_text_of_the_rules_is_made_in_the_thread(self) -> None:
+        """It takes long for thousands of them."""
+        reading: Deferred[Config] = Deferred()
+        calls: list[Callable[[], Config]] = []
+
+        def run_in_thread(call: Callable[[], Config]) -> Deferred[Config]:
+            calls.append(call)
+            return reading
+
+        self.house.document["access"] = [{"allow": "*", "identity": "ada"}]
+        Reloader(self.live, self.house.read, None, run_in_thread=run_in_thread).reload()
+        config = calls[0]()
+        with patch.object(AccessRule, "__str__", side_effect=AssertionError):
+            reading.callback(config)
+        assert str(self.broker.served.objects.access_table) == str(config.access) != "none"
 
     def test_the_broker_stops_while_the_configuration_is_read(self) -> None:
         reading: Deferred[Config] = Deferred()
