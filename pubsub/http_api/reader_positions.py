@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sortedcontainers import SortedDict
+from twisted.logger import Logger
 
 from pubsub.broker.history_reads import all_on_disk
 from pubsub.http_api.api_error import (
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from pubsub.http_api.api_request import ApiRequest
     from pubsub.http_api.request_access import RequestAccess
 
+log = Logger()
 READERS = "readers"
 """The table of the store's metadata with the positions without an owner; keys are names."""
 OWNED_READERS = "owned-readers"
@@ -108,7 +110,14 @@ class ReaderPositions:
         for key, row in self._store.items(OWNED_READERS):
             owner, name = json.loads(key)
             self._restore((owner, name), row)
-        self._listener.memory.add(_READER_BYTES * len(self._known))
+        memory, number = self._listener.memory, len(self._known)
+        memory.add(_READER_BYTES * number)
+        if number * _READER_BYTES > memory.part(_SHARE):
+            log.warn(
+                "the positions of {number} readers take more than a quarter of max-memory; delete "
+                "those that are not needed, or raise it",
+                number=number,
+            )
 
     def _restore(self, reader: ReaderKey, row: bytes) -> None:
         self._known[_ListPlace.of(reader)] = json.loads(row)

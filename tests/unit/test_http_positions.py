@@ -7,7 +7,12 @@ from urllib.parse import quote
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.unit.web import Answer, WebHouse
+from pubsub.broker.limits import BrokerLimits
+from pubsub.http_api.reader_positions import READERS, ReaderPositions
+from pubsub.store.memory_store import MemoryStore
+from tests.unit.fakes import make_broker
+from tests.unit.streams import logged
+from tests.unit.web import Answer, WebHouse, admin_settings
 
 
 class ReaderTests(SynchronousTestCase):
@@ -113,3 +118,20 @@ class ReaderTests(SynchronousTestCase):
         for name in ("", "%ff", "x" * 256):
             assert self.put(name, offset=0).error == (400, "invalid-request")
         assert self.readers() == []
+
+
+class RestoreTests(SynchronousTestCase):
+    """The positions that a history has"""
+
+    def test_more_than_the_memory_is_for_are_kept_and_reported(self) -> None:
+        store = MemoryStore(1000, 2**20)
+        for number in range(8):
+            store.put(READERS, f"r{number}", b'{"offset": 0, "epoch": "1-2", "updated": 0}')
+        lines = logged(self)
+        broker = make_broker(limits=BrokerLimits(max_memory=40_000), store=store)
+        positions = ReaderPositions(broker.make_listener("admin", admin_settings()))
+        before = broker.memory.used
+        positions.restore()
+        assert broker.memory.used == before + 8 * 1500
+        (line,) = (line for line in lines if "readers" in line)
+        assert line.startswith("the positions of 8 readers take more than a quarter of max-memory;")
