@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections import deque
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from pubsub.client import Client
 
 _GROUP = 500
+_ENDS = (signal.SIGTERM, signal.SIGHUP)
 Advance = Callable[[int], None]
 """Called with the offset that was reached."""
 
@@ -166,13 +168,31 @@ def _new_file(output: str) -> Iterator[BinaryIO]:
             f"{output}: the file exists and is not replaced; choose another name"
         ) from None
     try:
-        with open(descriptor, "wb") as file:
+        with _unwinding(), open(descriptor, "wb") as file:
             yield file
     except BaseException as error:
         Path(output).unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:
             raise OSError(error.errno, error.strerror, output) from None
         raise
+
+
+@contextmanager
+def _unwinding() -> Iterator[None]:
+    """Let the signals that end a process unwind it first, as Ctrl-C does."""
+
+    def end(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    # nohup has SIGHUP ignored.
+    wanted = [one for one in _ENDS if signal.getsignal(one) is signal.SIG_DFL]
+    for number in wanted:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in wanted:
+            signal.signal(number, signal.SIG_DFL)
 
 
 async def publish_again(

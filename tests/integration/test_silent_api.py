@@ -80,6 +80,23 @@ def test_ctrl_c_ends_the_command(name: str, tmp_path: Path) -> None:
             command.wait()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_replay_that_is_ended_leaves_no_file(number: int, tmp_path: Path) -> None:
+    file = tmp_path / "messages"
+    with silent_api("/v1/history") as (url, asked):
+        arguments = ["replay", "x", "--output", str(file)]
+        command = subprocess.Popen([PUBSUB, *arguments], env=settings(url, tmp_path))
+        try:
+            assert asked.wait(SECONDS)
+            assert file.exists()
+            command.send_signal(number)
+            assert command.wait(SECONDS) == 128 + number
+        finally:
+            command.kill()
+            command.wait()
+    assert not file.exists()
+
+
 def test_the_search_for_the_start_is_part_of_the_time(tmp_path: Path) -> None:
     with silent_api("/v1/bounds") as (url, _):
         arguments = ["sub", "x", "--from", "earliest", "--timeout", "0.5"]
