@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction
 
 from pubsub.errors import ConfigurationError
+from pubsub.pipeline.tables.delta_directory import is_delta, load_table
 from pubsub.pipeline.tables.delta_files import (
     batch_metadata,
     delta_batch_rows,
@@ -63,15 +63,11 @@ def open_delta(where: str | Location, version: int | None = None) -> DeltaTable:
         with storage_errors(location):
             if not location.is_local and not is_delta(location):
                 raise TableNotFoundError
-            return _load(location, version)
+            return load_table(location, version)
     except TableNotFoundError:
         raise ConfigurationError(f"{location}: not a Delta table") from None
     except DeltaError as error:
         raise ConfigurationError(f"{location}: cannot read the Delta table: {error}") from None
-
-
-def _load(location: Location, version: int | None = None) -> DeltaTable:
-    return DeltaTable(location.url, version, location.storage_options)
 
 
 class Delta:
@@ -108,7 +104,7 @@ class Delta:
 
     def open(self) -> DeltaTable:
         """Return the newest version of the table, which must exist."""
-        return _load(self.location)
+        return load_table(self.location)
 
     def create_if_missing(self) -> None:
         """Create the table unless it exists. Must be called before files are written.
@@ -332,14 +328,6 @@ class Delta:
 def _size_of(file: Mapping[str, Any]) -> int:
     size: int = file["size_bytes"]
     return size
-
-
-def is_delta(location: Location) -> bool:
-    """Return whether there is a Delta table."""
-    if location.is_local and not Path(location.url).is_dir():
-        # The library would create the directory.
-        return False
-    return DeltaTable.is_deltatable(location.url, location.storage_options)
 
 
 def _first_line(error: Exception) -> str:

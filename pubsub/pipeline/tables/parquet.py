@@ -12,6 +12,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -112,20 +113,22 @@ class ParquetFiles:
                 Path(self._staged(file.path)).unlink(missing_ok=True)
 
     def compact(self) -> int:
-        """Remove staged files that killed writers left at least a day ago; files are not merged.
+        """Remove staged files that killed writers left at least a day ago, and empty directories
+        of finished batches; files are not merged.
 
         Age alone is not enough, as clocks can be wrong. A file is removed if its batch is finished
         and does not list it, as it will never be committed.
         """
         staging = os.path.join(self.path, _STAGING)
-        storage = open_storage(Location.of(staging))
-        for path in old_files(storage, len(self.partition_by), time.time() - _LEFTOVER_SECONDS):
+        storage, before = open_storage(Location.of(staging)), time.time() - _LEFTOVER_SECONDS
+        for path in old_files(storage, len(self.partition_by), before):
             batch = parse_batch_id(path)
             if batch is None:
                 continue
             done, moving = _read(self._log(batch.query))
             if done >= batch.number and path not in moving:
                 Path(staging, path).unlink(missing_ok=True)
+        _remove_empty(staging, before)
         return 0
 
     def _log(self, query: str) -> Path:
@@ -146,6 +149,17 @@ class ParquetFiles:
         # shows that a file which is in the staging directory again was committed.
         for directory in directories:
             sync_names(directory)
+
+
+def _remove_empty(directory: str, before: float) -> None:
+    """Remove the empty directories below ``directory`` that are unchanged since ``before``.
+
+    One in which a writer is about to create a file is made again by the writer.
+    """
+    for path, _, _ in os.walk(directory, topdown=False):
+        with suppress(OSError):
+            if path != directory and os.stat(path).st_mtime < before:
+                os.rmdir(path)
 
 
 def _read(log: Path) -> tuple[int, list[str]]:

@@ -136,8 +136,7 @@ class _Disk:
     @contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
         full = self._full(path)
-        os.makedirs(os.path.dirname(full), exist_ok=True)
-        descriptor = os.open(full, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        descriptor = _open_new(full)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 yield file
@@ -169,6 +168,18 @@ class _Disk:
 
     def filesystem(self) -> FileSystem:
         return SubTreeFileSystem(self._root, LocalFileSystem())
+
+
+def _open_new(path: str, attempts: int = 3) -> int:
+    """Return the descriptor of a new file. Raises OSError."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    except FileNotFoundError:
+        # Compaction may have removed the directory, which was empty.
+        if attempts == 1:
+            raise
+    return _open_new(path, attempts - 1)
 
 
 def _disk_entry(entry: os.DirEntry[str]) -> DirectoryEntry | None:
