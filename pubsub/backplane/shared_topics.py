@@ -173,10 +173,14 @@ class SharedTopics(Service):
             while self._arrived:
                 entry = self._arrived.popleft()
                 self._memory.free(_nbytes(entry))
-                if entry is None:
-                    yield from self._reconcile()
-                else:
-                    self._apply(entry)
+                try:
+                    if entry is not None:
+                        self._apply(entry)
+                    else:
+                        yield from self._reconcile()
+                except Exception:
+                    # Those behind it are applied nevertheless.
+                    log.failure("applying a change of the shared topics failed")
                 yield
         finally:
             self._applying = False

@@ -6,6 +6,7 @@ import re
 from base64 import b64encode
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 from twisted.internet.defer import Deferred, succeed
 
@@ -57,6 +58,23 @@ class TopicTests(SharedCase):
         assert self.start().names() == ["a/b"]
         # Reserved topics belong to each broker.
         assert [key for key in self.bucket.entries if "SYS" in key] == []
+
+    def test_an_error_does_not_keep_the_topics_behind_it(self) -> None:
+        here, there = self.two()
+        create = there.broker.topics.create
+
+        def fail(name: str, **given: Any) -> Any:
+            if name == "t/1":
+                raise RuntimeError("a defect")
+            return create(name, **given)
+
+        with patch.object(there.broker.topics, "create", fail):
+            for number in range(4):
+                here.use(f"t/{number}")
+            self.settle()
+        assert there.names() == ["t/0", "t/2", "t/3"]
+        assert there.figure("topics_waiting") == 0
+        assert len(self.flushLoggedErrors(RuntimeError)) == 1
 
     def test_topics_from_before_are_shared(self) -> None:
         here = self.start()
