@@ -61,7 +61,28 @@ class IdentitiesTests(SynchronousTestCase):
         for _ in range(3):
             self.identities.unsubscribe("ada", "ben")
             self.identities.unsubscribe("nobody", "ben")
-        assert self.memory.used == IDENTITY_BYTES
+        assert self.memory.used == 0
+
+    def test_an_identity_without_anything_ends(self) -> None:
+        """It is as one that is unknown; one that is opened, or that a user owns, is not."""
+        self.identities.open("open")
+        for name, owner in (("blank", ""), ("owned", "ada"), ("open", "")):
+            for channel in ("a", "b"):
+                self.identities.subscribe(name, channel, MANY, MANY, owner)
+            self.identities.unsubscribe(name, "a")
+            assert name in self.identities.names()
+            self.identities.unsubscribe(name, "b")
+        assert self.identities.names() == ["open", "owned"]
+        assert [name for name, _ in self.store.items(TABLE)] == ["open", "owned"]
+        assert self.memory.used == 2 * IDENTITY_BYTES
+        for name in ("blank", "other"):
+            self.identities.subscribe(name, "gone", MANY, MANY)
+        self.identities.channel_ended("gone", True)
+        assert self.identities.names() == ["open", "owned"]
+        self.identities.is_shared = True
+        self.identities.subscribe("blank", "a", MANY, MANY)
+        self.identities.unsubscribe("blank", "a")
+        assert "blank" in self.identities.names()
 
     def test_limits(self) -> None:
         self.identities.subscribe("ada", "a", 1, 2)

@@ -183,6 +183,8 @@ class Identities:
         self._memory.free(SUBSCRIPTION_BYTES)
         self._store.delete(SUBSCRIPTIONS, _key(name, channel))
         self.changed(name)
+        if identity.is_blank and not self.is_shared:
+            self._remove(identity)
         return True
 
     # Identities of other brokers
@@ -286,8 +288,7 @@ class Identities:
         ended = 0
         now = self._seconds()
         for name in tuple(self._known):
-            identity = self._known.get(name)
-            if identity is None:
+            if (identity := self._known.get(name)) is None:
                 continue
             if name in holding:
                 identity.idle_since = None
@@ -323,7 +324,7 @@ class Identities:
             self._save(owner)
             self.changed(channel)
         if has_readers:
-            for identity in self._known.values():
+            for identity in tuple(self._known.values()):
                 if channel in identity.channels:
                     self.unsubscribe(identity.name, channel)
 

@@ -23,6 +23,14 @@ class NsdIdentity:
         self.moved: MovedIdentity | None = None
         self.channels = set() if channels is None else channels
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing distinguishes it from an unknown identity.
+
+        The client library makes identities up; they would stay for ever.
+        """
+        return not (self.channels or self.opened or self.owner or self.moved is not None)
+
     def share(self) -> MovedIdentity:
         """Return the part for brokers that share identities."""
         if self.moved is None:
