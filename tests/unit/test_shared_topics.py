@@ -74,7 +74,7 @@ class TopicTests(SharedCase):
             self.settle()
         assert there.names() == ["t/0", "t/2", "t/3"]
         assert there.figure("topics_waiting") == 0
-        assert len(self.flushLoggedErrors(RuntimeError)) == 1
+        assert len(self.flushLoggedErrors(RuntimeError)) == 1  # type: ignore[no-untyped-call]
 
     def test_topics_from_before_are_shared(self) -> None:
         here = self.start()
