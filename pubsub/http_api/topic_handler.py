@@ -6,11 +6,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pubsub.broker.history_reads import all_on_disk
+from pubsub.broker.queue_key_limit import MAX_KEY
 from pubsub.broker.topic_sharing import Requirements
 from pubsub.errors import Refused
 from pubsub.http_api.api_error import CONFLICT, NOT_FOUND, UNAVAILABLE, ApiError
 from pubsub.http_api.paging import PAGING, answer_page, page_request
-from pubsub.http_api.parameters import TOPICS, Parameters, name_in_path
+from pubsub.http_api.parameters import TOPICS, Parameters, invalid, name_in_path
 from pubsub.http_api.request_access import request_access
 from pubsub.management.listing import Row, fill, to_json
 from pubsub.management.topic_rows import is_used, topic_row
@@ -83,6 +84,8 @@ class TopicHandler:
         make = partial(self._make, request, access, name, key, sync)
         topic, sharing = self._listener.topics.get(name), self._listener.topic_lifecycle.sharing
         is_new = topic is None
+        if key is not None and (topic is None or topic not in self._listener.queue_keys):
+            _check_length(key)
         if sharing is None:
             topic = await make()
         else:
@@ -133,6 +136,7 @@ class TopicHandler:
         key = Parameters.of_body(request, "queue_key").text("queue_key")
         access = request_access(request, self._listener)
         access.check_rotate(name)
+        _check_length(key)
         topic, keys = self._listener.topics.get(name), self._listener.queue_keys
         if topic is None:
             raise _unknown(name)
@@ -171,3 +175,11 @@ def _unknown(name: str) -> ApiError:
 def _remote(name: str) -> ApiError:
     message = f"topic {name!r} is hosted by another broker; change it there"
     return ApiError(CONFLICT, "remote-topic", message, topic=name)
+
+
+def _check_length(key: str) -> None:
+    """Raise ApiError for a new queue key that clients of fast could not present."""
+    if len(key.encode()) > MAX_KEY:
+        raise invalid(
+            f"queue_key: expected at most {MAX_KEY} bytes, as a token of fast has no more"
+        )

@@ -183,6 +183,21 @@ class TopicChangeTests(SynchronousTestCase):
     def test_a_topic_may_be_synchronous(self) -> None:
         assert self.send("PUT", "/v1/topics/a", {"sync": True}).json["durability"] == "sync"
 
+    def test_a_queue_key_that_no_token_of_fast_has(self) -> None:
+        """One of before stays, and can be given again."""
+        long = "é" * 55
+        for topic in ("a", "b"):
+            made = self.send("PUT", f"/v1/topics/{topic}", {"queue_key": long})
+            assert made.error == (400, "invalid-request")
+            assert "at most 108 bytes" in made.json["message"]
+            assert not self.house.broker.topics.get(topic)
+            assert self.send("PUT", f"/v1/topics/{topic}", {"queue_key": "é" * 54}).status == 201
+        rotated = self.send("POST", "/v1/topics/a/key", {"queue_key": long})
+        assert rotated.error == (400, "invalid-request")
+        keys, topic_b = self.house.broker.queue_keys, self.house.broker.topics.named("b")
+        self.successResultOf(keys.rotate(topic_b, long.encode(), "", ""))
+        assert self.send("PUT", "/v1/topics/b", {"queue_key": long}).status == 200
+
     def test_a_queue_key_closes_it_and_is_replaced(self) -> None:
         assert self.send("PUT", "/v1/topics/a", {"queue_key": "k1"}).json["keyed"] is True
         topic = self.house.broker.topics.named("a")

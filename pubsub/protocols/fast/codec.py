@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
+from pubsub.broker.queue_key_limit import MAX_KEY
 from pubsub.wire.fields import (
     U8,
     U32_BE,
@@ -24,8 +25,6 @@ from pubsub.wire.fields import (
 
 PUBLISH = 0x03
 DURABLE, EXCLUSIVE = 0x01, 0x02
-MAX_KEY = 108
-"""Bytes of the longest queue key that fits in a token of 255 bytes with one permission."""
 # Bytes of a PUBLISH without token and payload: type, token length, topic id, payload length.
 PUBLISH_OVERHEAD = 10
 

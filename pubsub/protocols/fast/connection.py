@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pubsub.broker.frame_turns import RUNS
 from pubsub.broker.identity import token_identity
+from pubsub.broker.queue_key_limit import MAX_KEY
 from pubsub.broker.topic_names import fnv1a32, topic_name
 from pubsub.broker.verification_throttle import VerificationThrottle
 from pubsub.errors import (
@@ -22,7 +23,6 @@ from pubsub.kernel import Columns
 from pubsub.protocols.fast.codec import (
     DURABLE,
     EXCLUSIVE,
-    MAX_KEY,
     PUBLISH,
     PUBLISH_OVERHEAD,
     TYPES,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pubsub.broker.queue_key_limit import MAX_KEY
 from pubsub.dissector.declaration import (
     Declaration,
     Extra,
@@ -22,7 +23,6 @@ from pubsub.protocols.fast.codec import (
     DURABLE,
     EXCLUSIVE,
     FROM_CLIENT,
-    MAX_KEY,
     PACKETS,
     Create,
     Error,
