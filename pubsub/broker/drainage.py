@@ -85,6 +85,13 @@ class Drainage:
 
         return drained.addCallback(cancel)
 
+    def drain_settled(self, clients: Iterable[ConnectedClient]) -> None:
+        """Drain ``clients`` once subscribers are told the queue keys that are being written."""
+        present = list(clients)
+        settled = self._settle()
+        settled.addCallback(lambda _: self.drain(one for one in present if one in self._clients))
+        settled.addErrback(report_failure)
+
     def leave(
         self, sharing: SessionSharing | None, then: Callable[[], Deferred[None]]
     ) -> Deferred[None]:

@@ -247,7 +247,7 @@ class BrokerService(MultiService):
 
         Connections that are left at the deadline for a stop are aborted.
         """
-        self.drainage.drain(self.clients.of_listener(listener))
+        self.drainage.drain_settled(self.clients.of_listener(listener))
         return self.served.forget(listener)
 
     def _call_when_open(self, call: Callable[[], object]) -> None:
