@@ -20,16 +20,17 @@ from websockets.protocol import Protocol as Frames
 
 from pubsub.broker.memory_budget import INPUT
 from pubsub.errors import BadToken, HandshakeTimeout
+from pubsub.http_api import websocket_limits as limits
 from pubsub.http_api.api_error import BAD_REQUEST, ApiError
+from pubsub.http_api.flow_control import WAIT_SECONDS
 from pubsub.http_api.forwarded_requests import is_from_here, proved_identity
 from pubsub.http_api.live_response import HEARTBEAT_SECONDS, RESPONSE_BYTES, LiveResponse
 from pubsub.http_api.parameters import invalid
 from pubsub.http_api.request_access import RequestAccess
 from pubsub.http_api.socket_publishing import counted_error
-from pubsub.http_api.websocket_close import BAD_TOKEN, TIMEOUT, close_code, close_reason
+from pubsub.http_api.websocket_close import BAD_TOKEN, EXPIRED, TIMEOUT, close_code, close_reason
 from pubsub.http_api.websocket_frames import frame, id_of, is_utf8, refusal, reply, request_of, text
 from pubsub.http_api.websocket_requests import WebSocketRequests
-from pubsub.wire.read_buffer import arrival_seconds
 from pubsub.wire.unsent_bytes import TransportCharge
 
 if TYPE_CHECKING:
@@ -42,14 +43,6 @@ if TYPE_CHECKING:
 
 log = Logger()
 _PING = frame(0x89, b"")
-# Confirmations that a client may be owed before no more is read from it.
-_MAX_CONFIRMING = 256
-# Bytes of a read: one of tiny frames takes milliseconds. A longer frame is read in larger pieces.
-_READ_BYTES, _LONG_READ = 4 * 1024, 16 * 1024
-# Bytes of a message that may have arrived while there is no connect: a token, and a read behind it.
-_CONNECT_BYTES = 32 * 1024
-# Frames that a request counts as (see ``FrameTurns``).
-_REQUEST_FRAMES = 4
 
 
 class WebSocketClient(LiveResponse):
@@ -81,7 +74,7 @@ class WebSocketClient(LiveResponse):
     def begin(self) -> None:
         """The handshake of HTTP is done: the first message must be ``connect``."""
         self.channel.upgraded = True
-        self.channel.stream.bufferSize = _READ_BYTES
+        self.channel.stream.bufferSize = limits.READ_BYTES
         self.take_channel()
         self._listener.handshakes.begin(self)
         if self.channel.leaving:
@@ -105,7 +98,7 @@ class WebSocketClient(LiveResponse):
         if self._is_malformed and self._frames.parser_exc is None and not self._ended:
             self.channel.count_refusal("malformed")
             self.close(CloseCode.INVALID_DATA, "a text message is not UTF-8")
-        elif self._charge.held > _CONNECT_BYTES and not (self._connected or self._is_working):
+        elif self._charge.held > limits.CONNECT_BYTES and not (self._connected or self._is_working):
             self.channel.count_refusal("too-large")
             self.close(CloseCode.MESSAGE_TOO_BIG, "the first request must be connect")
         self._send_control()
@@ -132,7 +125,7 @@ class WebSocketClient(LiveResponse):
         self._charge.set(partial + sum([len(data) for data, _ in self._waiting]))
         if not partial or self._partial_since is None:
             self._partial_since = self._latest if partial else None
-        self.channel.stream.bufferSize = _READ_BYTES if of_frame <= _READ_BYTES else _LONG_READ
+        self.channel.stream.bufferSize = limits.read_size(of_frame)
 
     def _send_control(self) -> None:
         """Send the frames that others require: pongs, and the close behind all messages."""
@@ -188,7 +181,7 @@ class WebSocketClient(LiveResponse):
     async def _carry_out_all(self) -> None:
         while self._waiting and not self._ended:
             await self._carry_out(*self._waiting.popleft())
-            if self._listener.frame_turns.count(_REQUEST_FRAMES) and self._waiting:
+            if self._listener.frame_turns.count(limits.REQUEST_FRAMES) and self._waiting:
                 await deferLater(self._listener.clock, 0)
         self._is_working = False
         if not self._ended:
@@ -205,8 +198,9 @@ class WebSocketClient(LiveResponse):
             if not self._connected and op != "connect":
                 raise ApiError(BAD_REQUEST, "not-connected", "the first request must be connect")
             if op != "connect" and not self._requests.access.token_is_valid:
-                self._refuse(id, BadToken("the token is not valid any more"))
-                self.close(BAD_TOKEN, "the token is not valid any more")
+                self._refuse(id, BadToken(EXPIRED))
+                self._is_working = False
+                self._token_ended()
                 return
             if op == "publish":
                 limiters = self.channel.limiters()
@@ -230,7 +224,7 @@ class WebSocketClient(LiveResponse):
     async def _confirm(self, id: object, done: PublishOutcome) -> None:
         """Answer a publish when it is confirmed."""
         self._confirming += 1
-        if self._confirming >= _MAX_CONFIRMING:
+        if self._confirming >= limits.MAX_CONFIRMING:
             self._hold("answers")
         for submitted in done.submitted:
             self._request.count_submitted(*submitted)
@@ -281,12 +275,13 @@ class WebSocketClient(LiveResponse):
         """See ``LongResponse``: apply the time limits, and send a ping at intervals."""
         listener = self._listener
         if not self._requests.access.token_is_valid:
-            self.channel.count_refusal("bad-token")
-            self.close(BAD_TOKEN, "the token is not valid any more")
+            if self._closing is None:
+                self.channel.count_refusal("bad-token")
+            self._token_ended()
         elif self._holds:
             # Nothing can arrive.
             return
-        elif self._frame_is_overdue(now):
+        elif limits.is_overdue(self._partial_since, now, listener.frame_seconds, self._charge.held):
             self.channel.count_refusal("timeout")
             self.close(TIMEOUT, "a message took too long to arrive")
         elif listener.idle_timeout and now - self._latest > listener.idle_timeout:
@@ -299,11 +294,6 @@ class WebSocketClient(LiveResponse):
             self._pinged = True
             self._outbox.send(_PING)
 
-    def _frame_is_overdue(self, now: float) -> bool:
-        if (since := self._partial_since) is None or not self._listener.frame_seconds:
-            return False
-        return now - since > arrival_seconds(self._listener.frame_seconds, self._charge.held)
-
     # The end
 
     def drain(self, reason: str) -> None:
@@ -312,6 +302,17 @@ class WebSocketClient(LiveResponse):
             self._closing = (CloseCode.GOING_AWAY, close_reason(reason))
             self._hold("closing")
             self._close_if_done()
+
+    def _token_ended(self) -> None:
+        """Close; requests that publish are answered first, for a time: they may have succeeded."""
+        self._closing = (BAD_TOKEN, EXPIRED)
+        self._waiting.clear()
+        if not (self._is_working or self._confirming):
+            self.close(*self._closing)
+        elif "closing" not in self._holds:
+            self._hold("closing")
+            self._listener.clock.callLater(WAIT_SECONDS, self.close, *self._closing)
+            self._listener.slices.run(self._requests.recheck())
 
     def _close_if_done(self) -> None:
         if self._closing is not None and not (self._is_working or self._confirming or self._ended):

@@ -10,6 +10,7 @@ from pubsub.http_api.api_request import STOPPED
 
 BAD_TOKEN, TIMEOUT = 4001, 4008
 """Close codes: the token is not valid, or not any more; the client took too long."""
+EXPIRED = "the token is not valid any more"
 # Bytes of the reason of a close (RFC 6455, 5.5).
 _CLOSE_BYTES = 123
 

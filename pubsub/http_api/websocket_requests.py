@@ -92,7 +92,7 @@ class WebSocketRequests:
         listener.check_identity(access.identity)
         self.sender = given.text("sender", access.owner or "").encode()
         self.access = access
-        await listener.slices.finish(self._recheck())
+        await listener.slices.finish(self.recheck())
         return {
             "epoch": listener.store.epoch,
             "max_messages": MAX_JOINED,
@@ -100,7 +100,7 @@ class WebSocketRequests:
             "mixed": True,
         }
 
-    def _recheck(self) -> Work:
+    def recheck(self) -> Work:
         """The rights have changed: recheck every subscription."""
         for subscription in tuple(self._subscriptions.values()):
             for _ in self._listener.router.recheck_each(subscription.topic):
