@@ -17,6 +17,7 @@ from typing import Any
 import urllib3
 
 from tests.integration.broker import HOST, Broker, Start, listen
+from tests.integration.certificates import NAME, Authority
 from tests.integration.clients import Cafe, publish, text
 from tests.integration.key_server import key_server
 from tests.integration.nats_server import nats_server
@@ -166,7 +167,11 @@ def test_every_panel_shows_something(start: Start, tmp_path: Path) -> None:
     with key_server() as issuer, nats_server(tmp_path) as engine:
         issuer.reply = issuer.send_keys("a")
         config = tmp_path / "pubsub.toml"
-        config.write_text(f'[keys.corp]\njwks-url = "http://{HOST}:{issuer.port}/"\n')
+        certificate = Authority(tmp_path).issue("broker", NAME)
+        config.write_text(
+            f'[keys.corp]\njwks-url = "http://{HOST}:{issuer.port}/"\n'
+            f'[nsd]\ntls-cert = "{certificate}"\n'
+        )
         broker = start(
             *listen("cafe", "nsd"),
             ADMIN,
