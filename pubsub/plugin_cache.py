@@ -1,4 +1,4 @@
-"""Writes Twisted's cache of plugins: ``python -m pubsub.plugin_cache``.
+"""Writes Twisted's cache of plugins: ``python -P -m pubsub.plugin_cache``.
 
 Twisted finds plugins by importing every file in ``twisted/plugins``, and keeps the result in a file
 there, ``dropin.cache``. In an installation that cannot be written at run time it would do so at
@@ -19,26 +19,26 @@ from twisted import plugins
 CACHE = "dropin.cache"
 
 
-def write_cache() -> list[Path]:
-    """Write the caches of all directories with plugins of the broker, and return them.
+def write_cache() -> Path:
+    """Write the cache of the directory with the plugins of the broker, and return it.
 
-    Raises ConfigurationError if one cannot be written.
+    Raises ConfigurationError if it cannot be written.
     """
     getCache(plugins)
-    directories = {Path(path).resolve() for path in plugins.__path__}
-    ours = sorted(path for path in directories if (path / "pubsub_service.py").exists())
-    for path in ours:
-        cache, newest = path / CACHE, max(file.stat().st_mtime for file in path.glob("*.py"))
-        if not cache.is_file() or cache.stat().st_mtime < newest:
-            raise ConfigurationError(f"plugin cache: {cache} cannot be written")
-    return [path / CACHE for path in ours]
+    # Twisted takes a module of each name once, from the first place. Without -P Python also finds a
+    # checkout that is the working directory, where nothing is left to cache.
+    directories = (Path(path).resolve() for path in plugins.__path__)
+    ours = next(path for path in directories if (path / "pubsub_service.py").exists())
+    cache, newest = ours / CACHE, max(file.stat().st_mtime for file in ours.glob("*.py"))
+    if not cache.is_file() or cache.stat().st_mtime < newest:
+        raise ConfigurationError(f"plugin cache: {cache} cannot be written")
+    return cache
 
 
 def main() -> int:
-    """Write the caches, print their paths, and return the exit code."""
+    """Write the cache, print its path, and return the exit code."""
     try:
-        for path in write_cache():
-            print(path)
+        print(write_cache())
     except ConfigurationError as error:
         print(f"pubsub: {error}", file=sys.stderr)
         return 1

@@ -206,6 +206,16 @@ def test_the_plugin_cache_is_written_once(installed: Installation, tmp_path: Pat
     assert not any("plugin cache" in line for line in lines)
 
 
+def test_the_plugin_cache_is_written_from_within_a_checkout(
+    installed: Installation, checkout: Path
+) -> None:
+    """Python finds the plugins twice there, and Twisted takes and caches those of one place."""
+    installed.cache.unlink(missing_ok=True)
+    result = installed.run([str(installed.python), "-m", "pubsub.plugin_cache"], checkout)
+    assert (result.returncode, len(result.stdout.splitlines())) == (0, 1)
+    assert Path(result.stdout.rstrip("\n")).is_file()
+
+
 def test_a_cache_that_cannot_be_written_is_reported(
     installed: Installation, tmp_path: Path
 ) -> None:
