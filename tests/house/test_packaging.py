@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tomllib
 from importlib.metadata import distributions, packages_distributions, version
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from packaging.requirements import Requirement
@@ -39,6 +39,40 @@ def tracked() -> list[str]:
     if listed.returncode:
         raise SkipTest("this is no checkout")
     return listed.stdout.splitlines()
+
+
+def ignored() -> list[str]:
+    """Return the patterns of the files that the build of the image does not see."""
+    lines = (DOCKER / "Dockerfile.dockerignore").read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def seen(name: str, patterns: list[str]) -> bool:
+    """Whether Podman and Docker pass the file to the build.
+
+    The last pattern that fits the file or a directory above it decides. A directory that is ignored
+    is skipped by Podman, unless an exception begins with its path.
+    """
+    path = PurePosixPath(name)
+    above = list(path.parents)[-2::-1]
+    skipped = (
+        directory
+        for directory in above
+        if not excepted(directory, patterns)
+        and not any(pattern.startswith(f"!{directory}/") for pattern in patterns)
+    )
+    return excepted(path, patterns) and next(skipped, None) is None
+
+
+def excepted(path: PurePosixPath, patterns: list[str]) -> bool:
+    names = [str(path), *map(str, path.parents)]
+    found = True
+    for pattern in patterns:
+        bare = re.escape(pattern.removeprefix("!"))
+        expression = bare.replace(r"\*\*/", "(.*/)?").replace(r"\*", "[^/]*")
+        if any(re.fullmatch(expression, part) for part in names):
+            found = pattern.startswith("!")
+    return found
 
 
 def project() -> dict[str, Any]:
@@ -181,15 +215,16 @@ class DockerTests(SynchronousTestCase):
 
     def test_the_build_sees_the_files_of_the_wheel(self) -> None:
         """Each pattern stands for files, and files that the Dockerfile copies are not ignored."""
-        lines = (DOCKER / "Dockerfile.dockerignore").read_text().splitlines()
-        patterns = [line.removeprefix("!") for line in lines if line.startswith("!")]
-        assert "*" in lines
-        assert [pattern for pattern in patterns if not list(ROOT.glob(pattern))] == []
-        listed = {path for pattern in patterns for path in ROOT.glob(pattern)}
-        for name in tracked():
-            path = ROOT / name
-            if IN_WHEEL.match(name):
-                assert {path, *path.parents} & listed, f"{name} is missing there"
+        patterns = ignored()
+        assert patterns[0] == "*"
+        exceptions = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
+        assert [pattern for pattern in exceptions if not list(ROOT.glob(pattern))] == []
+        missing = [name for name in tracked() if IN_WHEEL.match(name) and not seen(name, patterns)]
+        assert missing == []
+
+    def test_the_build_does_not_see_secrets(self) -> None:
+        names = (".env", "pubsub.key", "pubsub/.env", "pubsub/pubsub.key", "history/0.log")
+        assert [name for name in names if seen(name, ignored())] == []
 
 
 class ListTests(SynchronousTestCase):
