@@ -28,5 +28,8 @@ def usage_line(error: click.UsageError) -> str:
     context = error.ctx
     if context is None:
         return text
+    if isinstance(error, click.NoSuchOption) and isinstance(context.command, click.Group):
+        # Other tools have the options for the connection before the name of the command.
+        text += "; give the options of a command after its name"
     usage = " ".join(context.get_usage().split()).removeprefix("Usage: ")
     return f"{text}; usage: {usage}; see {context.command_path} --help"

@@ -46,6 +46,12 @@ class UsageTests(CommandCase):
             assert (code, out) == (2, "")
             assert "usage: pubsub" in err
 
+    def test_an_option_before_the_command_has_another_place(self) -> None:
+        code, _, err = self.run_it("--url", "http://127.0.0.1:1", "pub", "a", "b")
+        assert (code, "'--url'; give the options of a command after its name;" in err) == (2, True)
+        _, _, err = self.run_it("pub", "a", "b", "--ulr")
+        assert "after its name" not in err
+
 
 class RunTests(SynchronousTestCase):
     """The work of a command"""
