@@ -55,6 +55,10 @@ def _errors(store: Path, written: Path | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and not store.exists():
+            raise StartError(
+                f"history: {store} does not exist; name the directory with --store log:DIR"
+            ) from None
         # Names without a directory are those of files in the history.
         # Those of a directory that is open are its descriptor.
         name = "." if isinstance(error.filename, int) else error.filename
@@ -174,6 +178,8 @@ def restore(directory: Path, store: Path) -> int:
 
     The exit code is 1 if a segment, or a part of one, cannot be read, and is not in the copy.
     """
+    if not directory.exists():
+        raise StartError(f"history: {directory} does not exist; name the directory of a backup")
     return _copy(directory, store, "restored")
 
 

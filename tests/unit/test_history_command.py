@@ -201,9 +201,16 @@ class CheckTests(HistoryCase):
         assert "metadata.db is missing" in out
 
     def test_a_missing_directory(self) -> None:
-        code, out = self.run_on("check", path=self.directory / "nowhere")
-        assert code == 1
-        assert "No such file" in out
+        nowhere = self.directory / "nowhere"
+        for command in (("check",), ("repair",), ("dump",), ("backup", str(nowhere) + "-copy")):
+            code, out = self.run_on(*command, path=nowhere)
+            assert (code, nowhere.exists()) == (1, False)
+            assert f"{nowhere} does not exist; name the directory with --store log:DIR" in out
+        code, _, err = self.run_it("history", "restore", str(nowhere))
+        assert (code, f"{nowhere} does not exist; name the directory of a backup" in err) == (
+            1,
+            True,
+        )
 
     def test_the_default_directory(self) -> None:
         with patch.dict(os.environ, STATE_DIRECTORY=str(self.directory)):
