@@ -52,6 +52,7 @@ _FOREIGN = {
     "logger",
     "syslog",
     "build",
+    "build-arg",
     "detach",
     "signal",
     "tag",

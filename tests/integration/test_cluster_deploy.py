@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import shutil
+import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -39,6 +43,7 @@ class Node:
 
     def __init__(self, name: str, ports: Mapping[str, int], directory: Path) -> None:
         self.ports = [free_port() for _ in range(2)]
+        self.routes = ports[name]
         text = (CLUSTER / "nats.conf").read_text()
         replaced = {
             "0.0.0.0:4222": f"{HOST}:{self.ports[0]}",
@@ -65,6 +70,18 @@ class Node:
                 env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
+
+    def information(self, port: int, tls: ssl.SSLContext | None = None) -> dict[str, Any]:
+        """Return what the node says of itself to a client, or with ``tls`` to another node."""
+        with contextlib.ExitStack() as stack:
+            connection = stack.enter_context(socket.create_connection((HOST, port), TIMEOUT))
+            if tls is not None:
+                connection = tls.wrap_socket(connection, server_hostname="localhost")
+                stack.enter_context(connection)
+            name, _, text = stack.enter_context(connection.makefile()).readline().partition(" ")
+        assert name == "INFO"
+        information: dict[str, Any] = json.loads(text)
+        return information
 
     def is_healthy(self) -> bool:
         """Ask what the container's health check asks."""
@@ -118,6 +135,18 @@ def broker(
     )  # fmt: skip
     made.wait_line(CONNECTED)
     return made
+
+
+def test_nodes_are_known_by_the_names_in_their_certificates(
+    nodes: list[Node], certificates: Path
+) -> None:
+    """Nodes tell others and clients about each other; nobody can verify an address."""
+    tls = ssl.create_default_context(cafile=certificates / "ca.pem")
+    tls.load_cert_chain(certificates / "nats-1.pem", certificates / "nats-1.key")
+    for name, node in zip(NODES, nodes, strict=True):
+        assert node.information(node.routes, tls)["host"] == name
+        known = node.information(node.ports[0])["connect_urls"]
+        assert {url.partition(":")[0] for url in known} <= set(NODES)
 
 
 @pytest.mark.parametrize("history", ["own", "shared"])
@@ -176,6 +205,14 @@ def test_the_compose_file() -> None:
         assert all(volume.split(":")[0] in COMPOSE["volumes"] for volume in service["volumes"])
     ports = [port for service in services.values() for port in service.get("ports", ())]
     assert len(set(ports)) == len(ports) == 15
+
+
+def test_the_image_has_the_client_of_nats() -> None:
+    text = (CLUSTER.parent / "docker" / "Dockerfile").read_text()
+    extras = re.search(r"^ARG EXTRAS=(\S+)$", text, re.MULTILINE)
+    assert extras is not None
+    assert "nats" in extras[1].split(",")
+    assert 'pip install --no-cache-dir --constraint constraints.txt ".[${EXTRAS}]"' in text
 
 
 def test_the_certificates_are_kept(certificates: Path) -> None:
