@@ -77,8 +77,8 @@ class Destination:
         """Return the remedy if the broker cannot be reached."""
         if "+tls://" in self.url or self.url.startswith("https://"):
             return (
-                "check the URL, that the broker runs, and that --tls-ca names the authority of its "
-                "certificate"
+                "check the URL, that the broker runs, that --tls-ca names the authority of its "
+                "certificate, and --tls-cert that of the client if the broker demands one"
             )
         if self.given:
             return "check the URL, as each protocol has a port of its own, and that the broker runs"

@@ -9,6 +9,11 @@ import ssl
 
 NOT_TLS = "the port does not speak TLS"
 # The text of asyncio for errors of several addresses of a host.
+# The ends of the names that OpenSSL has for alerts about the client's certificate.
+_ALERTS = {
+    "ALERT_CERTIFICATE_REQUIRED": "the broker demands a certificate of the client",
+    "ALERT_UNKNOWN_CA": "the broker does not know the authority of the client's certificate",
+}
 _NUMBER = re.compile(r"\[Errno (\d+)\]")
 
 
@@ -18,7 +23,8 @@ def why_not(error: Exception) -> str:
         reason = getattr(error, "reason", None)
         if reason == "WRONG_VERSION_NUMBER":
             return NOT_TLS
-        return f"TLS failed: {getattr(error, 'verify_message', None) or reason or error}"
+        alert = next((text for end, text in _ALERTS.items() if str(reason).endswith(end)), None)
+        return f"TLS failed: {getattr(error, 'verify_message', None) or alert or reason or error}"
     if isinstance(error, socket.gaierror):
         return "the host name is not known"
     if isinstance(error, TimeoutError):

@@ -99,7 +99,7 @@ class TestPublishing:
         hint = "check the URL, as each protocol has a port of its own, and that the broker runs"
         assert text.endswith(f"; {hint}\n")
         text = error("pub", TOPIC, "x", "--url=cafe+tls://127.0.0.1:1", env=env)
-        assert text.endswith("that --tls-ca names the authority of its certificate\n")
+        assert "that --tls-ca names the authority of its certificate, and --tls-cert" in text
         assert "cafe cannot address" in error("pub", "orders", "x", env=env)
         assert "cannot carry" in error("pub", TOPIC, "x", "-H", "a=b", env=env)
         assert "NAME=VALUE" in error("pub", TOPIC, "x", "-H", "a", env=env, code=2)

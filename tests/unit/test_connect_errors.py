@@ -27,7 +27,15 @@ class ReasonTests(SynchronousTestCase):
             (socket.gaierror(-2, "x"), "the host name is not known"),
             (untrusted, "TLS failed: self-signed certificate"),
             (tls("WRONG_VERSION_NUMBER"), "the port does not speak TLS"),
-            (tls("TLSV1_ALERT_UNKNOWN_CA"), "TLS failed: TLSV1_ALERT_UNKNOWN_CA"),
+            (tls("TLSV1_ALERT_INTERNAL_ERROR"), "TLS failed: TLSV1_ALERT_INTERNAL_ERROR"),
+            (
+                tls("TLSV13_ALERT_CERTIFICATE_REQUIRED"),
+                "TLS failed: the broker demands a certificate of the client",
+            ),
+            (
+                tls("TLSV1_ALERT_UNKNOWN_CA"),
+                "TLS failed: the broker does not know the authority of the client's certificate",
+            ),
         ):
             assert why_not(error) == text
 
