@@ -25,9 +25,10 @@ _RESTART = 3
 def check_config(context: click.Context, file: str, against: str | None) -> int:
     """Check a configuration file as the broker does, and show the changes of a reload.
 
-    With --against, the file is compared with another one; with --url, with the configuration of a
-    running broker. Secrets, certificates and other files that it names are read too, and warnings
-    that the broker would log at its start are printed.
+    With --against, the file is compared with another one; with --url or --context, with the
+    configuration of a running broker; else with nothing, also if PUBSUB_URL is set. Secrets,
+    certificates and other files that it names are read too, and warnings that the broker would log
+    at its start are printed.
 
     Exit codes: 0 the file is valid, and a reload applies all of it; 3 it is valid, and a restart is
     needed for some of it; 1 it is not valid.

@@ -21,7 +21,7 @@ from jwt.warnings import InsecureKeyLengthWarning
 from pubsub.broker.access_table import ACTIONS
 from pubsub.broker.master_secrets import ALGORITHMS, HMACS
 from pubsub.broker.tokens import ALL
-from pubsub.wire.text_file import read_text
+from pubsub.commands.queue_key import given_queue_key, queue_key_options
 
 MAX_TOKEN = 255
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -60,10 +60,7 @@ class _Claims:
         claims: dict[str, Any] = {}
         if self.sub:
             claims["sub"] = self.sub
-        if self.queue_key_file is None:
-            claims["queue_key"] = self.queue_key
-        else:
-            claims["queue_key"] = read_text(self.queue_key_file).removesuffix("\n")
+        claims["queue_key"] = given_queue_key(self.queue_key, self.queue_key_file)
         permissions = self.permission
         claims["permissions"] = permissions[0] if len(permissions) == 1 else list(permissions)
         if self.expires is not None:
@@ -84,11 +81,7 @@ class _Claims:
 @click.option("--algorithm", type=click.Choice(list(ALGORITHMS)), default="HS256")
 @click.option("--kid", help="Id of the secret in the broker's [keys] table.")
 @click.option("--sub", help="Subject: the client that the token is for.")
-@click.option(
-    "--queue-key",
-    help="Queue key of the client's topics; other users can read it in the process list.",
-)
-@click.option("--queue-key-file", metavar="FILE", help="File with the queue key.")
+@queue_key_options("Queue key of the client's topics")
 @click.option(
     "--permission", multiple=True, type=click.Choice([*ACTIONS, ALL]),
     help="A permission, * for all; may be repeated.",
@@ -97,15 +90,9 @@ class _Claims:
     "--expires", type=_Duration(), help="Validity, such as 90s or 12h (default: no expiry)."
 )
 @click.option("--claim", multiple=True, metavar="NAME=VALUE", help="A further claim; repeatable.")
-@click.pass_context
-def make(
-    context: click.Context, /, secret_file: str, algorithm: str, kid: str | None, **claims: Any
-) -> None:
+def make(secret_file: str, algorithm: str, kid: str | None, **claims: Any) -> None:
     """Make a token and print it."""
-    given = _Claims(**claims)
-    if (given.queue_key is None) == (given.queue_key_file is None):
-        raise click.UsageError("give either --queue-key or --queue-key-file", context)
-    made = _encode(secret_file, algorithm, kid, given.at(time.time()))
+    made = _encode(secret_file, algorithm, kid, _Claims(**claims).at(time.time()))
     if len(made) > MAX_TOKEN:
         click.echo(f"pubsub: {size_advice(made)}", err=True)
     click.echo(made)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pubsub.commands.destination import destination, destination_options
+from pubsub.commands.queue_key import given_queue_key, queue_key_options
 from pubsub.commands.table_output import (
     Column,
     TableRow,
@@ -104,20 +105,26 @@ def _used(rows: Iterable[TableRow], left_out: list[TableRow]) -> Iterator[TableR
 
 @topics.command("create")
 @click.argument("name", metavar="TOPIC")
-@click.option("--queue-key", metavar="KEY", help="Close the topic with this key.")
+@queue_key_options("Close the topic with this key")
 @click.option("--sync", is_flag=True, help="Acknowledge its messages when they are on disk.")
 @click.option("--json", "as_json", is_flag=True, help="Print the topic as a JSON object.")
 @destination_options
 @click.pass_context
 def create(
-    context: click.Context, name: str, queue_key: str | None, sync: bool, as_json: bool
+    context: click.Context,
+    name: str,
+    queue_key: str | None,
+    queue_key_file: str | None,
+    sync: bool,
+    as_json: bool,
 ) -> None:
     """Create a topic, or change one that exists."""
     from pubsub.commands.api_client import Api, topic_path
 
     body: dict[str, object] = {"sync": sync}
-    if queue_key is not None:
-        body["queue_key"] = queue_key
+    key = given_queue_key(queue_key, queue_key_file, required=False)
+    if key is not None:
+        body["queue_key"] = key
     row = Api(destination(context)).put(topic_path(name), body)
     if as_json:
         click.echo(json.dumps(row, ensure_ascii=False))
@@ -125,15 +132,22 @@ def create(
 
 @topics.command("rotate")
 @click.argument("name", metavar="TOPIC")
-@click.option("--queue-key", metavar="KEY", required=True, help="The new key.")
+@queue_key_options("The new key")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 @destination_options
 @click.pass_context
-def rotate(context: click.Context, name: str, queue_key: str, as_json: bool) -> None:
+def rotate(
+    context: click.Context,
+    name: str,
+    queue_key: str | None,
+    queue_key_file: str | None,
+    as_json: bool,
+) -> None:
     """Replace the queue key of a topic; subscriptions without the new key end."""
     from pubsub.commands.api_client import Api, topic_path
 
-    found = Api(destination(context)).post(topic_path(name) + "/key", {"queue_key": queue_key})
+    key = given_queue_key(queue_key, queue_key_file)
+    found = Api(destination(context)).post(topic_path(name) + "/key", {"queue_key": key})
     if as_json:
         click.echo(json.dumps(found))
     else:

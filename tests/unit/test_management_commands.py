@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
@@ -100,6 +102,20 @@ class CommandTests(SynchronousTestCase):
         assert self.requests[0] == (
             "put", "/v1/topics/a%2Fb", {"sync": False, "queue_key": "k"}
         )  # fmt: skip
+
+    def test_queue_keys_of_files(self) -> None:
+        file = Path(self.enterContext(TemporaryDirectory())) / "key"
+        file.write_text("k2\n")
+        given = f"--queue-key-file={file}"
+        self.answers["/v1/topics/a%2Fb/key"] = {"kept": 0, "ended": 0}
+        self.run_it(topics, "create", "a/b", given)
+        self.run_it(topics, "rotate", "a/b", given)
+        assert [body.get("queue_key") for _, _, body in self.requests] == ["k2", "k2"]
+        self.run_it(topics, "create", "open")
+        assert self.requests[-1][2] == {"sync": False}
+        for arguments in (("create", "a/b", given, "--queue-key=k"), ("rotate", "a/b")):
+            found = CliRunner().invoke(topics, [*arguments, URL])
+            assert (found.exit_code, "give either --queue-key or" in found.output) == (2, True)
 
     def test_topics_are_listed(self) -> None:
         row = {
