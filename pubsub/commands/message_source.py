@@ -13,13 +13,15 @@ from pubsub.errors import ConfigurationError
 _READ_BYTES = 64 * 1024
 _MOST_LINE = 64 * 1024 * 1024
 _WAITING_READS = 4
-_SLICE = 500
+# Of a request: a larger one might not be confirmed in time over a slow network.
+MOST_MESSAGES, MOST_BYTES = 500, 1024 * 1024
 
 
 async def repeated(payload: bytes, count: int) -> AsyncIterator[list[bytes]]:
     """Yield ``payload`` ``count`` times, in lists."""
+    most = max(min(MOST_MESSAGES, MOST_BYTES // max(len(payload), 1)), 1)
     while count:
-        size = min(count, _SLICE)
+        size = min(count, most)
         yield [payload] * size
         count -= size
 

@@ -7,11 +7,9 @@ import os
 import signal
 import sys
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -21,6 +19,7 @@ from pubsub.commands.daemon_work import in_daemon_thread
 from pubsub.commands.destination import Destination, destination, destination_options
 from pubsub.commands.history_reading import StoredMessage
 from pubsub.commands.message_formats import NAMES, MessageFormatter, choose
+from pubsub.commands.message_source import MOST_BYTES, MOST_MESSAGES
 from pubsub.commands.notice_report import messages
 from pubsub.commands.positive_number import rate_option
 from pubsub.commands.start_position import EARLIEST, LATEST, PositionType, StartPosition, offset_of
@@ -30,7 +29,6 @@ from pubsub.errors import ConfigurationError
 if TYPE_CHECKING:
     from pubsub.client import Client
 
-_GROUP = 500
 _ENDS = (signal.SIGTERM, signal.SIGHUP)
 Advance = Callable[[int], None]
 """Called with the offset that was reached."""
@@ -195,55 +193,100 @@ def _unwinding() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
+@dataclass(slots=True)
+class _Republished:
+    """The number of messages that were published: all before ``stop``."""
+
+    stop: int
+    count: int = 0
+
+
 async def publish_again(
     where: Destination, wanted: ReplayRange, into: str, rate: float | None, advance: Advance
 ) -> int:
     """Publish the payloads on the topic ``into``, confirmed, and return their number.
 
-    Raises CommandError for a message that the protocol cannot carry; those before it are published.
+    Raises CommandError, which says where to go on. For a message that the protocol cannot carry,
+    those before it are published.
     """
-    from pubsub.client import NotExpressible
-    from pubsub.commands.broker_client import connected
+    from pubsub.client import ClientError, NotPublished, OutcomeUnknown
+    from pubsub.commands.api_client import RequestFailed
+    from pubsub.commands.broker_client import CommandError, connected
     from pubsub.commands.notice_report import NoticeReport
     from pubsub.commands.pace import paced
 
-    count = 0
-    offsets: deque[int] = deque()
-
-    async def groups() -> AsyncIterator[list[bytes]]:
-        messages = _messages(where, wanted, advance)
-        # Reading blocks; the connection to the broker is kept meanwhile.
-        while group := await in_daemon_thread(lambda: list(islice(messages, _GROUP))):
-            offsets.extend(message.offset for message in group)
-            yield [message.payload for message in group]
-
+    done = _Republished(wanted.start)
     async with connected(where, NoticeReport()) as client:
-        async for payloads in paced(groups(), rate):
-            try:
-                await client.publish_many(into, payloads, confirm=True)
-            except NotExpressible:
-                # Not one of them was sent. Those before the first that is too large can be.
-                await _publish_first(client, into, payloads, offsets)
-            count += len(payloads)
-            for _ in payloads:
-                offsets.popleft()
-    return count
+        try:
+            async for messages in paced(_groups(where, wanted, advance), rate):
+                await _publish(client, into, messages, done)
+        except (ClientError, RequestFailed) as error:
+            if not done.count and not isinstance(error, OutcomeUnknown | NotPublished):
+                # Nothing was published, and the error has its own advice.
+                raise
+            raise CommandError(
+                f"{error}; the messages before offset {done.stop} are published, so go on with "
+                f"--from {done.stop}"
+            ) from None
+    return done.count
+
+
+async def _groups(
+    where: Destination, wanted: ReplayRange, advance: Advance
+) -> AsyncIterator[list[StoredMessage]]:
+    messages = _messages(where, wanted, advance)
+    # Reading blocks; the connection to the broker is kept meanwhile.
+    while group := await in_daemon_thread(lambda: _group(messages)):
+        yield group
+
+
+def _group(messages: Iterator[StoredMessage]) -> list[StoredMessage]:
+    """Return the next messages, as many as one request has."""
+    group: list[StoredMessage] = []
+    nbytes = 0
+    for message in messages:
+        group.append(message)
+        nbytes += len(message.payload)
+        if len(group) >= MOST_MESSAGES or nbytes >= MOST_BYTES:
+            break
+    return group
+
+
+async def _publish(
+    client: Client, into: str, messages: Sequence[StoredMessage], done: _Republished
+) -> None:
+    from pubsub.client import NotExpressible
+
+    try:
+        await client.publish_many(into, [one.payload for one in messages], confirm=True)
+    except NotExpressible:
+        # Not one of them was sent. Those before the first that is too large can be.
+        await _publish_first(client, into, messages, done)
+    else:
+        _count(done, messages)
 
 
 async def _publish_first(
-    client: Client, into: str, payloads: Sequence[bytes], offsets: Iterable[int]
+    client: Client, into: str, messages: Sequence[StoredMessage], done: _Republished
 ) -> None:
-    """Publish messages, which have these offsets, up to one that the protocol cannot carry."""
+    """Publish messages up to one that the protocol cannot carry."""
     from pubsub.client import NotExpressible
     from pubsub.commands.broker_client import CommandError
 
-    for payload, offset in zip(payloads, offsets, strict=False):
+    for message in messages:
         try:
-            await client.publish(into, payload, confirm=True)
+            await client.publish(into, message.payload, confirm=True)
         except NotExpressible as error:
+            offset = message.offset
             raise CommandError(
                 f"offset {offset}: {error}; go on with --from {offset + 1}"
             ) from None
+        _count(done, [message])
+
+
+def _count(done: _Republished, messages: Sequence[StoredMessage]) -> None:
+    done.count += len(messages)
+    done.stop = messages[-1].offset + 1
 
 
 @contextmanager

@@ -27,10 +27,15 @@ CAFE = ("--url=cafe://127.0.0.1:7070", API)
 
 
 class FakeClient:
-    """A broker in memory: published messages arrive at its subscriptions."""
+    """A broker in memory: published messages arrive at its subscriptions.
+
+    ``requests`` are the bytes of each; ``errors`` those to raise after a number of messages.
+    """
 
     def __init__(self) -> None:
         self.published: list[tuple[str, bytes, Any]] = []
+        self.requests: list[int] = []
+        self.errors: dict[int, Exception] = {}
         self.notices: list[Any] = []
         self.starts: list[int | None] = []
         self.most = 1000
@@ -46,6 +51,10 @@ class FakeClient:
         """See Client."""
         if any(len(payload) > self.most for payload in payloads):
             raise NotExpressible(f"more than {self.most} bytes")
+        error = self.errors.pop(len(self.published), None)
+        if error is not None:
+            raise error
+        self.requests.append(sum(map(len, payloads)))
         self.published += [(topic, payload, headers) for payload in payloads]
         kept = payloads[self.drops :]
         self.drops = 0
@@ -102,6 +111,8 @@ class FakeApi:
         self.messages: list[tuple[str, bytes]] = []
         self.requests: list[tuple[str, str]] = []
         self.cut: int | None = None
+        """The bytes of the next reply that arrive, and of the reply after it."""
+        self.then_cut: int | None = None
 
     def __call__(self, host: str, port: int, **_options: object) -> FakeApi:
         self.port = port
@@ -120,7 +131,7 @@ class FakeApi:
         body = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
         length = len(body)
         if self.cut is not None and parts.path == "/v1/history":
-            body, self.cut = body[: self.cut], None
+            body, self.cut, self.then_cut = body[: self.cut], self.then_cut, None
         head = f"HTTP/1.1 {status} x\r\nContent-Length: {length}\r\n\r\n".encode()
         found = HTTPResponse(FakeSocket(head + body))  # type: ignore[arg-type]
         found.begin()

@@ -12,7 +12,15 @@ from typing import Any
 from unittest.mock import patch
 from urllib.parse import parse_qs, urlsplit
 
-from pubsub.client import ConnectFailed, Disconnected, Gap, MessageBatch, Refusal
+from pubsub.client import (
+    ConnectFailed,
+    Disconnected,
+    Gap,
+    MessageBatch,
+    NotPublished,
+    OutcomeUnknown,
+    Refusal,
+)
 from pubsub.commands.command import main
 from pubsub.commands.output import Output
 from pubsub.kernel import Columns
@@ -34,6 +42,16 @@ class PubTests(ClientCase):
         assert self.run_it("pub", "a", "-f", path, *CAFE) == (0, "", "")
         assert self.payloads() == [b"hi", b"1", b"2", b"3", b"x\ny"]
         assert self.where.url == "cafe://127.0.0.1:7070"
+
+    def test_a_large_file_many_times(self) -> None:
+        """Hundreds of them in a request would not be confirmed in time."""
+        self.client.most = 10**6
+        path = self.file("content", bytes(300_000))
+        assert self.run_it("pub", "a", "-f", path, "-n", "9", *CAFE)[0] == 0
+        assert self.run_it("pub", "a", "-f", self.file("empty", b""), "-n", "999", *CAFE)[0] == 0
+        assert len(self.payloads()) == 9 + 999
+        assert max(self.client.requests) < 1_500_000
+        assert len(self.client.requests) == 3 + 2
 
     def test_headers_and_confirmations(self) -> None:
         code, out, _ = self.run_it("pub", "a", "x", "-n2", "-H", "k=v=w", "-c", "--json", *CAFE)
@@ -280,6 +298,37 @@ class ReplayTests(ClientCase):
         assert self.client.published == [("c", b"3", None)]
         assert "read while" in self.usage("replay", "a", "--into=a", *CAFE)
         assert "--into" in self.usage("replay", "a", *CAFE)
+
+    def test_large_messages_are_published_some_at_a_time(self) -> None:
+        """A request with hundreds of them is not confirmed in time, and fills the memory."""
+        self.client.most = 10**6
+        self.store(*[("a", "x" * 300_000)] * 9, *[("a", "y")] * 9)
+        assert self.run_it("replay", "a", "--into=c", *CAFE)[0] == 0
+        sizes = [nbytes for nbytes in self.client.requests if nbytes]
+        assert sum(sizes) == 9 * 300_000 + 11
+        assert max(sizes) < 1_500_000
+        assert len(sizes) < 5
+
+    def test_a_replay_that_cannot_be_read_says_where_to_go_on(self) -> None:
+        """The messages that were read before are published."""
+        self.store(("a", "4"))
+        self.api.cut, self.api.then_cut = 200, 0
+        with patch("pubsub.commands.replay.MOST_MESSAGES", 1):
+            line = self.one_line("replay", "--into=c", "a", "b", *CAFE)
+        assert self.client.published == [("c", b"1", None), ("c", b"2", None)]
+        assert "cut off" in line
+        assert line.endswith("before offset 2 are published, so go on with --from 2\n")
+
+    def test_a_replay_that_fails_says_where_to_go_on(self) -> None:
+        unknown = OutcomeUnknown("cafe at h:1: lost; they may or may not have been published")
+        for error, published in ((unknown, 2), (unknown, 0), (NotPublished("full", 1, 1), 1)):
+            self.client.published, self.client.errors = [], {published: error}
+            with patch("pubsub.commands.replay.MOST_MESSAGES", 1):
+                line = self.one_line("replay", "--into=c", "a", "b", "--from=0", *CAFE)
+            assert line == (
+                f"pubsub: {error}; the messages before offset {published} are published, so go on "
+                f"with --from {published}\n"
+            )
 
 
 class BenchTests(ClientCase):
