@@ -9,7 +9,6 @@ import os
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +20,6 @@ from pubsub.store.log_directory import METADATA, LogDirectory
 from pubsub.store.log_files import read_note, write_index
 from pubsub.store.log_view import open_metadata, open_segment, without_replaced
 from pubsub.store.metadata import Epoch, LogPlace, LogState, Metadata, SealedSegment
-from pubsub.store.metadata_tables import is_sound
 from pubsub.store.repaired_files import RepairedFiles
 from pubsub.store.segment import CUT_COPY, NotASegment, Segment, cut_copies, index_name
 
@@ -41,18 +39,11 @@ class _Saved:
 
     def read(self, metadata: Metadata) -> None:
         """Read as much as is possible."""
-        with suppress(sqlite3.Error):
-            self.items = [row for row in metadata.items() if is_sound("metadata", row)]
-        with suppress(sqlite3.Error):
-            ended = metadata.ended().items()
-            self.ended = dict(row for row in ended if is_sound("ended", row))
-        with suppress(sqlite3.Error):
-            horizons = metadata.horizons().items()
-            self.horizons = dict(row for row in horizons if is_sound("horizons", (0, *row)))
-        with suppress(sqlite3.Error):
-            self.epochs = [row for row in metadata.epochs() if is_sound("epochs", row)]
-        with suppress(sqlite3.Error):
-            self.segments = [row for row in metadata.segments() if is_sound("segments", row)]
+        self.items = metadata.readable("metadata")
+        self.ended = dict(metadata.readable("ended"))
+        self.horizons = {pattern: offset for _, pattern, offset in metadata.readable("horizons")}
+        self.epochs = [Epoch(*row) for row in metadata.readable("epochs")]
+        self.segments = [SealedSegment(*row) for row in metadata.readable("segments")]
 
 
 class LogRepair:

@@ -12,14 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pubsub.errors import NewerVersion, StartError
 from pubsub.store.metadata_tables import (
     CREATE,
     damaged_header,
-    damaged_rows,
     damaged_tables,
+    problems,
+    readable_rows,
     text_or_bytes,
 )
 from pubsub.store.record import Begin, End, Operation, Put
@@ -153,8 +154,8 @@ class Metadata:
             # Nothing is deleted, but SQLite refuses it for a file that it takes as read-only.
             self._connection.execute("DELETE FROM ended WHERE false")
         except sqlite3.OperationalError:
-            if problems := damaged_header(self._connection):
-                raise sqlite3.DatabaseError("; ".join(problems)) from None
+            if found := damaged_header(self._connection):
+                raise sqlite3.DatabaseError("; ".join(found)) from None
             raise
 
     def close(self) -> None:
@@ -196,14 +197,12 @@ class Metadata:
     def problems(self) -> list[str]:
         """Return the damage in the file."""
         with self._lock:
-            rows = self._connection.execute("PRAGMA integrity_check").fetchall()
-            found = [text for (text,) in rows if text != "ok"]
-            return (
-                found
-                or damaged_header(self._connection)
-                or damaged_tables(self._connection)
-                or damaged_rows(self._connection)
-            )
+            return problems(self._connection)
+
+    def readable(self, table: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a damaged table that can be read."""
+        with self._lock:
+            return readable_rows(self._connection, table)
 
     def items(self) -> list[tuple[str, str, bytes]]:
         """Return tables, keys and values."""

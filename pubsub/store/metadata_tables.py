@@ -7,7 +7,8 @@ a number a text or NULL, and the file is sound for it.
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
+from typing import Any
 
 CREATE = """
 CREATE TABLE metadata (
@@ -59,6 +60,43 @@ def _columns_of(connection: sqlite3.Connection, table: str) -> list[tuple[str, s
 
 
 TABLES = _columns()
+# Of the tables whose rows are read from a damaged file.
+_KEYS = {
+    "metadata": ("space", "key"),
+    "ended": ("topic",),
+    "horizons": ("place",),
+    "epochs": ("number",),
+    "segments": ("base", "sequence"),
+}
+
+
+def problems(connection: sqlite3.Connection) -> list[str]:
+    """Return the damage in the file, one text for each; raises sqlite3.Error."""
+    rows = connection.execute("PRAGMA integrity_check").fetchall()
+    found = [text for (text,) in rows if text != "ok"]
+    return (
+        found
+        or damaged_header(connection)
+        or damaged_tables(connection)
+        or damaged_rows(connection)
+    )
+
+
+def readable_rows(connection: sqlite3.Connection, table: str) -> list[tuple[Any, ...]]:
+    """Return the sound rows of a damaged table, in the order of its key.
+
+    SQLite reads no row behind a damaged page, so that they are read from both ends.
+    """
+    found: set[tuple[Any, ...]] = set()
+    columns = ", ".join([name for name, _ in TABLES[table]])
+    for direction in ("ASC", "DESC"):
+        order = ", ".join(f"{name} {direction}" for name in _KEYS[table])
+        rows = f"SELECT {columns} FROM {table} ORDER BY {order}"
+        with suppress(sqlite3.Error):
+            # Those before the error are added.
+            found.update(row for row in connection.execute(rows) if is_sound(table, row))
+            break
+    return sorted(found)
 
 
 def damaged_header(connection: sqlite3.Connection) -> list[str]:
