@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Coroutine
+from types import SimpleNamespace
+from typing import Any, cast
 
 from twisted.internet import reactor
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.backplane import shared_readers
 from pubsub.backplane.memory_state import MemoryBucket, MemoryState
 from pubsub.backplane.shared_position import SharedPosition, decode
 from pubsub.backplane.shared_readers import SharedReaders
+from pubsub.errors import BackplaneAway
 from pubsub.http_api.server import HttpApiFactory
 from tests.unit.replicas import Node, ReplicaCase, at_tick_end
 from tests.unit.web import Answer, WebClient, admin_settings
@@ -171,3 +175,75 @@ class ReaderTests(ReplicaCase):
             assert (await self.ask(here, "GET")).status == 404
         assert (await self.ask(here, "PUT", {"offset": 2})).status == 204
         await self.until(lambda: self.shared() is not None)
+
+
+class _SlowState:
+    """A state whose answers come when the test gives them."""
+
+    def __init__(self) -> None:
+        self.puts: list[tuple[str, bytes, int, Deferred[int]]] = []
+
+    def put(self, key: str, value: bytes, expected: int, seconds: int) -> Deferred[int]:
+        done: Deferred[int] = Deferred()
+        self.puts.append((key, value, expected, done))
+        return done
+
+    def sent(self, number: int) -> tuple[SharedPosition | None, int]:
+        """Return the position of a change, and the revision that it expects."""
+        _, value, expected, _ = self.puts[number]
+        found = shared_readers._decode(value)
+        assert found is not None
+        return found.position, expected
+
+
+class OrderTests(SynchronousTestCase):
+    """The order of changes"""
+
+    def setUp(self) -> None:
+        self.state = cast(Any, _SlowState())
+        self.memory = SimpleNamespace(used=0, add=self.add, free=lambda nbytes: self.add(-nbytes))
+        positions: Any = SimpleNamespace(origin="here")
+        memory: Any = self.memory
+        self.clock: Any = Clock()
+        self.readers = SharedReaders(self.state, positions, self.clock, memory)
+
+    def add(self, nbytes: int) -> None:
+        self.memory.used += nbytes
+
+    def test_the_last_report_of_a_reader_is_written_last(self) -> None:
+        """Two changes at a time would be in any order, and the later one could be lost."""
+        first, *_, last = (SharedPosition(number) for number in range(1, 5))
+        for number in range(1, 5):
+            self.readers.report(NAME, SharedPosition(number))
+        assert [self.state.sent(0)] == [(first, 0)]
+        assert len(self.state.puts) == 1
+        assert self.successful(self.readers.elsewhere(NAME)) is None
+        self.state.puts[0][3].callback(7)
+        assert len(self.state.puts) == 2
+        assert self.state.sent(1) == (last, 7)
+        assert self.successful(self.readers.elsewhere(NAME)) is None
+        assert self.memory.used > 0
+        self.state.puts[1][3].callback(8)
+        assert len(self.state.puts) == 2
+        assert self.memory.used == 0
+
+    def successful(self, work: Coroutine[Any, Any, object]) -> object:
+        return self.successResultOf(Deferred.fromCoroutine(work))
+
+    def test_some_at_a_time(self) -> None:
+        most = shared_readers._AT_ONCE
+        for number in range(most + 2):
+            self.readers.report((None, f"r{number}"), SharedPosition(number))
+        assert len(self.state.puts) == most
+        self.state.puts[0][3].callback(1)
+        assert len(self.state.puts) == most + 1
+        self.state.puts[1][3].errback(BackplaneAway("x"))
+        assert len(self.state.puts) == most + 1
+        self.clock.advance(shared_readers._PAUSE)
+        assert len(self.state.puts) == most + 2
+        for *_, done in self.state.puts[2:]:
+            done.callback(2)
+        # The one that failed is written, too.
+        assert self.state.sent(most + 2)[0] == SharedPosition(1)
+        self.state.puts[-1][3].callback(3)
+        assert self.memory.used == 0
