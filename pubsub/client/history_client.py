@@ -50,8 +50,9 @@ _FIRST_DELAY, _LONGEST_DELAY = 0.1, 5.0
 _TOKEN_PATTERN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 # Readers in a response, the maximum.
 _ROWS = 1000
-# HTTP statuses that can change when the request is repeated.
-_RETRIED_STATUSES = (408, 429, 503)
+# HTTP statuses that can change when the request is repeated; a proxy in front of a broker that
+# restarts sends 502 and 504.
+_RETRIED_STATUSES = (408, 429, 502, 503, 504)
 
 
 class HistoryClient:
@@ -333,7 +334,7 @@ class HistoryClient:
             return response
         try:
             details = json.loads(response.data)
-        except ValueError:
+        except (ValueError, RecursionError):
             details = {}
         error = HistoryError(response.status, details if isinstance(details, dict) else {})
         if response.status in _RETRIED_STATUSES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
+from http.client import responses
 from typing import Any, TypeVar
 
 import urllib3
@@ -20,7 +21,8 @@ class HistoryError(Exception):
     """
 
     def __init__(self, status: int, details: Mapping[str, Any]) -> None:
-        super().__init__(f"{details.get('message', '')} (HTTP {status})")
+        text = details.get("message") or responses.get(status) or "the reply has no reason"
+        super().__init__(f"{text} (HTTP {status})")
         self.status = status
         self.code = str(details.get("error", ""))
         self.details = details
@@ -95,7 +97,7 @@ def body_of(response: urllib3.BaseHTTPResponse) -> _ReplyMembers:
     """Return the JSON object of a reply, empty without a body. Raises HistoryError."""
     try:
         found = json.loads(response.data or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise _foreign_reply(response.status)

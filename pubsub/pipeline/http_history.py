@@ -32,8 +32,6 @@ from pubsub.wire.connect_errors import why_not
 SOURCE, SINK = "source", "sink"
 _EXPIRED, _READER_IN_USE, _NOT_FOUND = "expired", "reader-in-use", "not-found"
 _UNAUTHORIZED = 401
-# A proxy in front of a broker that restarts sends these.
-_GATEWAY_STATUSES = frozenset({502, 504})
 _OTHER_HISTORY_CODES = frozenset({"epoch", "beyond-end"})
 _ELSEWHERE_CODES = frozenset({_EXPIRED, "position-unknown"})
 # Longest wait for data of a reply, in seconds.
@@ -83,8 +81,6 @@ class HttpApi:
             ) from None
         except HistoryError as error:
             text = f"{self._side}: the broker at {self.url}: {error.code}: {error}"
-            if error.status in _GATEWAY_STATUSES:
-                raise Unreachable(text) from None
             if error.status == _UNAUTHORIZED and token is not None:
                 raise self._refused_token(text) from None
             if error.code in _OTHER_HISTORY_CODES:
