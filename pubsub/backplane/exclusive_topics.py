@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, DeferredList
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 log = Logger()
 # Changes of the shared state that are made at the same time.
 _AT_ONCE = 100
+# Seconds after which a broker that stops begins no more of them, at an engine that hardly answers.
+_STOP_SECONDS = 5.0
 LEASE = "lease-id"
 """The table of the store's metadata with the id of this broker's lease."""
 
@@ -77,9 +80,10 @@ class ExclusiveTopics:
 
     async def stop(self) -> None:
         """End the exclusive topics: their owners will be disconnected."""
-        # All of them are free at once, however many there are.
+        # All of them are free at once, however many there are; the rest spares others work.
+        until = self._entries.clock.seconds() + _STOP_SECONDS
         await self._run(self._leases.close())
-        await self._each(tuple(self._names), self._close)
+        await self._each(tuple(self._names), self._close, until)
 
     async def _close(self, name: str) -> None:
         known = self._entries.get(name)
@@ -88,9 +92,14 @@ class ExclusiveTopics:
             await self._ends.share(name, known, CLOSED)
 
     async def _each(
-        self, names: Sequence[str], work: Callable[[str], Coroutine[Any, Any, None]]
+        self,
+        names: Sequence[str],
+        work: Callable[[str], Coroutine[Any, Any, None]],
+        until: float = inf,
     ) -> None:
         for first in range(0, len(names), _AT_ONCE):
+            if self._entries.clock.seconds() >= until:
+                return
             batch = names[first : first + _AT_ONCE]
             await DeferredList([self._run(work(name)) for name in batch])
 

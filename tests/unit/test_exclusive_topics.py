@@ -385,6 +385,28 @@ class OrderTests(LeaseCase):
         assert self.lease(here).ended
         assert self.own(there, raw=OTHER) == self.own(there, "b", OTHER) == b""
 
+    def test_a_stop_does_not_wait_long_for_an_engine_that_does_not_answer(self) -> None:
+        here = self.start()
+        owner = here.client()
+        for number in range(1000):
+            owner.send(wire.create(OWNER, f"t/{number}", EXCLUSIVE))
+        self.settle(100)
+        asked: list[str] = []
+
+        def silent(key: str, *change: Any) -> Deferred[int]:
+            asked.append(key)
+            return Deferred()
+
+        self.patch(here.state, "put", silent)  # type: ignore[no-untyped-call]
+        done: list[object] = []
+        here.shared.stopService().addCallback(done.append)
+        for _ in range(30):
+            here.clock.advance(0.5)
+        assert done == [None]
+        # Its lease is ended first, and with it all of them.
+        assert asked[0].startswith("b.")
+        assert len(asked) < 400
+
     def test_a_clean_stop_frees_the_names_for_use(self) -> None:
         here, there = self.two()
         self.own(here)
