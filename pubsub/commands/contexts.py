@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pubsub.durable_names import sync_names
 from pubsub.errors import ConfigurationError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -66,9 +67,15 @@ class Contexts:
             with open(descriptor, "w") as file:
                 json.dump(shown, file, indent=2)
                 file.write("\n")
+                file.flush()
+                # Otherwise a loss of power could leave an empty file, and no context at all.
+                os.fsync(descriptor)
             os.replace(name, self.path)
-        except BaseException:
+            sync_names(self.path.parent)
+        except BaseException as error:
             Path(name).unlink(missing_ok=True)
+            if isinstance(error, OSError) and error.filename is None:
+                raise OSError(error.errno, error.strerror, str(self.path)) from None
             raise
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from pubsub.commands.directory_lock import locked_directory
+from pubsub.durable_names import sync_names
 from pubsub.errors import ConfigurationError, StartError
 
 _MODE = 0o600
@@ -114,9 +115,13 @@ def _replace(path: Path, lines: list[str]) -> None:
             _keep_owner(path, file.fileno())
             os.fsync(file.fileno())
         os.rename(new, path)
-    except BaseException:
+        # After a loss of power the old file would be there again, with passwords that were deleted.
+        sync_names(path.parent)
+    except BaseException as error:
         with suppress(OSError):
             os.unlink(new)
+        if isinstance(error, OSError) and error.filename is None:
+            raise OSError(error.errno, error.strerror, str(path)) from None
         raise
 
 

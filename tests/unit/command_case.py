@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import stat
 import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 from unittest.mock import patch
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -47,3 +52,26 @@ class CommandCase(SynchronousTestCase):
         assert err.startswith("pubsub: ")
         assert err.count("\n") == 1
         return err
+
+
+def file_steps(work: Callable[[], object]) -> list[str]:
+    """Return the steps of ``work`` that a loss of power concerns, in order."""
+    steps: list[str] = []
+    fsync, renames = os.fsync, {name: getattr(os, name) for name in ("rename", "replace")}
+
+    def sync(file: int) -> None:
+        is_directory = stat.S_ISDIR(os.fstat(file).st_mode)
+        steps.append("sync of a directory" if is_directory else "sync of a file")
+        fsync(file)
+
+    def renamed(name: str, *paths: Any) -> None:
+        steps.append("rename")
+        renames[name](*paths)
+
+    with (
+        patch("os.fsync", sync),
+        patch("os.rename", partial(renamed, "rename")),
+        patch("os.replace", partial(renamed, "replace")),
+    ):
+        work()
+    return steps

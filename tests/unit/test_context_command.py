@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import stat
 import subprocess
 import sys
@@ -16,7 +18,7 @@ import pytest
 from pubsub.commands.contexts import Context, changed
 from pubsub.commands.destination import DEFAULT_URL, Destination, resolve
 from pubsub.errors import ConfigurationError
-from tests.unit.command_case import CommandCase
+from tests.unit.command_case import CommandCase, file_steps
 
 CAFE = "cafe://broker.example:7070"
 
@@ -91,6 +93,20 @@ class ContextTests(ContextCase):
             assert (code, err) == (
                 1, "pubsub: this user has no home directory; set XDG_CONFIG_HOME\n",
             )  # fmt: skip
+
+    def test_a_loss_of_power_costs_no_context(self) -> None:
+        steps = file_steps(lambda: self.context("add", "here", CAFE))
+        assert steps[-3:] == ["sync of a file", "rename", "sync of a directory"]
+
+    def test_a_full_disk(self) -> None:
+        self.context("add", "here", CAFE)
+        before = self.contexts.read_bytes()
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        with patch("os.fsync", side_effect=full):
+            line = self.one_line("context", "add", "there", CAFE)
+        assert line == f"pubsub: {self.contexts}: No space left on device\n"
+        assert self.contexts.read_bytes() == before
+        assert [*self.contexts.parent.iterdir()] == [self.contexts]
 
     def test_only_the_owner_can_read_the_file(self) -> None:
         self.context("add", "home", CAFE)
