@@ -268,6 +268,8 @@ class PartitionTests(LeaseCase):
         found = decode_lease(self.bucket.entries["b." + former].value)
         assert found is not None
         assert found.ended
+        # Nothing else tells it that others may have its topics.
+        assert here.names() == []
         assert self.own(there, raw=OTHER) == b""
 
     def test_the_engine_takes_no_changes(self) -> None:
