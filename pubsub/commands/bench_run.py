@@ -155,7 +155,8 @@ class BenchRun:
                     left -= count
                     self._results.received += count
                     self._results.latency.record(now - sent, count)
-            self._last_arrival = time.monotonic()
+                    # Messages of others do not count.
+                    self._last_arrival = time.monotonic()
             if left <= 0:
                 return
 

@@ -44,6 +44,8 @@ class FakeClient:
         self.ends = False
         self.queues: list[asyncio.Queue[MessageBatch]] = []
         self.stored: list[MessageBatch] = []
+        self.noise: list[MessageBatch] = []
+        """What others publish, in turn, while nothing else arrives."""
 
     async def publish_many(
         self, topic: str, payloads: Sequence[bytes], confirm: bool, headers: Any = None
@@ -83,13 +85,16 @@ class FakeClient:
         for batch in self.stored:
             queue.put_nowait(batch)
         self.queues.append(queue)
-        return FakeSubscription(queue, self.ends)
+        return FakeSubscription(queue, self.ends, self.noise)
 
 
 class FakeSubscription:
-    def __init__(self, queue: asyncio.Queue[MessageBatch], ends: bool) -> None:
+    def __init__(
+        self, queue: asyncio.Queue[MessageBatch], ends: bool, noise: list[MessageBatch]
+    ) -> None:
         self._queue = queue
         self._ends = ends
+        self._noise = noise
 
     async def __aenter__(self) -> FakeSubscription:
         return self
@@ -97,6 +102,9 @@ class FakeSubscription:
     async def __aexit__(self, *_: object) -> None: ...
 
     async def next_whole(self) -> MessageBatch | None:
+        if self._noise and self._queue.empty():
+            await asyncio.sleep(0.01)
+            return self._noise.pop()
         return None if self._ends and self._queue.empty() else await self._queue.get()
 
     async def batches(self) -> AsyncIterator[MessageBatch]:

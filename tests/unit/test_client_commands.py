@@ -354,6 +354,19 @@ class BenchTests(ClientCase):
         assert code == 1
         assert "lost                  3" in out
 
+    def test_others_who_publish_do_not_keep_it_waiting_for_lost_messages(self) -> None:
+        self.client.drops = 3
+        event = Messages("cafe/250", Columns.of([b"x", b"y" * 100]))
+        self.client.noise = [MessageBatch(event)] * 300
+        with (
+            patch("pubsub.commands.bench_run._QUIET_SECONDS", 0.05),
+            patch("pubsub.commands.bench_run._PROGRESS_SECONDS", 0.01),
+        ):
+            code, out, _ = self.run_it("bench", "-n", "10", *CAFE)
+        assert code == 1
+        assert "lost                  3" in out
+        assert len(self.client.noise) > 100
+
     def test_publishers_alone(self) -> None:
         code, out, _ = self.run_it("bench", "-n", "10", "--sub=0", *CAFE)
         assert (code, out.count("\n")) == (0, 1)
