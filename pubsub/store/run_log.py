@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import accumulate, chain
 
 from pubsub.broker.batch import Batch, Page
 from pubsub.kernel import Senders
@@ -35,9 +35,9 @@ _SCAN = 2_000
 _STEP, _MIB = 4096, 1024**2
 # Runs that are removed together.
 _TRIMMED = 64
-# Topics that have ended before their runs are removed, and runs that each further one examines: all
-# at once would delay other clients.
-_FORGOTTEN, _EXAMINED = 10_000, 2_000
+# Topics that have ended before their runs are removed, and runs and messages that each further one
+# examines: all at once would delay other clients.
+_FORGOTTEN, _EXAMINED, _MESSAGES = 10_000, 2_000, 5_000
 RECENT = 8 * 1024**2
 """Bytes of messages that are kept for readers, beside those that are not written."""
 
@@ -179,8 +179,11 @@ class RunLog:
         runs = self._runs
         start = bisect_right(runs, self._cleared - 1, lo=self._head, key=last_offset_of)
         examined = runs[start : start + _EXAMINED]
-        left = [one for run in examined for one in self._shown(run, None)]
-        is_last = start + _EXAMINED >= len(runs)
+        counts = accumulate(map(count_of, examined))
+        last = next((n for n, count in enumerate(counts, 1) if count > _MESSAGES), None)
+        examined = examined[:last]
+        left = [one for run in examined for one in self._kept(run)]
+        is_last = start + len(examined) >= len(runs)
         if examined:
             self._cleared = last_offset_of(examined[-1]) + 1
         self._bytes += sum(map(nbytes_of, left)) - sum(map(nbytes_of, examined))
@@ -199,9 +202,28 @@ class RunLog:
         mixed = mixed_topics_of(record)
         if mixed is None:
             return (record,) if self._is_shown(record, topics) else ()
-        if not self._forgotten and (topics is None or topics.issuperset(mixed)):
+        if (topics is None or topics.issuperset(mixed)) and not self._has_hidden(record, mixed):
             return (record,)
         return [one for one in split(record) if self._is_shown(one, topics)]
+
+    def _has_hidden(self, record: RunRecord, topics: Iterable[str]) -> bool:
+        """Return whether a message may be hidden; its topic is one of ``topics``."""
+        first, forgotten = first_offset_of(record), self._forgotten
+        return bool(forgotten) and any(forgotten.get(topic, 0) > first for topic in topics)
+
+    def _kept(self, record: RunRecord) -> Iterable[RunRecord]:
+        """Return the messages that are not hidden, in few records: each takes its own memory."""
+        mixed = mixed_topics_of(record)
+        if mixed is None or not has_one_sender(record) or not self._has_hidden(record, mixed):
+            return self._shown(record, None)
+        kept: list[tuple[int, int]] = []
+        batch = batch_of(record)
+        for _index, run in batch.runs():
+            if self._is_visible(run.topic, run.offset, None):
+                low = run.offset - batch.offset
+                start = kept.pop()[0] if kept and kept[-1][1] == low else low
+                kept.append((start, low + run.count))
+        return [record_of(batch.slice(low, high)) for low, high in kept]
 
     def _shown_batches(
         self, record: RunRecord, offset: int, topics: frozenset[str] | None
@@ -216,7 +238,8 @@ class RunLog:
                 if self._is_visible(one.topic, one.offset, topics)
             ]
         batch = batch_of(record, offset)
-        if not self._forgotten and (topics is None or topics.issuperset(batch.topics)):
+        has_all = topics is None or topics.issuperset(batch.topics)
+        if has_all and not self._has_hidden(record, batch.topics):
             return [batch]
         first = {
             index: self._forgotten.get(topic, 0)

@@ -89,6 +89,23 @@ class ForgettingTests(SynchronousTestCase):
         assert len(self.log._forgotten) < 60
         assert self.log.nbytes < whole - 20_000
 
+    def test_a_step_has_a_bounded_number_of_messages(self) -> None:
+        self.patch(run_log, "_FORGOTTEN", 2)  # type: ignore[no-untyped-call]
+        self.patch(run_log, "_MESSAGES", 150)  # type: ignore[no-untyped-call]
+        for _ in range(10):
+            self.log.append(mixed_batch([("gone", bytes(100)), ("a", b"x")] * 50, ("gone", "a")))
+        steps = []
+        for name in ("gone", "b", "c", "d", "e", "f", "g", "h"):
+            before = self.log.nbytes
+            self.log.forget(name)
+            steps.append(before - self.log.nbytes)
+            assert self.read() == [b"x"] * 500
+        # Two batches in each, in which a run for each message that stays takes more than before.
+        assert steps[:2] == [0, 0]
+        assert len(set(steps[2:7])) == 1
+        assert steps[2] == steps[6] != 0
+        assert steps[7] == 0
+
     def test_the_oldest_messages_may_leave_meanwhile(self) -> None:
         self.patch(run_log, "_FORGOTTEN", 10)  # type: ignore[no-untyped-call]
         self.patch(run_log, "_EXAMINED", 7)  # type: ignore[no-untyped-call]
@@ -122,3 +139,32 @@ class ForgettingTests(SynchronousTestCase):
             self.log.forget("a")
             assert self.read("a") == []
         assert self.read() == self.read("a", "b") == [b"b1", b"b2"]
+
+    def test_messages_that_stay_take_no_more_memory(self) -> None:
+        """A run for each of them would take several times as much, and others would be removed."""
+        self.patch(run_log, "_FORGOTTEN", 10)  # type: ignore[no-untyped-call]
+        names = tuple(f"stays {number}" for number in range(100))
+        read = [(name, name.encode()) for name in names]
+        self.log.forget(names[0])
+        for _ in range(20):
+            self.log.append(mixed_batch(read, names))
+        before, stays = self.log.nbytes, self.read()
+        self.log.max_bytes = before + 10_000
+        for number in range(30):
+            self.log.forget(f"gone {number}")
+        assert self.log.nbytes == before
+        self.log.append(batch("more", b"x"))
+        assert self.read() == [*stays, b"x"]
+
+    def test_messages_that_end_leave_a_batch_of_several_topics(self) -> None:
+        self.patch(run_log, "_FORGOTTEN", 10)  # type: ignore[no-untyped-call]
+        for number in range(20):
+            self.log.append(
+                mixed_batch([("a", b"a"), (f"gone {number}", bytes(1000))], ("a", f"gone {number}"))
+            )
+            self.log.append(mixed_batch([("a", b"b"), ("b", b"c")], ("a", "b")))
+        for number in range(20):
+            self.log.forget(f"gone {number}")
+            assert self.read("b") == [b"c"] * 20
+        assert self.read() == [b"a", b"b", b"c"] * 20
+        assert self.log.nbytes < 25_000
