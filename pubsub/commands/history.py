@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -11,6 +10,7 @@ from typing import TypeVar
 
 import click
 
+from pubsub.commands.json_output import json_text
 from pubsub.errors import StartError
 
 _HistoryCommand = Callable[..., int | None]
@@ -223,7 +223,7 @@ def dump(payloads: bool, store: Path) -> None:
         opened = LogView(store, strict=False)
     with closing(opened) as view:
         for record in _each(records(view, payloads), store):
-            print(json.dumps(record, ensure_ascii=False, separators=(",", ":")))
+            print(json_text(record, separators=(",", ":")))
 
 
 COMMAND = history

@@ -7,6 +7,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from pubsub.broker.visible_text import visible
+
 MessageFormatter = Callable[["Shown"], bytes]
 NAMES = ("text", "json", "hex", "raw")
 
@@ -31,12 +33,12 @@ class Shown(Protocol):
 def choose(name: str, with_topic: bool, terminal: bool) -> MessageFormatter:
     """Return the format ``name``.
 
-    ``with_topic`` puts the topic in front of text and hexadecimal. On a terminal, text shows
-    control characters as escapes, because a message could otherwise move the cursor.
+    ``with_topic`` puts the topic in front of text and hexadecimal. On a terminal, text and JSON
+    show control characters as escapes, because a message could otherwise move the cursor.
     """
     match name:
         case "json":
-            return as_json
+            return _visible_json if terminal else as_json
         case "raw":
             return lambda message: message.payload
         case "hex":
@@ -66,6 +68,10 @@ def as_json(message: Shown) -> bytes:
     if message.headers:
         shown["headers"] = {name: _header(value) for name, value in message.headers.items()}
     return json.dumps(shown, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _visible_json(message: Shown) -> bytes:
+    return visible(as_json(message).decode().removesuffix("\n")).encode() + b"\n"
 
 
 def _member(name: str, value: bytes) -> dict[str, str]:

@@ -18,7 +18,7 @@ import click
 from pubsub.commands.daemon_work import in_daemon_thread
 from pubsub.commands.destination import Destination, destination, destination_options
 from pubsub.commands.history_reading import StoredMessage
-from pubsub.commands.message_formats import NAMES, MessageFormatter, choose
+from pubsub.commands.message_formats import NAMES, choose
 from pubsub.commands.message_source import MOST_BYTES, MOST_MESSAGES
 from pubsub.commands.notice_report import messages
 from pubsub.commands.positive_number import rate_option
@@ -94,7 +94,7 @@ def replay(
     wanted = find_range(where, start, stop, topics)
     with _progress(wanted, quiet or output == "-") as advance:
         if output is not None:
-            count = write(where, wanted, output, choose(format_name, False, False), advance)
+            count = write(where, wanted, output, format_name, advance)
         else:
             from pubsub.commands.broker_client import run
 
@@ -134,17 +134,13 @@ def _messages(where: Destination, wanted: ReplayRange, advance: Advance) -> Iter
 
 
 def write(
-    where: Destination,
-    wanted: ReplayRange,
-    output: str,
-    formatter: MessageFormatter,
-    advance: Advance,
+    where: Destination, wanted: ReplayRange, output: str, format_name: str, advance: Advance
 ) -> int:
     """Write the messages to the new file ``output`` and return their number.
 
     A file that could not be written to its end does not stay. Raises ConfigurationError, OSError.
     """
-    count = 0
+    count, formatter = 0, choose(format_name, False, output == "-" and sys.stdout.isatty())
     with _new_file(output) as file:
         for message in _messages(where, wanted, advance):
             file.write(formatter(message))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from pubsub.commands.destination import destination, destination_options
+from pubsub.commands.json_output import echo_json
 from pubsub.commands.table_output import (
     Column,
     number,
@@ -84,7 +83,7 @@ def show(context: click.Context, mark: str, as_json: bool) -> None:
     row = api.get(session_path(mark))
     topics = [one["topic"] for one in api.items("/v1/subscriptions", {"mark": mark})]
     if as_json:
-        click.echo(json.dumps({**row, "topics": topics}, ensure_ascii=False))
+        echo_json({**row, "topics": topics})
         return
     row["connected"] = time_text(row["connected"])
     print_facts((name.replace("_", " "), str(value)) for name, value in row.items())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
@@ -12,6 +11,7 @@ import click
 
 from pubsub.broker.visible_text import visible
 from pubsub.commands.destination import destination, destination_options
+from pubsub.commands.json_output import echo_json
 from pubsub.commands.table_output import bytes_text, time_text
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def status(context: click.Context, watch: bool, as_json: bool) -> int:
         ready = found["ready"]
         found["refusals"] = list(api.items("/v1/refusals", {}))
         if as_json:
-            click.echo(json.dumps(found, ensure_ascii=False))
+            echo_json(found)
             continue
         clear = _CLEAR if watch and sys.stdout.isatty() else ""
         click.echo(clear + "\n".join(visible(line) for line in page(found)))

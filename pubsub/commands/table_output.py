@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 import click
 
 from pubsub.broker.visible_text import visible
+from pubsub.commands.json_output import echo_json
 
 TableRow = Mapping[str, Any]
 # Columns between two columns of a table, and those that a column of long text has.
@@ -65,7 +65,7 @@ def print_rows(columns: Sequence[Column], rows: Iterable[TableRow], as_json: boo
     """Print rows; without a terminal the members of the columns, separated by tabs."""
     if as_json:
         for row in rows:
-            click.echo(json.dumps(row, ensure_ascii=False))
+            echo_json(row)
     elif sys.stdout.isatty():
         _print_table(columns, rows)
     else:

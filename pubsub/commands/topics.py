@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pubsub.commands.destination import destination, destination_options
+from pubsub.commands.json_output import echo_json
 from pubsub.commands.queue_key import given_queue_key, queue_key_options
 from pubsub.commands.table_output import (
     Column,
@@ -127,7 +128,7 @@ def create(
         body["queue_key"] = key
     row = Api(destination(context)).put(topic_path(name), body)
     if as_json:
-        click.echo(json.dumps(row, ensure_ascii=False))
+        echo_json(row)
 
 
 @topics.command("rotate")

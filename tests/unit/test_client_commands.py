@@ -9,7 +9,7 @@ import sys
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 from urllib.parse import parse_qs, urlsplit
 
 from pubsub.client import (
@@ -21,11 +21,18 @@ from pubsub.client import (
     OutcomeUnknown,
     Refusal,
 )
+from pubsub.commands import replay
 from pubsub.commands.command import main
+from pubsub.commands.destination import resolve
 from pubsub.commands.output import Output
 from pubsub.kernel import Columns
 from pubsub.wire.client_events import Messages
 from tests.unit.client_case import API, CAFE, ClientCase
+
+NO_OPTIONS = (
+    "url", "context", "api", "client_id", "token_file", "tls_ca", "tls_cert", "tls_key", "user",
+    "password_file",
+)  # fmt: skip
 
 
 class PubTests(ClientCase):
@@ -291,6 +298,18 @@ class ReplayTests(ClientCase):
         assert json.loads(out) == {"start": 1, "stop": 4, "messages": 1, "damaged": [[3, 4]]}
         assert err == "pubsub: offsets 3 to 3 are damaged and left out\n"
         assert "exclude" in self.usage("replay", "-o", "-", "--json", API)
+
+    def test_to_a_terminal(self) -> None:
+        """A message could otherwise move the cursor."""
+        self.store(("a", "\x1b[2J"))
+        wanted = replay.ReplayRange(3, 4, ())
+        where = resolve(dict.fromkeys(NO_OPTIONS), {})
+        for is_terminal, shown in ((True, b"\\x1b[2J\n"), (False, b"\x1b[2J\n")):
+            out = Mock(buffer=io.BytesIO())
+            out.isatty.return_value = is_terminal
+            with patch.object(sys, "stdout", out):
+                assert replay.write(where, wanted, "-", "text", lambda offset: None) == 1
+            assert out.buffer.getvalue() == shown
 
     def test_to_a_topic(self) -> None:
         code, _, _ = self.run_it("replay", "a", "--into=c", "--from=1", *CAFE)

@@ -79,6 +79,14 @@ class FormatTests(SynchronousTestCase):
         )
         assert shown == b"\\x1b]0;title\\x07 \\xff\\r\tbell \\x9b1m \xe2\x82\xac\n"
 
+    def test_a_terminal_gets_none_in_json_either(self) -> None:
+        """JSON has escapes for some of them only."""
+        payload = "a\u009b2J\x7f\u202e \U0001f600\U000e0001\n".encode()
+        shown = self.shown("json", payload, tty=True)
+        assert shown.decode().removesuffix("\n").isprintable()
+        assert json.loads(shown) == json.loads(self.shown("json", payload))
+        assert "\U0001f600" in shown.decode()
+
     def test_json(self) -> None:
         common = {
             "topic": "a/b", "offset": 7, "timestamp": 5, "sender": "ada",
@@ -231,6 +239,21 @@ class TableTests(SynchronousTestCase):
         ):
             table_output.print_rows(kinds, [row], as_json=False)
         return [line.rstrip() for line in terminal.getvalue().splitlines()]
+
+    def test_json(self) -> None:
+        """Names are those that clients have chosen."""
+        row = {"name": "a\u009b2J\x7f\u20ac"}
+        for is_terminal in (True, False):
+            out = io.StringIO()
+            with (
+                patch.object(out, "isatty", lambda shown=is_terminal: shown),
+                patch.object(sys, "stdout", out),
+            ):
+                table_output.print_rows((), [row], as_json=True)
+            (line,) = out.getvalue().splitlines()
+            assert json.loads(line) == row
+            assert "\u20ac" in line
+            assert line.isprintable() is is_terminal
 
     def test_a_row_is_a_line(self) -> None:
         assert self.shown(80, "ada") == [
