@@ -424,6 +424,22 @@ class TopicsTests(ClientCase):
         self.store(("a\tb\nc\x1b[2J", "x"))
         assert self.run_it("topics", API) == (0, "a\\tb\\nc\\u001b[2J\t1\t5\n", "")
 
+    def test_a_deletion_is_confirmed_on_a_terminal(self) -> None:
+        self.store(("a", "x"), ("b", "x"))
+        asked = []
+
+        def answer(question: str, **_: object) -> bool:
+            asked.append(question)
+            return "2 topics" in question
+
+        with patch("pubsub.commands.topics.sys") as system, patch("click.confirm", answer):
+            system.stdin.isatty.return_value = True
+            assert self.run_it("topics", "delete", "a", API)[0] == 1
+            assert self.api.requests == []
+            assert self.run_it("topics", "delete", "a", "b", API)[0] == 0
+        assert len(self.api.requests) == 2
+        assert asked == ["Delete a and all messages?", "Delete 2 topics and all messages?"]
+
     def test_deleting(self) -> None:
         self.store(("a/b", "x"))
         assert "--yes" in self.one_line("topics", "delete", "a/b", API)

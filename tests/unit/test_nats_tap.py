@@ -118,6 +118,7 @@ class _Inner(asyncio.Protocol):
         self.received = b""
         self.ended = False
         self.pauses = False
+        self.waits: list[bool] = []
         self.transport: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -127,6 +128,12 @@ class _Inner(asyncio.Protocol):
         self.received += data
         if self.pauses:
             self.transport.pause_reading()
+
+    def pause_writing(self) -> None:
+        self.waits.append(True)
+
+    def resume_writing(self) -> None:
+        self.waits.append(False)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.ended = True
@@ -286,6 +293,18 @@ class TapTests(SynchronousTestCase):
         self.tap.publish([("b", [b"last"], 4)])
         expected = b"PUB a %d\r\n%s\r\nPUB b 4\r\nlast\r\n" % (len(large), large)
         assert first + self.written(len(expected) - len(first)) == expected
+
+    def test_several_messages_of_which_the_system_takes_a_part(self) -> None:
+        large = bytes(range(256)) * 20_000
+        self.tap.publish([("a", [large], len(large)), ("b", [b"last"], 4)])
+        expected = b"PUB a %d\r\n%s\r\nPUB b 4\r\nlast\r\n" % (len(large), large)
+        assert self.written(len(expected)) == expected
+
+    def test_nats_py_waits_while_the_server_does_not_read(self) -> None:
+        self.inner.transport.write(bytes(10**6))
+        assert self.inner.waits == [True]
+        self.written(10**6)
+        self.wait(lambda: self.inner.waits == [True, False])
 
     def test_a_connection_that_is_reset(self) -> None:
         self.read_by_the_reactor()
