@@ -18,7 +18,6 @@ from pubsub.kernel import Senders
 from pubsub.store.block import encode_block
 from pubsub.store.parcel import Parcel
 from pubsub.store.run_log import RunLog
-from pubsub.store.stored_runs import topics_of
 from pubsub.store.topic_counts import TopicCounts
 
 
@@ -154,7 +153,7 @@ class MemoryStore:
 
     def topics_in(self, start: int, stop: int) -> Deferred[TopicCounts]:
         """See ``IStore``."""
-        return succeed(topics_of([run.record() for run in self._log.runs_within(start, stop)]))
+        return succeed(self._log.totals(start, stop))
 
     def continues(self, epoch: str, offset: int) -> bool:
         """See ``IStore``."""

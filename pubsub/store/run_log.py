@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import accumulate, chain
 
 from pubsub.broker.batch import Batch, Page
@@ -27,7 +27,9 @@ from pubsub.store.stored_runs import (
     split,
     timestamp_of,
     topic_of,
+    topics_of,
 )
+from pubsub.store.topic_counts import TopicCounts
 
 # Runs that one read examines, so that a reader of a rare topic does not delay the others.
 _SCAN = 2_000
@@ -139,18 +141,25 @@ class RunLog:
             stop = min(stop, first_offset_of(self._runs[begin + _SCAN]))
         return found, max(start, stop)
 
-    def runs_within(self, start: int, stop: int) -> Iterator[StoredRun]:
-        """Yield all messages of a range; runs that extend beyond it are cut."""
-        begin = bisect_right(self._runs, start - 1, lo=self._head, key=last_offset_of)
-        for record in self._runs[begin:]:
-            if first_offset_of(record) >= stop:
-                return
-            for one in chain.from_iterable(map(split, self._shown(record, None))):
-                run = StoredRun.of(one)
-                if start <= run.offset and run.last < stop:
-                    yield run
-                elif start <= run.last and run.offset < stop:
-                    yield run.within(start, stop)
+    def totals(self, start: int, stop: int) -> TopicCounts:
+        """Return the messages of a range, and their bytes, by topic."""
+        if start >= stop:
+            return {}
+        runs = self._runs
+        first = bisect_right(runs, start - 1, lo=self._head, key=last_offset_of)
+        last = bisect_left(runs, stop, lo=first, key=first_offset_of)
+        # Those that are in the range as a whole; the first and the last may not be.
+        begin = bisect_left(runs, start, lo=first, hi=last, key=first_offset_of)
+        end = bisect_left(runs, stop, lo=begin, hi=last, key=last_offset_of)
+        # Before it, messages can be hidden.
+        latest = max(self._forgotten.values(), default=0)
+        sure = bisect_left(runs, latest, lo=begin, hi=end, key=first_offset_of)
+        records = [one for run in runs[begin:sure] for one in self._kept(run)]
+        for run in (*runs[first:begin], *runs[end:last]):
+            for one in chain.from_iterable(map(split, self._shown(run, None))):
+                if start <= last_offset_of(one) and first_offset_of(one) < stop:
+                    records.append(StoredRun.of(one).within(start, stop).record())
+        return topics_of(records + runs[sure:end])
 
     def offset_at(self, timestamp: int) -> int:
         """Return the offset of the first message at or after ``timestamp`` (µs).

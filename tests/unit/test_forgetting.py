@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterable
+
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Batch
+from pubsub.broker.batch import Batch, messages_nbytes
 from pubsub.kernel import Columns
 from pubsub.store import run_log
 from pubsub.store.run_log import RunLog
+from pubsub.store.stored_runs import RunRecord, split
 from tests.unit.fakes import mixed_batch
 
 
@@ -139,6 +143,52 @@ class ForgettingTests(SynchronousTestCase):
             self.log.forget("a")
             assert self.read("a") == []
         assert self.read() == self.read("a", "b") == [b"b1", b"b2"]
+
+    def counted(self, start: int, stop: int) -> dict[str, tuple[int, int]]:
+        """Return the totals of a range, from its messages one by one."""
+        found: dict[str, tuple[int, int]] = {}
+        for page in self.log.read(0, None, 10**9).batches:
+            for _, run in page.runs():
+                for at in range(run.count):
+                    if start <= run.offset + at < stop:
+                        one = run.slice(at, at + 1)
+                        nbytes = messages_nbytes(one.columns, one.sender, one.headers)
+                        before = found.get(one.topic, (0, 0))
+                        found[one.topic] = before[0] + 1, before[1] + nbytes
+        return found
+
+    def test_the_totals_of_ranges(self) -> None:
+        """Of whole runs, parts of runs, and runs with messages that are hidden."""
+        for number in range(4):
+            self.log.append(batch("a", b"1", b"22"))
+            self.log.append(mixed_batch([(n, n.encode() * 3) for n in "abcab"], ("a", "b", "c")))
+            both = mixed_batch([("b", b"x"), ("c", b"yy"), ("c", b"")], ("b", "c"))
+            self.log.append(both, (array("I", [1, 2]).tobytes(), (b"ada", b"bo")))
+            named = batch("d", b"12", b"3")
+            named.headers = [{"key": b"value"}, {}]
+            self.log.append(named)
+            if number == 2:
+                self.log.forget("a")
+                self.log.forget("d", 20)
+        end = self.log.next_offset
+        for start in range(end + 1):
+            for stop in range(start, end + 2):
+                assert self.log.totals(start, stop) == self.counted(start, stop), (start, stop)
+
+    def test_whole_runs_are_not_divided_to_be_counted(self) -> None:
+        """Of a million messages that would take seconds, and nobody else would be served."""
+        for _ in range(50):
+            self.log.append(mixed_batch([("a", b"1"), ("b", b"2")] * 10, ("a", "b")))
+        self.log.forget("elsewhere")
+        divided: list[RunRecord] = []
+
+        def counted(record: RunRecord) -> Iterable[RunRecord]:
+            divided.append(record)
+            return split(record)
+
+        self.patch(run_log, "split", counted)  # type: ignore[no-untyped-call]
+        assert self.log.totals(5, 995) == {"a": (495, 495 * 6), "b": (495, 495 * 6)}
+        assert len(divided) == 2
 
     def test_messages_that_stay_take_no_more_memory(self) -> None:
         """A run for each of them would take several times as much, and others would be removed."""
