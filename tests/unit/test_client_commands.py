@@ -231,6 +231,13 @@ class NumberTests(ClientCase):
 class TailTests(ClientCase):
     """pubsub tail"""
 
+    def test_messages_of_other_topics_do_not_count(self) -> None:
+        self.store(*[("a", f"{number}") for number in range(5)], *[("b", "x")] * 2000)
+        self.store(("a", "last"))
+        assert self.run_it("tail", "a", "-n2", API) == (0, "4\nlast\n", "")
+        assert self.run_it("tail", "a", "b", "-n2", API) == (0, "x\nlast\n", "")
+        assert self.run_it("tail", "a", "-n100", API)[1].splitlines() == [*"01234", "last"]
+
     def test_the_last_ones(self) -> None:
         self.store(*((f"t{n % 2}", str(n)) for n in range(40)), ("", ""))
         assert self.run_it("tail", "-n3", "t1", API)[1] == "35\n37\n39\n"

@@ -7,8 +7,10 @@ import io
 import itertools
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -16,7 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.commands import table_output
+from pubsub.commands import history_reading, table_output
 from pubsub.commands.history_reading import StoredMessage, start_of_last
 from pubsub.commands.latency_histogram import (
     LatencyHistogram,
@@ -95,6 +97,38 @@ class FormatTests(SynchronousTestCase):
         assert json.loads(self.shown("json", b"hi\n")) == {**common, "payload": "hi\n"}
         assert json.loads(self.shown("json", b"\xff")) == {**common, "payload_base64": "/w=="}
         assert self.shown("json", b"hi\n").count(b"\n") == 1
+
+
+class HistoryRowTests(SynchronousTestCase):
+    """The rows of the history over the HTTP API"""
+
+    def test_rows(self) -> None:
+        rows: list[dict[str, Any]] = [
+            {
+                "offset": 3, "timestamp": 5, "topic": "a", "key": "YWRh", "value": "\u20ac",
+                "headers": [{"key": "k", "value": "v"}, {"key": "b", "value_base64": "/w=="}],
+            },
+            {"damaged": [4, 6]},
+            {"offset": 6, "timestamp": 7, "topic": "a", "key": "", "value_base64": "/w=="},
+        ]  # fmt: skip
+        asked: list[tuple[str, dict[str, object]]] = []
+
+        def lines(path: str, query: dict[str, object]) -> Iterator[dict[str, Any]]:
+            asked.append((path, query))
+            return iter(rows)
+
+        api: Any = SimpleNamespace(lines=lines)
+        assert list(history_reading.read(api, 3, 9, ["a"])) == [
+            StoredMessage("a", "\u20ac".encode(), b"ada", 5, 3, {"k": b"v", "b": b"\xff"}),
+            history_reading.DamagedOffsets(4, 6),
+            StoredMessage("a", b"\xff", b"", 7, 6, {}),
+        ]
+        query = {"start": 3, "stop": 9, "format": "jsonl", "headers": 1, "skip_expired": 1}
+        assert asked == [("/v1/history", {**query, "topic": ["a"]})]
+        list(history_reading.read(api, 3, 9, ()))
+        assert asked[1:] == [("/v1/history", query)]
+        assert list(history_reading.read(api, 9, 9, ())) == []
+        assert len(asked) == 2
 
 
 class LatencyTests(SynchronousTestCase):
