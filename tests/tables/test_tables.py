@@ -18,6 +18,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from twisted.trial.unittest import TestCase
 
+from pubsub.durable_names import replace_text
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.tables import delta, delta_files
 from pubsub.pipeline.tables.delta import Delta
@@ -752,6 +753,28 @@ class StagingTests(TestCase):
         assert not put(self.table, "q", 1, batch(16, 64))
         self.check(80)
         assert all_files(self.staging) == set()
+
+    def test_names_of_a_commit_that_was_killed_are_on_disk_before_the_next_one(self) -> None:
+        """A loss of power could put the files back, and no list would have them."""
+        self.table.create_if_missing()
+        files = write(self.table, "q", 0, batch(0, 64))
+        synced = "pubsub.pipeline.tables.parquet.sync_names"
+        with pytest.raises(Died), patch(synced, side_effect=Died):
+            self.table.commit(files, "q", 0)
+        steps: list[Path] = []
+
+        def replaced(path: Path, text: str) -> None:
+            steps.append(path)
+            replace_text(path, text)
+
+        with (
+            patch(synced, steps.append),
+            patch("pubsub.pipeline.tables.parquet.replace_text", replaced),
+        ):
+            assert put(self.table, "q", 1, batch(64, 16))
+        (listed,) = (at for at, path in enumerate(steps) if path.suffix == ".json")
+        assert {Path(self.path, file.path).parent for file in files} <= {*steps[:listed]}
+        self.check(80)
 
     def test_old_leftovers_of_finished_batches_are_removed(self) -> None:
         self.table.create_if_missing()

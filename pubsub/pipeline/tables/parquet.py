@@ -144,6 +144,8 @@ class ParquetFiles:
             if os.path.exists(staged):
                 make_directory(final.parent)
                 os.replace(staged, final)
+            # A process that was killed may have moved the file, and not have synced its name.
+            if final.exists():
                 directories.add(final.parent)
         # Before the next batch takes the place of the list: after a loss of power nothing else
         # shows that a file which is in the staging directory again was committed.
