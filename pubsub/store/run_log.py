@@ -29,10 +29,11 @@ from pubsub.store.stored_runs import (
     topic_of,
     topics_of,
 )
-from pubsub.store.topic_counts import TopicCounts
+from pubsub.store.topic_counts import TopicCounts, add_counts
 
-# Runs that one read examines, so that a reader of a rare topic does not delay the others.
-_SCAN = 2_000
+# Runs that one read examines, so that a reader of a rare topic does not delay the others; and
+# messages of those that have several topics or senders, which are examined one by one.
+_SCAN, _SCAN_MESSAGES = 2_000, 5_000
 # Bytes that are removed at a time, for each MiB that is kept.
 _STEP, _MIB = 4096, 1024**2
 # Runs that are removed together.
@@ -101,7 +102,7 @@ class RunLog:
         start = bisect_right(runs, offset - 1, lo=self._head, key=last_offset_of)
         last = self.next_offset if end is None else end
         found: list[Batch] = []
-        room = max_bytes
+        room, examined = max_bytes, 0
         next_offset = max(offset, self.first_offset)
         for record in runs[start : start + _SCAN]:
             if first_offset_of(record) >= last:
@@ -110,12 +111,13 @@ class RunLog:
                 if self._is_shown(record, topics):
                     found.append(batch_of(record, offset))
                     room -= nbytes_of(record) + MESSAGE_BYTES * count_of(record)
-            else:
+            elif self._may_show(record, topics):
                 shown = self._shown_batches(record, offset, topics)
                 found += shown
                 room -= sum([batch.nbytes + MESSAGE_BYTES * batch.count for batch in shown])
+                examined += count_of(record)
             next_offset = last_offset_of(record) + 1
-            if room <= 0:
+            if room <= 0 or examined > _SCAN_MESSAGES:
                 return Page(found, next_offset)
         if start + _SCAN >= len(runs):
             # All runs were examined. The last may have been removed with a topic that ended.
@@ -128,11 +130,16 @@ class RunLog:
         """Return runs of a range, as many as ``read`` would return, and the offset they reach."""
         begin = bisect_right(self._runs, start - 1, lo=self._head, key=last_offset_of)
         found: list[StoredRun] = []
+        examined = 0
         for record in self._runs[begin : begin + _SCAN]:
             if first_offset_of(record) >= stop:
                 return found, stop
-            if max_bytes <= 0:
+            if max_bytes <= 0 or examined > _SCAN_MESSAGES:
                 return found, max(start, first_offset_of(record))
+            if not self._may_show(record, topics):
+                continue
+            if not is_single(record):
+                examined += count_of(record)
             for one in chain.from_iterable(map(split, self._shown(record, topics))):
                 if last_offset_of(one) >= start:
                     found.append(StoredRun.of(one))
@@ -151,15 +158,31 @@ class RunLog:
         # Those that are in the range as a whole; the first and the last may not be.
         begin = bisect_left(runs, start, lo=first, hi=last, key=first_offset_of)
         end = bisect_left(runs, stop, lo=begin, hi=last, key=last_offset_of)
-        # Before it, messages can be hidden.
-        latest = max(self._forgotten.values(), default=0)
-        sure = bisect_left(runs, latest, lo=begin, hi=end, key=first_offset_of)
-        records = [one for run in runs[begin:sure] for one in self._kept(run)]
+        found: TopicCounts = {}
         for run in (*runs[first:begin], *runs[end:last]):
-            for one in chain.from_iterable(map(split, self._shown(run, None))):
-                if start <= last_offset_of(one) and first_offset_of(one) < stop:
-                    records.append(StoredRun.of(one).within(start, stop).record())
-        return topics_of(records + runs[sure:end])
+            parts = [StoredRun.of(one) for one in chain.from_iterable(map(split, self._kept(run)))]
+            cut = [one.within(start, stop).record() for one in parts if one.offset < stop]
+            add_counts(found, topics_of([one for one in cut if count_of(one)]).items())
+        # Whole runs, between the offsets at which topics have ended.
+        for offset in sorted({*self._forgotten.values()}):
+            until = bisect_left(runs, offset, lo=begin, hi=end, key=last_offset_of)
+            self._add_shown(found, begin, until)
+            if until < end and first_offset_of(runs[until]) < offset:
+                # It has ended within this one.
+                add_counts(found, topics_of(list(self._kept(runs[until]))).items())
+                until += 1
+            begin = until
+        self._add_shown(found, begin, end)
+        return found
+
+    def _add_shown(self, found: TopicCounts, begin: int, end: int) -> None:
+        """Add the messages of runs, each of whose topics is hidden in all of them, or in none."""
+        if begin < end:
+            offset = first_offset_of(self._runs[begin])
+            counts = topics_of(self._runs[begin:end])
+            add_counts(
+                found, [one for one in counts.items() if self._is_visible(one[0], offset, None)]
+            )
 
     def offset_at(self, timestamp: int) -> int:
         """Return the offset of the first message at or after ``timestamp`` (µs).
@@ -202,6 +225,11 @@ class RunLog:
                 if self._forgotten.get(topic) == offset:
                     del self._forgotten[topic]
             self._leaving = {}
+
+    def _may_show(self, record: RunRecord, topics: frozenset[str] | None) -> bool:
+        """Return False if no message of ``record`` is of ``topics``, as far as is quickly seen."""
+        mixed = mixed_topics_of(record)
+        return topics is None or mixed is None or not topics.isdisjoint(mixed)
 
     def _shown(self, record: RunRecord, topics: frozenset[str] | None) -> Iterable[RunRecord]:
         """Return the record, or records of those of its messages that are of ``topics``.

@@ -144,6 +144,38 @@ class ForgettingTests(SynchronousTestCase):
             assert self.read("a") == []
         assert self.read() == self.read("a", "b") == [b"b1", b"b2"]
 
+    def test_a_read_examines_a_bounded_number_of_messages(self) -> None:
+        """Other clients wait meanwhile, and a rare topic can be among any number of messages."""
+        self.patch(run_log, "_SCAN_MESSAGES", 100)  # type: ignore[no-untyped-call]
+        for number in range(10):
+            sent = [("often", b"x")] * 39 + [("rare", b"%d" % number)]
+            self.log.append(mixed_batch(sent, ("often", "rare")))
+        rare = frozenset({"rare"})
+        for reached, found in self.pages(rare), self.parcels(rare):
+            assert reached == [120, 240, 360, 400]
+            assert found == [b"%d" % number for number in range(10)]
+        # Runs that cannot have any of its messages are not examined.
+        for reached, found in self.pages(frozenset({"none"})), self.parcels(frozenset({"none"})):
+            assert (reached, found) == ([400], [])
+
+    def pages(self, topics: frozenset[str]) -> tuple[list[int], list[bytes]]:
+        """Return the offsets that reads reach, and the payloads."""
+        reached, found = [0], []
+        while reached[-1] < self.log.next_offset:
+            page = self.log.read(reached[-1], topics, 10**9)
+            found += [payload for each in page.batches for payload in each.payloads()]
+            reached.append(page.next_offset)
+        return reached[1:], found
+
+    def parcels(self, topics: frozenset[str]) -> tuple[list[int], list[bytes]]:
+        """As ``pages``, of ``RunLog.runs_from``."""
+        reached, found = [0], []
+        while reached[-1] < self.log.next_offset:
+            runs, at = self.log.runs_from(reached[-1], self.log.next_offset, topics, 10**9)
+            found += [payload for each in runs for payload in each.batch().payloads()]
+            reached.append(at)
+        return reached[1:], found
+
     def counted(self, start: int, stop: int) -> dict[str, tuple[int, int]]:
         """Return the totals of a range, from its messages one by one."""
         found: dict[str, tuple[int, int]] = {}
