@@ -11,8 +11,8 @@ from pubsub.broker.combination_cache import (
     CombinationCache,
     PastCombinations,
 )
+from pubsub.broker.mixed_topics import is_hosted
 from pubsub.broker.passing_mix import PassingMix, passing_mix
-from pubsub.broker.topic_state import is_hosted
 from pubsub.broker.wide_mix import WideMix, WideRead
 from pubsub.errors import Refused
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pubsub.broker.batch import Batch, rows_with
 
 if TYPE_CHECKING:
-    from pubsub.broker.topic_state import MixedTopics
+    from pubsub.broker.mixed_topics import MixedTopics
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import IStore
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pubsub.broker.gathered_routing import route_gathered
-from pubsub.broker.topic_state import MixedTopics
+from pubsub.broker.mixed_topics import MixedTopics
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from weakref import ReferenceType, ref
 
 from pubsub.broker.encoders import BatchEncoder, encoder_at_once, encoder_in_steps
+from pubsub.broker.mixed_topics import MixedTopics
 from pubsub.broker.targets import Targets
-from pubsub.broker.topic_state import MixedTopics
 
 if TYPE_CHECKING:
     from pubsub.broker.topics import (

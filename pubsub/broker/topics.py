@@ -10,9 +10,9 @@ from weakref import ReferenceType
 
 from pubsub.broker.compact_map import SingleItemMap
 from pubsub.broker.encoders import make_encoder
+from pubsub.broker.publishing_state import PublishingState
 from pubsub.broker.targets import Targets
 from pubsub.broker.topic_names import TOPIC_NAMESPACE, fnv1a32
-from pubsub.broker.topic_state import TopicState
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
@@ -186,7 +186,7 @@ class SubscriberGroup(Targets["Recipient"]):
         self.pending: list[QueuedDelivery] = []
 
 
-class Topic(TopicState):
+class Topic(PublishingState):
     """A topic: its name and ids, its subscribers grouped by encoding, and its backpressure.
 
     ``blockers`` are the subscribers that are too slow for it. While there is one, a connection that

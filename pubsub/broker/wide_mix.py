@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pubsub.broker.batch import Batch
+from pubsub.broker.mixed_topics import MixedTopics, is_hosted
 from pubsub.broker.topic_mix import TopicMix
-from pubsub.broker.topic_state import MixedTopics, is_hosted
 
 if TYPE_CHECKING:
     from pubsub.broker.router import Router

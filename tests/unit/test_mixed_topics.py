@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.trial.unittest import TestCase
 
 from pubsub.broker.durability import Durability
-from pubsub.broker.topic_state import MixedTopics
+from pubsub.broker.mixed_topics import MixedTopics
 from pubsub.broker.topics import Topic
 
 
