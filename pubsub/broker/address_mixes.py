@@ -44,7 +44,8 @@ class RoutedListener(Protocol):
 class AddressMixes:
     """The mixes of the topics of the addresses of one ``listener``.
 
-    ``resolve`` returns the topic of an address or raises Refused. A mix is remembered until one of
+    ``resolve`` returns the topic of an address or raises Refused. It is called before the rights of
+    the client are known, and so must not keep a provisional topic. A mix is remembered until one of
     its topics is no longer hosted here, but not one whose combination comes for the first time.
     """
 

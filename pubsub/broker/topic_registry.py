@@ -191,6 +191,13 @@ class TopicRegistry:
         except KeyError:
             raise TopicNotFound(name) from None
 
+    def existing(self, name: str) -> Topic:
+        """Return the topic of this name, without a need for it; raises TopicNotFound."""
+        topic = self._by_name.get(name)
+        if topic is None:
+            raise TopicNotFound(name)
+        return topic
+
     def with_prefix(self, prefix: bytes) -> Iterator[Topic]:
         """Yield the topics whose names begin with ``prefix``, in the order of the names' bytes.
 

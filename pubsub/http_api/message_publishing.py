@@ -98,7 +98,7 @@ class MessagePublisher:
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
-        self._mixes = AddressMixes(listener, listener.topics.named)
+        self._mixes = AddressMixes(listener, listener.topics.existing)
 
     async def publish(
         self,

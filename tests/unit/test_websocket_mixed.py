@@ -148,6 +148,20 @@ class MixedRequestTests(SynchronousTestCase):
         assert self.house.store.next_offset == 0
         assert self.house.broker.counters.refusals["http", "rate-limited"] == 1
 
+    def test_topics_of_others_are_not_kept_by_a_refusal(self) -> None:
+        self.start(allow_publish=[], allow_subscribe="*")
+        follower = connected(self.house)
+        for topic in "xy":
+            follower.ask("subscribe", topic=topic)
+        reply = mixed(self.client, ["x", "y"], [("x", b"1"), ("y", b"2")])
+        assert reply["error"]["code"] == "not-authorized"
+        for topic in "xy":
+            follower.ask("unsubscribe", topic=topic)
+        self.house.pass_time(1)
+        topics = self.house.broker.topics
+        assert "x" not in topics
+        assert "y" not in topics
+
     def test_the_history_is_not_available(self) -> None:
         self.start()
 

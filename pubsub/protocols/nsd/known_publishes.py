@@ -43,4 +43,4 @@ class KnownPublishes:
         return self._heads
 
     def _topic_of(self, source: Source) -> Topic:
-        return self._listener.topics.named(source.identity)
+        return self._listener.topics.existing(source.identity)

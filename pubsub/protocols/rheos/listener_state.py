@@ -57,7 +57,7 @@ class ListenerState:
         return learn_publish(data, at, self.codec)
 
     def _topic_of(self, source: Source) -> Topic:
-        return self._listener.topics.named(topic_name(source.topic))
+        return self._listener.topics.existing(topic_name(source.topic))
 
     def encoding(self, topic: Topic) -> ResponseEncoding:
         """Return the encoding of ``topic`` on this listener."""

@@ -49,6 +49,6 @@ class ProgramConnection(OutgoingConnection):
 
 def _make_mixes(listener: Listener) -> AddressMixes:
     def topic_of(publication: Publication) -> Topic:
-        return listener.topics.named(publication.topic)
+        return listener.topics.existing(publication.topic)
 
     return AddressMixes(listener, topic_of)

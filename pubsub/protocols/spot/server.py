@@ -292,7 +292,7 @@ class SpotFactory(ConnectionFactory):
         self._mechanisms = server_mechanisms(listener.settings, listener.passwords.has_users)
 
     def _topic_of(self, publication: Publication) -> Topic:
-        return self.listener.topics.named(publication.topic)
+        return self.listener.topics.existing(publication.topic)
 
     def buildProtocol(self, addr: IAddress | None) -> SpotConnection:
         """See IProtocolFactory."""
