@@ -31,6 +31,7 @@ from pubsub.wire.replies import UNCONFIRMED, Condition, all_of, confirmed_by_hos
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
+    from pubsub.broker.durability import Durability
     from pubsub.broker.listener import Listener
     from pubsub.broker.rate_limits import RateLimiter
     from pubsub.broker.topics import Topic
@@ -70,27 +71,28 @@ class Published:
 class Submitted(NamedTuple):
     """Messages that are published and perhaps not stored yet; ``refused`` as in ``Published``.
 
-    Only messages of one topic can have been refused.
+    Only messages of one topic can have been refused. ``durabilities`` are those of the ``topics``
+    when the messages were published: later ones are no promise for them. ``are_here`` is True if
+    all of them are for this broker's history; ``offset`` is None if the first one is not.
     """
 
     topics: Sequence[Topic]
     batch: Batch
     refused: int
+    durabilities: frozenset[Durability]
+    are_here: bool
+    offset: int | None
 
-    @property
-    def are_here(self) -> bool:
-        """Whether all of the messages are in this broker's history."""
-        return all(topic.upstream is None and topic.durability > 0 for topic in self.topics)
-
-    @property
-    def offset(self) -> int | None:
-        """The offset of the first message; None if it is not in this broker's history."""
-        batch = self.batch
+    @classmethod
+    def now(cls, topics: Sequence[Topic], batch: Batch, refused: int = 0) -> Submitted:
+        """Return messages that have just been published."""
+        durabilities = frozenset([topic.durability for topic in topics])
+        are_here = min(durabilities) > 0 and all(topic.upstream is None for topic in topics)
+        is_first_here = are_here
         if batch.unstored:
-            return (
-                None if batch.slice(0, 1).columns.indexes()[0] in batch.unstored else batch.offset
-            )
-        return batch.offset if self.are_here else None
+            is_first_here = batch.slice(0, 1).columns.indexes()[0] not in batch.unstored
+        offset = batch.offset if is_first_here else None
+        return cls(topics, batch, refused, durabilities, are_here, offset)
 
 
 class MessagePublisher:
@@ -152,7 +154,7 @@ class MessagePublisher:
             raise
         for _ in topics.keep():
             pass
-        return Submitted((topic,), batch, messages.columns.count - batch.count)
+        return Submitted.now((topic,), batch, messages.columns.count - batch.count)
 
     async def submit_mixed(
         self,
@@ -186,7 +188,7 @@ class MessagePublisher:
         batch = publish_mix(
             listener.dispatcher, mix, columns, sender, PROTOCOL, limiters, messages.headers
         )
-        return None if batch is None else Submitted(mix.topics, batch, 0)
+        return None if batch is None else Submitted.now(mix.topics, batch)
 
     @staticmethod
     def _check(name: str, sender: bytes, access: RequestAccess) -> None:
@@ -234,7 +236,8 @@ class MessagePublisher:
         """
         listener = self._listener
         topics = {topic: None for one in submitted for topic in one.topics}
-        conditions = [stored_in(listener.store, one) for one in {t.durability for t in topics}]
+        durabilities = frozenset().union(*[one.durabilities for one in submitted])
+        conditions = [stored_in(listener.store, one) for one in durabilities]
         conditions += [confirmed_by_host(topic) for topic in topics if topic.upstream is not None]
         failure = await _result(listener, all_of(conditions))
         if failure is not None:

@@ -227,7 +227,7 @@ class WebSocketClient(LiveResponse):
         if self._confirming >= limits.MAX_CONFIRMING:
             self._hold("answers")
         for submitted in done.submitted:
-            self._request.count_submitted(*submitted)
+            self._request.count_submitted(submitted.topics, submitted.batch, submitted.refused)
         try:
             published = await self._context.publisher.confirmed(done.submitted)
         except Exception as failure:

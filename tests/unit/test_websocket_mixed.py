@@ -99,6 +99,22 @@ class MixedRequestTests(SynchronousTestCase):
         assert self.send()["ok"] == {"offset": None, "messages": 4, "level": "handled"}
         assert self.rows() == [("b", "22"), ("b", "")]
 
+    def test_a_topic_is_stored_from_later_on(self) -> None:
+        self.start()
+        # As a history on disk.
+        self.house.store.durable = True
+        holder = Held()
+        self.topics[0].set_durability(Durability.NONE)
+        self.topics[1].block(holder)
+        self.client.send_binary(b"12", **request_of(["a", "b"], [("a", b"1"), ("b", b"2")]))
+        assert self.client.pull() == []
+        # As by a reload of the configuration.
+        self.topics[0].set_durability(Durability.ASYNC)
+        self.topics[1].unblock(holder)
+        ok = self.client.pull()[0]["ok"]
+        assert ok == {"offset": None, "messages": 2, "level": "handled"}
+        assert self.rows() == [("b", "2")]
+
     def test_no_topic_is_stored(self) -> None:
         self.start()
         for topic in self.topics:
