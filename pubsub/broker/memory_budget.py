@@ -115,6 +115,12 @@ class MemoryBudget:
                 f"the request needs {nbytes} bytes of memory temporarily; {self.used} of "
                 f"{self.limit} are in use"
             )
+        with self.counted(nbytes):
+            yield
+
+    @contextmanager
+    def counted(self, nbytes: int) -> Iterator[None]:
+        """Return a context in which ``nbytes`` are counted, regardless of the bound."""
         self.add(nbytes)
         try:
             yield

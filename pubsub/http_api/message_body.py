@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from twisted.web.http_headers import Headers as RequestHeaders
 
-from pubsub.broker.batch import MAX_HEADERS, Headers
+from pubsub.broker.batch import MAX_HEADERS, Headers, messages_nbytes
 from pubsub.http_api.api_error import BAD_REQUEST, TOO_LARGE, ApiError
 from pubsub.http_api.json_input import parse_json
 from pubsub.http_api.parameters import MAX_SHOWN, invalid
@@ -21,6 +21,8 @@ MAX_JOINED = 1_000
 """Messages of one request of a WebSocket: a connection may have many of these requests waiting."""
 HEADER_PREFIX = "pubsub-header-"
 """The prefix of the request headers that become headers of the message."""
+# Estimated bytes of memory that a header takes beside its name and its value.
+_HEADER_BYTES = 200
 _MEMBERS = frozenset(("value", "value_base64", "headers"))
 
 
@@ -29,6 +31,12 @@ class SubmittedMessages(NamedTuple):
 
     columns: Columns
     headers: Sequence[Headers] | None
+
+    @property
+    def memory(self) -> int:
+        """Estimated bytes of memory."""
+        nbytes = messages_nbytes(self.columns, b"", self.headers)
+        return nbytes + _HEADER_BYTES * sum(map(len, self.headers or ()))
 
     def first(self, count: int) -> SubmittedMessages:
         """Return the first ``count`` messages."""

@@ -26,6 +26,7 @@ from pubsub.http_api.parameters import (
     name_in_path,
 )
 from pubsub.http_api.request_access import RequestAccess, request_access
+from pubsub.http_api.request_body import IN_MEMORY
 from pubsub.http_api.stream_formats import JSONL
 from pubsub.wire.replies import UNCONFIRMED, Condition, all_of, confirmed_by_host, stored_in
 
@@ -101,20 +102,6 @@ class MessagePublisher:
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._mixes = AddressMixes(listener, listener.topics.existing)
-
-    async def publish(
-        self,
-        name: str,
-        messages: SubmittedMessages,
-        sender: bytes,
-        access: RequestAccess,
-        limiters: Sequence[RateLimiter],
-    ) -> Published:
-        """Publish messages; return when the durability of their topic is met.
-
-        Raises as ``submit`` and ``confirmed``.
-        """
-        return await self.confirmed([await self.submit(name, messages, sender, access, limiters)])
 
     async def submit(
         self,
@@ -286,7 +273,11 @@ class PublishHandler:
         access.require_publish(name)
         messages = await self._messages(request)
         limiters = request.channel.limiters()
-        published = await self._publisher.publish(name, messages, sender, access, limiters)
+        memory, nbytes = self._listener.memory, messages.memory
+        # The body, which is counted too, ends with the connection; they may have to wait longer.
+        with memory.work(nbytes) if nbytes > IN_MEMORY else memory.counted(nbytes):
+            submitted = await self._publisher.submit(name, messages, sender, access, limiters)
+        published = await self._publisher.confirmed([submitted])
         request.count_published(published.messages, messages.columns.nbytes)
         answer = {**published.members(), "epoch": self._listener.store.epoch}
         request.answer(200, json.dumps(answer).encode() + b"\n")

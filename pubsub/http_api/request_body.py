@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pubsub.broker.memory_budget import MemoryBudget
     from pubsub.http_api.shares import Shares
 
-# Bytes of a body that are kept in memory; a longer one goes to a temporary file.
-_IN_MEMORY = 64 * 1024
+IN_MEMORY = 64 * 1024
+"""Bytes of a body that are kept in memory; a longer one goes to a temporary file."""
 
 
 class Body(tempfile.SpooledTemporaryFile[bytes]):
@@ -25,7 +25,7 @@ class Body(tempfile.SpooledTemporaryFile[bytes]):
     """
 
     def __init__(self, shares: Shares, client: Hashable, memory: MemoryBudget) -> None:
-        super().__init__(max_size=_IN_MEMORY)
+        super().__init__(max_size=IN_MEMORY)
         self._shares = shares
         self._client = client
         self._memory = memory
@@ -35,7 +35,7 @@ class Body(tempfile.SpooledTemporaryFile[bytes]):
     def add(self, data: bytes) -> None:
         """Append ``data``; raises ApiError without room in the share, in memory or on disk."""
         nbytes = self.nbytes + len(data)
-        if nbytes <= _IN_MEMORY and self._memory.full:
+        if nbytes <= IN_MEMORY and self._memory.full:
             message = "the memory bound is reached; send the request again later"
             raise ApiError(UNAVAILABLE, MemoryExhausted.reason, message)
         if not self._shares.take(self._client, len(data)):
@@ -45,7 +45,7 @@ class Body(tempfile.SpooledTemporaryFile[bytes]):
             )
             raise ApiError(FULL, "staged", message)
         self.nbytes = nbytes
-        self._charge(nbytes if nbytes <= _IN_MEMORY else 0)
+        self._charge(nbytes if nbytes <= IN_MEMORY else 0)
         try:
             self.write(data)
             # Now, as the request is not refused when it is handled.

@@ -184,8 +184,7 @@ class WebSocketClient(LiveResponse):
             if self._listener.frame_turns.count(limits.REQUEST_FRAMES) and self._waiting:
                 await deferLater(self._listener.clock, 0)
         self._is_working = False
-        if not self._ended:
-            self._measure()
+        self._measure()
         self._release("working")
         self._close_if_done()
 
@@ -193,6 +192,7 @@ class WebSocketClient(LiveResponse):
         id: object = None
         try:
             members, payload = request_of(data, binary)
+            del data
             id = id_of(members)
             op = members.pop("op", None)
             if not self._connected and op != "connect":
@@ -333,7 +333,8 @@ class WebSocketClient(LiveResponse):
         if not self._ended:
             self._ended = True
             self._listener.handshakes.done(self)
-            self._charge.set(0)
+            # A request that is being carried out may wait for longer.
+            self._charge.end(self._is_working)
             # Now, not with the connection, which waits for the collector of cycles.
             for held in (self._waiting, self._fragments, self._frames.reader.buffer):
                 held.clear()

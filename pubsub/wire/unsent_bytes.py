@@ -90,3 +90,10 @@ class TransportCharge:
         if nbytes != self.held:
             before, self.held = self.held, nbytes
             self._memory.charge(self, before, nbytes, _HOLDER_MARK, self._account)
+
+    def end(self, are_used: bool) -> None:
+        """The connection has ended: nobody can be evicted for bytes that ``are_used`` still."""
+        if are_used:
+            self._memory.holders.discard(self)
+        else:
+            self.set(0)

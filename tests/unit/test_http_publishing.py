@@ -53,6 +53,35 @@ class PublishTests(SynchronousTestCase):
         assert answer.status == 200
         assert self.stored()[0]["value"] == "a=1"
 
+    def test_the_client_is_gone_while_its_request_waits(self) -> None:
+        memory, holder = self.house.broker.memory, Held()
+        self.house.broker.topics.create("a").block(holder)
+        used = memory.used
+        self.client.ask("POST", PATH, b"x" * 100_000)
+        self.client.stream.lose()
+        self.house.pass_time(1)
+        assert memory.used >= used + 90_000
+        self.house.broker.topics.named("a").unblock(holder)
+        self.house.clock.advance(0)
+        assert memory.used <= used
+        assert len(self.stored()[0]["value"]) == 100_000
+
+    def test_most_of_the_memory_is_in_use(self) -> None:
+        memory = self.house.broker.memory
+        memory.add(9_000_000)
+        memory.limit = 10_000_000
+        assert self.client.post(PATH, b"small").status == 200
+        assert self.client.post(PATH, b"x" * 100_000).error == (503, "memory")
+        assert len(self.stored()) == 1
+
+    def test_the_memory_of_headers_is_counted(self) -> None:
+        memory, holder = self.house.broker.memory, Held()
+        self.house.broker.topics.create("a").block(holder)
+        used = memory.used
+        headers = [{"key": str(number), "value": ""} for number in range(1000)]
+        self.client.ask("POST", PATH, {"value": "", "headers": headers}, Content_Type=ND)
+        assert memory.used >= used + 200_000
+
     def test_a_chunked_body(self) -> None:
         head = f"POST {PATH} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
         self.client.send(head + b"3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n")

@@ -389,6 +389,25 @@ class EndTests(SynchronousTestCase):
         assert not self.has_readers()
         assert self.house.broker.memory.used < used
 
+    def test_the_client_is_gone_while_its_request_waits(self) -> None:
+        memory, holder = self.house.broker.memory, Held()
+        self.house.broker.topics.create("b").block(holder)
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        used = memory.used
+        self.client.send_binary(b"x" * 1_000_000, op="publish", topic="b")
+        self.client.stream.lose()
+        self.house.pass_time(1)
+        del self.client
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 1_500_000
+        assert memory.used > used + 900_000
+        assert memory.largest() is None
+        self.house.broker.topics.named("b").unblock(holder)
+        self.house.clock.advance(0)
+        assert memory.used < used
+        assert memory.held[INPUT] == 0
+
     def test_the_client_closes_its_half(self) -> None:
         self.client.client.channel.readConnectionLost()
         self.house.pass_time(LINGER + 1)
