@@ -11,11 +11,11 @@ import signal
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Never, cast
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, execute
-from twisted.internet.interfaces import IReactorFromThreads
+from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from pubsub.tuning import Tuning
 
 log = Logger()
+# Seconds that the files of the configuration may take: those of a file system in the network that
+# does not answer never come.
+_READ_SECONDS = 60.0
 
 
 class LiveConfiguration:
@@ -206,11 +209,15 @@ def _attempt(step: Callable[[], object]) -> None:
         log.failure("reload: a setting could not be restored; restart the broker")
 
 
+def _not_read(_: object, seconds: float) -> Never:
+    raise ConfigurationError(f"the files could not be read within {seconds:g} s")
+
+
 class Reloader(Service):
     """Applies the result of ``read`` to ``live`` whenever the process receives SIGHUP.
 
-    ``run_in_thread`` calls ``read``: a table of access rules can have thousands of lines. ``begun``
-    and ``done`` are called before and after each reload.
+    ``run_in_thread`` calls ``read``: a table of access rules can have thousands of lines. It takes
+    ``_READ_SECONDS`` at most. ``begun`` and ``done`` are called before and after each reload.
     """
 
     def __init__(
@@ -225,6 +232,7 @@ class Reloader(Service):
         self._live = live
         self._read = read
         self._reactor = cast(IReactorFromThreads, reactor)
+        self._clock = cast(IReactorTime, reactor)
         self._begun = begun
         self._done = done
         self._run_in_thread = run_in_thread
@@ -258,7 +266,10 @@ class Reloader(Service):
             return
         self._is_reloading = True
         self._begun()
-        reloaded = self._run_in_thread(self._read_all).addCallback(self._apply)
+        reading = self._run_in_thread(self._read_all)
+        if not reading.called:
+            reading.addTimeout(_READ_SECONDS, self._clock, _not_read)
+        reloaded = reading.addCallback(self._apply)
         reloaded.addErrback(self._report)
         reloaded.addCallback(lambda _: self._end())
 

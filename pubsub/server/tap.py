@@ -7,11 +7,10 @@ import sys
 from collections.abc import Callable, Mapping
 from socket import gethostname
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted.application.service import IService, Service
-from twisted.internet.interfaces import IReactorThreads, IReactorTime
-from twisted.internet.threads import deferToThreadPool
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from pubsub.broker.audit import AuditLog
@@ -79,15 +78,9 @@ def makeService(options: ParsedOptions) -> IService:
     process_log.watch(broker.served.log_connections)
     live = LiveConfiguration(broker, options.config, reactor, tuning, process_log.configure)
     begun, done = _report_to_manager(broker, reactor)
-    threads = cast(IReactorThreads, reactor)
-    reloader = Reloader(
-        live,
-        options.read,
-        reactor,
-        begun,
-        done,
-        lambda read: deferToThreadPool(threads, threads.getThreadPool(), read),
-    )
+    # Of its own, as the pool of the reactor waits for its threads at the end.
+    reading = Worker("pubsub-reload", 1, reactor)
+    reloader = Reloader(live, options.read, reactor, begun, done, reading.run)
     reloader.setServiceParent(broker)  # type: ignore[no-untyped-call]
     ForcedShutdown(broker, reactor).setServiceParent(broker)  # type: ignore[no-untyped-call]
     process = LoggedProcess(process_log)

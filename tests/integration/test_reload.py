@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -91,6 +92,17 @@ def test_the_broker_moves(start: Start, tmp_path: Path) -> None:
     operated.broker.wait_line(rf"cafe on tcp {HOST}:{operated.ports[2]}")
     with operated.subscriber(2) as client:
         client.sync()
+
+
+def test_a_broker_ends_while_its_configuration_is_read(start: Start, tmp_path: Path) -> None:
+    operated = Operated(start, tmp_path)
+    # Nobody writes into the pipe, as on a file system that does not answer.
+    operated.path.unlink()
+    os.mkfifo(operated.path)
+    operated.broker.signal(signal.SIGHUP)
+    with operated.publisher(0) as client:
+        client.sync()
+    operated.broker.stop()
 
 
 def test_a_reload_does_the_changes_that_check_config_lists(start: Start, tmp_path: Path) -> None:

@@ -244,13 +244,47 @@ class PartTests(FailureCase):
 
     def test_the_broker_stops_while_the_configuration_is_read(self) -> None:
         reading: Deferred[Config] = Deferred()
-        reloader = Reloader(self.live, self.house.read, None, run_in_thread=lambda _: reading)
+        reactor = Signalled()
+        reloader = Reloader(self.live, self.house.read, reactor, run_in_thread=lambda _: reading)
         self.house.document["max-topics"] = 7
         reloader.reload()
         with patch.object(signal, "signal"):
             reloader.stopService()
         reading.callback(self.house.read())
         assert self.state() == self.before
+
+    def test_files_that_cannot_be_read_in_time(self) -> None:
+        reading: list[Deferred[Config]] = []
+        done: list[str] = []
+        reactor = Signalled()
+
+        def run_in_thread(_call: object) -> Deferred[Config]:
+            reading.append(Deferred())
+            return reading[-1]
+
+        reloader = Reloader(
+            self.live,
+            self.house.read,
+            reactor,
+            done=lambda: done.append("done"),
+            run_in_thread=run_in_thread,
+        )
+        self.house.document["max-topics"] = 7
+        reloader.reload()
+        reactor.clock.advance(59)
+        assert done == []
+        reactor.clock.advance(1)
+        assert done == ["done"]
+        assert any("the files could not be read within 60 s" in line for line in self.lines)
+        # Too late.
+        reading[0].callback(self.house.read())
+        assert self.state() == self.before
+        reloader.reload()
+        reading[1].callback(self.house.read())
+        self.house.advance(1)
+        assert done == ["done"] * 2
+        assert self.broker.topics.limit == 7
+        assert not reactor.clock.getDelayedCalls()
 
     def test_a_program_gets_the_error(self) -> None:
         self.failing(self.broker, "reconfigure", OSError("broken"))
