@@ -7,16 +7,14 @@ message is stored; requests after it do not wait for that.
 
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
 from twisted.internet.defer import ensureDeferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
-from websockets.frames import CloseCode, Opcode
-from websockets.protocol import OPEN, SERVER
-from websockets.protocol import Protocol as Frames
+from websockets.frames import CloseCode
+from websockets.protocol import OPEN
 
 from pubsub.broker.memory_budget import INPUT
 from pubsub.errors import BadToken, HandshakeTimeout
@@ -29,7 +27,8 @@ from pubsub.http_api.parameters import invalid
 from pubsub.http_api.request_access import RequestAccess
 from pubsub.http_api.socket_publishing import counted_error
 from pubsub.http_api.websocket_close import BAD_TOKEN, EXPIRED, TIMEOUT, close_code, close_reason
-from pubsub.http_api.websocket_frames import frame, id_of, is_utf8, refusal, reply, request_of, text
+from pubsub.http_api.websocket_frames import frame, id_of, refusal, reply, request_of, text
+from pubsub.http_api.websocket_input import SocketInput
 from pubsub.http_api.websocket_requests import WebSocketRequests
 from pubsub.wire.unsent_bytes import TransportCharge
 
@@ -54,17 +53,13 @@ class WebSocketClient(LiveResponse):
         super().__init__(listener, request)
         self._context = context
         self._counted = partial(counted_error, request, self.log_fields)
-        self._limit: int = listener.settings["max-message"]
-        self._frames = Frames(SERVER, state=OPEN, max_size=self._limit, logger=quiet)
+        self._input = SocketInput(listener.settings["max-message"], quiet)
+        self._frames = self._input.frames
         is_local = is_from_here(request)
         anonymous = RequestAccess(listener, proved_identity(request), is_local=is_local)
         self._requests = WebSocketRequests(context, self._outbox, anonymous)
         self._charge = TransportCharge(self.evict, listener.memory, INPUT)
-        # The fragments of a message so far, joined: small ones would take more memory than bytes.
-        self._fragments = bytearray()
-        self._is_binary = self._is_malformed = False
         self._partial_since: float | None = None
-        self._waiting: deque[tuple[bytes, bool]] = deque()
         self._holds: set[str] = set()
         self._is_working = self._connected = self._ended = self._pinged = False
         self._closing: tuple[int, str] | None = None
@@ -88,14 +83,11 @@ class WebSocketClient(LiveResponse):
             return
         self._latest = self._listener.clock.seconds()
         self._pinged = False
-        self._frames.receive_data(data)
-        for one in self._frames.events_received():
-            self._take(one.opcode, bytes(one.data), one.fin)  # type: ignore[union-attr]
-            # The parser keeps its last frame.
-            one.data = b""  # type: ignore[union-attr]
+        if self._input.add(data):
+            self._partial_since = None
         self._measure()
         self._work()
-        if self._is_malformed and self._frames.parser_exc is None and not self._ended:
+        if self._input.is_malformed and self._frames.parser_exc is None and not self._ended:
             self.channel.count_refusal("malformed")
             self.close(CloseCode.INVALID_DATA, "a text message is not UTF-8")
         elif self._charge.held > limits.CONNECT_BYTES and not (self._connected or self._is_working):
@@ -103,32 +95,21 @@ class WebSocketClient(LiveResponse):
             self.close(CloseCode.MESSAGE_TOO_BIG, "the first request must be connect")
         self._send_control()
 
-    def _take(self, opcode: Opcode, data: bytes, final: bool) -> None:
-        if self._is_malformed or opcode not in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
-            return
-        if opcode is not Opcode.CONT:
-            self._is_binary = opcode is Opcode.BINARY
-        if self._fragments or not final:
-            self._fragments += data
-        if final:
-            whole, self._fragments = bytes(self._fragments) or data, bytearray()
-            self._partial_since = None
-            if self._is_binary or is_utf8(whole):
-                self._waiting.append((whole, self._is_binary))
-            else:
-                self._is_malformed = True
-
     def _measure(self) -> None:
         """Charge the message that has not arrived in full, and the requests that wait."""
-        of_frame = len(self._frames.reader.buffer)
-        partial = of_frame + len(self._fragments)
-        self._charge.set(partial + sum([len(data) for data, _ in self._waiting]))
+        partial, of_frame = self._input.partial, self._input.of_frame
+        self._charge.set(self._input.nbytes)
         if not partial or self._partial_since is None:
             self._partial_since = self._latest if partial else None
         self.channel.stream.bufferSize = limits.read_size(of_frame)
 
-    def _send_control(self) -> None:
-        """Send the frames that others require: pongs, and the close behind all messages."""
+    def _send_control(self, at_once: bool = False) -> None:
+        """Send the frames that others require: pongs, and the close behind all messages.
+
+        Unless ``at_once``, the client's close is answered behind the requests that came before it.
+        """
+        if self._input.is_closed and (self._is_working or self._confirming) and not at_once:
+            return
         if self._frames.state is not OPEN and not self._ended:
             self._outbox.write_published()
         for data in self._frames.data_to_send():
@@ -172,16 +153,17 @@ class WebSocketClient(LiveResponse):
 
     def _work(self) -> None:
         """Carry out the requests that wait, unless one is being carried out."""
-        if not self._is_working and self._waiting and not self._ended:
+        if not self._is_working and self._input.waiting and not self._ended:
             self._is_working = True
             ensureDeferred(self._carry_out_all())
             if self._is_working:
                 self._hold("working")
 
     async def _carry_out_all(self) -> None:
-        while self._waiting and not self._ended:
-            await self._carry_out(*self._waiting.popleft())
-            if self._listener.frame_turns.count(limits.REQUEST_FRAMES) and self._waiting:
+        waiting = self._input.waiting
+        while waiting and not self._ended:
+            await self._carry_out(*waiting.popleft())
+            if self._listener.frame_turns.count(limits.REQUEST_FRAMES) and waiting:
                 await deferLater(self._listener.clock, 0)
         self._is_working = False
         self._measure()
@@ -278,6 +260,8 @@ class WebSocketClient(LiveResponse):
             if self._closing is None:
                 self.channel.count_refusal("bad-token")
             self._token_ended()
+        elif self._input.is_closed and now - self._latest > WAIT_SECONDS:
+            self._send_control(at_once=True)
         elif self._holds:
             # Nothing can arrive.
             return
@@ -306,7 +290,7 @@ class WebSocketClient(LiveResponse):
     def _token_ended(self) -> None:
         """Close; requests that publish are answered first, for a time: they may have succeeded."""
         self._closing = (BAD_TOKEN, EXPIRED)
-        self._waiting.clear()
+        self._input.waiting.clear()
         if not (self._is_working or self._confirming):
             self.close(*self._closing)
         elif "closing" not in self._holds:
@@ -315,7 +299,11 @@ class WebSocketClient(LiveResponse):
             self._listener.slices.run(self._requests.recheck())
 
     def _close_if_done(self) -> None:
-        if self._closing is not None and not (self._is_working or self._confirming or self._ended):
+        if self._ended or self._is_working or self._confirming:
+            return
+        if self._input.is_closed:
+            self._send_control()
+        elif self._closing is not None:
             self._outbox.when_drained(partial(self.close, *self._closing))
 
     def input_ended(self) -> None:
@@ -326,7 +314,7 @@ class WebSocketClient(LiveResponse):
         """Send the close, and end the session."""
         if not self._ended:
             self._frames.fail(code, reason)
-            self._send_control()
+            self._send_control(at_once=True)
 
     def end(self) -> None:
         """See ``LongResponse``."""
@@ -336,8 +324,7 @@ class WebSocketClient(LiveResponse):
             # A request that is being carried out may wait for longer.
             self._charge.end(self._is_working)
             # Now, not with the connection, which waits for the collector of cycles.
-            for held in (self._waiting, self._fragments, self._frames.reader.buffer):
-                held.clear()
+            self._input.clear()
             self._outbox.shut("disconnected")
             self._requests.end()
             self._listener.memory.free(RESPONSE_BYTES)
