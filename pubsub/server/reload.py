@@ -261,6 +261,8 @@ class Reloader(Service):
 
         Requests while that is being done are one more reload, after it.
         """
+        if self._is_stopped:
+            return
         if self._is_reloading:
             self._is_wanted = True
             return
@@ -302,9 +304,10 @@ class Reloader(Service):
             log.failure("reload failed, nothing is changed", failure)
 
     def _end(self) -> None:
-        """The reload has ended, with or without an error."""
+        """The reload has ended, with or without an error; nothing follows once the broker stops."""
+        is_wanted, self._is_reloading, self._is_wanted = self._is_wanted, False, False
+        if self._is_stopped:
+            return
         self._done()
-        self._is_reloading = False
-        if self._is_wanted:
-            self._is_wanted = False
+        if is_wanted:
             self._reactor.callFromThread(self.reload)

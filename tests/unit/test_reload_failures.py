@@ -244,13 +244,26 @@ class PartTests(FailureCase):
 
     def test_the_broker_stops_while_the_configuration_is_read(self) -> None:
         reading: Deferred[Config] = Deferred()
+        reported: list[str] = []
         reactor = Signalled()
-        reloader = Reloader(self.live, self.house.read, reactor, run_in_thread=lambda _: reading)
+        reloader = Reloader(
+            self.live,
+            self.house.read,
+            reactor,
+            begun=lambda: reported.append("begun"),
+            done=lambda: reported.append("done"),
+            run_in_thread=lambda _: reading,
+        )
         self.house.document["max-topics"] = 7
+        reloader.reload()
         reloader.reload()
         with patch.object(signal, "signal"):
             reloader.stopService()
         reading.callback(self.house.read())
+        # The service manager knows that the broker stops, and is not told that it is ready.
+        assert (reported, reactor.calls) == (["begun"], [])
+        reloader.reload()
+        assert reported == ["begun"]
         assert self.state() == self.before
 
     def test_files_that_cannot_be_read_in_time(self) -> None:
