@@ -68,7 +68,7 @@ class ProvisionalTopics:
     def withdraw(self) -> Work:
         """The messages are refused: remove the topics that were created for them."""
         for topic in self._topics.values():
-            if self._registry.withdraw(topic.name):
+            if self._registry.withdraw(topic):
                 self._router.end(topic)
                 self._registry.remove(topic)
             yield

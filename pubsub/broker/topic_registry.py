@@ -149,10 +149,14 @@ class TopicRegistry:
         """The topic of this name stays, as it is needed."""
         self._provisional.pop(name, None)
 
-    def withdraw(self, name: str) -> bool:
-        """End one ``create_provisional``; return whether the topic is not needed any more."""
+    def withdraw(self, topic: Topic) -> bool:
+        """End one ``create_provisional``; return whether the topic is not needed any more.
+
+        Those of a topic that has ended have ended with it: another one may have its name.
+        """
+        name = topic.name
         count = self._provisional.get(name)
-        if count is None:
+        if count is None or not self.holds(topic):
             return False
         if count > 1:
             self._provisional[name] = count - 1
@@ -169,6 +173,7 @@ class TopicRegistry:
             return
         for watcher in self._removal_watchers:
             watcher(topic)
+        self._provisional.pop(topic.name, None)
         topic.set_hosted(False)
         if topic.configured:
             return

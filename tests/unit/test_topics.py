@@ -17,6 +17,36 @@ from pubsub.errors import InvalidTopicName, LimitReached, MemoryExhausted, Topic
 from tests.unit.fakes import Bench, Held, Lines
 
 
+class ProvisionalTests(SynchronousTestCase):
+    """create_provisional and withdraw"""
+
+    def test_a_topic_ends_and_another_has_its_name(self) -> None:
+        for order in (1, -1):
+            memory = MemoryBudget(0)
+            topics = TopicRegistry(10, memory)
+            first = topics.create_provisional("a")
+            topics.remove(first)
+            second = topics.create_provisional("a")
+            for topic in (first, second)[::order]:
+                if topics.withdraw(topic):
+                    topics.remove(topic)
+            assert ("a" in topics, memory.used) == (False, 0), order
+
+    def test_a_topic_ends_and_another_is_needed(self) -> None:
+        topics = TopicRegistry(10, MemoryBudget(0))
+        first = topics.create_provisional("a")
+        topics.remove(first)
+        second = topics.create("a")
+        assert not topics.withdraw(first)
+        assert topics.holds(second)
+
+    def test_two_need_it(self) -> None:
+        topics = TopicRegistry(10, MemoryBudget(0))
+        topic = topics.create_provisional("a")
+        assert topics.create_provisional("a") is topic
+        assert [topics.withdraw(topic) for _ in range(2)] == [False, True]
+
+
 class NameTests(SynchronousTestCase):
     """topic_name"""
 
