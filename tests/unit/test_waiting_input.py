@@ -76,9 +76,22 @@ class WaitingInputTests(ClientCase):
         self.run_it("pub", "a", "-n700", *CAFE, stdin=b"\n".join(sent).decode())
         assert [payload for _, payload, _ in self.client.published] == sent[:700]
 
+    @contextmanager
+    def reads(self, *results: bytes | Exception) -> Iterator[None]:
+        """Reads have these results. The threads of earlier tests, which may go on, get the end."""
+        earlier, rest = threading.enumerate(), iter(results)
+
+        def read(*_: object) -> bytes:
+            found = b"" if threading.current_thread() in earlier else next(rest)
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+        with patch.object(os, "read", read):
+            yield
+
     def test_what_was_read_before_an_error_is_published(self) -> None:
-        reads = [b"1\n2\n3", OSError(errno.EIO, "Input/output error")]
-        with patch.object(os, "read", side_effect=reads):
+        with self.reads(b"1\n2\n3", OSError(errno.EIO, "Input/output error")):
             code, _, err = self.run_it("pub", "a", *CAFE)
         assert (code, err) == (1, "pubsub: Input/output error\n")
         assert [payload for _, payload, _ in self.client.published] == [b"1", b"2"]
@@ -86,6 +99,6 @@ class WaitingInputTests(ClientCase):
 
     def test_an_error_in_the_thread_that_reads(self) -> None:
         """Nothing else would end the command."""
-        with patch.object(os, "read", side_effect=MemoryError):
+        with self.reads(MemoryError()):
             code, _, err = self.run_it("pub", "a", *CAFE)
         assert (code, err) == (1, "pubsub: the memory is not sufficient; ask for less at a time\n")
