@@ -231,14 +231,11 @@ class TopicRegistry:
         return self._by_id.get(topic.id) is topic
 
     def by_id(self, number: int) -> Topic:
-        """Return the topic whose name hashes to this u32; raises TopicNotFound."""
+        """Return the topic whose name hashes to this u32, as ``existing`` does."""
         try:
-            topic = self._by_id[number]
+            return self._by_id[number]
         except KeyError:
             raise TopicNotFound(f"{number:#010x}") from None
-        if self._provisional:
-            self.keep(topic.name)
-        return topic
 
 
 def _after(prefix: bytes) -> bytes | None:

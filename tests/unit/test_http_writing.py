@@ -6,7 +6,6 @@ import pyarrow as pa
 
 from pubsub.broker.durability import Durability
 from pubsub.broker.topic_lifecycle import TOPICS
-from pubsub.broker.topic_names import fnv1a32
 from pubsub.store.memory_store import MemoryStore
 from tests.unit.big_house import Threads
 from tests.unit.fakes import Lines, Reader, Transport
@@ -274,8 +273,8 @@ class ManyTopicsTests(WritingCase):
         threads.step()
         # Each of these is a client that requests the topic.
         topics.create("a", hosted=False)
-        topics.by_id(fnv1a32(b"b"))
-        topics.by_id(fnv1a32(b"d"))
+        topics.named("b")
+        topics.named("d")
         self.house.pass_time(21)
         assert (client.answer().status, other.answer().status) == (429, 429)
         assert sorted(topic.name for topic in topics) == ["$SYS/stats", "a", "b", "d", "u"]

@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.batch import message_id
 from pubsub.broker.durability import Durability
 from pubsub.broker.limits import CONNECTION_BYTES
+from pubsub.broker.provisional_topics import ProvisionalTopics
 from pubsub.broker.topic_registry import TOPIC_BYTES
 from pubsub.protocols.rheos.client_ids import CLIENT_BYTES, SUBSCRIPTION_BYTES
 from pubsub.protocols.rheos.codec import LAYOUTS, PROBE, Codec, Opcode, Request
@@ -279,6 +280,22 @@ class TopicTests(SynchronousTestCase):
         rheos.broker.queue_keys.close(topic, b"key", "fay", "fast")
         alice.send(wire.publish(ALICE, b"hi"))
         assert bob.take() == wire.response(ALICE, b"hi")
+
+    def test_a_topic_of_others_is_kept_only_by_a_client_with_the_right(self) -> None:
+        data = wire.publish(ALICE, b"x", name=b"a") + wire.publish(ALICE, b"x", name=b"b")
+        for request in (data, data * 2, wire.subscribe(ALICE, b"a")):
+            for allowed in ("", "*"):
+                rheos = Rheos(allow_publish=allowed, allow_subscribe=allowed)
+                topics = rheos.broker.topics
+                needed = ProvisionalTopics(topics, rheos.broker.router)
+                for _ in needed.add(("a", "b")):
+                    pass
+                alice = rheos.connect("rheos")
+                alice.send(request)
+                assert (FAILED in alice.take()) is (not allowed)
+                for _ in needed.withdraw():
+                    pass
+                assert ("a" in topics) is bool(allowed)
 
 
 class FormatTests(SynchronousTestCase):

@@ -40,6 +40,12 @@ class ProvisionalTests(SynchronousTestCase):
         assert not topics.withdraw(first)
         assert topics.holds(second)
 
+    def test_a_look_up_does_not_need_it(self) -> None:
+        topics = TopicRegistry(10, MemoryBudget(0))
+        topic = topics.create_provisional("a")
+        assert topics.by_id(topic.id) is topics.existing("a") is topic
+        assert topics.withdraw(topic)
+
     def test_two_need_it(self) -> None:
         topics = TopicRegistry(10, MemoryBudget(0))
         topic = topics.create_provisional("a")

@@ -194,8 +194,9 @@ class RheosConnection(Connection):
             if created:
                 topic = self._create(client, name)
             else:
-                topic = self.listener.topics.named(name)
+                topic = self.listener.topics.existing(name)
                 self._shared.clients.subscribe(client, topic, self.access)
+                self.listener.topics.keep(name)
         except TopicExists:
             # Not counted: clients send CREATE to be sure that the topic exists (rheos §6.1).
             replies.refused()
@@ -260,8 +261,12 @@ class RheosConnection(Connection):
         try:
             name = topic_name(source.topic)
             client = self._client(source.client_id)
-            topic = self.listener.topics.named(name)
+            topics = self.listener.topics
+            topic = topics.existing(name)
+            is_new = not topic.hosted
             batch = self._shared.clients.publish(client, self._publisher, topic, columns)
+            if is_new:
+                topics.keep(name)
         except Refused as refused:
             self._refuse(refused, source.topic, replies, columns.count)
             return
