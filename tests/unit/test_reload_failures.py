@@ -236,7 +236,7 @@ class PartTests(FailureCase):
             return reading
 
         self.house.document["access"] = [{"allow": "*", "identity": "ada"}]
-        Reloader(self.live, self.house.read, None, run_in_thread=run_in_thread).reload()
+        Reloader(self.live, self.house.read, Signalled(), run_in_thread=run_in_thread).reload()
         config = calls[0]()
         with patch.object(AccessRule, "__str__", side_effect=AssertionError):
             reading.callback(config)

@@ -77,7 +77,7 @@ class ClientCloseTests(SynchronousTestCase):
         self.client = connected(self.house, token=self.house.token("publish", lasts=5.0).decode())
         self.house.broker.topics.create("a").block(Held())
         self.close_behind(3)
-        self.house.pass_time(7)
+        self.house.pass_time(7 + WAIT_SECONDS)
         # The answer to its own close, as each side sends one only.
         assert self.client.close_code == 1000
         assert self.house.store.next_offset == 0
