@@ -13,6 +13,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -137,19 +138,25 @@ def publish(client: HistoryClient, messages: int) -> int:
     return messages // size * size
 
 
+@contextmanager
+def serving(path: Path) -> Iterator[Broker]:
+    """Run a broker with the history in ``path``."""
+    with brokers(path.parent) as start:
+        yield start(
+            f"--store=log:{path}",
+            "--retention=*=age:36500d",
+            f"--admin-port=tcp:0:interface={HOST}",
+            f"--listen=cafe=tcp:0:interface={HOST}",
+        )
+
+
 def lines(directory: Path, messages: int, longest: int) -> Iterator[str]:
     """Measure with runs of up to ``longest`` messages and yield the lines."""
     path = directory / f"{longest}"
     write(path, messages, longest)
     what = f"runs of 1 to {longest}"
     yield f"{what}: from the directory  {measure_usage(lambda: from_directory(path))}"
-    with brokers(directory) as start:
-        broker = start(
-            f"--store=log:{path}",
-            "--retention=*=age:36500d",
-            f"--admin-port=tcp:0:interface={HOST}",
-            f"--listen=cafe=tcp:0:interface={HOST}",
-        )
+    with serving(path) as broker:
         client = HistoryClient(f"http://{HOST}:{broker.port('http')}")
         stop = client.bounds().next
         yield f"{what}: over HTTP      {measure_usage(lambda: over_http(client, stop), broker)}"
@@ -160,13 +167,7 @@ def one_of_many(directory: Path, messages: int) -> Iterator[str]:
     """Measure one topic of many in turn, as JSON; yield a line with figures for all messages."""
     path = directory / "many"
     write_in_turn(path, messages, _MANY_TOPICS)
-    with brokers(directory) as start:
-        broker = start(
-            f"--store=log:{path}",
-            "--retention=*=age:36500d",
-            f"--admin-port=tcp:0:interface={HOST}",
-            f"--listen=cafe=tcp:0:interface={HOST}",
-        )
+    with serving(path) as broker:
         url = f"http://{HOST}:{broker.port('http')}/v1/topics/topic%2F7/messages"
 
         def read() -> int:
