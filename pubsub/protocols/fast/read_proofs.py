@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from pubsub.protocols.fast.message_heads import Source
 
 
-# Estimated bytes of the proof of one source, and of all of them, for the memory budget.
-_PROOF_BYTES, _MAX_BYTES = 300, 16 * 1024 * 1024
+# Estimated bytes of one source, of the proof of one token, and of all of them, for the memory
+# budget.
+_SOURCE_BYTES, _PROOF_BYTES, _MAX_BYTES = 150, 550, 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,12 +126,15 @@ class Proofs:
             return None
         if not token.permits("publish") or not self._keys.matches(topic, token.queue_key):
             return None
+        nbytes = 0
         proof = self._by_token.get(source.token)
         if proof is None or not proof.begins <= now < proof.ends:
             proof = Proof(token, now, self._tokens.end(token), *self._versions)
+            nbytes = 0 if source.token in self._by_token else _PROOF_BYTES
             self._by_token[source.token] = proof
-        is_new = source not in self._by_source
+        if source not in self._by_source:
+            nbytes += _SOURCE_BYTES
         self._by_source[source] = proof
-        if is_new:
-            self._account.charge(_PROOF_BYTES)
+        if nbytes:
+            self._account.charge(nbytes)
         return proof
