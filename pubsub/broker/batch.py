@@ -13,9 +13,9 @@ from pubsub.kernel import Columns, Senders
 Headers = Mapping[str, bytes]
 MAX_HEADERS = 2**16 - 1
 """Headers of one message; the limit of the history's format."""
-_MARKED = re.compile(b"\x01+")
 MAX_SENDER = 255
 """Bytes of a sender."""
+_MARKED = re.compile(b"\x01+")
 
 
 def headers_nbytes(headers: Headers) -> int:
@@ -108,7 +108,7 @@ class Batch:
         part = self._part(self.topics, self.columns.slice(start, stop), start, start)
         if self.unstored:
             before = self.columns.indexes()[:start]
-            part.offset -= sum([before.count(index) for index in self.unstored])
+            part.offset -= sum(map(self.unstored.__contains__, before))
             part.unstored = self.unstored
         return part
 

@@ -74,10 +74,9 @@ class BatchPublication:
             self._dispatcher.publish_mixed(mix, run.columns, run.sender, PROTOCOL, run.headers)
 
     def _publish_mixed(self, run: PublishableRun, mix: TopicMix) -> None:
-        if len({topic.durability > 0 for topic in mix.topics}) == 1:
+        if mix.stored_alike or self._dispatcher.stores_parts:
             self._dispatcher.publish_mixed(mix, run.columns, run.sender, PROTOCOL, run.headers)
             return
-        # Some are stored and some are not.
         start = 0
         for index, columns in run.columns.runs():
             stop = start + columns.count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -173,3 +174,20 @@ class HelperTests(SynchronousTestCase):
             if name.startswith("tests.") and ".test_" in name
         ]
         assert not found, "move helpers to a module beside the tests:\n" + "\n".join(found)
+
+
+class TopicStateTests(SynchronousTestCase):
+    """The state of a topic changes by methods of ``PublishingState``: mixes learn of it there"""
+
+    CHANGE = re.compile(r"(?<!self)\.(?:hosted|durability) = |\.blockers\.(?:add|discard|clear)\(")
+
+    def test_nothing_else_changes_it(self) -> None:
+        assert self.CHANGE.search("topic.hosted = True")
+        found = [
+            f"{path.relative_to(ROOT)}: {line.strip()}"
+            for path in (ROOT / "pubsub").rglob("*.py")
+            if path.name != "publishing_state.py"
+            for line in path.read_text().splitlines()
+            if self.CHANGE.search(line)
+        ]
+        assert not found, "\n".join(found)

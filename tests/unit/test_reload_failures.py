@@ -202,7 +202,10 @@ class PartTests(FailureCase):
         assert any("nothing is changed: the disk is broken" in line for line in self.lines)
         assert self.state() == self.before
 
-    def test_the_configuration_is_read_in_a_thread(self) -> None:
+    def reading_later(
+        self, reactor: Signalled
+    ) -> tuple[Reloader, list[Deferred[Config]], list[str]]:
+        """Return a reloader, the readings that have begun, and "done" for each reload."""
         reading: list[Deferred[Config]] = []
         done: list[str] = []
 
@@ -213,10 +216,14 @@ class PartTests(FailureCase):
         reloader = Reloader(
             self.live,
             self.house.read,
-            Signalled(),
+            reactor,
             done=lambda: done.append("done"),
             run_in_thread=run_in_thread,
         )
+        return reloader, reading, done
+
+    def test_the_configuration_is_read_in_a_thread(self) -> None:
+        reloader, reading, done = self.reading_later(Signalled())
         self.house.document["max-topics"] = 7
         reloader.reload()
         reloader.reload()
@@ -267,21 +274,8 @@ class PartTests(FailureCase):
         assert self.state() == self.before
 
     def test_files_that_cannot_be_read_in_time(self) -> None:
-        reading: list[Deferred[Config]] = []
-        done: list[str] = []
         reactor = Signalled()
-
-        def run_in_thread(_call: object) -> Deferred[Config]:
-            reading.append(Deferred())
-            return reading[-1]
-
-        reloader = Reloader(
-            self.live,
-            self.house.read,
-            reactor,
-            done=lambda: done.append("done"),
-            run_in_thread=run_in_thread,
-        )
+        reloader, reading, done = self.reading_later(reactor)
         self.house.document["max-topics"] = 7
         reloader.reload()
         reactor.clock.advance(59)
