@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from uuid import UUID
 
 from pubsub.broker.packed_headers import PackedHeaders
+from pubsub.broker.senders import sender_of_each
 from pubsub.kernel import Columns, Senders
 
 Headers = Mapping[str, bytes]
@@ -30,20 +32,26 @@ def all_headers_nbytes(headers: Sequence[Headers]) -> int:
     return sum(map(headers_nbytes, headers))
 
 
-def messages_nbytes(columns: Columns, sender: bytes, headers: Sequence[Headers] | None) -> int:
+def messages_nbytes(
+    columns: Columns, sender: bytes | Senders, headers: Sequence[Headers] | None
+) -> int:
     """Return the bytes of messages, as rates, retention and the sizes of topics measure them.
 
     A message has the bytes of its payload, of its sender and of its headers.
     """
-    nbytes = columns.nbytes + columns.count * len(sender)
+    if isinstance(sender, bytes):
+        nbytes = columns.nbytes + columns.count * len(sender)
+    else:
+        nbytes = columns.nbytes + sum(map(len, sender_of_each(sender)))
     return nbytes if headers is None else nbytes + all_headers_nbytes(headers)
 
 
 def message_sizes(
-    columns: Columns, sender: bytes, headers: Sequence[Headers] | None
+    columns: Columns, sender: bytes | Senders, headers: Sequence[Headers] | None
 ) -> Sequence[int]:
     """Return the bytes of each message; see ``messages_nbytes``."""
-    sizes = [size + len(sender) for size in columns.sizes()]
+    each = repeat(sender, columns.count) if isinstance(sender, bytes) else sender_of_each(sender)
+    sizes = [size + len(own) for size, own in zip(columns.sizes(), each, strict=True)]
     if headers is None:
         return sizes
     return [size + headers_nbytes(own) for size, own in zip(sizes, headers, strict=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -13,7 +13,6 @@ from pubsub.broker.audit import AuditLog
 from pubsub.broker.client_registry import ClientRegistry
 from pubsub.broker.counters import Counters
 from pubsub.broker.cursors import Cursors
-from pubsub.broker.dispatcher import DispatcherMaker
 from pubsub.broker.durability import DurabilityRules
 from pubsub.broker.frame_turns import FrameTurns
 from pubsub.broker.housekeeping import Housekeeping
@@ -35,10 +34,24 @@ from pubsub.broker.unused_names import UnusedNames, topic_seconds
 from pubsub.broker.wall_clock import WallClock
 
 if TYPE_CHECKING:
+    from pubsub.broker.dispatcher import Dispatcher
     from pubsub.interfaces import IStore
 
 CLOCK = "clock"
 """The table of the store's metadata with the state of the wall clock."""
+
+
+class DispatcherMaker(Protocol):
+    """Makes the dispatcher of a broker, as the class does."""
+
+    def __call__(
+        self,
+        topics: TopicRegistry,
+        store: IStore,
+        router: Router,
+        timestamp: Callable[[], int],
+        run_id: int,
+    ) -> Dispatcher: ...
 
 
 class BrokerCore:

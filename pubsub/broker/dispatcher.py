@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pubsub.broker.batch import Batch, Headers
 from pubsub.broker.combination_cache import PastCombinations
 from pubsub.broker.gathered_routing import route_gathered
 from pubsub.broker.gathering import Gathering
 from pubsub.broker.partial_storage import append_stored
-from pubsub.broker.passing_mix import PassingMix, passing_mix
+from pubsub.broker.passing_mix import PassingMix, fits_in_tick, passing_mix, publish_passing
 from pubsub.broker.wide_mix import WideRead
 from pubsub.errors import HistoryUnavailable
 from pubsub.kernel import Columns, Senders, add_to_each
@@ -107,11 +107,21 @@ class Dispatcher:
         """
         return self._router.forwarding is None
 
+    def takes(self, mix: ReadMix, sender: bytes | Senders) -> bool:
+        """Return whether messages of ``mix`` may be published together (see ``publish_mixed``).
+
+        Other brokers get messages of one sender at a time.
+        """
+        alike = mix.uniform or mix.stored_alike
+        if isinstance(sender, bytes):
+            return alike or self.stores_parts
+        return alike and self.stores_parts and fits_in_tick(self._router, mix.topics)
+
     def publish_mixed(
         self,
         mix: ReadMix,
         columns: Columns,
-        sender: bytes,
+        sender: bytes | Senders,
         protocol: str,
         headers: Sequence[Headers] | None = None,
         publisher: PublisherTally | None = None,
@@ -119,18 +129,20 @@ class Dispatcher:
         """Store and route messages of several topics, which this broker hosts.
 
         They are also counted for ``publisher``, which uses ``protocol``. All of the topics are
-        stored or none of them, unless this ``stores_parts``. Raises HistoryUnavailable; nothing has
-        been published in that case.
+        stored or none of them, unless this ``stores_parts``. Messages of several senders, which
+        have no headers, need what ``takes`` tests. Raises HistoryUnavailable; nothing has been
+        published in that case.
         """
         if self._router.gathered is not None:
             self._router.gathered()
         self._router.gathers = False
-        batch = self._batch(mix.names, columns, sender, protocol, headers)
+        own, senders = (sender, None) if isinstance(sender, bytes) else (b"", sender)
+        batch = self._batch(mix.names, columns, own, protocol, headers)
         if self._topics.expire:
             for topic in mix.topics:
                 topic.idle_since = None
-        append_stored(self._store, mix, batch)
-        self._route_mixed(mix, batch)
+        append_stored(self._store, mix, batch, senders)
+        self._route_mixed(mix, batch, senders)
         if self._router.forwarding is not None:
             self._router.forwarding.published(mix.topics, batch)
         self._sequence += columns.count
@@ -239,10 +251,10 @@ class Dispatcher:
         places = {topic: index for index, topic in enumerate(mix.topics)}
         return mix, columns.remap([places[topic] for topic in topics])
 
-    def _route_mixed(self, mix: ReadMix, batch: Batch) -> None:
+    def _route_mixed(self, mix: ReadMix, batch: Batch, senders: Senders | None = None) -> None:
         """Route messages of several topics, and count them for their topics."""
-        if isinstance(mix, PassingMix):
-            mix.publish(self._router, batch)
+        if senders is not None or isinstance(mix, PassingMix):
+            publish_passing(self._router, mix.topics, batch, senders)
             return
         if isinstance(mix, WideRead):
             batch = mix.widened(batch)
@@ -335,16 +347,3 @@ class Dispatcher:
             batch.offset = self._store.next_offset
         if topic.groups or topic.behind:
             self._router.route(topic, batch)
-
-
-class DispatcherMaker(Protocol):
-    """Makes the dispatcher of a broker, as the class does."""
-
-    def __call__(
-        self,
-        topics: TopicRegistry,
-        store: IStore,
-        router: Router,
-        timestamp: Callable[[], int],
-        run_id: int,
-    ) -> Dispatcher: ...

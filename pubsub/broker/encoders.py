@@ -43,6 +43,12 @@ class BatchEncoder(Protocol):
     def stamp(self, batch: Batch) -> bytes:
         """Return the variable bytes of the frames of ``batch``."""
 
+    def frames_with(self, stamp: bytes) -> FrameEncoder:
+        """Return what writes the frames of the only topic with this ``stamp``.
+
+        Only if there is a ``writer``.
+        """
+
     def encode(self, batch: Batch) -> tuple[bytes, int]:
         """Return whole frames, in order, and the number of messages in them.
 
@@ -129,6 +135,16 @@ def _heads_of(encoding: HeadEncoding) -> tuple[Head, ...]:
     return encoding.heads
 
 
+@lru_cache(maxsize=1024)
+def _stamped(encoding: HeadEncoding, stamp: bytes) -> FrameEncoder:
+    """Return what writes the frames of ``encoding`` with this ``stamp``; a gateway repeats both."""
+    at, stop = encoding.variable_at, encoding.variable_at + len(stamp)
+    heads = [
+        head._replace(data=head.data[:at] + stamp + head.data[stop:]) for head in encoding.heads
+    ]
+    return FrameEncoder([tuple(heads)])
+
+
 class _Encoder:
     """The base of encoders: the limits of the ``given`` encodings of ``number`` topics."""
 
@@ -151,6 +167,9 @@ class _Encoder:
     def stamp(self, batch: Batch) -> bytes:
         return b""
 
+    def frames_with(self, stamp: bytes) -> FrameEncoder:
+        raise NotImplementedError
+
 
 class _HeadEncoder(_Encoder):
     """A step of the kernel for each message. If there is one index, ``heads`` are those of it."""
@@ -169,6 +188,10 @@ class _HeadEncoder(_Encoder):
 
     def stamp(self, batch: Batch) -> bytes:
         return b"" if self._variable is None else self._variable(batch)
+
+    def frames_with(self, stamp: bytes) -> FrameEncoder:
+        (encoding,) = self._given.values()
+        return _stamped(encoding, stamp)  # type: ignore[arg-type]
 
     def encode(self, batch: Batch) -> tuple[bytes, int]:
         if self._variable is None:

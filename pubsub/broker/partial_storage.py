@@ -17,18 +17,22 @@ if TYPE_CHECKING:
     from pubsub.broker.mixed_topics import MixedTopics
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import IStore
+    from pubsub.kernel import Senders
 
 
-def append_stored(store: IStore, mix: MixedTopics, batch: Batch) -> None:
+def append_stored(
+    store: IStore, mix: MixedTopics, batch: Batch, senders: Senders | None = None
+) -> None:
     """Append the messages of ``batch``, of the topics of ``mix``, that are stored.
 
-    Raises HistoryUnavailable; nothing is stored in that case.
+    Messages of several ``senders`` are all stored or none of them. Raises HistoryUnavailable;
+    nothing is stored in that case.
     """
     topics = mix.topics
     batch.offset = store.next_offset
     if mix.uniform or mix.stored_alike:
         if topics[0].durability:
-            store.append(batch)
+            store.append(batch, senders)
     else:
         _append_rows(store, topics, batch)
 

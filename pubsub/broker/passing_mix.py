@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
     from pubsub.broker.router import Router
     from pubsub.broker.topics import Topic
+    from pubsub.kernel import Senders
 
 # Topics, and subscriptions to them, at most: all of them are looked at in one tick.
 _TOPICS, _SUBSCRIPTIONS = 2_000, 10_000
@@ -31,12 +32,25 @@ class PassingMix(MixedTopics):
     def __init__(self, topics: Sequence[Topic]) -> None:
         super().__init__(tuple(topics), tuple([topic.name for topic in topics]))
 
-    def publish(self, router: Router, batch: Batch) -> None:
-        """Count and route the messages of ``batch``."""
-        topics, timestamp = self.topics, batch.timestamp
-        for index, count, nbytes in batch.columns.totals():
-            topics[index].count(count, nbytes, timestamp)
-        route_gathered(router, topics, batch)
+
+def publish_passing(
+    router: Router, topics: Sequence[Topic], batch: Batch, senders: Senders | None = None
+) -> None:
+    """Count and route the messages of ``batch``, which are of ``senders``; see ``route_gathered``.
+
+    ``topics`` has the topic of each index.
+    """
+    timestamp = batch.timestamp
+    for index, count, nbytes in batch.columns.totals():
+        topics[index].count(count, nbytes, timestamp)
+    route_gathered(router, topics, batch, senders)
+
+
+def fits_in_tick(router: Router, topics: Sequence[Topic]) -> bool:
+    """Return whether messages of ``topics`` may be routed in this tick, rather than in slices."""
+    if router.waiting or len(topics) > _TOPICS:
+        return False
+    return sum([len(one) for topic in topics for one in topic.groups.values()]) <= _SUBSCRIPTIONS
 
 
 def passing_mix(router: Router, topics: Sequence[Topic]) -> PassingMix | None:
@@ -44,7 +58,6 @@ def passing_mix(router: Router, topics: Sequence[Topic]) -> PassingMix | None:
 
     That is so if a topic is there twice, or if the work has to be done in slices.
     """
-    if router.waiting or len(topics) > _TOPICS or len(set(topics)) < len(topics):
+    if len(set(topics)) < len(topics) or not fits_in_tick(router, topics):
         return None
-    subscriptions = sum([len(group) for topic in topics for group in topic.groups.values()])
-    return None if subscriptions > _SUBSCRIPTIONS else PassingMix(topics)
+    return PassingMix(topics)

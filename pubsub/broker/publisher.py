@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from pubsub.broker.topics import Topic
     from pubsub.broker.traffic import Traffic
     from pubsub.interfaces import IStore
-    from pubsub.kernel import Columns, HeadTable
+    from pubsub.kernel import Columns, HeadTable, Senders
 
 
 def publish_mix(
     dispatcher: Dispatcher,
     mix: ReadMix,
     columns: Columns,
-    sender: bytes,
+    sender: bytes | Senders,
     protocol: str,
     limiters: Sequence[RateLimiter],
     headers: Sequence[Headers] | None = None,
@@ -37,10 +37,10 @@ def publish_mix(
     """Publish messages of the topics of ``mix``, which the client may publish to, at once.
 
     Returns None, and has published nothing, if the ``limiters`` do not admit all messages, if the
-    history is not available, or if some of the topics are stored and others are not where these
-    cannot be published together.
+    history is not available, or if the messages cannot be published together (see
+    ``Dispatcher.takes``).
     """
-    if not mix.uniform and not mix.stored_alike and not dispatcher.stores_parts:
+    if not dispatcher.takes(mix, sender):
         return None
     for limiter in limiters:
         if limiter.admissible(columns, sender, headers) < columns.count:
@@ -241,20 +241,26 @@ class Publisher(PublisherTally):
         return heads.put_alike(data, gathering.queue, self)
 
     def publish_mixed(
-        self, mix: ReadMix, columns: Columns, sender: bytes | None = None
+        self, mix: ReadMix, columns: Columns, sender: bytes | Senders | None = None
     ) -> Batch | None:
         """Publish messages of several topics at once if nothing requires to look at each of them.
 
         Returns None, and has published nothing, if a topic may not be published to, or for the
         reasons of ``publish_mix``: then the messages are to be published one topic after another,
-        in their order. This broker hosts all of the topics.
+        in their order. This broker hosts all of the topics. ``sender`` replaces the connection's
+        own.
         """
-        rules, connection = self._rules, self._connection
-        if connection is None or not self.access.may_publish_all(mix.names, mix.lasts):
+        if not self.access.may_publish_all(mix.names, mix.lasts):
             return None
-        if sender is None:
-            sender = self.sender
-        if len(sender) > MAX_SENDER:
+        return self.publish_permitted(mix, columns, self.sender if sender is None else sender)
+
+    def publish_permitted(
+        self, mix: ReadMix, columns: Columns, sender: bytes | Senders
+    ) -> Batch | None:
+        """Do as ``publish_mixed``, for topics that the messages are known to be permitted to."""
+        rules, connection = self._rules, self._connection
+        longest = len(sender) if isinstance(sender, bytes) else max(map(len, sender[1]))
+        if connection is None or longest > MAX_SENDER:
             return None
         batch = publish_mix(
             self._dispatcher, mix, columns, sender, rules.protocol, self._limiters, publisher=self

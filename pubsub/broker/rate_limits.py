@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pubsub.broker.batch import Headers, message_sizes, messages_nbytes
-from pubsub.kernel import Columns
+from pubsub.kernel import Columns, Senders
 
 
 class TokenBucket:
@@ -67,7 +67,10 @@ class RateLimiter:
         self._bytes = TokenBucket(rate.bytes, clock) if rate.bytes else None
 
     def admissible(
-        self, columns: Columns, sender: bytes = b"", headers: Sequence[Headers] | None = None
+        self,
+        columns: Columns,
+        sender: bytes | Senders = b"",
+        headers: Sequence[Headers] | None = None,
     ) -> int:
         """Return how many messages, from the first on, may pass now; takes nothing."""
         return self._admitted(columns, sender, headers, TokenBucket.available)
@@ -82,7 +85,7 @@ class RateLimiter:
     def _admitted(
         self,
         columns: Columns,
-        sender: bytes,
+        sender: bytes | Senders,
         headers: Sequence[Headers] | None,
         tokens: Callable[[TokenBucket], float],
     ) -> int:

@@ -19,8 +19,8 @@ from pubsub.broker.access_table import AccessTable
 from pubsub.broker.audit import AuditLog
 from pubsub.broker.broker_objects import BrokerObjects, KeptObjects
 from pubsub.broker.connection_marks import make_marks
-from pubsub.broker.core import BrokerCore
-from pubsub.broker.dispatcher import Dispatcher, DispatcherMaker
+from pubsub.broker.core import BrokerCore, DispatcherMaker
+from pubsub.broker.dispatcher import Dispatcher
 from pubsub.broker.drainage import Drainage, report_failure
 from pubsub.broker.durability import DurabilityRules
 from pubsub.broker.events import Events

@@ -14,7 +14,8 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from pubsub.broker.audit import AuditLog
-from pubsub.broker.dispatcher import Dispatcher, DispatcherMaker
+from pubsub.broker.core import DispatcherMaker
+from pubsub.broker.dispatcher import Dispatcher
 from pubsub.broker.durability import DurabilityRules
 from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.passwords import PasswordVerifier

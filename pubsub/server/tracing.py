@@ -116,7 +116,7 @@ class TracedDispatcher(Dispatcher):
         self,
         mix: ReadMix,
         columns: Columns,
-        sender: bytes,
+        sender: bytes | Senders,
         protocol: str,
         headers: Sequence[Headers] | None = None,
         publisher: PublisherTally | None = None,

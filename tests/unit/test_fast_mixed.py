@@ -186,7 +186,12 @@ class ProofTests(MixedCase):
 
     def test_several_senders(self) -> None:
         fast, _ = self.start()
-        assert self.proofs(fast).find([SOURCES[0], Source.of(OWNER, SPORT)]) is None
+        one = self.proofs(fast).find(SOURCES)
+        several = self.proofs(fast).find([SOURCES[0], Source.of(OWNER, SPORT)])
+        assert one is not None
+        assert one.each == ()
+        assert several is not None
+        assert [token.subject for token in several.each] == ["eve", "ada"]
 
     def test_a_token_without_the_permission_or_the_key(self) -> None:
         fast, _ = self.start()

@@ -22,6 +22,10 @@ PAYLOADS = [b"%d" % number + b"." * (number % 7 * 50) for number in range(COUNT)
 class TurnTests(SynchronousTestCase):
     """A read in which something requires to look at each topic"""
 
+    def with_other_brokers(self) -> None:
+        """Have messages published as if there were other brokers, which know one sender a batch."""
+        self.patch(Dispatcher, "stores_parts", False)  # type: ignore[no-untyped-call]
+
     def received(self, broker: House, client: Client, sent: list[bytes], reader: Client) -> bytes:
         """Return what the reader receives of one read, to which there are no replies."""
         client.stream.feed(b"".join(sent)[:-1])
@@ -37,6 +41,7 @@ class TurnTests(SynchronousTestCase):
         return received
 
     def test_spot_with_two_origins(self) -> None:
+        self.with_other_brokers()
         broker = house(max_message=1000)
         reader = join(broker, b"DEALER", subscribe(b"a"), subscribe(b"b"))
         client = join(broker)
@@ -63,14 +68,14 @@ class TurnTests(SynchronousTestCase):
         client.send(cafe_wire.publish(1, b"0") + cafe_wire.publish(2, b"0"))
         reader.take()
         broker.broker.topics.named("cafe/2").set_durability(Durability.NONE)
-        # As if there were other brokers.
-        self.patch(Dispatcher, "stores_parts", False)  # type: ignore[no-untyped-call]
+        self.with_other_brokers()
         sent = [
             cafe_wire.publish(number % 2 + 1, payload) for number, payload in enumerate(PAYLOADS)
         ]
         assert cafe_wire.payloads(self.received(broker, client, sent, reader)) == PAYLOADS
 
     def test_fast_with_two_subjects(self) -> None:
+        self.with_other_brokers()
         broker = Fast(self)
         broker.owner()
         reader = broker.reader(READER)
@@ -84,6 +89,7 @@ class TurnTests(SynchronousTestCase):
         assert self.received(broker, client, sent, reader) == expected
 
     def test_nsd_with_two_senders(self) -> None:
+        self.with_other_brokers()
         broker = Nsd()
         client = broker.connect("nsd")
         client.send(nsd_lines.open_("a"))

@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pubsub.broker.frame_turns import RUNS
-from pubsub.broker.identity import token_identity
 from pubsub.broker.queue_key_limit import MAX_KEY
+from pubsub.broker.senders import sender_of
 from pubsub.broker.topic_names import fnv1a32, topic_name
 from pubsub.broker.verification_throttle import VerificationThrottle
 from pubsub.errors import (
@@ -41,6 +41,7 @@ from pubsub.protocols.fast.codec import (
     needed,
     token_of,
 )
+from pubsub.protocols.fast.holder_rights import HolderRights
 from pubsub.protocols.fast.message_heads import Source
 from pubsub.protocols.fast.refusals import code_of
 from pubsub.protocols.fast.subscriptions import Subscriptions
@@ -50,7 +51,6 @@ from pubsub.wire.pending_change import PendingChange
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
-    from pubsub.broker.access import AccessRules
     from pubsub.broker.listener import Listener
     from pubsub.broker.tokens import Token
     from pubsub.broker.topics import KeyChange, Topic
@@ -68,8 +68,6 @@ class FastConnection(Connection):
     _subscriptions: Subscriptions | None = None
     # Of the last messages, if they were published soon and no other packet has come since.
     _proof: Proof | None = None
-    # The holder of the last messages' token, whose rights the publisher has.
-    _holder: tuple[str, str] | None = None
     owned: set[Topic] | None = None
     """The exclusive topics that end with this connection (see ``TopicOwnership``)."""
 
@@ -77,6 +75,7 @@ class FastConnection(Connection):
         super().__init__(listener)
         self._shared = shared
         self._publisher = listener.publisher(self, b"")
+        self._rights = HolderRights(self)
         self._throttle = VerificationThrottle(listener.verifications, listener.frame_turns.count)
 
     # Input
@@ -174,16 +173,21 @@ class FastConnection(Connection):
         mixed = None if proof is None else self._shared.mixes.find(columns)
         if proof is None or mixed is None:
             return False
-        self._publish_with(proof.token)
-        sender = proof.token.subject.encode()
-        return self._publisher.publish_mixed(*mixed, sender=sender) is not None
+        if not proof.each:
+            self._rights.publish_with(self._publisher, proof.token)
+            sender = proof.token.subject.encode()
+            return self._publisher.publish_mixed(*mixed, sender=sender) is not None
+        if not self._rights.may_publish(proof, columns.addresses):
+            return False
+        senders = sender_of(columns, [token.subject.encode() for token in proof.each])
+        return self._publisher.publish_permitted(*mixed, senders) is not None
 
     def _publish(self, source: Source, columns: Columns) -> None:
         """Publish messages of one source; each message refused gets an ERROR of its own."""
         count = columns.count
         try:
             token, topic = self._authorized(source.token, source.topic_id, "publish")
-            self._publish_with(token)
+            self._rights.publish_with(self._publisher, token)
             sender = token.subject.encode()
             if self.listener.router.gathers and self._publisher.publish_soon(
                 topic, columns, sender
@@ -223,16 +227,6 @@ class FastConnection(Connection):
         self._throttle.succeeded()
         return token
 
-    def _access_with(self, token: Token) -> AccessRules:
-        """Return the rights of ``token``: each request has an identity of its own."""
-        return self.listener.access_for(token_identity(token, self.identity.host))
-
-    def _publish_with(self, token: Token) -> None:
-        """Give the publisher the rights of ``token``, which are looked up for a new holder."""
-        if token.holder != self._holder:
-            self._holder = token.holder
-            self._publisher.access = self._access_with(token)
-
     def _authorized(self, raw: bytes, topic_id: int, permission: str | None) -> tuple[Token, Topic]:
         """Return the token and the topic of a request; raises Refused (fast §5.2)."""
         token = self._token(raw)
@@ -255,20 +249,20 @@ class FastConnection(Connection):
         name = topic_name(packet.name)
         if packet.flags & ~(DURABLE | EXCLUSIVE):
             raise InvalidRequest("flags")
-        self._access_with(token).check_create(name)
+        self._rights.of(token).check_create(name)
         done = self._shared.ownership.request(name, token, self, packet.flags)
         self._await(packet, fnv1a32(packet.name), done)
 
     def _subscribe(self, packet: Subscribe) -> None:
         token, topic = self._authorized(packet.token, packet.topic_id, "subscribe")
-        self._access_with(token).check_subscribe(topic.name)
+        self._rights.of(token).check_subscribe(topic.name)
         if not self._shared.ownership.may_read(topic, self):
             raise MissingPermission("the topic is exclusive")
         if self._subscriptions is None:
             self._subscriptions = Subscriptions(
                 self.listener,
                 self.open_outbox(),
-                self._access_with,
+                self._rights.of,
                 self._subscription_ended,
                 self._key_updated,
             )
@@ -284,7 +278,7 @@ class FastConnection(Connection):
         if not packet.fits:
             # The topic would become unusable.
             raise InvalidRequest(f"a queue key is text of 1 to {MAX_KEY} bytes")
-        self._access_with(token).check("rotate", topic.name)
+        self._rights.of(token).check("rotate", topic.name)
         keys, sharing = self.listener.queue_keys, self.listener.topic_lifecycle.sharing
         agreed = sharing is not None
         rotate = partial(keys.rotate, topic, packet.key, token.subject, self.label, agreed)

@@ -28,13 +28,17 @@ _SOURCE_BYTES, _PROOF_BYTES, _MAX_BYTES = 150, 550, 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proof:
-    """``token`` and those like it hold from ``begins`` to before ``ends``, for these versions."""
+    """``token`` and those like it hold from ``begins`` to before ``ends``, for these versions.
+
+    ``each`` has the token of each source if they have several holders, and is empty otherwise.
+    """
 
     token: Token
     begins: float
     ends: float
     tokens: int
     keys: int
+    each: tuple[Token, ...] = ()
 
 
 class Proofs:
@@ -62,10 +66,9 @@ class Proofs:
         )
 
     def find(self, sources: Sequence[Source]) -> Proof | None:
-        """Return a proof whose token stands for those of all ``sources``, of one holder.
+        """Return the proof of all ``sources``.
 
-        None if some messages are to be refused, if a token has not been verified before, or if
-        there are several holders.
+        None if some messages are to be refused, or if a token has not been verified before.
         """
         key = tuple(sources)
         proof = self._proofs.get(key)
@@ -90,27 +93,28 @@ class Proofs:
         if versions != self._versions:
             self._account.clear()
             self._versions = versions
-        found: set[Proof | None] = set(map(self._by_source.get, sources))
-        if not all(each and each.begins <= now < each.ends for each in found):
+        found: list[Proof | None] = list(map(self._by_source.get, sources))
+        if not all(each and each.begins <= now < each.ends for each in set(found)):
             found = self._prove_each(sources, now)
         proofs = [each for each in found if each is not None]
         if len(proofs) < len(found):
             return None
-        first = proofs[0]
-        if len(proofs) == 1:
+        first, different = proofs[0], set(proofs)
+        if len(different) == 1:
             return first
-        if any(each.token.holder != first.token.holder for each in proofs):
-            return None
-        return Proof(first.token, now, min([each.ends for each in proofs]), *versions)
+        ends = min([each.ends for each in different])
+        is_one = all(each.token.holder == first.token.holder for each in different)
+        tokens = () if is_one else tuple([each.token for each in proofs])
+        return Proof(first.token, now, ends, *versions, tokens)
 
-    def _prove_each(self, sources: Sequence[Source], now: float) -> set[Proof | None]:
-        """Return the proofs of all sources; None is one of them if a source has none."""
-        found: set[Proof | None] = set()
+    def _prove_each(self, sources: Sequence[Source], now: float) -> list[Proof | None]:
+        """Return the proof of each source; the last one is None if a source has none."""
+        found: list[Proof | None] = []
         for source in sources:
             each = self._by_source.get(source)
             if each is None or not each.begins <= now < each.ends:
                 each = self._prove_one(source, now)
-            found.add(each)
+            found.append(each)
             if each is None:
                 break
         return found

@@ -9,6 +9,7 @@ from twisted.internet.defer import ensureDeferred
 
 from pubsub.broker.durability import Durability
 from pubsub.broker.frame_turns import TURN_BYTES, publish_runs
+from pubsub.broker.senders import sender_of
 from pubsub.errors import RateLimited, Refused
 from pubsub.kernel import Columns, TextTable
 from pubsub.protocols.nsd.codec import (
@@ -147,13 +148,13 @@ class NsdConnection(Connection):
         return columns.end
 
     def _publish_mixed(self, columns: Columns) -> bool:
-        """Publish messages of one sender to several channels; False if that is not possible."""
-        first = columns.addresses[0]
-        for identity, sender, extra in columns.addresses:
-            if extra or sender != first.sender or not self._identities.opened(identity):
+        """Publish messages of several sources at once; False if that is not possible."""
+        for identity, _, extra in columns.addresses:
+            if extra or not self._identities.opened(identity):
                 return False
         mixed = self._publishes.mixes.find(columns)
-        if mixed is None or self._publisher.publish_mixed(*mixed, sender=first.sender) is None:
+        sender = sender_of(columns, [source.sender for source in columns.addresses])
+        if mixed is None or self._publisher.publish_mixed(*mixed, sender=sender) is None:
             return False
         count = columns.count
         durability = max([topic.durability for topic in mixed[0].topics])

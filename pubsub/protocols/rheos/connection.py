@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pubsub.broker.durability import Durability
 from pubsub.broker.frame_turns import RUNS, TURN_BYTES
+from pubsub.broker.senders import sender_of
 from pubsub.broker.topic_names import topic_name
 from pubsub.errors import LimitReached, RateLimited, Refused, TopicExists
 from pubsub.kernel import Columns
@@ -224,7 +225,7 @@ class RheosConnection(Connection):
         Returns the bytes of the requests that were handled if others are to be served before the
         rest, and None if all were.
         """
-        if len(ids) == 1 and self._publish_at_once(columns, next(iter(ids)), replies):
+        if self._publish_at_once(columns, ids, replies):
             return None
         done = 0
         for number, (_index, run) in enumerate(columns.runs(), 1):
@@ -235,20 +236,24 @@ class RheosConnection(Connection):
                 return done
         return None
 
-    def _publish_at_once(self, columns: Columns, client_id: bytes, replies: Acks) -> bool:
-        """Publish messages of one client to several topics; False if that is not possible."""
+    def _publish_at_once(self, columns: Columns, ids: set[bytes], replies: Acks) -> bool:
+        """Publish messages of these clients at once; False if that is not possible."""
         mixed = self._shared.mixes.find(columns)
-        client = None if mixed is None else self._destination.clients.get(client_id)
-        if mixed is None or client is None or self._publisher is None:
+        found = [self._destination.clients.get(client_id) for client_id in ids]
+        clients = [client for client in found if client is not None]
+        if mixed is None or self._publisher is None or len(clients) < len(found):
             return False
         mix = mixed[0]
         # A client does not receive its own messages (rheos §5.4).
-        if not client.topics.keys().isdisjoint(mix.topics):
+        subscribed = [client.topics for client in clients if client.topics]
+        if not all(topics.keys().isdisjoint(mix.topics) for topics in subscribed):
             return False
-        batch = self._publisher.publish_mixed(*mixed, sender=client.sender)
+        senders = {client.id: client.sender for client in clients}
+        sender = sender_of(columns, [senders[source.client_id] for source in columns.addresses])
+        batch = self._publisher.publish_mixed(*mixed, sender=sender)
         if batch is None:
             return False
-        self._latest = client.id
+        self._latest = columns.addresses[-1].client_id
         replies.accepted(batch.sequence, batch.count, mix.durability)
         return True
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from pubsub.broker.frame_turns import publish_runs
 from pubsub.broker.identity import CURVE, PASSWORD
+from pubsub.broker.senders import sender_of
 from pubsub.errors import RateLimited, Refused, TopicUnreachable
 from pubsub.protocols.spot.broker_commands import Confirm, Read, decode_broker_command
 from pubsub.protocols.spot.commands import (
@@ -96,12 +97,14 @@ class XSubSide(RoleDefaults):
         self._publish(columns.addresses[0], columns)
 
     def _publish_mixed(self, columns: Columns) -> bool:
-        """Publish messages of one origin to several topics; False if that is not possible."""
-        origins = {publication.origin for publication in columns.addresses}
-        mixed = self._mixes.find(columns) if len(origins) == 1 else None
+        """Publish messages of several publications at once; False if that is not possible."""
+        mixed = self._mixes.find(columns)
         if mixed is None:
             return False
-        if self._publisher.publish_mixed(*mixed, sender=origins.pop()) is None:
+        sender = self._publisher.sender
+        origins = [publication.origin for publication in columns.addresses]
+        by_index = [sender if origin is None else origin for origin in origins]
+        if self._publisher.publish_mixed(*mixed, sender=sender_of(columns, by_index)) is None:
             return False
         if self._confirmations is not None:
             self._confirmations.accepted(columns.count, mixed[0].topics)

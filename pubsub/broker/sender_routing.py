@@ -1,0 +1,100 @@
+"""The routing of messages of several senders to subscribers whose frames depend on the sender.
+
+Consecutive messages of one sender would be a batch each. Instead, a topic and a sender together
+have an index, and frames of their own: so the messages are encoded at once.
+"""
+
+from __future__ import annotations
+
+from array import array
+from copy import copy
+from typing import TYPE_CHECKING
+
+from pubsub.broker.audience import Share
+from pubsub.broker.gathered_audience import GatheredAudience, disjoint
+from pubsub.broker.senders import sender_of_each
+from pubsub.kernel import Columns, FrameEncoder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pubsub.broker.batch import Batch
+    from pubsub.broker.gathered_audience import ByTargets, Groups
+    from pubsub.broker.router import Router
+    from pubsub.broker.topics import Topic
+    from pubsub.kernel import Senders
+
+_Pairs = dict[tuple[int, bytes], int]
+"""The indexes of topics and senders together, by the index of the topic and the sender."""
+
+
+def route_by_sender(
+    router: Router, topics: Sequence[Topic], batch: Batch, senders: Senders, groups: Groups
+) -> None:
+    """Route ``batch``, whose messages are of ``senders``, to ``groups`` of its topics."""
+    with_frames = [one for one in groups if one[1].encoder.writer is not None]
+    others = [one for one in groups if one[1].encoder.writer is None]
+    if with_frames:
+        pairs, columns = _paired(batch.columns, senders)
+        found = disjoint(_by_targets(batch, with_frames, pairs), len(senders[1]))
+        if found is None:
+            others = groups
+        else:
+            _route_pairs(router, topics, batch, pairs, columns, found)
+    if others:
+        _route_runs(router, topics, batch, senders, others)
+
+
+def _paired(columns: Columns, senders: Senders) -> tuple[_Pairs, Columns]:
+    """Return the indexes of topics and senders, and the messages with these indexes."""
+    pairs: _Pairs = {}
+    found = zip(columns.indexes(), sender_of_each(senders), strict=True)
+    indexes = array("I", [pairs.setdefault(pair, len(pairs)) for pair in found])
+    data, sizes, _ = columns.pack()
+    return pairs, Columns.unpack(data, sizes, indexes.tobytes())
+
+
+def _by_targets(batch: Batch, groups: Groups, pairs: _Pairs) -> ByTargets:
+    """Return the encoders of the subscribers of ``groups`` by their outboxes."""
+    by_topic: dict[int, list[tuple[bytes, int]]] = {}
+    for (index, sender), number in pairs.items():
+        by_topic.setdefault(index, []).append((sender, number))
+    together: ByTargets = {}
+    one = copy(batch)
+    for index, group in groups:
+        encoder = group.encoder
+        frames = together.setdefault(group.targets, (encoder, {}))[1]
+        for sender, number in by_topic.get(index, ()):
+            one.sender = sender
+            frames[number] = encoder.frames_with(encoder.stamp(one))
+    return together
+
+
+def _route_pairs(
+    router: Router,
+    topics: Sequence[Topic],
+    batch: Batch,
+    pairs: _Pairs,
+    columns: Columns,
+    together: ByTargets,
+) -> None:
+    indexes = batch.columns.words(of_indexes=True)
+    topic_of = [index for index, _ in pairs]
+    for targets, (_, frames) in together.items():
+        data, count = FrameEncoder.encode_each(frames, columns, b"")
+        share = Share(topics, indexes, frozenset([topic_of[number] for number in frames]))
+        router.add(GatheredAudience(targets), data, count, batch.offset, share)
+
+
+def _route_runs(
+    router: Router, topics: Sequence[Topic], batch: Batch, senders: Senders, groups: Groups
+) -> None:
+    """Route consecutive messages of each topic and sender to ``groups``."""
+    by_topic: dict[int, Groups] = {}
+    for one in groups:
+        by_topic.setdefault(one[0], []).append(one)
+    for part in batch.by_sender(senders):
+        for index, run in part.runs():
+            for _, group in by_topic.get(index, ()):
+                router.collect(group, run, topics[index])
+    router.flush_soon()
