@@ -26,6 +26,7 @@ from tests.bench.rows import Row, chosen, live_rows
 from tests.bench.throughput import measure_throughput
 from tests.bench.traffic_clients import ListReceiver, Receiver, Sender
 from tests.bench.wires import WIRES, Wire, traits_of
+from tests.bench.wires.gateways import GATEWAYS
 
 WARM_UP_SECONDS = 0.5
 # Some protocols do not confirm subscriptions.
@@ -174,6 +175,11 @@ def main() -> int:
     add("--seconds", type=float, default=5.0)
     add("--window", type=int, default=WINDOW, help="batches in flight of a publisher (default: 4)")
     add("--broker-options", type=shlex.split, default=["--store", "memory"])
+    add(
+        "--gateway",
+        action="store_true",
+        help="the messages of each topic have a sender of their own, over the same connection",
+    )
     add("--rows", action="append", default=[], metavar="TEXT",
         help="only rows whose name contains this text; may be repeated")  # fmt: skip
     options = parser.parse_args()
@@ -183,7 +189,10 @@ def main() -> int:
     os.sched_setaffinity(0, {1})
     print("| | M deliveries per CPU second |\n| --- | ---: |")
     failed = 0
-    wire = WIRES[options.wire]
+    wires = GATEWAYS if options.gateway else WIRES
+    if options.wire not in wires:
+        parser.error(f"the messages of a connection of {options.wire} have one sender")
+    wire = wires[options.wire]
     for row in rows:
         with twistd_broker(options.twistd, wire, options.broker_options, 0) as broker:
             try:

@@ -75,7 +75,7 @@ class FastConnection(Connection):
         super().__init__(listener)
         self._shared = shared
         self._publisher = listener.publisher(self, b"")
-        self._rights = HolderRights(self)
+        self._rights = HolderRights(self, shared.permitted)
         self._throttle = VerificationThrottle(listener.verifications, listener.frame_turns.count)
 
     # Input

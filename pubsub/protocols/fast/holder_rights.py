@@ -9,6 +9,7 @@ from pubsub.broker.identity import token_identity
 
 if TYPE_CHECKING:
     from pubsub.broker.access import AccessRules
+    from pubsub.broker.listener import Listener
     from pubsub.broker.publisher import Publisher
     from pubsub.broker.tokens import Token
     from pubsub.protocols.fast.message_heads import Source
@@ -16,16 +17,44 @@ if TYPE_CHECKING:
     from pubsub.wire.connection import Connection
 
 
+# Estimated bytes of a source that is remembered, and of all of them, for the memory budget.
+_SOURCE_BYTES, _MAX_BYTES = 400, 16 * 1024 * 1024
+
+
+class PermittedSources:
+    """The sources of one listener whose tokens' holders may publish, by the host of the client.
+
+    They are remembered until the rules change.
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._version: object = None
+        self._by_host: dict[str, set[Source]] = {}
+        self._account = listener.memory.cache(_MAX_BYTES, self._by_host.clear)
+
+    def at(self, host: str) -> set[Source] | frozenset[Source]:
+        """Return the sources of clients at ``host``."""
+        version = self._listener.access_version
+        if version != self._version:
+            self._version = version
+            self._account.clear()
+        return self._by_host.get(host, frozenset())
+
+    def add(self, host: str, sources: Sequence[Source]) -> None:
+        """Remember ``sources``, which are not there yet."""
+        self._by_host.setdefault(host, set()).update(sources)
+        self._account.charge(len(sources) * _SOURCE_BYTES)
+
+
 class HolderRights:
     """The rights of holders on ``connection``: each request has an identity of its own."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, permitted: PermittedSources) -> None:
         self._connection = connection
+        self._permitted = permitted
         # The holder of the last messages' token, whose rights the publisher has.
         self._holder: tuple[str, str] | None = None
-        # The last proof whose holders may publish, and the version of the rules for which that is
-        # so: most gateways send their messages in the same order again.
-        self._permitted: tuple[Proof, object] | None = None
 
     def of(self, token: Token) -> AccessRules:
         """Return the rights of the holder of ``token``."""
@@ -43,16 +72,16 @@ class HolderRights:
 
         The topics exist.
         """
-        listener = self._connection.listener
-        permitted = proof, listener.access_version
-        if permitted == self._permitted:
+        host = self._connection.identity.host
+        permitted = self._permitted.at(host)
+        if permitted.issuperset(sources):
             return True
-        rights: dict[tuple[str, str], AccessRules] = {}
+        found = []
+        topics = self._connection.listener.topics
         for source, token in zip(sources, proof.each, strict=True):
-            access = rights.get(token.holder)
-            if access is None:
-                access = rights[token.holder] = self.of(token)
-            if not access.may_publish(listener.topics.by_id(source.topic_id).name):
-                return False
-        self._permitted = permitted
+            if source not in permitted:
+                if not self.of(token).may_publish(topics.by_id(source.topic_id).name):
+                    return False
+                found.append(source)
+        self._permitted.add(host, found)
         return True

@@ -9,6 +9,7 @@ from twisted.logger import Logger
 from pubsub.broker.address_mixes import AddressMixes
 from pubsub.errors import TopicNotFound
 from pubsub.kernel import HeadTable
+from pubsub.protocols.fast.holder_rights import PermittedSources
 from pubsub.protocols.fast.message_heads import Source, learn_publish
 from pubsub.protocols.fast.ownership import TopicOwnership
 from pubsub.protocols.fast.read_proofs import Proofs
@@ -34,6 +35,7 @@ class ListenerState:
         self.max_payload: int = listener.settings["max-payload"]
         self.mixes = AddressMixes(listener, self._topic_of)
         self.proofs = Proofs(listener)
+        self.permitted = PermittedSources(listener)
         self.heads = KnownHeads(
             self._learn,
             listener.memory,

@@ -25,7 +25,7 @@ def _base64(data: bytes) -> bytes:
     return urlsafe_b64encode(data).rstrip(b"=")
 
 
-def _token(client: str) -> bytes:
+def token(client: str) -> bytes:
     """Return a token of typical length: subject, queue key, two permissions and an expiry."""
     claims = {"sub": client, "queue_key": "bench-key", "permissions": ["publish", "subscribe"]}
     header = {"alg": "HS256", "typ": "JWT"}
@@ -35,7 +35,7 @@ def _token(client: str) -> bytes:
     return signed + b"." + _base64(hmac.digest(SECRET, signed, "sha256"))
 
 
-TOKEN = _token("bench-publisher")
+TOKEN = token("bench-publisher")
 
 
 class FastWire:
@@ -49,9 +49,9 @@ class FastWire:
         return _create(TOKEN, topics) + _finish(TOKEN)
 
     def subscriber_hello(self, topics: Sequence[int], client: str) -> bytes:
-        token = _token(client)
-        subscribe = b"".join(_head(SUBSCRIBE, token) + _id(topic) for topic in topics)
-        return _create(token, topics) + subscribe + _finish(token)
+        own = token(client)
+        subscribe = b"".join(_head(SUBSCRIBE, own) + _id(topic) for topic in topics)
+        return _create(own, topics) + subscribe + _finish(own)
 
     def welcomed(self, answer: bytes, topics: int = 1) -> bool:
         if DONE.startswith(answer) and len(answer) < len(DONE):
@@ -61,12 +61,17 @@ class FastWire:
         return True
 
     def publication(self, topic: int, payload: int) -> Frame:
-        before = _head(PUBLISH, TOKEN) + _id(topic) + payload.to_bytes(4, "big")
-        return Frame(before, payload, fixed=len(before))
+        return fast_publication(TOKEN, topic, payload)
 
     def delivery(self, topic: int, payload: int) -> Frame:
         before = bytes([MESSAGE]) + _id(topic) + payload.to_bytes(4, "big")
         return Frame(before, payload, fixed=len(before))
+
+
+def fast_publication(own: bytes, topic: int, payload: int) -> Frame:
+    """Return the frame of one message that is published with this token."""
+    before = _head(PUBLISH, own) + _id(topic) + payload.to_bytes(4, "big")
+    return Frame(before, payload, fixed=len(before))
 
 
 def _head(kind: int, token: bytes) -> bytes:

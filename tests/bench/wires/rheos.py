@@ -38,7 +38,7 @@ class RheosWire:
         return b"".join(request(CREATE, PUBLISHER, name) for name in (*names, *names[1:], client))
 
     def subscriber_hello(self, topics: Sequence[int], client: str) -> bytes:
-        me = _client_id(client)
+        me = client_id(client)
         return b"".join(
             request(opcode, me, _name(topic)) for opcode in (CREATE, SUBSCRIBE) for topic in topics
         )
@@ -52,8 +52,7 @@ class RheosWire:
         return True
 
     def publication(self, topic: int, payload: int) -> Frame:
-        before = request(PUBLISH, PUBLISHER, _name(topic), bytes(payload))[:-payload]
-        return Frame(before, payload, fixed=len(before), answer=ACKNOWLEDGMENT)
+        return publish_request(PUBLISHER, topic, payload)
 
     def delivery(self, topic: int, payload: int) -> Frame:
         before = RESPONSE_HEADER.pack(RESPONSE_HEADER.size, payload, PUBLISHER)
@@ -67,12 +66,19 @@ def request(opcode: int, client: bytes, topic: str, data: bytes = b"") -> bytes:
     return HEADER.pack(MAGIC, len(body), client, opcode) + body
 
 
+def publish_request(client: bytes, topic: int, payload: int) -> Frame:
+    """Return the frame of one message that is published by ``client``."""
+    before = request(PUBLISH, client, _name(topic), bytes(payload))[:-payload]
+    return Frame(before, payload, fixed=len(before), answer=ACKNOWLEDGMENT)
+
+
 def _name(topic: int) -> str:
     return f"bench/{topic}"
 
 
-def _client_id(client: str) -> bytes:
+def client_id(client: str) -> bytes:
+    """Return the id of ``client``."""
     return uuid5(NAMESPACE_URL, client).bytes
 
 
-PUBLISHER = _client_id("bench-publisher")
+PUBLISHER = client_id("bench-publisher")

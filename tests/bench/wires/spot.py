@@ -30,9 +30,16 @@ def last_head(size: int) -> bytes:
     return bytes([0, size]) if size < 256 else bytes([LONG]) + size.to_bytes(8, "big")
 
 
-def stem(command: int, topic: bytes) -> bytes:
-    """Return the delimiter, the command and, as a frame with more to follow, the topic."""
-    return bytes([MORE, 0, MORE, 1, command, MORE, len(topic)]) + topic
+def stem(command: int, *names: bytes) -> bytes:
+    """Return the delimiter, the command and, as frames with more to follow, the names."""
+    frames = [bytes([MORE, len(name)]) + name for name in names]
+    return bytes([MORE, 0, MORE, 1, command]) + b"".join(frames)
+
+
+def spot_publication(topic: int, payload: int, *origin: bytes) -> Frame:
+    """Return the frame of one message, perhaps with an origin."""
+    before = stem(1, *origin, _topic(topic)) + last_head(payload)
+    return Frame(before, payload, fixed=len(before))
 
 
 class SpotWire:
@@ -60,8 +67,7 @@ class SpotWire:
         raise BenchError(f"the broker is not ready: {answer[READY_START:].hex(' ')}")
 
     def publication(self, topic: int, payload: int) -> Frame:
-        before = stem(1, _topic(topic)) + last_head(payload)
-        return Frame(before, payload, fixed=len(before))
+        return spot_publication(topic, payload)
 
     def delivery(self, topic: int, payload: int) -> Frame:
         return self.publication(topic, payload)
