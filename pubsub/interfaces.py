@@ -157,7 +157,11 @@ class IStore(Interface):
         """As ``when_stored``, of the disk of this broker alone."""
 
     def read(
-        offset: int, topics: frozenset[str] | None, max_bytes: int, fresh: bool = False
+        offset: int,
+        topics: frozenset[str] | None,
+        max_bytes: int,
+        fresh: bool = False,
+        joined: bool = False,
     ) -> Deferred[Page]:
         """Read messages of ``topics`` (None: of all topics) from ``offset`` on, in order.
 
@@ -167,7 +171,8 @@ class IStore(Interface):
 
         Only committed messages are read, so that an offset that a client has seen never refers to
         another message after a crash. With ``fresh`` uncommitted messages are read too, for
-        readers that do not outlive the process and see no offsets.
+        readers that do not outlive the process and see no offsets. With ``joined``, small runs
+        that follow one another may be one batch with rows (see ``BatchRows``).
         """
 
     def read_parcel(
@@ -310,17 +315,6 @@ class Consumer(Protocol):
 
     def write(self, data: bytes) -> None:
         """Send ``data`` or buffer it; may call the outbox's ``pause`` before it returns."""
-
-
-class MemoryHolder(Protocol):
-    """An object that holds much memory and can be evicted."""
-
-    @property
-    def held(self) -> int:
-        """Bytes held."""
-
-    def evict(self, reason: str) -> None:
-        """Release the memory; a connection that holds it is closed."""
 
 
 class ConnectedClient(Protocol):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 from uuid import UUID
 
+from pubsub.broker.batch_rows import BatchRows
 from pubsub.broker.packed_headers import PackedHeaders
 from pubsub.broker.senders import sender_of_each
 from pubsub.kernel import Columns, Senders
@@ -78,7 +79,8 @@ class Batch:
     the history, set by the store. ``headers`` has a mapping for each message, or is None if no
     message has any. ``run`` is the run of the broker that numbered them; 0 stands for this one.
     ``unstored`` has the indexes whose messages are not stored, and so have no offset, if the others
-    are (see ``partial_storage.py``).
+    are (see ``partial_storage.py``). If messages of several publishers were read from the history
+    together, ``rows`` has their times, senders, numbers and offsets; they have no headers.
     """
 
     topics: tuple[str, ...]
@@ -91,6 +93,7 @@ class Batch:
     offset: int = -1
     run: int = 0
     unstored: frozenset[int] = frozenset()
+    rows: BatchRows | None = None
 
     @property
     def topic(self) -> str:
@@ -107,6 +110,11 @@ class Batch:
         """The sum of the payloads' lengths."""
         return self.columns.nbytes
 
+    @property
+    def stop(self) -> int:
+        """The offset after the last message."""
+        return self.offset + self.count if self.rows is None else self.rows.stop
+
     def payloads(self) -> list[bytes]:
         """Return the payload of each message."""
         return self.columns.payloads()
@@ -114,6 +122,8 @@ class Batch:
     def slice(self, start: int, stop: int) -> Batch:
         """Return the messages from position ``start`` up to ``stop``."""
         part = self._part(self.topics, self.columns.slice(start, stop), start, start)
+        if self.rows is not None:
+            part._take(self.rows.part(start, min(stop, self.count)))
         if self.unstored:
             before = self.columns.indexes()[:start]
             part.offset -= sum(map(self.unstored.__contains__, before))
@@ -132,6 +142,10 @@ class Batch:
 
         If indexes are ``wanted``, only those of them.
         """
+        if self.rows is not None:
+            for part in self.parts():
+                yield from part.runs(wanted)
+            return
         if len(self.topics) == 1:
             yield 0, self
             return
@@ -147,6 +161,26 @@ class Batch:
             start += columns.count
             if index not in self.unstored:
                 stored += columns.count
+
+    def parts(self) -> Iterator[Batch]:
+        """Yield the messages of each row as a batch; the batch itself if it has none."""
+        if self.rows is None:
+            yield self
+            return
+        start = 0
+        for count, _, offset, sequence, timestamp, sender in zip(*self.rows, strict=True):
+            columns = self.columns.slice(start, start + count)
+            yield Batch(
+                self.topics, columns, timestamp, sequence, sender, self.protocol, None, offset,
+                self.run,
+            )  # fmt: skip
+            start += count
+
+    def _take(self, rows: BatchRows) -> None:
+        """Have these ``rows``, or what a single one has."""
+        self.offset, self.sequence = rows.offsets[0], rows.sequences[0]
+        self.timestamp, self.sender = rows.timestamps[0], rows.senders[0]
+        self.rows = rows if len(rows.counts) > 1 else None
 
     def compact(self) -> Batch:
         """Return the batch without the names of topics that have no messages."""

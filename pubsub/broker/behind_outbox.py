@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Protocol
 
 from pubsub.broker.topics import Recipient
@@ -41,3 +43,14 @@ class BehindOutbox(Recipient, Protocol):
 
     def caught_up(self) -> None:
         """Everything in the history has been queued: the subscriber is live again."""
+
+
+def receives_all(outbox: BehindOutbox, topics: Sequence[Topic], batch: Batch) -> bool:
+    """Return whether all messages of ``batch``, which are of ``topics``, are for the client."""
+    if batch.rows is None:
+        return all(outbox.receives(topic, batch) for topic in topics)
+    one = copy(batch)
+    for index, one.sender in set(zip(batch.rows.indexes, batch.rows.senders, strict=True)):
+        if not outbox.receives(topics[index], one):
+            return False
+    return True

@@ -17,8 +17,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pubsub.broker.audience import Share
+from pubsub.broker.behind_outbox import receives_all
 from pubsub.broker.connection_marks import log_fields
-from pubsub.broker.encoders import BatchEncoder, make_encoder, too_large
+from pubsub.broker.encoders import BatchEncoder, encode_rows, make_encoder, too_large
 from pubsub.broker.history_reads import PAGE_BYTES, read_history
 from pubsub.broker.start_positions import offset_of
 from pubsub.broker.subscriber_positions import SubscriberPositions
@@ -155,7 +156,7 @@ class Cursor:
         reading = read_history(
             self._cursors.clock,
             self._outbox,
-            lambda: store.read(start, names, PAGE_BYTES, fresh=True),
+            lambda: store.read(start, names, PAGE_BYTES, fresh=True, joined=True),
         )
         page = self._page = ensureDeferred(reading)
         if not page.called:
@@ -218,13 +219,12 @@ class Cursor:
     def _deliver_batch(self, batch: Batch) -> None:
         """Queue a batch of the page, in one piece if all of it is to be delivered."""
         due = [self._due(name, batch) for name in batch.topics]
-        if len(due) == 1:
+        if len(due) == 1 and batch.rows is None:
             if due[0] is not None:
                 self._enqueue_run(batch, due[0])
             return
-        is_whole, receives = self._positions.is_whole, self._outbox.receives
-        whole = [one for one in due if one and is_whole(one, batch) and receives(one, batch)]
-        if len(whole) == len(due):
+        whole = [one for one in due if one and self._positions.is_whole(one, batch)]
+        if len(whole) == len(due) and receives_all(self._outbox, whole, batch):
             self._enqueue_mixed(batch, tuple(whole))
             return
         for index, run in batch.runs():
@@ -237,7 +237,7 @@ class Cursor:
         topic = self._cursors.topics.get(name)
         if topic is None or self._positions.is_rewound(topic) or self._encoding(topic) is None:
             return None
-        return topic if self.position(topic) < batch.offset + batch.count else None
+        return topic if self.position(topic) < batch.stop else None
 
     def _enqueue_run(self, batch: Batch, topic: Topic) -> None:
         """Queue the messages of a batch of one topic."""
@@ -263,7 +263,7 @@ class Cursor:
 
     def _enqueue(self, batch: Batch, encoder: BatchEncoder, source: DeliverySource) -> None:
         counters, outbox = self._cursors.router.counters, self._outbox
-        data, count = encoder.encode(batch)
+        data, count = encode_rows(encoder, batch)
         if count < batch.count:
             lost = too_large(encoder, batch)
             for index, number in lost.items():

@@ -5,8 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
+from copy import copy
 from functools import lru_cache
+from itertools import groupby
 from json.encoder import encode_basestring
+from operator import itemgetter
 from sys import maxsize
 from typing import TYPE_CHECKING, Protocol
 
@@ -117,6 +120,26 @@ def _without_heads(given: Mapping[int, Encoding], number: int) -> BatchEncoder:
     if isinstance(one, RowEncoding) and all(other == one for other in given.values()):
         return _RowEncoder(given, number, one)
     return _RunEncoder(given, number)
+
+
+def encode_rows(encoder: BatchEncoder, batch: Batch) -> tuple[bytes, int]:
+    """Do as ``BatchEncoder.encode``, for a batch that may have rows."""
+    rows, writer = batch.rows, encoder.writer
+    if rows is None:
+        return encoder.encode(batch)
+    found: list[tuple[bytes, int]] = []
+    if writer is None:
+        found += [encoder.encode(part) for part in batch.parts()]
+    else:
+        one, stamps, start = copy(batch), [], 0
+        for one.timestamp, one.sender in zip(rows.timestamps, rows.senders, strict=True):
+            stamps.append(encoder.stamp(one))
+        # Rows with the same stamp are written at once.
+        for stamp, same in groupby(zip(stamps, rows.counts, strict=True), itemgetter(0)):
+            stop = start + sum([count for _, count in same])
+            found.append(writer.encode(batch.columns.slice(start, stop), stamp))
+            start = stop
+    return b"".join([data for data, _ in found]), sum([count for _, count in found])
 
 
 def too_large(encoder: BatchEncoder, batch: Batch) -> Counter[int]:

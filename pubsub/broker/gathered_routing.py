@@ -46,7 +46,7 @@ def route_gathered(
     if not router.waiting:
         largest = batch.columns.largest
         together = by_targets(topics, largest, None if senders is None else by_sender)
-    if together is None:
+    if together is None or (by_sender and not _are_apart(together, by_sender)):
         for part in (batch,) if senders is None else batch.by_sender(senders):
             for index, one in part.runs():
                 if topics[index].groups or topics[index].behind:
@@ -60,6 +60,12 @@ def route_gathered(
         for index, count, _ in batch.columns.totals():
             if topics[index].behind:
                 topics[index].passed += count
+
+
+def _are_apart(together: ByTargets, by_sender: Groups) -> bool:
+    """Return whether no outbox is in both: its messages would lose their order."""
+    others = set().union(*[group.targets for _, group in by_sender])
+    return all(others.isdisjoint(targets) for targets in together)
 
 
 def _route_together(

@@ -5,16 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from sys import maxsize
-from typing import Any
+from typing import Any, Protocol
 
 from pubsub.errors import MemoryExhausted
-from pubsub.interfaces import Holdable, MemoryHolder
+from pubsub.interfaces import Holdable
 
 SUBSCRIBERS, INPUT, OUTPUT = "subscribers", "input", "output"
 """Accounts of ``MemoryBudget.charge``: messages that wait for subscribers, partial frames, and
 other bytes in transports."""
 SUBSCRIPTIONS = "subscriptions"
 """Account of ``MemoryBudget.count``: subscriptions to topics (see ``subscription_account.py``)."""
+
+
+class MemoryHolder(Protocol):
+    """An object that holds much memory and can be evicted."""
+
+    @property
+    def held(self) -> int:
+        """Bytes held."""
+
+    def evict(self, reason: str) -> None:
+        """Release the memory; a connection that holds it is closed."""
 
 
 class MemoryBudget:

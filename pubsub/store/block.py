@@ -10,17 +10,21 @@ The messages of a block are numbered from its base. A run that has expired leave
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import mul
 
-from pubsub.broker.batch import headers_nbytes
+from pubsub.broker.batch import Headers, headers_nbytes
 from pubsub.store.block_columns import (
     HAS_HEADERS,
     MIXED,
     RUN,
+    RUN_COUNT,
     RUN_PROTOCOL,
     RUN_SENDER,
+    RUN_SIZE,
     RUN_TOPIC,
     RUN_WORDS,
     SEVERAL,
@@ -192,54 +196,113 @@ def join_blocks(blocks: Sequence[Block]) -> Block:
     )
 
 
-def decode_block(block: Block, topics: frozenset[str] | None = None) -> Iterator[StoredRun]:
-    """Yield the runs of a block that has been checked, of ``topics`` (None: of all).
+BlockRun = tuple[
+    int, int, int, tuple[int, ...], bytes, int, int, int, "array[int] | None", int, int, int, int
+]
+"""A run of a block: its first offset, number of messages, whether they have headers, the indexes of
+its topics, picks (empty unless there may be several topics), the indexes of sender and protocol,
+size, the lengths of messages that differ in length, where its payloads begin and end, timestamp and
+sequence."""
 
-    A run of several topics is yielded whole if all of them are wanted, and split otherwise.
+
+def runs_of(block: Block, start: int = 0) -> Iterator[BlockRun]:
+    """Yield the runs of a block that has been checked.
+
+    Those that end before the offset ``start`` may be left out.
     """
-    names = decode_names(block.names)
-    texts: dict[int, str] = {}
-    wanted = None if topics is None else _indexes(topics, names)
     lengths = numbers("I", block.lengths)
-    headers = dict(decode_headers(block.headers)) if block.headers else {}
     lists = iter(decode_lists(block.lists))
-    payload_at = length_at = pick_at = 0
-    for start, flagged, topic, sender, protocol, size, timestamp, sequence in RUN.iter_unpack(
-        block.runs
+    row = end = length_at = pick_at = 0
+    if start > block.base and not (block.lengths or block.lists):
+        row, end = _run_at(block, start)
+    for first, flagged, topic, sender, protocol, size, timestamp, sequence in RUN.iter_unpack(
+        memoryview(block.runs)[row * RUN.size :]
     ):
         count = flagged & ~HAS_HEADERS
         own = None
         if size == MIXED:
             own = lengths[length_at : length_at + count]
             length_at += count
-        begin = payload_at
-        payload_at += size * count if own is None else sum(own)
+        begin = end
+        end += size * count if own is None else sum(own)
         listed: tuple[int, ...] = (topic,)
         picks = b""
         if topic == SEVERAL:
             listed = tuple(next(lists))
             picks = block.picks[pick_at : pick_at + 4 * count]
             pick_at += 4 * count
+        yield (
+            block.base + first, count, flagged & HAS_HEADERS, listed, picks, sender, protocol, size,
+            own, begin, end, timestamp, sequence,
+        )  # fmt: skip
+
+
+def _run_at(block: Block, offset: int) -> tuple[int, int]:
+    """Return the place of the run with ``offset``, or before it, and where its payloads begin.
+
+    All runs have messages of one size and one topic each.
+    """
+    words = numbers("I", block.runs)
+    row = max(bisect_right(words[::RUN_WORDS], offset - block.base) - 1, 0)
+    counts = [count & ~HAS_HEADERS for count in words[RUN_COUNT::RUN_WORDS][:row]]
+    return row, sum(map(mul, counts, words[RUN_SIZE::RUN_WORDS]))
+
+
+class BlockRuns:
+    """Makes the runs of a block that has been checked, of ``topics`` (None: of all)."""
+
+    def __init__(self, block: Block, topics: frozenset[str] | None) -> None:
+        self.names = decode_names(block.names)
+        self.wanted = None if topics is None else _indexes(topics, self.names)
+        self._block = block
+        self._texts: dict[int, str] = {}
+        self._headers: dict[int, Headers] | None = None
+
+    def text(self, index: int) -> str:
+        """Return the name of a topic or a protocol."""
+        text = self._texts.get(index)
+        if text is None:
+            text = self._texts[index] = self.names[index].decode()
+        return text
+
+    def of(self, run: BlockRun) -> Iterable[StoredRun]:
+        """Return the run whole if all of its topics are wanted, and otherwise runs of these."""
+        (
+            first, count, has_headers, listed, picks, sender_at, protocol, size, lengths, begin,
+            end, timestamp, sequence,
+        ) = run  # fmt: skip
+        wanted = self.wanted
         if wanted is not None and wanted.isdisjoint(listed):
-            continue
-        for index in (*listed, protocol):
-            if index not in texts:
-                texts[index] = names[index].decode()
-        data = bytes(block.payloads[begin:payload_at])
-        first = block.base + start
-        some = None
-        if flagged & HAS_HEADERS:
-            some = [headers.get(start + i, {}) for i in range(count)]
-        run = StoredRun(
-            first + count - 1, first, timestamp, len(data) + overhead_of(names[sender], some),
-            "" if topic == SEVERAL else texts[topic], count, data,
-            size, own, sequence, names[sender], texts[protocol], some,
-            (tuple([texts[index] for index in listed]), native(picks)) if picks else None,
+            return ()
+        data = bytes(self._block.payloads[begin:end])
+        some, mix, topic = None, None, ""
+        if has_headers:
+            if self._headers is None:
+                self._headers = dict(decode_headers(self._block.headers))
+            start = first - self._block.base
+            some = [self._headers.get(start + place, {}) for place in range(count)]
+        if picks:
+            mix = tuple(map(self.text, listed)), native(picks)
+        else:
+            topic = self.text(listed[0])
+        sender = self.names[sender_at]
+        stored = StoredRun(
+            first + count - 1, first, timestamp, len(data) + overhead_of(sender, some), topic,
+            count, data, size, lengths, sequence, sender, self.text(protocol), some, mix,
         )  # fmt: skip
         if wanted is None or wanted.issuperset(listed):
-            yield run
-        else:
-            yield from run.only([index in wanted for index in listed])
+            return (stored,)
+        return stored.only([index in wanted for index in listed])
+
+
+def decode_block(block: Block, topics: frozenset[str] | None = None) -> Iterator[StoredRun]:
+    """Yield the runs of a block that has been checked, of ``topics`` (None: of all).
+
+    A run of several topics is yielded whole if all of them are wanted, and split otherwise.
+    """
+    runs = BlockRuns(block, topics)
+    for run in runs_of(block):
+        yield from runs.of(run)
 
 
 def _indexes(topics: frozenset[str], names: Sequence[bytes]) -> frozenset[int]:

@@ -33,8 +33,8 @@ MIXED = -1
 SEVERAL = 2**32 - 1
 """The topic of a run whose messages are of several topics."""
 RUN_WORDS = RUN.size // 4
-RUN_TOPIC, RUN_SENDER, RUN_PROTOCOL = 2, 3, 4
-"""The positions of these indexes in a record, in words of 32 bits."""
+RUN_COUNT, RUN_TOPIC, RUN_SENDER, RUN_PROTOCOL, RUN_SIZE = 1, 2, 3, 4, 5
+"""The positions of the count, these indexes and the size in a record, in words of 32 bits."""
 HAS_HEADERS = 1 << 31
 """Set in a run's count if any of its messages has headers."""
 _U32 = struct.Struct("<I")

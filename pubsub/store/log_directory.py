@@ -43,6 +43,16 @@ class DiskUsage:
     metadata_bytes: int
     free: int
 
+    def figures(self) -> dict[str, float]:
+        """Return these as ``IStore.figures`` has them."""
+        return {
+            "bytes": self.segment_bytes,
+            "segments": self.segments,
+            "index_bytes": self.index_bytes,
+            "metadata_bytes": self.metadata_bytes,
+            "disk_free": self.free,
+        }
+
 
 class LogDirectory:
     """The directory at ``path``. Raises OSError, or StartError if it cannot be a log."""

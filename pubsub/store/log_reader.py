@@ -12,11 +12,13 @@ from pubsub.broker.batch import Batch, Page
 from pubsub.store.block import Block, decode_block
 from pubsub.store.block_columns import RUN
 from pubsub.store.catalog import Catalog
+from pubsub.store.joined_runs import decode_joined, joined_cost
 from pubsub.store.parcel import Parcel, Piece
 from pubsub.store.record import LOST as LOST_FLAG
 from pubsub.store.record import Found
 from pubsub.store.segment import Segment
 from pubsub.store.segment_index import LOST, IndexEntry
+from pubsub.store.stored_runs import StoredRun
 from pubsub.store.topic_counts import TopicCounts, add_counts
 
 # Bytes of columns that a message takes beside its payload, so that empty messages count.
@@ -120,6 +122,7 @@ def read_page(
     topics: frozenset[str] | None,
     max_bytes: int,
     stop: int | None = None,
+    joined: bool = False,
 ) -> Page:
     """As ``IStore.read``, up to the offset ``stop`` if it is given."""
     walk = _Walk(catalog, offset, catalog.stop if stop is None else stop, topics)
@@ -131,19 +134,30 @@ def read_page(
             damaged.append(item)
             continue
         found, block, names = item
-        for run in decode_block(block, names):
-            if run.last < walk.offset:
-                continue
-            if run.offset >= walk.stop:
-                break
+        runs: Iterator[Batch | StoredRun] = (
+            decode_joined(block, names, catalog.hidden_before, walk.offset, walk.stop)
+            if joined
+            else decode_block(block, names)
+        )
+        for run in runs:
+            if isinstance(run, StoredRun):
+                if run.last < walk.offset:
+                    continue
+                if run.offset >= walk.stop:
+                    break
             if room <= 0:
                 return Page(batches, walk.offset, tuple(damaged))
-            for shown in run.shown(catalog.hidden_before):
-                batch = shown.batch(walk.offset)
-                batch.run = block.run
-                batches.append(batch)
-            room -= run.cost()
-            walk.offset = run.last + 1
+            if isinstance(run, StoredRun):
+                for shown in run.shown(catalog.hidden_before):
+                    batch = shown.batch(walk.offset)
+                    batch.run = block.run
+                    batches.append(batch)
+                room -= run.cost()
+                walk.offset = run.last + 1
+            else:
+                batches.append(run)
+                room -= joined_cost(run)
+                walk.offset = run.stop
         walk.offset = max(walk.offset, min(found.head.stop, walk.stop))
         if room <= 0:
             break

@@ -240,15 +240,10 @@ class LogStore:
     def figures(self) -> dict[str, float]:
         """See ``IStore``."""
         assert self._upkeep is not None, "the store is not open"
-        usage = self._upkeep.usage
         return {
             **self._commits.figures.totals(self._reactor.seconds()),
             "stalled_seconds": self._effects.stalled_seconds,
-            "bytes": usage.segment_bytes,
-            "segments": usage.segments,
-            "index_bytes": usage.index_bytes,
-            "metadata_bytes": usage.metadata_bytes,
-            "disk_free": usage.free,
+            **self._upkeep.usage.figures(),
             "metadata_failing": float(self._writer.metadata_failing is not None),
             "read_errors": self._catalog.read_errors.count,
             "damaged_offsets": sum([stop - start for start, stop in self.damaged()]),
@@ -261,14 +256,19 @@ class LogStore:
     # Reading
 
     def read(
-        self, offset: int, topics: frozenset[str] | None, max_bytes: int, fresh: bool = False
+        self,
+        offset: int,
+        topics: frozenset[str] | None,
+        max_bytes: int,
+        fresh: bool = False,
+        joined: bool = False,
     ) -> Deferred[Page]:
         """See ``IStore``."""
         committed = self._commits.committed
         if offset >= self._log.first_offset and not self._catalog.hides(offset, topics):
             end = None if fresh else committed
-            return succeed(self._log.read(offset, topics, max_bytes, end))
-        return self._readers.read(offset, topics, max_bytes, committed)
+            return succeed(self._log.read(offset, topics, max_bytes, end, joined))
+        return self._readers.read(offset, topics, max_bytes, committed, joined)
 
     def read_parcel(
         self, start: int, stop: int, topics: frozenset[str] | None, max_bytes: int

@@ -135,10 +135,15 @@ class MemoryStore:
         self.when_stored(call)
 
     def read(
-        self, offset: int, topics: frozenset[str] | None, max_bytes: int, fresh: bool = False
+        self,
+        offset: int,
+        topics: frozenset[str] | None,
+        max_bytes: int,
+        fresh: bool = False,
+        joined: bool = False,
     ) -> Deferred[Page]:
         """See ``IStore``. The Deferred has already fired."""
-        return succeed(self._log.read(offset, topics, max_bytes))
+        return succeed(self._log.read(offset, topics, max_bytes, joined=joined))
 
     def read_parcel(
         self, start: int, stop: int, topics: frozenset[str] | None, max_bytes: int

@@ -34,10 +34,17 @@ class ReaderThreads:
         self._worker.stop()
 
     def read(
-        self, offset: int, topics: frozenset[str] | None, max_bytes: int, committed: int
+        self,
+        offset: int,
+        topics: frozenset[str] | None,
+        max_bytes: int,
+        committed: int,
+        joined: bool,
     ) -> Deferred[Page]:
         """See ``IStore``; messages from offset ``committed`` on are not read."""
-        read = partial(log_reader.read_page, self._catalog, offset, topics, max_bytes, committed)
+        read = partial(
+            log_reader.read_page, self._catalog, offset, topics, max_bytes, committed, joined
+        )
         return self._run(read).addCallback(self._check_page)
 
     def read_parcel(

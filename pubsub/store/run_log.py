@@ -8,6 +8,7 @@ from itertools import accumulate, chain
 
 from pubsub.broker.batch import Batch, Page
 from pubsub.kernel import Senders
+from pubsub.store.joined_runs import ROW_BYTES, JoinedRuns, rows_of
 from pubsub.store.stored_runs import (
     MESSAGE_BYTES,
     REMOVED,
@@ -23,7 +24,9 @@ from pubsub.store.stored_runs import (
     last_offset_of,
     mixed_topics_of,
     nbytes_of,
+    protocol_of,
     record_of,
+    run_of,
     split,
     timestamp_of,
     topic_of,
@@ -95,33 +98,45 @@ class RunLog:
         return record
 
     def read(
-        self, offset: int, topics: frozenset[str] | None, max_bytes: int, end: int | None = None
+        self,
+        offset: int,
+        topics: frozenset[str] | None,
+        max_bytes: int,
+        end: int | None = None,
+        joined: bool = False,
     ) -> Page:
         """As ``IStore.read``, up to the offset ``end`` if it is given. A run must end there."""
         runs = self._runs
         start = bisect_right(runs, offset - 1, lo=self._head, key=last_offset_of)
         last = self.next_offset if end is None else end
         found: list[Batch] = []
+        small = JoinedRuns(found)
         room, examined = max_bytes, 0
         next_offset = max(offset, self.first_offset)
         for record in runs[start : start + _SCAN]:
             if first_offset_of(record) >= last:
-                return Page(found, max(next_offset, last))
-            if is_single(record):
-                if self._is_shown(record, topics):
-                    found.append(batch_of(record, offset))
-                    room -= nbytes_of(record) + MESSAGE_BYTES * count_of(record)
-            elif self._may_show(record, topics):
-                shown = self._shown_batches(record, offset, topics)
-                found += shown
-                room -= sum([batch.nbytes + MESSAGE_BYTES * batch.count for batch in shown])
-                examined += count_of(record)
+                next_offset = max(next_offset, last)
+                break
+            if self._may_show(record, topics):
+                rows = rows_of(record) if joined and first_offset_of(record) >= offset else ()
+                for row in rows:
+                    if self._is_visible(row[1], row[2], topics):
+                        small.add(row, protocol_of(record), run_of(record))
+                        room -= len(row[-1]) + ROW_BYTES
+                if not rows:
+                    small.finish()
+                    shown = self._shown_batches(record, offset, topics)
+                    found += shown
+                    room -= _cost(record, shown)
+                examined += 0 if is_single(record) else count_of(record)
             next_offset = last_offset_of(record) + 1
             if room <= 0 or examined > _SCAN_MESSAGES:
-                return Page(found, next_offset)
-        if start + _SCAN >= len(runs):
-            # All runs were examined. The last may have been removed with a topic that ended.
-            next_offset = max(next_offset, last)
+                break
+        else:
+            if start + _SCAN >= len(runs):
+                # All runs were examined. The last may have been removed with a topic that ended.
+                next_offset = max(next_offset, last)
+        small.finish()
         return Page(found, next_offset)
 
     def runs_from(
@@ -229,7 +244,9 @@ class RunLog:
     def _may_show(self, record: RunRecord, topics: frozenset[str] | None) -> bool:
         """Return False if no message of ``record`` is of ``topics``, as far as is quickly seen."""
         mixed = mixed_topics_of(record)
-        return topics is None or mixed is None or not topics.isdisjoint(mixed)
+        if mixed is None:
+            return self._is_shown(record, topics)
+        return topics is None or not topics.isdisjoint(mixed)
 
     def _shown(self, record: RunRecord, topics: frozenset[str] | None) -> Iterable[RunRecord]:
         """Return the record, or records of those of its messages that are of ``topics``.
@@ -265,7 +282,7 @@ class RunLog:
     def _shown_batches(
         self, record: RunRecord, offset: int, topics: frozenset[str] | None
     ) -> list[Batch]:
-        """As ``_shown``, for messages of several topics or senders, from ``offset`` on."""
+        """As ``_shown``, as batches from ``offset`` on."""
         if mixed_topics_of(record) is None:
             return list(batches_of(record, offset)) if self._is_shown(record, topics) else []
         if not has_one_sender(record):
@@ -319,3 +336,10 @@ class RunLog:
         if head > 1024 and head * 2 > len(runs):
             del runs[:head]
             self._head = 0
+
+
+def _cost(record: RunRecord, shown: Iterable[Batch]) -> int:
+    """Return how many bytes of a page the messages of ``record`` take that are ``shown``."""
+    if is_single(record):
+        return nbytes_of(record) + MESSAGE_BYTES * count_of(record)
+    return sum([batch.nbytes + MESSAGE_BYTES * batch.count for batch in shown])

@@ -57,6 +57,7 @@ _DATA: Final = 6
 _SIZE: Final = 7
 _LENGTHS: Final = 8
 _SENDER: Final = 10
+_PROTOCOL: Final = 11
 _HEADERS: Final = 12
 _MIX: Final = 13
 _RUN: Final = 14
@@ -66,6 +67,7 @@ timestamp_of: Callable[[RunRecord], int] = itemgetter(2)
 nbytes_of: Callable[[RunRecord], int] = itemgetter(3)
 """The bytes of the payloads, with the overhead of the run."""
 topic_of: Callable[[RunRecord], str] = itemgetter(_TOPIC)
+protocol_of: Callable[[RunRecord], str] = itemgetter(_PROTOCOL)
 run_of: Callable[[RunRecord], int] = itemgetter(_RUN)
 count_of: Callable[[RunRecord], int] = itemgetter(_COUNT)
 payloads_of: Callable[[RunRecord], bytes] = itemgetter(_DATA)

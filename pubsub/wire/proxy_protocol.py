@@ -19,7 +19,7 @@ from twisted.internet.protocol import connectionDone
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from zope.interface import implementer
 
-from pubsub.broker.memory_budget import MemoryBudget
+from pubsub.broker.memory_budget import MemoryBudget, MemoryHolder
 from pubsub.wire.peer_address import address_text, is_local
 from pubsub.wire.proxy_header import BadHeader, ProxyHeader, read_header
 from pubsub.wire.read_buffer import ReadBuffer
@@ -27,7 +27,6 @@ from pubsub.wire.read_buffer import ReadBuffer
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
-    from pubsub.interfaces import MemoryHolder
     from pubsub.wire.tls_stream import Refuse
 
 PROXIES_ARE_KNOWN = True

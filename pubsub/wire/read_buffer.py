@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from pubsub.broker.memory_budget import INPUT
 
 if TYPE_CHECKING:
-    from pubsub.broker.memory_budget import MemoryBudget
-    from pubsub.interfaces import MemoryHolder
+    from pubsub.broker.memory_budget import MemoryBudget, MemoryHolder
 
 # Partial frames of this many bytes and more are charged to the memory budget; smaller ones are
 # part of the estimate for a connection.

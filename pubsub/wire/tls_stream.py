@@ -32,8 +32,7 @@ from pubsub.wire.tls_input import FLOOD, TlsInput
 from pubsub.wire.unsent_bytes import unsent_bytes
 
 if TYPE_CHECKING:
-    from pubsub.broker.memory_budget import MemoryBudget
-    from pubsub.interfaces import MemoryHolder
+    from pubsub.broker.memory_budget import MemoryBudget, MemoryHolder
 
 Refuse = Callable[[str, str], object]
 """Takes a reason and the client."""

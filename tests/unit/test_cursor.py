@@ -26,10 +26,15 @@ class LateStore(MemoryStore):
         self.asked: list[tuple[Deferred[Page], Deferred[Page]]] = []
 
     def read(
-        self, offset: int, topics: frozenset[str] | None, max_bytes: int, fresh: bool = False
+        self,
+        offset: int,
+        topics: frozenset[str] | None,
+        max_bytes: int,
+        fresh: bool = False,
+        joined: bool = False,
     ) -> Deferred[Page]:
         later: Deferred[Page] = Deferred()
-        self.asked.append((later, super().read(offset, topics, max_bytes)))
+        self.asked.append((later, super().read(offset, topics, max_bytes, joined=joined)))
         return later
 
     def answer(self) -> None:

@@ -27,7 +27,12 @@ class FailingStore(MemoryStore):
         super().__init__(1000, 2**26)
 
     def read(
-        self, offset: int, topics: frozenset[str] | None, max_bytes: int, fresh: bool = False
+        self,
+        offset: int,
+        topics: frozenset[str] | None,
+        max_bytes: int,
+        fresh: bool = False,
+        joined: bool = False,
     ) -> Deferred[Page]:
         self.reads += 1
         if self.hangs:
@@ -37,7 +42,7 @@ class FailingStore(MemoryStore):
         if self.failures:
             self.failures -= 1
             return fail(OSError("the disk is gone"))
-        return super().read(offset, topics, max_bytes, fresh)
+        return super().read(offset, topics, max_bytes, fresh, joined)
 
 
 class ReadHistoryTests(SynchronousTestCase):

@@ -91,10 +91,14 @@ class LetGoTests(LetGoCase):
         read = store.read
 
         def noting(
-            offset: int, topics: frozenset[str] | None, nbytes: int, fresh: bool = False
+            offset: int,
+            topics: frozenset[str] | None,
+            nbytes: int,
+            fresh: bool = False,
+            joined: bool = False,
         ) -> Deferred[Page]:
             reads.append(fresh)
-            return read(offset, topics, nbytes, fresh)
+            return read(offset, topics, nbytes, fresh, joined)
 
         self.patch(store, "read", noting)  # type: ignore[no-untyped-call]
         self.start_broker(store)

@@ -302,6 +302,7 @@ class HistoryTests(SynchronousTestCase):
                 topics: frozenset[str] | None,
                 max_bytes: int,
                 fresh: bool = False,
+                joined: bool = False,
             ) -> Deferred[Page]:
                 return fail(OSError("the disk is gone"))
 

@@ -1,0 +1,154 @@
+"""Small runs that follow one another, read as one batch with rows (see ``batch_rows.py``)."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from itertools import chain, repeat
+
+from pubsub.broker.batch import Batch
+from pubsub.broker.batch_rows import BatchRows
+from pubsub.kernel import Columns
+from pubsub.store.block import Block, BlockRuns, runs_of
+from pubsub.store.stored_runs import RunRecord, StoredRun
+
+SMALL = 32
+"""Messages of the largest run that is joined with others: a larger one is worth a batch."""
+# Rows of a batch, at most: the page is cut between batches.
+_ROWS = 512
+ROW_BYTES = 64
+"""Bytes of a page that a row takes beside its payloads."""
+JoinedRow = tuple[int, str, int, int, int, bytes, "int | array[int]", bytes]
+"""A run: number of messages, topic, first offset, sequence, timestamp, sender, size of each message
+or the lengths, and the payloads, joined."""
+
+
+class JoinedRuns:
+    """Joins small runs that follow one another, of one protocol and one run of the broker.
+
+    The batches are added to ``found``.
+    """
+
+    def __init__(self, found: list[Batch]) -> None:
+        self._found = found
+        self._rows: list[JoinedRow] = []
+        self._key = "", 0
+
+    def add(self, row: JoinedRow, protocol: str, run: int) -> None:
+        """Add a run of ``protocol`` and of this run of the broker."""
+        if self._key != (protocol, run) or len(self._rows) >= _ROWS:
+            self.finish()
+            self._key = protocol, run
+        self._rows.append(row)
+
+    def finish(self) -> None:
+        """Make the batch of the runs so far, if there are any."""
+        if not self._rows:
+            return
+        counts, names, offsets, sequences, timestamps, senders, sizes, data = zip(
+            *self._rows, strict=True
+        )
+        self._rows = []
+        places: dict[str, int] = {}
+        indexes = tuple([places.setdefault(name, len(places)) for name in names])
+        if max(counts) == 1:
+            lengths, words = array("I", map(len, data)), array("I", indexes)
+        else:
+            lengths = array("I", chain.from_iterable(map(_lengths, sizes, counts)))
+            words = array("I", chain.from_iterable(map(repeat, indexes, counts)))
+        columns = Columns.unpack(b"".join(data), lengths.tobytes(), words.tobytes())
+        protocol, run = self._key
+        rows = BatchRows(counts, indexes, offsets, sequences, timestamps, senders)
+        batch = Batch(
+            tuple(places), columns, timestamps[0], sequences[0], senders[0], protocol, None,
+            offsets[0], run, rows=rows if len(counts) > 1 else None,
+        )  # fmt: skip
+        self._found.append(batch)
+
+
+def _lengths(size: int | array[int], count: int) -> Iterator[int]:
+    return repeat(size, count) if isinstance(size, int) else iter(size)
+
+
+def joined_cost(batch: Batch) -> int:
+    """Return how many bytes of a page ``batch`` takes."""
+    rows = 1 if batch.rows is None else len(batch.rows.counts)
+    return batch.nbytes + rows * ROW_BYTES
+
+
+def decode_joined(
+    block: Block,
+    topics: frozenset[str] | None,
+    first_of: Callable[[str], int],
+    start: int,
+    stop: int,
+) -> Iterator[Batch | StoredRun]:
+    """Yield the runs of a block as ``decode_block``, those that are small as batches with rows.
+
+    They end before the offset ``stop``; those that end before ``start`` are left out. Of the small
+    ones, those before the offset that ``first_of`` returns for their topic are left out too.
+    """
+    found: list[Batch] = []
+    runs, joined = BlockRuns(block, topics), JoinedRuns(found)
+    wanted, text, names, payloads = runs.wanted, runs.text, runs.names, block.payloads
+    firsts: dict[int, int] = {}
+    for run in runs_of(block, start):
+        (
+            first, count, has_headers, listed, picks, sender, protocol, size, lengths, begin, end,
+            timestamp, sequence,
+        ) = run  # fmt: skip
+        if first >= stop:
+            break
+        if first + count <= start:
+            continue
+        if count > SMALL or first < start or has_headers or picks:
+            joined.finish()
+            yield from found
+            found.clear()
+            yield from runs.of(run)
+            continue
+        (topic,) = listed
+        if wanted is not None and topic not in wanted:
+            continue
+        shown = firsts.get(topic)
+        if shown is None:
+            shown = firsts[topic] = first_of(text(topic))
+        if first >= shown:
+            row = (
+                count, text(topic), first, sequence, timestamp, names[sender],
+                size if lengths is None else lengths, bytes(payloads[begin:end]),
+            )  # fmt: skip
+            joined.add(row, text(protocol), block.run)
+    joined.finish()
+    yield from found
+
+
+def rows_of(record: RunRecord) -> list[JoinedRow]:
+    """Return the messages of a record as runs that can be joined; none if they cannot."""
+    (
+        _, first, timestamp, _, topic, count, data,
+        size, lengths, sequence, sender, _, headers, mix, _,
+    ) = record  # fmt: skip
+    if headers is not None:
+        return []
+    sizes = size if lengths is None else array("I", lengths)
+    if isinstance(sender, bytes):
+        if mix is not None or count > SMALL:
+            return []
+        return [(count, topic, first, sequence, timestamp, sender, sizes, data)]
+    counts = memoryview(sender[0]).cast("I")
+    indexes = None if mix is None else memoryview(mix[1]).cast("I")
+    rows: list[JoinedRow] = []
+    at = place = 0
+    for number, name in zip(counts, sender[1], strict=True):
+        if mix is not None and indexes is not None:
+            topic = mix[0][indexes[place]]
+        own = sizes if isinstance(sizes, int) else sizes[place : place + number]
+        nbytes = own * number if isinstance(own, int) else sum(own)
+        rows.append(
+            (number, topic, first + place, sequence + place, timestamp, name, own,
+             data[at : at + nbytes])
+        )  # fmt: skip
+        at += nbytes
+        place += number
+    return rows

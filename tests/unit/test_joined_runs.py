@@ -1,0 +1,337 @@
+"""Small runs of several publishers, which are read from the history together."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.batch import Batch, Page
+from pubsub.broker.encoders import RowEncoding
+from pubsub.broker.limits import BrokerLimits
+from pubsub.interfaces import Encoding
+from pubsub.kernel import Columns, Senders
+from pubsub.protocols.cafe.channels import MessageEncoding
+from pubsub.protocols.rheos.response_encoding import ResponseEncoding
+from pubsub.store.block import decode_block, encode_block
+from pubsub.store.joined_runs import SMALL, JoinedRuns, decode_joined
+from pubsub.store.memory_store import MemoryStore
+from pubsub.store.run_log import RunLog
+from pubsub.store.stored_runs import RunRecord, StoredRun, batches_of, record_of
+from tests.profiles import examples
+from tests.unit.fakes import Lines, Reader, Transport, clock_at, make_broker, make_listener
+
+TOPICS = ("a", "b", "c")
+SENDERS = (b"ada", b"bob", b"", b"dan")
+PROTOCOLS = ("toy", "toy", "toy", "nsd")
+Flat = tuple[int, int, int, str, bytes, str, bytes, object]
+"""Offset, sequence, timestamp, topic, sender, protocol, payload and headers of a message."""
+
+
+@dataclass
+class Appended:
+    """What one call of ``IStore.append`` gets, after ``gap`` offsets without messages."""
+
+    batch: Batch
+    senders: Senders | None
+    gap: int
+
+
+@st.composite
+def appended(draw: st.DrawFn) -> Appended:
+    number = draw(st.sampled_from((1, 1, 1, 2, 5, SMALL + 1)))
+    one_size = draw(st.booleans())
+    sizes = st.just(draw(st.integers(0, 3))) if one_size else st.integers(0, 3)
+    payloads = [draw(sizes) * b"x" for _ in range(number)]
+    topics = TOPICS if draw(st.booleans()) else (draw(st.sampled_from(TOPICS)),)
+    indexes = [draw(st.integers(0, len(topics) - 1)) for _ in range(number)]
+    senders = None
+    headers = None
+    if draw(st.booleans()):
+        names = tuple(draw(st.sampled_from(SENDERS)) for _ in range(number))
+        senders = array("I", [1] * number).tobytes(), names
+    elif draw(st.sampled_from((False, False, True))):
+        headers = [{"k": b"v"}] * number
+    batch = Batch(
+        topics,
+        Columns.of(payloads, indexes),
+        draw(st.integers(1, 4)) * 1000,
+        draw(st.integers(0, 9)) * 100,
+        draw(st.sampled_from(SENDERS)),
+        draw(st.sampled_from(PROTOCOLS)),
+        headers,
+    )
+    return Appended(batch, senders, draw(st.sampled_from((0, 0, 0, 2))))
+
+
+APPENDED = st.lists(appended(), min_size=1, max_size=12)
+TOPIC_SETS = st.none() | st.frozensets(st.sampled_from(TOPICS), min_size=1)
+
+
+def flat(batches: Iterable[Batch]) -> list[Flat]:
+    """Return the messages of batches, one by one."""
+    found: list[Flat] = []
+    for batch in batches:
+        for part in batch.parts():
+            for index, run in part.runs():
+                assert run.topic == batch.topics[index]
+                headers: Sequence[object] = run.headers or [None] * run.count
+                for at, payload in enumerate(run.payloads()):
+                    found.append(
+                        (run.offset + at, run.sequence + at, run.timestamp, run.topic, run.sender,
+                         run.protocol, payload, headers[at])
+                    )  # fmt: skip
+    return found
+
+
+def rows_in(batches: Iterable[Batch]) -> int:
+    return sum(batch.rows is not None for batch in batches)
+
+
+class BlockTests(SynchronousTestCase):
+    """``decode_joined``"""
+
+    @examples(2)
+    @given(APPENDED, TOPIC_SETS, st.integers(0, 60), st.integers(0, 60), st.integers(0, 40))
+    def test_it_has_the_messages_of_decode_block(
+        self,
+        appended: list[Appended],
+        topics: frozenset[str] | None,
+        start: int,
+        stop: int,
+        hidden: int,
+    ) -> None:
+        records: list[RunRecord] = []
+        offset = 7
+        for one in appended:
+            offset += one.gap
+            one.batch.offset = offset
+            records.append(record_of(one.batch, one.senders))
+            offset += one.batch.count
+        block = encode_block(records, 3, 7, offset)
+
+        def first_of(topic: str) -> int:
+            return hidden if topic == "b" else 0
+
+        plain = [
+            message
+            for run in decode_block(block, topics)
+            if run.last >= start and run.offset < stop
+            for shown in run.shown(first_of)
+            for message in flat([shown.batch()])
+        ]
+        joined: list[Batch] = []
+        for run in decode_joined(block, topics, first_of, start, stop):
+            if isinstance(run, Batch):
+                assert run.run == 3
+                joined.append(run)
+            elif run.last >= start and run.offset < stop:
+                joined += [shown.batch() for shown in run.shown(first_of)]
+        assert flat(joined) == plain
+
+    def test_small_runs_are_one_batch(self) -> None:
+        log = RunLog(1000, 2**20)
+        for number in range(300):
+            log.append(single(number))
+        records = list(log._runs)
+        block = encode_block(records, 3, 0, 300)
+        for start, count in ((0, 300), (10, 290), (299, 1)):
+            (batch,) = decode_joined(block, None, lambda topic: 0, start, 300)
+            assert isinstance(batch, Batch)
+            assert batch.count == count
+            assert (batch.offset, batch.stop) == (start, 300)
+        assert not any(
+            isinstance(run, StoredRun)
+            for run in decode_joined(block, frozenset("b"), lambda topic: 0, 100, 200)
+        )
+
+
+def single(number: int) -> Batch:
+    """Return one message."""
+    return Batch(
+        (TOPICS[number % 3],),
+        Columns.one(b"%d" % number),
+        1_700_000_000_000_000 + number * 100,
+        number,
+        SENDERS[number % 4],
+        "toy",
+    )
+
+
+class RunLogTests(SynchronousTestCase):
+    """``RunLog.read``"""
+
+    @examples(2)
+    @given(
+        APPENDED,
+        TOPIC_SETS,
+        st.integers(0, 40),
+        st.sampled_from((1, 100, 400, 2**20)),
+        st.none() | st.tuples(st.sampled_from(TOPICS), st.integers(0, 11)),
+    )
+    def test_joined_pages_have_the_same_messages(
+        self,
+        appended: list[Appended],
+        topics: frozenset[str] | None,
+        start: int,
+        nbytes: int,
+        ended: tuple[str, int] | None,
+    ) -> None:
+        log = RunLog(1000, 2**20)
+        for number, one in enumerate(appended):
+            log.append(one.batch, one.senders)
+            if ended is not None and number == ended[1]:
+                log.forget(ended[0], log.next_offset)
+        plain = self.pages(lambda at: log.read(at, topics, nbytes), start, log.next_offset)
+        joined = self.pages(
+            lambda at: log.read(at, topics, nbytes, joined=True), start, log.next_offset
+        )
+        assert flat(joined) == flat(plain)
+
+    def pages(self, read: Callable[[int], Page], at: int, stop: int) -> list[Batch]:
+        found: list[Batch] = []
+        while at < stop:
+            page = read(at)
+            assert page.next_offset > at
+            found += page.batches
+            at = page.next_offset
+        return found
+
+    def test_single_messages_are_one_batch(self) -> None:
+        log = RunLog(1000, 2**20)
+        for number in range(30):
+            log.append(single(number))
+        assert [batch.count for batch in log.read(0, None, 2**20, joined=True).batches] == [30]
+        (batch,) = log.read(0, frozenset("b"), 2**20, joined=True).batches
+        assert (batch.count, batch.offset, batch.stop) == (10, 1, 29)
+
+
+class PartTests(SynchronousTestCase):
+    """Slices of a batch with rows"""
+
+    @given(APPENDED, st.integers(0, 40), st.integers(1, 40))
+    def test_they_have_the_rows_of_their_messages(
+        self, appended: list[Appended], start: int, number: int
+    ) -> None:
+        found: list[Batch] = []
+        joined = JoinedRuns(found)
+        offset = 0
+        for one in appended:
+            one.batch.offset = offset
+            offset += one.batch.count
+            for run in batches_of(record_of(one.batch, one.senders)):
+                joined.add(
+                    (run.count, run.topic, run.offset, run.sequence, run.timestamp, run.sender,
+                     array("I", run.columns.sizes()), b"".join(run.payloads())),
+                    "toy",
+                    0,
+                )  # fmt: skip
+        joined.finish()
+        (batch,) = found
+        start = min(start, batch.count - 1)
+        stop = min(start + number, batch.count)
+        part = batch.slice(start, stop)
+        assert flat([part]) == flat([batch])[start:stop]
+        assert part.stop == flat([part])[-1][0] + 1
+        assert flat([run for _, run in part.runs()]) == flat([part])
+        wanted = {0}
+        assert flat([run for _, run in part.runs(wanted)]) == [
+            message for message in flat([part]) if message[3] == batch.topics[0]
+        ]
+
+
+@dataclass(frozen=True)
+class Named(RowEncoding):
+    """The topic, the sender and the payload of each message."""
+
+    def rows(self, batch: Any, names: list[bytes | None]) -> tuple[bytes, int]:
+        indexes = batch.columns.indexes()
+        parts = [
+            name + b" " + batch.sender + b" %d " % batch.timestamp + payload + b"\n"
+            for index, payload in zip(indexes, batch.payloads(), strict=True)
+            if (name := names[index]) is not None
+        ]
+        return b"".join(parts), len(parts)
+
+
+def encoding_of(kind: str, topic: int) -> Encoding:
+    match kind:
+        case "times":
+            return MessageEncoding(topic)
+        case "senders":
+            return ResponseEncoding(b"%d" % topic, 2)
+        case "small":
+            return Lines(b"%d" % topic, limit=1)
+        case "rows":
+            return Named()
+    return Lines(b"%d" % topic)
+
+
+class NotFromBob(Reader):
+    """A subscriber that does not receive the messages of one sender on the topic a."""
+
+    def receives(self, topic: Any, batch: Batch) -> bool:
+        return topic.name != "a" or batch.sender != b"bob"
+
+
+class CursorTests(SynchronousTestCase):
+    """Subscribers that read such messages get what they would get of each run"""
+
+    @examples(1)
+    @given(
+        APPENDED,
+        st.lists(
+            st.tuples(
+                st.sampled_from(("times", "senders", "rows", "lines", "small")),
+                st.dictionaries(st.integers(0, 2), st.integers(0, 20), min_size=1),
+                st.booleans(),
+            ),
+            min_size=1,
+            max_size=4,
+        ),
+    )
+    def test_any_encoding(
+        self, appended: list[Appended], subscribers: list[tuple[str, dict[int, int], bool]]
+    ) -> None:
+        found = []
+        for joins in (False, True):
+
+            class Store(MemoryStore):
+                def read(
+                    self,
+                    offset: int,
+                    topics: frozenset[str] | None,
+                    max_bytes: int,
+                    fresh: bool = False,
+                    joined: bool = False,
+                ) -> Deferred[Page]:
+                    return super().read(offset, topics, max_bytes, fresh, joined and joins)  # noqa: B023
+
+            clock, store = clock_at(), Store(10_000, 2**24)
+            broker = make_broker(clock, BrokerLimits(), store)
+            listener = make_listener(broker)
+            topics = [broker.topics.create(name) for name in TOPICS]
+            for one in appended:
+                store.append(one.batch, one.senders)
+            transports = []
+            for kind, starts, is_picky in subscribers:
+                transport = Transport()
+                outbox = listener.outbox(transport, NotFromBob() if is_picky else Reader())
+                transport.outbox = outbox
+                transports.append(transport)
+                for topic, start in starts.items():
+                    encoding = encoding_of(kind, topic)
+                    at = min(start, store.next_offset)
+                    broker.router.subscribe(outbox, topics[topic], encoding, at)
+            for _ in range(50):
+                clock.advance(0)
+            assert all(one.outbox and one.outbox.cursor is None for one in transports)
+            drops = sorted((topic, why, n) for (_, topic, why), n in broker.counters.drops.items())
+            found.append(([one.data for one in transports], broker.counters.delivered, drops))
+        assert found[0] == found[1]
