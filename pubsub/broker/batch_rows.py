@@ -30,6 +30,10 @@ class BatchRows(NamedTuple):
         """The offset after the last message."""
         return self.offsets[-1] + self.counts[-1]
 
+    def shifted(self, number: int) -> BatchRows:
+        """Return these rows with offsets that are larger by ``number``."""
+        return self._replace(offsets=tuple([offset + number for offset in self.offsets]))
+
     def part(self, start: int, stop: int) -> BatchRows:
         """Return the rows of the messages from place ``start`` up to ``stop``."""
         found = []

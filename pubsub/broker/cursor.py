@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 from pubsub.broker.audience import Share
 from pubsub.broker.behind_outbox import receives_all
 from pubsub.broker.connection_marks import log_fields
-from pubsub.broker.encoders import BatchEncoder, encode_rows, make_encoder, too_large
+from pubsub.broker.encoders import BatchEncoder, encode_joined, make_encoder, too_large
 from pubsub.broker.history_reads import PAGE_BYTES, read_history
 from pubsub.broker.start_positions import offset_of
 from pubsub.broker.subscriber_positions import SubscriberPositions
@@ -263,7 +263,7 @@ class Cursor:
 
     def _enqueue(self, batch: Batch, encoder: BatchEncoder, source: DeliverySource) -> None:
         counters, outbox = self._cursors.router.counters, self._outbox
-        data, count = encode_rows(encoder, batch)
+        data, count = encode_joined(encoder, batch)
         if count < batch.count:
             lost = too_large(encoder, batch)
             for index, number in lost.items():

@@ -122,7 +122,7 @@ def _without_heads(given: Mapping[int, Encoding], number: int) -> BatchEncoder:
     return _RunEncoder(given, number)
 
 
-def encode_rows(encoder: BatchEncoder, batch: Batch) -> tuple[bytes, int]:
+def encode_joined(encoder: BatchEncoder, batch: Batch) -> tuple[bytes, int]:
     """Do as ``BatchEncoder.encode``, for a batch that may have rows."""
     rows, writer = batch.rows, encoder.writer
     if rows is None:

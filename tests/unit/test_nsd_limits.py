@@ -128,7 +128,7 @@ class StopTests(SynchronousTestCase):
         nsd.write_history(1, 10)
         page: Deferred[object] = Deferred()
         read = nsd.store.read
-        self.patch(nsd.store, "read", lambda *given: page)  # type: ignore[no-untyped-call]
+        self.patch(nsd.store, "read", lambda *given, joined: page)  # type: ignore[no-untyped-call]
         client = nsd.connect("nsd")
         client.send(wire.get("ada"))
         nsd.advance(4)

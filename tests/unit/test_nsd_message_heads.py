@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import base64
-import json
 
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Batch
-from pubsub.broker.memory_budget import MemoryBudget
-from pubsub.protocols.nsd.codec import messages
-from pubsub.protocols.nsd.message_heads import (
-    MAX_TEXT,
-    EncodedBatches,
-    PublishLearner,
-    Source,
-    encode_batch,
-)
+from pubsub.protocols.nsd.message_heads import MAX_TEXT, PublishLearner, Source
 from tests.unit import nsd_lines as wire
-from tests.unit.fakes import batch_of
 from tests.unit.nsd_lines import SUCCESS, Nsd
 
 MESSAGE = b'{"_class":"Message","from":"a","when":0,'
@@ -207,49 +196,6 @@ class LearningTests(SynchronousTestCase):
         ):
             assert learnt(line) is None
         assert PublishLearner().learn(START, 0) is None
-
-
-class EncodedBatchTests(SynchronousTestCase):
-    """Batches in responses"""
-
-    @given(st.lists(st.one_of(BODIES, st.binary(max_size=4)), min_size=1, max_size=6), BODIES)
-    @example([b""], b"")
-    @example([b'"', b"a"], b"\\")
-    @example([b"\xff", b"\0"], b"\xc3")
-    def test_an_encoded_batch_equals_its_messages(
-        self, payloads: list[bytes], sender: bytes
-    ) -> None:
-        batch = _batch(payloads, sender)
-        assert encode_batch(batch) == b",".join(messages(batch))
-        json.loads(b"[" + encode_batch(batch) + b"]")
-
-    def test_encoded_batches_are_cached_within_a_bound(self) -> None:
-        first, second = _batch([b"a" * 100], b"x"), _batch([b"b" * 100], b"x")
-        second.offset = 1
-        encoded = EncodedBatches(700, MemoryBudget(0))
-        assert encoded.encode(first) is encoded.encode(first)
-        made = encoded.encode(first)
-        assert encoded.encode(second) != made
-        assert encoded.encode(first) is not made
-        assert encoded.encode(first) == made
-
-    def test_encoded_batches_are_a_cache_of_the_memory_bound(self) -> None:
-        memory = MemoryBudget(100_000)
-        encoded = EncodedBatches(10_000, memory)
-        for offset in range(100):
-            batch = _batch([b"a"], b"x")
-            batch.offset = offset
-            encoded.encode(batch)
-        # Each is so short that its key takes more.
-        assert 9_000 < memory.cached == memory.used <= 10_000
-        memory.add(100_000)
-        assert memory.used == 100_000
-
-
-def _batch(payloads: list[bytes], sender: bytes) -> Batch:
-    batch = batch_of(payloads, offset=0)
-    batch.sender = sender
-    return batch
 
 
 def _lines(data: bytes) -> list[bytes]:

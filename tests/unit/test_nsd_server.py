@@ -61,8 +61,8 @@ class LongListTests(SynchronousTestCase):
         """And the replies to the requests behind it, even if the history answers later."""
         read, waiting = self.nsd.store.read, list[tuple[Deferred[Page], Deferred[Page]]]()
 
-        def read_later(*arguments: Any) -> Deferred[Page]:
-            waiting.append((read(*arguments), Deferred()))
+        def read_later(*arguments: Any, **named: Any) -> Deferred[Page]:
+            waiting.append((read(*arguments, **named), Deferred()))
             return waiting[-1][1]
 
         self.patch(self.nsd.store, "read", read_later)  # type: ignore[no-untyped-call]

@@ -20,11 +20,16 @@ class SlowReads(MemoryStore):
         self.lost: tuple[tuple[int, int], ...] = ()
 
     def read(
-        self, offset: int, topics: frozenset[str] | None, max_bytes: int, fresh: bool = False
+        self,
+        offset: int,
+        topics: frozenset[str] | None,
+        max_bytes: int,
+        fresh: bool = False,
+        joined: bool = False,
     ) -> Deferred[Page]:
         """See ``IStore``."""
         found: list[Page] = []
-        super().read(offset, topics, max_bytes, fresh).addCallback(found.append)
+        super().read(offset, topics, max_bytes, fresh, joined).addCallback(found.append)
         page = Page(found[0].batches, found[0].next_offset, self.lost)
         done: Deferred[Page] = Deferred()
         self.pages.append((done, page))

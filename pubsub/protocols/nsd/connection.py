@@ -52,9 +52,10 @@ if TYPE_CHECKING:
 
     from pubsub.broker.listener import Listener
     from pubsub.broker.topics import Topic
+    from pubsub.protocols.nsd.encoded_batches import EncodedBatches
     from pubsub.protocols.nsd.identities import Identities
     from pubsub.protocols.nsd.known_publishes import KnownPublishes
-    from pubsub.protocols.nsd.message_heads import EncodedBatches, Source
+    from pubsub.protocols.nsd.message_heads import Source
     from pubsub.wire.known_heads import KnownHeads
 
 

@@ -1,4 +1,4 @@
-"""nsd: publishes that differ in their bodies alone, and encoded batches for responses. Sans-IO.
+"""nsd: publishes that differ in their bodies alone. Sans-IO.
 
 A client writes all its publishes to a channel in the same way. Once the same text around a body has
 been seen twice, the kernel finds such lines without parsing them. A body with a character that JSON
@@ -8,25 +8,10 @@ escapes does not fit, so that the bytes between the quotes are the text.
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
-from dataclasses import replace
-from sys import maxsize
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from pubsub.broker.batch import Batch
-from pubsub.kernel import RowField, TextHead, encode_rows
-from pubsub.protocols.nsd.codec import (
-    MAX_LINE,
-    NAME,
-    InvalidLine,
-    Publish,
-    messages,
-    parse,
-    text,
-)
-
-if TYPE_CHECKING:
-    from pubsub.broker.memory_budget import MemoryBudget
+from pubsub.kernel import TextHead
+from pubsub.protocols.nsd.codec import MAX_LINE, InvalidLine, Publish, parse
 
 # Bytes around the body. Longer text, mostly attachments, is not worth keeping.
 MAX_TEXT = 600
@@ -118,49 +103,3 @@ def source_around(before: bytes, after: bytes) -> Source | None:
             return None
         requests.append(source_of(request))
     return requests[0] if requests[0] == requests[1] else None
-
-
-def encode_batch(batch: Batch) -> bytes:
-    """Return the batch's messages as JSON objects with commas between them (nsd §4)."""
-    encoded = None
-    if batch.protocol != NAME or batch.headers is None:
-        sender = text(batch.sender.decode(errors="replace"))
-        before = b'{"_class":"Message","from":%b,"when":' % sender
-        row = before, RowField.NUMBER, b',"body":"', RowField.TEXT, b'"},'
-        encoded = encode_rows(batch.columns, row, None, batch.offset + 1)
-    return b",".join(messages(batch)) if encoded is None else encoded[0][:-1]
-
-
-# The first offset of a batch, its number of messages, their timestamp, and the shift.
-_Key: TypeAlias = tuple[int, int, int, int]
-# Beside the bytes of an encoded batch.
-_ENTRY_BYTES = 256
-
-
-class EncodedBatches:
-    """The encoded batches that were read last, within ``nbytes``: many clients read the same.
-
-    They count in ``memory`` as a cache.
-    """
-
-    def __init__(self, nbytes: int, memory: MemoryBudget) -> None:
-        self._limit = nbytes
-        self._encoded: OrderedDict[_Key, bytes] = OrderedDict()
-        self._account = memory.cache(maxsize, self._encoded.clear)
-
-    def encode(self, batch: Batch, shift: int = 0) -> bytes:
-        """As ``encode_batch``, for a batch that was read from the history.
-
-        The numbers of the messages are larger by ``shift``.
-        """
-        key = batch.offset, batch.count, batch.timestamp, shift
-        found = self._encoded.get(key)
-        if found is None:
-            if shift:
-                batch = replace(batch, offset=batch.offset + shift)
-            found = self._encoded[key] = encode_batch(batch)
-            # At the bound of the memory this empties the cache.
-            self._account.charge(len(found) + _ENTRY_BYTES)
-            while self._account.nbytes > self._limit:
-                self._account.charge(-len(self._encoded.popitem(last=False)[1]) - _ENTRY_BYTES)
-        return found

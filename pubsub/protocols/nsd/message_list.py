@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from twisted.internet.defer import Deferred
 
+from pubsub.broker.batch import Batch
 from pubsub.broker.history_reads import PAGE_BYTES, read_history, written
 from pubsub.broker.start_positions import Position, Resumption, offset_of
 from pubsub.protocols.nsd.codec import LIST_END, LIST_START, LineStream
 from pubsub.protocols.nsd.figures import CHANNEL as FIGURES
 
 if TYPE_CHECKING:
-    from pubsub.broker.batch import Batch
     from pubsub.broker.slices import Work
     from pubsub.broker.topics import Topic
+    from pubsub.protocols.nsd.encoded_batches import EncodedBatches
     from pubsub.protocols.nsd.figures import UnseenFigures
-    from pubsub.protocols.nsd.message_heads import EncodedBatches
     from pubsub.wire.connection import Connection
 
 # Channels whose permission is checked in one step.
@@ -101,7 +101,7 @@ class MessageList:
             page = await read_history(
                 listener.clock,
                 connection,
-                partial(listener.store.read, offset, channels, PAGE_BYTES),
+                partial(listener.store.read, offset, channels, PAGE_BYTES, joined=True),
             )
             if rights != self._rights:
                 continue
@@ -133,7 +133,7 @@ class MessageList:
 
     def _cut(self, batches: Iterable[Batch], end: int) -> Iterator[Batch]:
         """Yield the messages before ``end`` that the client was not given at another broker."""
-        for batch in batches:
+        for batch in chain.from_iterable(map(Batch.parts, batches)):
             taken = self._taken
             start = 0 if taken is None else taken.prefix(batch.run, batch.sequence, batch.count)
             stop = min(batch.count, end - batch.offset)

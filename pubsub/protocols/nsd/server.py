@@ -10,11 +10,11 @@ from twisted.internet.interfaces import IProtocolFactory
 from pubsub.errors import ConfigurationError
 from pubsub.protocols.nsd.codec import MAX_LINE
 from pubsub.protocols.nsd.connection import NsdConnection
+from pubsub.protocols.nsd.encoded_batches import EncodedBatches
 from pubsub.protocols.nsd.identities import Identities
 from pubsub.protocols.nsd.identity_moves import IdentityMoves
 from pubsub.protocols.nsd.identity_proof import NO_PASSWORD, OPTIONAL, REQUIRED
 from pubsub.protocols.nsd.known_publishes import KnownPublishes
-from pubsub.protocols.nsd.message_heads import EncodedBatches
 from pubsub.protocols.nsd.requests import Requests
 from pubsub.settings import Setting, choice, integer
 from pubsub.wire.connection import ConnectionFactory
