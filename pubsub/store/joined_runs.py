@@ -16,8 +16,8 @@ SMALL = 32
 """Messages of the largest run that is joined with others: a larger one is worth a batch."""
 # Rows of a batch, at most: the page is cut between batches.
 _ROWS = 512
-ROW_BYTES = 64
-"""Bytes of a page that a row takes beside its payloads."""
+ROW_BYTES = 128
+"""Bytes of a page that a row takes beside its payloads: the work for it, not its memory."""
 JoinedRow = tuple[int, str, int, int, int, bytes, "int | array[int]", bytes]
 """A run: number of messages, topic, first offset, sequence, timestamp, sender, size of each message
 or the lengths, and the payloads, joined."""

@@ -18,10 +18,11 @@ from pathlib import Path
 
 from tests.bench.broker import Broker, twistd_broker
 from tests.bench.wires import WIRES
+from tests.bench.wires.rheos import ACK_SIZE, CREATE, PUBLISH, request
 
 _HEADER = struct.Struct("<HBI")
 _HANDSHAKE_PUB, _HANDSHAKE_SUB, _PUBLISH, _PING = 0x01, 0x02, 0x10, 0x20
-_CHANNEL = 1
+_CHANNEL, _TOPIC = 1, "cafe/1"
 # MESSAGE: a header, the channel, a timestamp.
 _MESSAGE_BYTES = _HEADER.size + 9
 _READ = 1024**2
@@ -59,6 +60,24 @@ def _publish(broker: Broker, count: int, size: int) -> None:
         sock.recv(_HEADER.size, socket.MSG_WAITALL)
 
 
+def _publish_as(path: str, senders: int, count: int, size: int) -> None:
+    """Publish as many ``senders`` in turn, over one connection of rheos."""
+    clients = [b"device-" + number.to_bytes(9, "big") for number in range(senders)]
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(path)
+        sock.sendall(request(CREATE, clients[0], _TOPIC))
+        batch = b"".join(
+            request(PUBLISH, clients[number % senders], _TOPIC, bytes(size))
+            for number in range(_BATCH)
+        )
+        left = ACK_SIZE
+        for _ in range(count // _BATCH):
+            sock.sendall(batch)
+            left += _BATCH * ACK_SIZE
+            while left:
+                left -= len(sock.recv(left))
+
+
 def _receive(sock: socket.socket, nbytes: int) -> None:
     buffer = bytearray(_READ)
     while nbytes:
@@ -73,25 +92,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.resume", description=__doc__)
     parser.add_argument("--messages", type=int, default=2_000_000)
     parser.add_argument("--size", type=int, default=64)
+    parser.add_argument(
+        "--senders",
+        type=int,
+        default=1,
+        help="of which each sends one message in turn (default: 1, all of them)",
+    )
     options = parser.parse_args()
     count = options.messages // _BATCH * _BATCH
     os.sched_setaffinity(0, {1})
     twistd = Path(sys.executable).with_name("twistd")
     with tempfile.TemporaryDirectory(prefix="bench-resume-") as directory:
-        store = [f"--store=log:{directory}/history"]
+        store = [f"--store=log:{directory}/history", f"--listen=rheos=unix:{directory}/rheos"]
         with twistd_broker(twistd, WIRES["cafe"], store, 0) as broker:
             sock, session = _subscribe(broker, b"reader")
             # After a connection reset the session can be resumed.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             sock.close()
-            _publish(broker, count, options.size)
+            if options.senders > 1:
+                _publish_as(f"{directory}/rheos", options.senders, count, options.size)
+            else:
+                _publish(broker, count, options.size)
             used, began = broker.cpu_seconds(), time.perf_counter()
             sock, _ = _subscribe(broker, b"reader;resume=%016x" % session)
             with sock:
                 _receive(sock, count * (_MESSAGE_BYTES + options.size))
             took, used = time.perf_counter() - began, broker.cpu_seconds() - used
     print(
-        f"{count} messages of {options.size} B replayed in {took:.2f} s: "
+        f"{count} messages of {options.size} B, senders: {options.senders}, {took:.2f} s: "
         f"{count / took / 1e6:.2f} million/s, {count / used / 1e6:.2f} million a broker CPU second"
     )
 
