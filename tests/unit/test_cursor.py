@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,16 +26,9 @@ class LateStore(MemoryStore):
         super().__init__(1000, 2**26)
         self.asked: list[tuple[Deferred[Page], Deferred[Page]]] = []
 
-    def read(
-        self,
-        offset: int,
-        topics: frozenset[str] | None,
-        max_bytes: int,
-        fresh: bool = False,
-        joined: bool = False,
-    ) -> Deferred[Page]:
+    def read(self, *given: Any, **named: Any) -> Deferred[Page]:
         later: Deferred[Page] = Deferred()
-        self.asked.append((later, super().read(offset, topics, max_bytes, joined=joined)))
+        self.asked.append((later, super().read(*given, **named)))
         return later
 
     def answer(self) -> None:

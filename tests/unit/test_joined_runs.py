@@ -303,15 +303,8 @@ class CursorTests(SynchronousTestCase):
         for joins in (False, True):
 
             class Store(MemoryStore):
-                def read(
-                    self,
-                    offset: int,
-                    topics: frozenset[str] | None,
-                    max_bytes: int,
-                    fresh: bool = False,
-                    joined: bool = False,
-                ) -> Deferred[Page]:
-                    return super().read(offset, topics, max_bytes, fresh, joined and joins)  # noqa: B023
+                def read(self, *given: Any, joined: bool = False, **named: Any) -> Deferred[Page]:
+                    return super().read(*given, joined=joined and joins, **named)  # type: ignore[misc]  # noqa: B023
 
             clock, store = clock_at(), Store(10_000, 2**24)
             broker = make_broker(clock, BrokerLimits(), store)

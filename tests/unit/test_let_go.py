@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
@@ -90,15 +92,9 @@ class LetGoTests(LetGoCase):
         store = MemoryStore(1000, 2**26)
         read = store.read
 
-        def noting(
-            offset: int,
-            topics: frozenset[str] | None,
-            nbytes: int,
-            fresh: bool = False,
-            joined: bool = False,
-        ) -> Deferred[Page]:
+        def noting(*given: Any, fresh: bool = False, **named: Any) -> Deferred[Page]:
             reads.append(fresh)
-            return read(offset, topics, nbytes, fresh, joined)
+            return read(*given, fresh=fresh, **named)  # type: ignore[misc]
 
         self.patch(store, "read", noting)  # type: ignore[no-untyped-call]
         self.start_broker(store)

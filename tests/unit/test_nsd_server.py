@@ -296,14 +296,7 @@ class HistoryTests(SynchronousTestCase):
 
     def test_a_history_that_cannot_be_read_ends_the_connection(self) -> None:
         class Broken(MemoryStore):
-            def read(
-                self,
-                offset: int,
-                topics: frozenset[str] | None,
-                max_bytes: int,
-                fresh: bool = False,
-                joined: bool = False,
-            ) -> Deferred[Page]:
+            def read(self, *given: Any, **named: Any) -> Deferred[Page]:
                 return fail(OSError("the disk is gone"))
 
         nsd = Nsd(store=Broken(100, MIB))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -19,17 +21,10 @@ class SlowReads(MemoryStore):
         self.pages: list[tuple[Deferred[Page], Page]] = []
         self.lost: tuple[tuple[int, int], ...] = ()
 
-    def read(
-        self,
-        offset: int,
-        topics: frozenset[str] | None,
-        max_bytes: int,
-        fresh: bool = False,
-        joined: bool = False,
-    ) -> Deferred[Page]:
+    def read(self, *given: Any, **named: Any) -> Deferred[Page]:
         """See ``IStore``."""
         found: list[Page] = []
-        super().read(offset, topics, max_bytes, fresh, joined).addCallback(found.append)
+        super().read(*given, **named).addCallback(found.append)
         page = Page(found[0].batches, found[0].next_offset, self.lost)
         done: Deferred[Page] = Deferred()
         self.pages.append((done, page))
