@@ -182,6 +182,23 @@ class Batch:
         self.timestamp, self.sender = rows.timestamps[0], rows.senders[0]
         self.rows = rows if len(rows.counts) > 1 else None
 
+    def numbered(self) -> Iterator[Batch]:
+        """Yield parts whose stored messages have consecutive offsets, from that of the part on.
+
+        A part ends with messages that are not stored, before the next one that is.
+        """
+        if not self.unstored:
+            yield self
+            return
+        is_stored = [index not in self.unstored for index in range(len(self.topics))]
+        start = before = stored = 0
+        for first, stop in rows_with(self.columns, is_stored):
+            if first > start:
+                yield self._part(self.topics, self.columns.slice(start, first), start, before)
+                start, before = first, stored
+            stored += stop - first
+        yield self._part(self.topics, self.columns.slice(start, self.count), start, before)
+
     def compact(self) -> Batch:
         """Return the batch without the names of topics that have no messages."""
         used = [index for index, _, _ in self.columns.totals()]

@@ -285,4 +285,8 @@ class _RowEncoder(_Encoder):
                 encode_basestring(name).encode() if index in self._given else None
                 for index, name in enumerate(batch.topics)
             ]
-        return self._encoding.rows(batch, self._names)
+        if not batch.unstored:
+            return self._encoding.rows(batch, self._names)
+        # The rows have the offsets of their messages.
+        found = [self._encoding.rows(part, self._names) for part in batch.numbered()]
+        return b"".join([data for data, _ in found]), sum([count for _, count in found])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
+from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,12 +23,22 @@ from pubsub.interfaces import IStore
 from pubsub.kernel import Columns
 from tests.profiles import examples
 from tests.unit.fakes import Transport
+from tests.unit.http_follower import PATH, Follower
 from tests.unit.let_go_case import LetGoCase
 from tests.unit.mixed_wires import NUMBERS, STEPS, WANTED, CafeWire, RheosWire, Step, Wire, outcome
+from tests.unit.web import WebHouse
+from tests.unit.web_sockets import SocketClient, connected, mixed
 
 UNSTORED = (2, 4)
 """Numbers of the topics that are not stored."""
 Read = list[int]
+FORMS: tuple[dict[str, object], ...] = (
+    {},
+    {"binary": True},
+    {"batches": True},
+    {"batches": True, "mixed": True},
+)
+"""The forms in which a subscriber of a WebSocket gets messages."""
 
 
 def numbered(case: SynchronousTestCase, store: IStore) -> list[tuple[int, int, str, bytes]]:
@@ -188,3 +200,48 @@ class BehindTests(LetGoCase):
 
 def mix_of(router: Any, topics: list[Topic]) -> Any:
     return router.mix(topics)
+
+
+class RowTests(SynchronousTestCase):
+    """The offsets that subscribers over HTTP are told"""
+
+    @examples(2)
+    @given(st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=30), max_size=4))
+    def test_they_are_those_of_the_history(self, reads: list[Read]) -> None:
+        house = WebHouse()
+        topics = [house.broker.topics.create(name) for name in "abc"]
+        topics[1].set_durability(Durability.NONE)
+        publisher, *clients = [connected(house) for _ in range(1 + len(FORMS))]
+        for client, form in zip(clients, FORMS, strict=True):
+            for name in "abc":
+                client.ask("subscribe", topic=name, **form)
+        lines = Follower(house, PATH + "?topic=b&topic=c&follow=1")
+        events = Follower(house, PATH + "?topic=b&topic=c&follow=1", Accept="text/event-stream")
+        events.events()
+        # The first of them is routed in another way than those that follow.
+        for read in (list(range(3)), list(range(3)), *reads):
+            mixed(publisher, list("abc"), [("abc"[place], b"x") for place in read])
+        stored = {
+            row["message_id"]: row["offset"]
+            for row in house.get("/v1/history?start=0&format=jsonl").lines
+        }
+        data = [json.loads(one["data"]) for one in events.events()]
+        told = [offsets_of(client) for client in clients]
+        for rows in (lines.rows(), data):
+            told.append({row["message_id"]: row["offset"] for row in rows})
+        for found in told:
+            assert stored == {id: found.get(id) for id in stored}
+
+
+def offsets_of(client: SocketClient) -> dict[str, int]:
+    """Return the offset of each message of a subscriber, by its id."""
+    heads = [one for one in client.pull() if "message" in one]
+    heads += [json.loads(one[4 : 4 + int.from_bytes(one[:4], "big")]) for one in client.binary]
+    found = {}
+    for head in heads:
+        row = head.get("message") or head["batch"]
+        count = len(row.get("sizes", "1"))
+        first = UUID(row["message_id"]).int
+        offsets = row.get("offsets") or range(row["offset"], row["offset"] + count)
+        found.update({str(UUID(int=first + at)): offset for at, offset in enumerate(offsets)})
+    return found
