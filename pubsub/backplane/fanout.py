@@ -225,6 +225,9 @@ class Fanout(Service):
             # This broker would share them as its own.
             self._refuse("durability", count)
             return None
+        if not topic.hosted:
+            # It has messages from now on, also after its readers.
+            self._topics.keep(name)
         return topic
 
     def _is_covered(self, name: str) -> bool:

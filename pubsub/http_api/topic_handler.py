@@ -106,6 +106,7 @@ class TopicHandler:
         try:
             self._check_owner(access, topic, key)
             topics.claim(topic)
+            topics.keep(name)
         except (ApiError, Refused):
             if is_new:
                 lifecycle.withdraw(name)

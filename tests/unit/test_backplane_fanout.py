@@ -15,6 +15,7 @@ from pubsub.backplane.memory import MemoryBackplane, MemoryEngine
 from pubsub.backplane.record import encode_batch
 from pubsub.broker.batch import Batch
 from pubsub.broker.durability import DURABILITY, DurabilityRules
+from pubsub.broker.provisional_topics import ProvisionalTopics
 from pubsub.errors import ConfigurationError
 from pubsub.kernel import Columns
 from pubsub.plugin import installed_protocols
@@ -96,6 +97,22 @@ class FanoutTests(Shared):
     def test_the_order_across_topics_of_both_kinds(self) -> None:
         assert self.exchange(durability="t/a=none") == self.expected()
         assert self.there.store.next_offset == 2
+
+    def test_a_topic_that_readers_need_stays_after_its_first_messages(self) -> None:
+        here, there = self.broker(), self.broker()
+        topics, router = there.broker.topics, there.broker.router
+        needed = ProvisionalTopics(topics, router)
+        deque(needed.add(("a",)))
+        router.read_history(needed["a"])
+        self.settle()
+        source = Spot(here)
+        publisher = source.publisher()
+        publisher.send(source.publish(publisher, b"x", topic="a"))
+        self.settle()
+        assert there.store.next_offset == 1
+        router.leave_history(needed["a"])
+        deque(needed.withdraw())
+        assert "a" in topics
 
     def test_a_prefix_is_wanted_for_as_long_as_it_has_readers(self) -> None:
         spot = Spot(self.broker())

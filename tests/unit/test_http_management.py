@@ -16,6 +16,7 @@ from pubsub.http_api.live_response import RESPONSE_BYTES
 from tests.unit.fakes import START, Bench, Lines
 from tests.unit.streams import ROOM
 from tests.unit.web import WebHouse
+from tests.unit.web_sockets import connected
 
 NAMES = ["../../x", "<script>alert(1)</script>", "a%2Fb", "a/b", "\0nul", "ä" * 127]
 
@@ -173,6 +174,18 @@ class TopicChangeTests(SynchronousTestCase):
         client = self.house.connect("127.0.0.1")
         client.ask(method, target, body, **given)
         return client.answer(method)
+
+    def test_a_topic_of_a_subscriber_outlives_the_subscriber(self) -> None:
+        for body in ({}, {"queue_key": "k1"}):
+            self.setUp()
+            follower = connected(self.house)
+            follower.ask("subscribe", topic="a")
+            assert self.send("PUT", "/v1/topics/a", body).status == 200
+            follower.stream.lose()
+            self.house.pass_time(1)
+            topic = self.house.broker.topics.get("a")
+            assert topic is not None
+            assert topic.hosted
 
     def test_a_topic_is_created_once(self) -> None:
         first = self.send("PUT", "/v1/topics/a%2Fb", {})
