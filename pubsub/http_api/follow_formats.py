@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pubsub.broker.encoders import RowEncoding
@@ -17,6 +17,7 @@ from pubsub.kernel import RowField
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
+    from pubsub.kernel.interpreted import RowTemplate
 
 EVENT_STREAM = "text/event-stream"
 RETRY_MILLISECONDS = 1000
@@ -52,6 +53,11 @@ class LinesEncoding(_ChunkEncoding):
 
     content_type = "application/x-ndjson"
 
+    @property
+    def of_unstored(self) -> LinesEncoding:
+        """The encoding of topics that are not stored."""
+        return self
+
     def messages(self, batch: Batch, names: list[bytes | None]) -> tuple[bytes, int]:
         return rows_of(batch, names, self.run, self.headers, after=(b"\n",))
 
@@ -73,17 +79,26 @@ class EventEncoding(_ChunkEncoding):
     """See ``RowEncoding``: an event for each message (HTML, section 9.2, server-sent events).
 
     The id of an event is the position after it, as ``epoch:offset``: a client that reconnects sends
-    it as Last-Event-ID.
+    it as Last-Event-ID. A message that ``has_no_place`` in the history has none: the next ones that
+    are stored get the offsets after it.
     """
 
     headers: bool
     run: int
     epoch: str
+    has_no_place: bool = False
 
     content_type = EVENT_STREAM
 
+    @property
+    def of_unstored(self) -> EventEncoding:
+        """See ``LinesEncoding``."""
+        return replace(self, has_no_place=True)
+
     def messages(self, batch: Batch, names: list[bytes | None]) -> tuple[bytes, int]:
-        before = f"id: {self.epoch}:".encode(), RowField.NEXT, b"\ndata: "
+        before: RowTemplate = (b"data: ",)
+        if not self.has_no_place:
+            before = f"id: {self.epoch}:".encode(), RowField.NEXT, b"\ndata: "
         return rows_of(batch, names, self.run, self.headers, before, (b"\n\n",))
 
     def begin(self, offset: int) -> bytes:

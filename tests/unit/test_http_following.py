@@ -249,6 +249,20 @@ class FollowTests(SynchronousTestCase):
         assert not follower.complete
         assert follower.values() == []
 
+    def test_messages_that_are_not_stored_do_not_move_the_position(self) -> None:
+        self.house.broker.topics.create("n").set_durability(Durability.NONE)
+        target = PATH + "?topic=n&follow=1"
+        follower = Follower(self.house, target, Accept=EVENTS)
+        self.house.publish("a", b"1")
+        self.house.publish("n", b"2", b"3")
+        events = follower.events()
+        assert [json.loads(one["data"])["value"] for one in events[1:]] == ["1", "2", "3"]
+        position = [one["id"] for one in events if "id" in one][-1]
+        follower.stream.lose()
+        self.house.publish("a", b"4", b"5")
+        again = Follower(self.house, target, Accept=EVENTS, Last_Event_ID=position).events()
+        assert [json.loads(one["data"])["value"] for one in again[1:]] == ["4", "5"]
+
 
 class SlowTests(SynchronousTestCase):
     """Followers that do not read"""
