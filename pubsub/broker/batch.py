@@ -69,6 +69,19 @@ def rows_with(columns: Columns, wanted: Sequence[bool]) -> Iterator[tuple[int, i
     return (row.span() for row in _MARKED.finditer(marks))
 
 
+def with_used(topics: tuple[str, ...], columns: Columns) -> tuple[tuple[str, ...], Columns]:
+    """Return those of ``topics`` that have messages, and the messages with indexes of these."""
+    used = [index for index, _, _ in columns.totals()]
+    if len(used) == len(topics):
+        return topics, columns
+    if len(used) == 1:
+        return (topics[used[0]],), columns.runs()[0][1]
+    places = [-1] * len(topics)
+    for place, index in enumerate(used):
+        places[index] = place
+    return tuple([topics[index] for index in used]), columns.remap(places)
+
+
 @dataclass(slots=True)
 class Batch:
     """Messages that were published together, in the order of publishing.
@@ -201,14 +214,8 @@ class Batch:
 
     def compact(self) -> Batch:
         """Return the batch without the names of topics that have no messages."""
-        used = [index for index, _, _ in self.columns.totals()]
-        if len(used) == len(self.topics):
-            return self
-        places = [-1] * len(self.topics)
-        for place, index in enumerate(used):
-            places[index] = place
-        names = tuple([self.topics[index] for index in used])
-        return replace(self, topics=names, columns=self.columns.remap(places))
+        topics, columns = with_used(self.topics, self.columns)
+        return self if topics is self.topics else replace(self, topics=topics, columns=columns)
 
     def by_sender(self, senders: Senders) -> Iterator[Batch]:
         """Yield the messages of each of ``senders`` as a batch."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from pubsub.broker.batch import Batch, rows_with
+from pubsub.broker.batch import Batch, rows_with, with_used
 
 if TYPE_CHECKING:
     from pubsub.broker.mixed_topics import MixedTopics
@@ -44,11 +44,18 @@ def _append_rows(store: IStore, topics: Sequence[Topic], batch: Batch) -> None:
     counts = zip(is_stored, accumulate(is_stored), strict=True)
     places = [count - 1 if one else -1 for one, count in counts]
     columns, headers, at = batch.columns.remap(places), batch.headers, 0
+    # The history groups what has the same tuple of topics.
+    known = {names: names}
     for start, stop in rows_with(batch.columns, is_stored):
+        own, row = names, columns.slice(at, at + stop - start)
+        if row.count < len(names):
+            # The history has a list of the topics of each row, which would be longer than the row.
+            own, row = with_used(names, row)
+            own = known.setdefault(own, own)
         store.append(
             Batch(
-                names,
-                columns.slice(at, at + stop - start),
+                own,
+                row,
                 batch.timestamp,
                 batch.sequence + start,
                 batch.sender,

@@ -115,6 +115,27 @@ class OffsetTests(SynchronousTestCase):
         assert [each[0] for each in numbered(self, wire.house.store)] == [0, 1, 2]
 
 
+class ListTests(SynchronousTestCase):
+    """The topics that the history lists with each row"""
+
+    def test_a_row_names_its_own_topics_alone(self) -> None:
+        house = WebHouse()
+        names = [f"t{number}" for number in range(24)]
+        for number, name in enumerate(names):
+            topic = house.broker.topics.create(name)
+            if number % 4 == 1:
+                topic.set_durability(Durability.NONE)
+        publisher = connected(house)
+        for _ in range(2):
+            mixed(publisher, names, [(name, name.encode()) for name in names])
+        page = self.successResultOf(house.store.read(0, None, 2**20))
+        assert [batch.count for batch in page.batches] == 2 * [1, *[3] * 5, 2]
+        for batch in page.batches:
+            own = [batch.topics[index].encode() for index in batch.columns.indexes()]
+            assert own == batch.payloads()
+            assert len(batch.topics) == batch.count
+
+
 class PartTests(SynchronousTestCase):
     """The offsets of parts of a batch"""
 
