@@ -80,6 +80,9 @@ class Dispatcher:
         )
         if topic.upstream is None:
             if not topic.hosted:
+                if topic.durability and self._store.trouble is not None:
+                    # Before the topic is claimed, which would stay without a message.
+                    raise HistoryUnavailable(self._store.trouble)
                 self._topics.claim(topic)
             self._store_and_route(topic, batch)
             if publisher is None:
@@ -328,15 +331,7 @@ class Dispatcher:
         protocol: str,
         headers: Sequence[Headers] | None,
     ) -> Batch:
-        return Batch(
-            topics,
-            columns,
-            self._timestamp(),
-            self._sequence,
-            sender,
-            protocol,
-            headers,
-        )
+        return Batch(topics, columns, self._timestamp(), self._sequence, sender, protocol, headers)
 
     def _store_and_route(self, topic: Topic, batch: Batch) -> None:
         topic.idle_since = None

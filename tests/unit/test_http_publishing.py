@@ -11,8 +11,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.backplane.fanout import Fanout
 from pubsub.backplane.memory import MemoryBackplane, MemoryEngine
 from pubsub.broker.durability import Durability
+from pubsub.broker.topic_lifecycle import TOPICS
+from pubsub.errors import HistoryUnavailable
 from pubsub.http_api.flow_control import WAIT_SECONDS
 from pubsub.http_api.message_body import MAX_MESSAGES
+from pubsub.store.memory_store import MemoryStore
 from tests.unit import proxy_headers
 from tests.unit.fakes import Held
 from tests.unit.slow_store import Slow
@@ -443,8 +446,6 @@ class RefusalTests(SynchronousTestCase):
     def test_an_unwritable_history(self) -> None:
         class Full(Slow):
             def append(self, batch: Any, parts: Any = None) -> None:
-                from pubsub.errors import HistoryUnavailable
-
                 raise HistoryUnavailable("disk full: '/var/lib/history'")
 
         house = WebHouse(Full())
@@ -454,6 +455,25 @@ class RefusalTests(SynchronousTestCase):
         assert "cannot be written at present" in answer.json["message"]
         assert b"/var" not in answer.body
         assert "a" not in house.broker.topics
+
+    def test_a_topic_is_not_claimed_for_a_message_that_cannot_be_stored(self) -> None:
+        class Full(MemoryStore):
+            trouble = "disk full"  # type: ignore[assignment]
+
+            def append(self, batch: Any, senders: Any = None) -> None:
+                raise HistoryUnavailable(self.trouble)
+
+        house = WebHouse(Full(100, 2**20))
+        topics, store = house.broker.topics, house.store
+        topics.create("n", hosted=False).set_durability(Durability.NONE)
+        known = {name for name, _ in store.items(TOPICS)}
+        for name in ("x", "y", "z"):
+            answer = house.post(f"/v1/topics/{name}/messages", b"x")
+            assert answer.error == (503, "history-unavailable")
+            assert name not in topics
+        assert {name for name, _ in store.items(TOPICS)} == known
+        assert house.post("/v1/topics/n/messages", b"x").status == 200
+        assert topics.named("n").hosted
 
     def test_each_is_counted(self) -> None:
         self.post("b")
