@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from socket import gethostname
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -43,7 +44,7 @@ from pubsub.server.reload import LiveConfiguration, Reloader
 from pubsub.server.service_manager import ServiceManager, notifier, watchdog_seconds
 from pubsub.server.shutdown import ForcedShutdown
 from pubsub.server.upgrade_notes import is_upgrade, report_upgrade
-from pubsub.store.worker import Worker
+from pubsub.store.worker import Worker, run_alone
 from pubsub.tuning import Tuning, choose
 from pubsub.wire.inherited_sockets import warn_of_unused
 from pubsub.wire.reactor_tick import idle_tricks, ticks_of
@@ -79,9 +80,10 @@ def makeService(options: ParsedOptions) -> IService:
     process_log.watch(broker.served.log_connections)
     live = LiveConfiguration(broker, options.config, reactor, tuning, process_log.configure)
     begun, done = _report_to_manager(broker, reactor)
-    # Of its own, as the pool of the reactor waits for its threads at the end.
-    reading = Worker("pubsub-reload", 1, reactor)
-    reloader = Reloader(live, options.read, reactor, begun, done, reading.run)
+    # In threads of its own: the pool of the reactor waits for its threads at the end, and a read of
+    # a file that never comes must not keep the next reload waiting.
+    run_in_thread = partial(run_alone, "pubsub-reload", reactor=reactor)
+    reloader = Reloader(live, options.read, reactor, begun, done, run_in_thread)
     reloader.setServiceParent(broker)  # type: ignore[no-untyped-call]
     ForcedShutdown(broker, reactor).setServiceParent(broker)  # type: ignore[no-untyped-call]
     process = LoggedProcess(process_log)

@@ -116,3 +116,10 @@ class Worker:
             self._calls.put(None)
         for thread in self._threads:
             thread.join()
+
+
+def run_alone(name: str, call: Callable[[], _Result], reactor: Any) -> Deferred[_Result]:
+    """Run ``call`` in a thread of its own; one that never ends keeps no other waiting."""
+    worker = Worker(name, 1, reactor)
+    worker.leave()
+    return worker.run(call)

@@ -6,7 +6,9 @@ import gc
 import io
 import sys
 from pathlib import Path
+from queue import SimpleQueue
 from socket import gethostname
+from threading import Event
 from typing import Any
 
 import twisted.internet
@@ -21,6 +23,7 @@ from pubsub.build_info import build_kind, version
 from pubsub.errors import ConfigurationError, LimitReached, StartError
 from pubsub.server import tap
 from pubsub.server.log_setup import LoggedProcess
+from pubsub.server.reload import Reloader
 from pubsub.tuning import TUNED
 from pubsub.wire.connection import Connection
 from pubsub.wire.reactor_tick import ticks_of
@@ -31,6 +34,7 @@ from tests.unit.tokens import KEY
 from tests.unit.tunings import restore_collector
 
 MEMORY = "--store=memory"
+SECONDS = 20.0
 BUILD = f"pubsub {version()}, kernel: {build_kind()}"
 
 
@@ -171,6 +175,19 @@ class MakeServiceTests(TapCase):
             "ForcedShutdown",
         ]  # fmt: skip
         assert f"{BUILD}, tuning: on, name: {gethostname()}" in lines
+
+    def test_a_configuration_that_never_comes_keeps_no_other_waiting(self) -> None:
+        handed_over: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
+        self.reactor.callFromThread = lambda *call: handed_over.put(call)  # type: ignore[attr-defined]
+        (reloader,) = [one for one in self.service(MEMORY) if isinstance(one, Reloader)]
+        run: Any = reloader._run_in_thread
+        may_end = Event()
+        self.addCleanup(may_end.set)
+        run(lambda: may_end.wait(SECONDS))
+        read = run(lambda: "read")
+        call, *arguments = handed_over.get(timeout=SECONDS)
+        call(*arguments)
+        assert self.successResultOf(read) == "read"
 
     def test_objects_of_the_start_are_not_collected_again(self) -> None:
         objects: list[list[object]] = [[] for _ in range(1000)]
