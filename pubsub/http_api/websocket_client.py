@@ -308,7 +308,8 @@ class WebSocketClient(LiveResponse):
 
     def input_ended(self) -> None:
         """See ``LongResponse``: without a close before, the client is gone."""
-        self._finish()
+        if not (self._input.is_closed and (self._is_working or self._confirming)):
+            self._finish()
 
     def close(self, code: int, reason: str) -> None:
         """Send the close, and end the session."""

@@ -73,6 +73,20 @@ class ClientCloseTests(SynchronousTestCase):
         assert len(self.client.pull()) == 2
         assert self.client.close_code == 1000
 
+    def test_a_client_that_closes_its_half_of_the_connection_too(self) -> None:
+        slow = Slow()
+        self.house = WebHouse(slow)
+        self.client = connected(self.house)
+        self.close_behind(2)
+        self.client.client.channel.readConnectionLost()
+        assert not self.client.stream.closed
+        for call in slow.waiting:
+            call(True)
+        assert len(self.client.pull()) == 2
+        assert self.client.close_code == 1000
+        self.house.pass_time(1)
+        assert self.client.stream.closed
+
     def test_the_token_ends_meanwhile(self) -> None:
         self.client = connected(self.house, token=self.house.token("publish", lasts=5.0).decode())
         self.house.broker.topics.create("a").block(Held())
