@@ -171,7 +171,10 @@ def _count(waiting: _HttpMessages, ok: Any, error: Any) -> None:
     group, count = waiting
     group.left -= count
     if error is not None:
-        group.refused += count
+        if error.get("outcome") == "unknown" or error.get("code") == "internal":
+            group.unknown += count
+        else:
+            group.refused += count
         group.reason = group.reason or str(error["message"])
         return
     group.level = min(group.level, _LEVELS.get(str(ok.get("level")), Level.HANDLED))

@@ -51,7 +51,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Uncertain:
-    """A connection ended; ``count`` messages may or may not have been published."""
+    """``count`` messages may or may not have been published, for example as a connection ended."""
 
     count: int
     reason: str

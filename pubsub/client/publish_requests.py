@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pubsub.client.client_errors import NotPublished, NotSent, OutcomeUnknown
-from pubsub.client.notices import Notice, Refusal
+from pubsub.client.notices import Notice, Refusal, Uncertain
 from pubsub.client.tickets import Ticket
 from pubsub.kernel import Columns
 from pubsub.wire.client_events import Confirmed, Level
@@ -57,7 +57,13 @@ class RequestGroup:
     ticket: Ticket[Level] | None = None
 
     def settle(self, event: Confirmed, where: str, report: Callable[[Notice], None]) -> None:
-        """Tell the outcome to the call that waits; without one, report refused messages."""
+        """Tell the outcome to the call that waits; without one, report messages with another."""
+        if event.unknown:
+            if self.ticket is not None:
+                # The count of refused messages would state that the others are published.
+                self.ticket.fail(OutcomeUnknown(f"{where}: {event.reason}"))
+                return
+            report(Uncertain(event.unknown, event.reason))
         if event.refused:
             messages = "the message" if self.messages == 1 else f"{event.refused} messages"
             text = f"{where}: {messages} refused: {event.reason}"

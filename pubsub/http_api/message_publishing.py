@@ -229,7 +229,7 @@ class MessagePublisher:
         failure = await _result(listener, all_of(conditions))
         if failure is not None:
             message = "the messages are published; it is not known whether they are stored"
-            raise ApiError(UNAVAILABLE, failure, message)
+            raise ApiError(UNAVAILABLE, failure, message, outcome="unknown")
         messages = sum([one.batch.count for one in submitted])
         refused = sum([one.refused for one in submitted])
         are_here = all(one.are_here for one in submitted)

@@ -132,14 +132,16 @@ class SubscriptionEnded:
 class Confirmed:
     """The reply to the oldest ``confirm`` without one.
 
-    Of the ``published`` messages since the ``confirm`` before it, ``refused`` were refused, the
-    first of them for ``reason``; the others have reached ``level``.
+    Of the ``published`` messages since the ``confirm`` before it, ``refused`` were refused, and
+    ``unknown`` may or may not have been published, the first of both for ``reason``; the others
+    have reached ``level``.
     """
 
     published: int
     level: Level
     refused: int = 0
     reason: str = ""
+    unknown: int = 0
 
 
 @dataclass(frozen=True, slots=True)

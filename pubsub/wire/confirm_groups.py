@@ -12,11 +12,13 @@ from pubsub.wire.client_events import Confirmed, Level, WireEvent
 class ConfirmGroup:
     """The messages between two confirms; ``left`` is the number of replies that are missing.
 
-    ``reason`` is that of the first refusal, and ``level`` the least of all replies.
+    ``unknown`` is the number of those that may or may not have been published. ``reason`` is that
+    of the first of these or of a refusal, and ``level`` the least of all replies.
     """
 
     published: int = 0
     refused: int = 0
+    unknown: int = 0
     left: int = 0
     reason: str = ""
     level: Level = Level.STORED
@@ -40,5 +42,6 @@ class ConfirmGroups:
         closed = self._closed
         while closed and not closed[0].left:
             done = closed.popleft()
-            reason = done.reason if done.refused else ""
-            events.append(Confirmed(done.published, done.level, done.refused, reason))
+            refused, unknown = done.refused, done.unknown
+            reason = done.reason if refused or unknown else ""
+            events.append(Confirmed(done.published, done.level, refused, reason, unknown))

@@ -114,9 +114,9 @@ class HandMade:
         """Return a reply."""
         return self.text({"id": number, "ok": members})
 
-    def error(self, number: int | None, code: str, message: str = "") -> bytes:
+    def error(self, number: int | None, code: str, message: str = "", **members: object) -> bytes:
         """Return a refusal."""
-        return self.text({"id": number, "error": {"code": code, "message": message}})
+        return self.text({"id": number, "error": {"code": code, "message": message, **members}})
 
     def message(self, topic: str, offset: int, payload: bytes, **members: object) -> bytes:
         """Return the binary frame of a message of bob."""

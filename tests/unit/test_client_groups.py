@@ -6,8 +6,11 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.client import Notice, Uncertain
+from pubsub.client import Notice, OutcomeUnknown, Refusal, Uncertain
+from pubsub.client.publish_requests import RequestGroup
+from pubsub.client.tickets import Ticket
 from pubsub.protocols.cafe.codec import Ping, encode
+from pubsub.wire.client_events import Confirmed, Level
 from tests.unit.client_runtime import MemoryRuntime, MemoryStream
 from tests.unit.streams import House
 
@@ -98,6 +101,27 @@ class GroupTests(SynchronousTestCase):
             self.runtime.settle()
         assert len(self.stream.sent) > 800_000
         self.runtime.run(self.client.flush())
+
+
+class OutcomeTests(SynchronousTestCase):
+    """A group of which the broker does not know whether some messages were published"""
+
+    def test_a_call_that_waits(self) -> None:
+        notices: list[Notice] = []
+        for refused in (0, 2):
+            ticket: Ticket[Level] = Ticket()
+            event = Confirmed(5, Level.STORED, refused, "the disk is slow", unknown=3)
+            RequestGroup(5, 100, ticket).settle(event, "http at ::1", notices.append)
+            assert isinstance(ticket.error, OutcomeUnknown)
+            assert str(ticket.error) == "http at ::1: the disk is slow"
+        assert notices == []
+
+    def test_no_call(self) -> None:
+        """A reader of the notices that stops at the first learns that it is not all refused."""
+        notices: list[Notice] = []
+        event = Confirmed(5, Level.STORED, 2, "why", unknown=3)
+        RequestGroup(5, 100).settle(event, "http at ::1", notices.append)
+        assert notices == [Uncertain(3, "why"), Refusal(2, "why")]
 
 
 def _take_one(stream: MemoryStream) -> Any:

@@ -282,6 +282,20 @@ class BrokerTests(SynchronousTestCase):
         store.waiting.pop(0)(True)
         assert writer.take() == [Confirmed(1, Level.STORED)]
 
+    def test_a_store_that_fails(self) -> None:
+        store = Slow()
+        self.house = WebHouse(store)
+        writer = HttpPair(self.house, make(Role.PUBLISHER))
+        writer.take()
+        writer.connection.publish("news", Columns.one(b"x"))
+        writer.connection.confirm()
+        assert writer.take() == []
+        store.waiting.pop(0)(False)
+        (event,) = writer.take()
+        assert isinstance(event, Confirmed)
+        assert (event.published, event.refused, event.unknown) == (1, 0, 1)
+        assert "it is not known whether they are stored" in event.reason
+
     def test_a_payload_that_is_too_large(self) -> None:
         self.house = WebHouse(max_message="4K")
         writer = HttpPair(self.house, make(Role.PUBLISHER))

@@ -178,6 +178,15 @@ class SeveralTests(SynchronousTestCase):
         (event,) = far.receive(far.ok(4, level="stored", messages=4))
         assert event == Confirmed(12, Level.STORED, 5, "the rate limit is exceeded")
 
+    def test_replies_without_an_outcome(self) -> None:
+        self.connection.publish("a", Columns.of([b"%d" % number for number in range(12)]))
+        self.connection.confirm()
+        far = self.far
+        unknown = far.error(2, "unconfirmed", "not known", outcome="unknown")
+        assert far.receive(unknown, far.error(3, "rate-limited", "no more")) == []
+        (event,) = far.receive(far.ok(4, level="stored"))
+        assert event == Confirmed(12, Level.STORED, 4, "not known", unknown=4)
+
     def test_topics_that_alternate(self) -> None:
         far = upgraded(Role.PUBLISHER, max_messages=4, max_bytes=1000, mixed=True)
         for topic, payload in (("a", b"1"), ("b", b"22"), ("a", b"3")):

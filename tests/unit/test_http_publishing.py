@@ -451,6 +451,7 @@ class RefusalTests(SynchronousTestCase):
         house = WebHouse(Full())
         answer = house.post(PATH, b"x")
         assert answer.error == (503, "history-unavailable")
+        assert "outcome" not in answer.json
         # The reason is for operators.
         assert "cannot be written at present" in answer.json["message"]
         assert b"/var" not in answer.body
@@ -501,7 +502,10 @@ class WaitTests(SynchronousTestCase):
         client.ask("POST", PATH, b"x")
         store.waiting.pop()(False)
         house.clock.advance(0)
-        assert client.answer("POST").error == (503, "history-unavailable")
+        answer = client.answer("POST")
+        assert answer.error == (503, "history-unavailable")
+        # Unlike that to a request of which nothing was published.
+        assert answer.json["outcome"] == "unknown"
 
     def test_the_disk_does_not_answer(self) -> None:
         store = Slow()
@@ -509,7 +513,9 @@ class WaitTests(SynchronousTestCase):
         client = house.connect()
         client.ask("POST", PATH, b"x")
         house.pass_time(WAIT_SECONDS + 1)
-        assert client.answer("POST").error == (503, "unconfirmed")
+        answer = client.answer("POST")
+        assert answer.error == (503, "unconfirmed")
+        assert answer.json["outcome"] == "unknown"
         store.waiting.pop()(True)
         assert not client.stream.received
 
