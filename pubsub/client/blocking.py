@@ -74,6 +74,24 @@ class Client:
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         self.close(flush=error is None)
 
+    @overload
+    def publish(
+        self, topic: str, payload: BytesLike | str, *, confirm: Literal[False] = ...,
+        sender: BytesLike | str | None = ..., headers: Headers | None = ...,
+    ) -> None: ...  # fmt: skip
+
+    @overload
+    def publish(
+        self, topic: str, payload: BytesLike | str, *, confirm: Literal[True] | Level,
+        sender: BytesLike | str | None = ..., headers: Headers | None = ...,
+    ) -> Level: ...  # fmt: skip
+
+    @overload
+    def publish(
+        self, topic: str, payload: BytesLike | str, *, confirm: bool | Level,
+        sender: BytesLike | str | None = ..., headers: Headers | None = ...,
+    ) -> Level | None: ...  # fmt: skip
+
     def publish(
         self,
         topic: str,
@@ -86,6 +104,18 @@ class Client:
         """See ``pubsub.client.Client.publish``."""
         work = self._client.publish(topic, payload, confirm=confirm, sender=sender, headers=headers)
         return self._thread.run(work)
+
+    @overload
+    def publish_many(
+        self, topic: str, payloads: Sequence[BytesLike | str], confirm: Literal[False] = ..., *,
+        sender: BytesLike | str | None = ..., headers: Headers | None = ...,
+    ) -> None: ...  # fmt: skip
+
+    @overload
+    def publish_many(
+        self, topic: str, payloads: Sequence[BytesLike | str], confirm: bool | Level, *,
+        sender: BytesLike | str | None = ..., headers: Headers | None = ...,
+    ) -> Level | None: ...  # fmt: skip
 
     def publish_many(
         self,

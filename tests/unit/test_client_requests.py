@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Awaitable
 from functools import partial
 from typing import Any, Never, assert_type
 
@@ -120,6 +121,32 @@ class RequestTypeTests(SynchronousTestCase):
             assert_type(await anext(messages_and_notices), Message | Notice)
 
         take().close()
+
+    def test_a_publish_returns_a_level_if_it_is_confirmed(self) -> None:
+        """mypy checks the types; a program need not look for a None that cannot come."""
+        runtime = MemoryRuntime(House({"spot": {}}))
+        client = runtime.client("spot")
+
+        async def publish(confirm: bool) -> list[Level | None]:
+            queued: list[Awaitable[None]] = [
+                client.publish("t", b"x"),
+                client.publish("t", b"x", confirm=False),
+                client.publish_many("t", [b"x"]),
+            ]
+            for one in queued:
+                await one
+            levels = [
+                await client.publish("t", b"x", confirm=True),
+                await client.publish("t", b"x", confirm=Level.HANDLED),
+            ]
+            assert_type(levels, list[Level])
+            either = await client.publish("t", b"x", confirm=confirm)
+            assert_type(either, Level | None)
+            many = await client.publish_many("t", [b"x"], confirm=True)
+            assert_type(many, Level | None)
+            return [*levels, either, many]
+
+        assert runtime.run(publish(False)) == [Level.HANDLED, Level.HANDLED, None, Level.HANDLED]
 
     def test_topics_of_another_type(self) -> None:
         for protocol in PROTOCOLS:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_type
 from unittest.mock import patch
 
 import pytest
@@ -420,7 +420,8 @@ class BlockingTests(TestCase):
             with blocking.connect(broker.url("nsd"), client_id="bob") as client:
                 assert repr(client) == f"<Client of {broker.url('nsd')}>"
                 with client.subscribe("orders", events=True) as messages:
-                    assert client.publish("orders", "one", confirm=True) is Level.STORED
+                    level = client.publish("orders", "one", confirm=True)
+                    assert assert_type(level, Level) is Level.STORED
                     first = messages.next(SECONDS)
                     assert first is not None
                     assert first.payload == b"one"  # type: ignore[union-attr]
