@@ -74,7 +74,7 @@ def read_options(
     # Not a number is neither greater nor less.
     if not (timeout > 0 and queue_bytes > 0 and feed_bytes > 0):
         raise InvalidUrl("timeout, queue_bytes and feed_bytes must be greater than 0")
-    target = parse_url(url, parameters)
+    target = parse_url(url, parameters, read_options.__kwdefaults__ or ())
     tls = TlsOptions.of(tls_ca, tls_cert, tls_key)
     tls.check()
     secret = read_token(token, password, token_file)

@@ -8,6 +8,7 @@ They are kept apart from the rest, which is shown and logged. A token is never p
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -62,8 +63,13 @@ class ClientUrl:
             raise InvalidUrl(str(error)) from None
 
 
-def parse_url(url: str, options: dict[str, object] | None = None) -> ClientUrl:
-    """Understand ``url``; ``options`` are parameters given beside it. Raises InvalidUrl."""
+def parse_url(
+    url: str, options: Mapping[str, object] | None = None, others: Iterable[str] = ()
+) -> ClientUrl:
+    """Understand ``url``; ``options`` are parameters given beside it. Raises InvalidUrl.
+
+    ``others`` are names that the caller might have meant by an option that is no parameter.
+    """
     if "://" not in url:
         raise InvalidUrl("the URL has no protocol; write http://HOST:PORT or cafe://HOST:PORT")
     try:
@@ -85,8 +91,8 @@ def parse_url(url: str, options: dict[str, object] | None = None) -> ClientUrl:
         raise InvalidUrl(f"the URL has no host; write {parts.scheme}://HOST:PORT")
     if parts.path not in ("", "/") or parts.fragment:
         raise InvalidUrl(f"the URL of a broker has no path: {parts.scheme}://HOST:PORT")
-    given = dict(parse_qsl(parts.query, keep_blank_values=True)) | (options or {})
-    values = _values(name, side, given)
+    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    values = _values(name, side, given, options or {}, others)
     return ClientUrl(name, parts.hostname, port or side.port, tls, side, values, login)
 
 
@@ -101,17 +107,39 @@ def _login(name: str, side: ClientSide, user: str | None, password: str | None) 
     return UserLogin(unquote(user), unquote(password))
 
 
-def _values(name: str, side: ClientSide, given: dict[str, object]) -> dict[str, Any]:
+def _values(
+    name: str,
+    side: ClientSide,
+    given: Mapping[str, str],
+    options: Mapping[str, object],
+    others: Iterable[str],
+) -> dict[str, Any]:
     settings = (*side.parameters, *side.options)
     known = [setting.name for setting in settings]
-    for parameter in given:
+    # A keyword of Python has no hyphens.
+    keywords = {one.replace("-", "_"): one for one in known}
+    named = {keywords.get(key, key): value for key, value in options.items()}
+    values = {**given, **named}
+    for parameter in values:
         if parameter not in known:
-            possible = f"; it has {', '.join(known)}" if known else ""
-            raise InvalidUrl(f"{name}:// has no parameter {parameter!r}{possible}")
+            meant = [*known, *others] if parameter in options else known
+            hint = _hint(parameter, known, meant)
+            raise InvalidUrl(f"{name}:// has no parameter {parameter!r}{hint}")
     try:
-        return read_all(settings, given)
+        return read_all(settings, values)
     except ValueError as error:
         raise InvalidUrl(f"{name}:// {error}") from None
+
+
+def _hint(parameter: str, known: list[str], meant: list[str]) -> str:
+    """Return the end of the error for an unknown parameter."""
+    # Most programs make no such mistake, and the import takes a millisecond.
+    from difflib import get_close_matches
+
+    near = get_close_matches(parameter, meant, 1)
+    if near:
+        return f"; did you mean {near[0]}?"
+    return f"; it has {', '.join(known)}" if known else ""
 
 
 def find_side(name: str) -> ClientSide:

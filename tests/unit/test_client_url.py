@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from dataclasses import replace
 from inspect import signature
+from typing import Any
 from unittest.mock import patch
 
 import trustme
@@ -48,6 +49,26 @@ class UrlTests(SynchronousTestCase):
         assert refusal("spot://h?max-message=few").startswith("spot:// max-message: ")
         assert refusal("spot://h", size=1).endswith("no parameter 'size'; it has max-message")
         assert refusal("nsd://h?a=b") == "nsd:// has no parameter 'a'"
+
+    def test_a_mistyped_option(self) -> None:
+        for url, given, near in (
+            ("cafe://h", "tiemout", "timeout"),
+            ("cafe://h", "channel", "channels"),
+            ("nsd://h", "queue_byte", "queue_bytes"),
+            ("nsd+tls://h", "tlsca", "tls_ca"),
+            ("rheos://h", "on_events", "on_event"),
+        ):
+            text = str(raised(InvalidUrl, read_options, url, **{given: 5}))
+            wire = url.partition("+")[0].partition(":")[0]
+            assert text == f"{wire}:// has no parameter {given!r}; did you mean {near}?"
+        assert refusal("spot://h?max_message=5").endswith("; did you mean max-message?")
+        # An option of the library is no parameter of a URL.
+        assert "did you mean" not in refusal("nsd://h?tiemout=5")
+
+    def test_an_option_has_the_name_of_its_parameter(self) -> None:
+        assert read_options("spot://h", max_message="2K").target.values == {"max-message": 2048}
+        given: dict[str, Any] = {"max-message": 7}
+        assert read_options("spot://h", **given).target.values == {"max-message": 7}
 
     def test_malformed_urls(self) -> None:
         for port in ("port", "0", "65536", "-1"):
